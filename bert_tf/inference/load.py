@@ -21,7 +21,7 @@ from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForMultipleChoice
 from bert_tf.modeling.task_models import BertForQuestionAnswering
 from bert_tf.modeling.task_models import BertForTagging
-from bert_tf.modeling.task_models import require_names
+from bert_tf.modeling.heads import require_names
 
 _MODELS = {
     "encoder": BertModel,

@@ -324,6 +324,29 @@ class LayerCombination(layers.BertLayer):
         return super().get_config() | {"combination": self.combination}
 
 
+def require_names(labels: object) -> None:
+    """Raises `UserError` if labels are one text or a number."""
+    if isinstance(labels, str | int):
+        raise UserError(
+            "Expected labels=[...], a list of names. Received: "
+            f"labels={labels!r}."
+        )
+
+
+def check_labels(num_labels, labels):
+    """Raises `UserError` if a head lacks labels, or names repeat or miss."""
+    if not num_labels or num_labels < 1:
+        raise UserError(
+            "A head needs at least one label: labels=[...], or num_labels. "
+            f"Received: num_labels={num_labels}, labels={labels}."
+        )
+    if labels is not None and len(set(labels)) != num_labels:
+        raise UserError(
+            f"Expected as many labels as num_labels={num_labels}, with "
+            f"different names. Received: {', '.join(map(str, labels))}."
+        )
+
+
 def _check_combination(combination, num_layers):
     if combination not in LAYER_COMBINATIONS:
         raise UserError(

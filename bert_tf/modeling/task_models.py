@@ -158,11 +158,11 @@ class _LabelModel(BertWithOutputHead):
 
     def __init__(self, config, num_labels=None, labels=None, **kwargs):
         super().__init__(config, **kwargs)
-        require_names(labels)
+        heads.require_names(labels)
         self.labels = None if labels is None else tuple(labels)
         if num_labels is None and self.labels is not None:
             num_labels = len(self.labels)
-        _check_labels(num_labels, self.labels)
+        heads.check_labels(num_labels, self.labels)
         self.num_labels = num_labels
 
     def call(self, inputs, training=False, dropout_seeds=None):
@@ -177,28 +177,6 @@ class _LabelModel(BertWithOutputHead):
             "labels": None if self.labels is None else list(self.labels),
             "head_dropout_prob": self.head.dropout_prob,
         }
-
-
-def require_names(labels: object) -> None:
-    """Raises `UserError` if labels are one text or a number."""
-    if isinstance(labels, str | int):
-        raise UserError(
-            "Expected labels=[...], a list of names. Received: "
-            f"labels={labels!r}."
-        )
-
-
-def _check_labels(num_labels, labels):
-    if not num_labels or num_labels < 1:
-        raise UserError(
-            "A head needs at least one label: labels=[...], or num_labels. "
-            f"Received: num_labels={num_labels}, labels={labels}."
-        )
-    if labels is not None and len(set(labels)) != num_labels:
-        raise UserError(
-            f"Expected as many labels as num_labels={num_labels}, with "
-            f"different names. Received: {', '.join(map(str, labels))}."
-        )
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
