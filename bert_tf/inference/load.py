@@ -17,11 +17,11 @@ from bert_tf.errors import UserError
 from bert_tf.modeling import bert
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
+from bert_tf.modeling.heads import require_names
 from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForMultipleChoice
 from bert_tf.modeling.task_models import BertForQuestionAnswering
 from bert_tf.modeling.task_models import BertForTagging
-from bert_tf.modeling.heads import require_names
 
 _MODELS = {
     "encoder": BertModel,
