@@ -20,9 +20,7 @@ BERT = Variant("bert")
 def stability(inputs: Inputs) -> Table:
     """Returns the table of settings on small training sets."""
     plan = inputs.plan
-    start = (
-        plan.stored_model(inputs.model) if inputs.model else plan.start(BERT)
-    )
+    start = plan.start(BERT) if plan.corpus else plan.stored_model(inputs.model)
     settings = plan.scale.stability
     rows, flags = [], {}
     for optimizer, optimizer_label in (

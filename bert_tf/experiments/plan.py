@@ -245,6 +245,7 @@ class Plan:
             {"pretrained_model_dir": self.place("model", path)},
             (),
             starts.stored_config(path) or self.scale.config(self.scale.base),
+            is_stored=True,
         )
 
     def untrained(self, path: str) -> Start | None:
@@ -261,7 +262,7 @@ class Plan:
             "vocab_file": f"{holder}/{names[1]}",
         }
         config = starts.stored_config(path)
-        return Start("new", flags, (), config, has_pooler=True)
+        return Start("new", flags, (), config, is_stored=True)
 
     def finetuning(
         self,
@@ -329,6 +330,8 @@ class Plan:
         self, task: TaskData, start: Start, seed: int, own: Mapping[str, Any]
     ) -> Job:
         flags = dict(self.scale.flags(task.kind))
+        if start.is_stored:
+            flags |= self.scale.stored_model
         if own.get("approach") == "feature_based":
             flags |= self.scale.flags("feature_based")
         flags |= {**start.flags, **task.flags, **own}

@@ -38,6 +38,8 @@ class Scale:
       tasks: Experiment to its tasks: names, or alternatives joined by |, of
         which *KIND is the first task of a kind.
       ensemble_size: Systems in an ensemble.
+      stored_model: Flags to fine-tune --pretrained_model_dir, where they
+        differ.
       table_rows: Experiment to its rows, where it has not all.
     """
 
@@ -57,6 +59,7 @@ class Scale:
     stability: Mapping[str, Any]
     tasks: Mapping[str, Sequence[str]]
     ensemble_size: int
+    stored_model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     table_rows: Mapping[str, Sequence[str]] = dataclasses.field(
         default_factory=dict
     )

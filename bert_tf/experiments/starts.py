@@ -39,6 +39,7 @@ class Start:
       needs: The ids of the jobs that make it.
       config: Its bert_config.json, for estimates.
       has_pooler: Whether its pooler was trained.
+      is_stored: Whether it is a model from elsewhere.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Start:
     needs: tuple[str, ...]
     config: Mapping[str, Any]
     has_pooler: bool = True
+    is_stored: bool = False
 
 
 def contents_hash(path: str) -> str:

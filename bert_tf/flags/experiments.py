@@ -59,7 +59,7 @@ class ExperimentsConfig(ModelSourceConfig):
     pretrained_model_dir: str | None = options.model(
         None,
         "Pretrained model for table1 to table4, for a second column of table7 "
-        "and, in place of an own model, for stability.",
+        "and, without --corpus, for stability.",
         affects="place",
         reads="model",
     )
