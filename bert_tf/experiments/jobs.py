@@ -93,7 +93,6 @@ class Job:
       needs: The ids of the jobs to do before.
       produces: A file that exists when all commands have succeeded.
       work: Estimated cost, in floating-point operations.
-      starts: The number of programs to start.
       score: Set for cells.
     """
 

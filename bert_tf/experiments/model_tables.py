@@ -22,6 +22,7 @@ def stability(inputs: Inputs) -> Table:
     plan = inputs.plan
     start = plan.start(BERT) if plan.corpus else plan.stored_model(inputs.model)
     settings = plan.scale.stability
+    num_seeds = None if plan.has_own_seeds else settings.get("num_seeds")
     rows, flags = [], {}
     for optimizer, optimizer_label in (
         ("bert_adam", "original optimizer"),
@@ -53,7 +54,9 @@ def stability(inputs: Inputs) -> Table:
         columns.append(dataclasses.replace(column, name=name))
         for row in rows:
             own = flags[row.name]
-            cells[row.name, name] = plan.finetuning(task, start, **own)
+            cells[row.name, name] = plan.finetuning(
+                task, start, num_seeds=num_seeds, **own
+            )
     return table_parts.make_table(
         inputs,
         "stability",

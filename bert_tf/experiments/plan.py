@@ -54,6 +54,7 @@ class Plan:
         self.scale = scale
         self.corpus = corpus
         self.num_seeds = num_seeds or scale.num_seeds
+        self.has_own_seeds = num_seeds is not None
         # In an order in which they can be done.
         self.jobs: dict[str, Job] = {}
         # Further placeholders in commands, and the paths they stand for.

@@ -39,8 +39,8 @@ _WAIT_SECONDS = 2.0
 # A program that is asked to stop saves a checkpoint.
 _STOP_SECONDS = 120.0
 _PR_SET_PDEATHSIG = 1
-# Files of a finished cell that only resuming it needs.
-_REMOVED = ("model", "best", "summaries", "checkpoint", "model.ckpt-")
+# Folders of a finished cell that nothing reads.
+_REMOVED = ("model", "best", "summaries")
 
 
 class Runner:
@@ -272,6 +272,7 @@ class Runner:
     ) -> str:
         """Reports a failed job; the others continue."""
         lines = list(lines)
+        self._clock.stop()
         self.failed[job.id] = (command, log, lines)
         logging.error(
             "%s has failed:\n  %s\n%s\nThe other cells continue.%s",
@@ -316,9 +317,13 @@ class Clock:
 
     def finish(self, job: Job, seconds: float) -> None:
         """Takes the seconds of a finished job into account."""
-        self._current = None
+        self.stop()
         if job.commands:
             self._finished.append((estimate(job), seconds))
+
+    def stop(self) -> None:
+        """Ends the measurement of a job that has failed."""
+        self._current = None
 
     def remaining(self, is_done: Callable[[str], bool]) -> float:
         """Returns the estimated seconds of all jobs that are not done."""
@@ -391,7 +396,7 @@ def _state(log: str) -> str:
 
 
 def _remove_checkpoints(folder: str) -> None:
-    """Removes the model of a finished cell, which nothing reads."""
+    """Removes the model and the checkpoints of a finished cell."""
     if not os.path.isdir(folder):
         return
     for name in os.listdir(folder):

@@ -34,7 +34,8 @@ class Scale:
       curve_steps: The steps of the checkpoints in figure5.
       finetuning: Kind of task to flags; "feature_based" adds to "tagging".
       rows: Kind of task to the most rows to train on and to score.
-      stability: The numbers of "rows" and "epochs", and "reinit_layers".
+      stability: The numbers of "rows" and "epochs", "reinit_layers", and
+        "num_seeds" if it has more.
       tasks: Experiment to its tasks: names, or alternatives joined by |, of
         which *KIND is the first task of a kind.
       ensemble_size: Systems in an ensemble.

@@ -93,8 +93,7 @@ def prepare(
     folder = os.path.join(output_dir, "data", name)
     info_file = os.path.join(folder, _INFO_FILE)
     if not os.path.exists(info_file):
-        limits = {"train": max_train}
-        info = _write(task, own, folder, limits, max_dev)
+        info = _write(task, own, folder, max_train, max_dev)
         write_json(info_file, info)
     with open(info_file, encoding="utf-8") as file:
         info = json.load(file)
@@ -167,18 +166,18 @@ def _write(
     task: TaskFolder,
     own: Mapping[str, str],
     folder: str,
-    limits: Mapping[str, int | None],
+    max_train: int | None,
     max_dev: int | None,
 ) -> dict[str, Any]:
     """Writes the files of all splits, and returns what is known of them."""
     if task.official and task.kind in (kinds.CLASSIFICATION, kinds.REGRESSION):
-        return _copy_official(task, own, folder, limits["train"], max_dev)
+        return _copy_official(task, own, folder, max_train, max_dev)
     read = _READERS[task.kind]
     rows = {split: read(task, path) for split, path in own.items()}
     if "dev" not in rows:
         rows["train"], rows["dev"] = _hold_out(rows["train"], task.kind)
     rows = {
-        "train": _sample(rows["train"], limits["train"], task.kind),
+        "train": _sample(rows["train"], max_train, task.kind),
         "dev": _sample(rows["dev"], max_dev, task.kind),
     }
     for split, values in rows.items():
@@ -320,9 +319,20 @@ def _read_classification(task: TaskFolder, path: str) -> list[dict[str, Any]]:
             raise UserError(f"{where} has no label in {roles['label']!r}.")
         if str(row["label"]) in _NO_LABEL and not is_number:
             continue
-        row["label"] = (float if is_number else str)(row["label"])
+        row["label"] = str(row["label"])
+        if is_number:
+            row["label"] = _number(row["label"], where)
         rows.append(row)
     return rows
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UserError(
+            f"{where} must have a number as label. Received: {text!r}."
+        ) from error
 
 
 def _rows(path: str, columns: Sequence[str]) -> list[tuple[str, Any]]:
