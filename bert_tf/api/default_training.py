@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from bert_tf.api import masked_lm
@@ -23,6 +24,10 @@ _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
 # Keras' own.
 _BATCH_SIZE = 32
+_RATE_SETTERS = (
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ReduceLROnPlateau,
+)
 
 
 def count_steps(
@@ -31,8 +36,15 @@ def count_steps(
     validation_split: float,
     steps_per_epoch: int | None,
     epochs: int,
+    callbacks: Any = None,
 ) -> int | None:
-    """Returns the steps of `fit`, or None for data of unknown length."""
+    """Returns the steps of the schedule of `fit`.
+
+    None for data of unknown length, and beside callbacks that set the learning
+    rate, as Keras refuses to set that of a schedule.
+    """
+    if any(isinstance(x, _RATE_SETTERS) for x in tf.nest.flatten(callbacks)):
+        return None
     if steps_per_epoch is not None:
         return steps_per_epoch * epochs
     if isinstance(x, tf.data.Dataset):

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.api import batches
 from bert_tf.api import class_weights
 from bert_tf.api import default_training
 from bert_tf.api import masked_lm
@@ -20,23 +21,17 @@ from bert_tf.api import row_datasets
 from bert_tf.api import text_datasets
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
-from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
 from bert_tf.io import progress
-from bert_tf.modeling.keras_methods import NO_LABEL
 from bert_tf.modeling.keras_methods import is_text
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import InputExample
-from bert_tf.tasks.classification.features import ClassificationFeatures
 from bert_tf.tasks.classification.features import convert_labels
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.tasks.predict import MODEL_INPUTS
-from bert_tf.tasks.squad.features import SquadFeatures
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging.features import LABEL_IDS
-from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
@@ -217,18 +212,18 @@ class Preprocessor:
             features = self.task.featurize(
                 examples, self.tokenizer, y is not None
             )
-        batch = pad(features, self.max_seq_length)
+        batch = batches.pad(features, self.max_seq_length)
         inputs = {name: batch.pop(name) for name in MODEL_INPUTS}
         if y is None:
             return inputs
-        labels = _labels_of(batch)
+        labels = batches.labels_of(batch)
         if sample_weight is None:
             return inputs, labels
         weights = np.asarray(raw_rows.to_labels(sample_weight, len(rows)))
         if isinstance(self.task, SquadTask):
             # The windows for prediction have the index of their question.
             features = self.task.featurize(examples, self.tokenizer)
-        weights = weights[_example_of_row(features, len(rows))]
+        weights = weights[batches.example_of_row(features, len(rows))]
         return inputs, labels, weights.astype(np.float32)
 
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
@@ -310,19 +305,29 @@ class Preprocessor:
                 x = self._convert_dataset(x, batch_size, is_one_hot)
             return x, y, sample_weight
         if isinstance(x, list) or (x is not None and is_text(x)):
-            converted = self(x, y, sample_weight)
-            if y is None and sample_weight is not None:
-                raise UserError(  # Keras would ignore it.
-                    "Expected labels beside sample_weight. Received: none."
-                )
-            if y is None:
-                return converted, None, None
-            return *converted, *([None] * (3 - len(converted)))
+            return self._convert_rows(x, y, sample_weight, is_one_hot)
+        if isinstance(y, list) and y and isinstance(y[0], int | float):
+            y = np.asarray(y)  # Keras takes no lists beside arrays.
         if y is not None and self.has_task and is_text(y):
             y = self._label_ids(raw_rows.to_labels(y))
         elif self.has_task and getattr(y, "ndim", 1) == 2 and not is_one_hot:
             self.adapt_to_labels(y)
         return x, y, sample_weight
+
+    def _convert_rows(
+        self, x: Any, y: Any, sample_weight: Any, is_one_hot: bool
+    ) -> tuple[Any, Any, Any]:
+        if y is None and sample_weight is not None:
+            raise UserError(  # Keras would ignore it.
+                "Expected labels beside sample_weight. Received: none."
+            )
+        converted = self(x, y, sample_weight)
+        inputs, *rest = (converted,) if y is None else converted
+        if not len(next(iter(inputs.values()))):
+            raise UserError("Expected at least one row. Received: none.")
+        if rest and is_one_hot and self._num_labels:
+            rest[0] = batches.one_hot(rest[0], self._num_labels)
+        return inputs, *rest, *[None] * (2 - len(rest))
 
     def _convert_dataset(
         self, dataset: tf.data.Dataset, batch_size: int | None, is_one_hot: bool
@@ -406,14 +411,6 @@ class Preprocessor:
         )
 
 
-def pad(features: Features, max_seq_length: int) -> dict[str, np.ndarray]:
-    """Returns all rows as one batch; see `Preprocessor.__call__`."""
-    longest = int(max(features.lengths, default=1))
-    allowed = length_buckets.every_multiple(max_seq_length)
-    length = next(one for one in allowed if one >= longest)
-    return features.batch(np.arange(len(features)), length)
-
-
 def _to_example(
     task: Task, number: int, row: Any, labels: Sequence[Any] | None
 ) -> Any:
@@ -424,27 +421,3 @@ def _to_example(
         return task.add_label(example, labels[number])
     except UserError as error:
         raise UserError(f"Row {number} of the list: {error}") from error
-
-
-def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
-    """Returns the labels in a batch in the form that Keras gets."""
-    if set(batch) == {LABEL_IDS, LABEL_WEIGHTS}:
-        return np.where(batch[LABEL_WEIGHTS] > 0, batch[LABEL_IDS], NO_LABEL)
-    return batch[LABEL_IDS] if set(batch) == {LABEL_IDS} else dict(batch)
-
-
-def _example_of_row(features: Features, num_examples: int) -> np.ndarray:
-    """Returns <int64>[N], the index of each row's example."""
-    if isinstance(features, SquadFeatures):
-        return np.array([one.example_index for one in features.windows])
-    if len(features) == num_examples:
-        return np.arange(num_examples)
-    if isinstance(features, ClassificationFeatures):
-        return np.repeat(
-            np.arange(num_examples), np.diff(features.example_splits)
-        )
-    raise UserError(
-        "Expected rows that fit in max_seq_length, as they have a "
-        f"sample_weight. Received: {num_examples} rows, which make "
-        f"{len(features)} windows."
-    )

@@ -91,9 +91,10 @@ def to_labels(y: Any, count: int | None = None) -> list[Any]:
     else:
         labels = to_list(y)
     if count is not None and len(labels) != count:
+        hint = "; two columns of texts go in a tuple" if count == 2 else ""
         raise UserError(
             f"Expected a label or weight for each of {count} rows. Received: "
-            f"{len(labels)}."
+            f"{len(labels)}{hint}."
         )
     return labels
 

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.modeling import accuracy
+from bert_tf.modeling import logit_losses
 
 # Labels of question answering by the names of its training data.
 _OUTPUT_OF_LABEL = {
@@ -36,6 +36,8 @@ def is_text(x):
     for leaf in tf.nest.flatten(x):
         dtype = getattr(leaf, "dtype", None)
         kind = getattr(dtype, "kind", None)
+        if kind is None and hasattr(leaf, "to_numpy"):  # Of polars.
+            kind = leaf.to_numpy().dtype.kind
         is_string = dtype == tf.string or kind in ("U", "S", "O")
         if isinstance(leaf, str | bytes) or is_string:
             return True
@@ -86,9 +88,10 @@ class KerasMethods:
 
         Args:
           optimizer: As for Keras, for instance `bert_tf.build_optimizer()`.
-          loss: A loss of logits, for each output of the head or in a
-            dictionary by output; by default the loss of the task, for models
-            of `bert_tf.load_model`.
+          loss: A loss of logits or its name, for each output of the head or
+            in a dictionary by output; by default the loss of the task, for
+            models of `bert_tf.load_model`. Names of cross-entropies mean
+            those of logits.
           loss_weights: As for Keras, by output.
           metrics: Metrics of logits, for each output of the head or in a
             dictionary by output.
@@ -100,9 +103,18 @@ class KerasMethods:
         Raises:
           UserError: If a dictionary names something that is no output.
         """
+        if self.head_outputs:
+            loss = logit_losses.replace_loss(loss)
         self._trained_outputs = self._choose_outputs(loss)
+        is_multi_label = (
+            loss is None
+            and self.preprocessor is not None
+            and self.preprocessor.is_multi_label
+        )
         metrics, weighted_metrics = (
-            self._by_output(accuracy.replace(x, loss, self.preprocessor))
+            self._by_output(
+                logit_losses.replace_metrics(x, loss, is_multi_label)
+            )
             for x in (metrics, weighted_metrics)
         )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
@@ -180,7 +192,8 @@ class KerasMethods:
           batch_size: Rows in a step, by default 32.
           epochs: As for Keras.
           verbose: As for Keras.
-          callbacks: As for Keras.
+          callbacks: As for Keras. With LearningRateScheduler or
+            ReduceLROnPlateau the default learning rate has no schedule.
           validation_split: As for Keras.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
@@ -213,7 +226,12 @@ class KerasMethods:
             if self._has_defaults or not self.compiled:
                 self._compile_with_defaults(
                     self.preprocessor.count_steps(
-                        x, batch_size, validation_split, steps_per_epoch, epochs
+                        x,
+                        batch_size,
+                        validation_split,
+                        steps_per_epoch,
+                        epochs,
+                        callbacks,
                     )
                 )
         with warnings.catch_warnings():
@@ -393,7 +411,10 @@ class KerasMethods:
             return value
         if not isinstance(value, list | tuple):
             return dict.fromkeys(names, value)
-        return {name: [accuracy.copy(one) for one in value] for name in names}
+        return {
+            name: [logit_losses.copy_metric(one) for one in value]
+            for name in names
+        }
 
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.

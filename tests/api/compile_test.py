@@ -135,6 +135,12 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         scores = model.evaluate(
             features, np.eye(2)[ids], verbose=0, return_dict=True
         )
+        self.assertAllClose(
+            model.evaluate(
+                fit_case.TEXTS, fit_case.LABELS, verbose=0, return_dict=True
+            ),
+            scores,
+        )
         losses = fit_case.softmax_losses(model(features)["logits"], ids)
         self.assertAllClose(scores["loss"], losses.mean(), rtol=1e-5)
         self.assertEqual(model.preprocessor.task.problem_type, "single_label")
@@ -143,6 +149,66 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(config.pop("return_encoder_outputs"))
         again = type(model).from_config(config)
         self.assertEqual(set(again(features)), {"logits"})
+
+    @parameterized.parameters(
+        "sparse_categorical_crossentropy",
+        "SparseCategoricalCrossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        ({"logits": "sparse_categorical_crossentropy"},),
+    )
+    def test_named_losses_are_those_of_logits(self, loss):
+        model = self.new(
+            compiled={
+                "optimizer": "sgd",
+                "loss": loss,
+                "metrics": ["sparse_categorical_crossentropy"],
+            }
+        )
+        features, ids = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
+        scores = model.evaluate(
+            features, fit_case.IDS, verbose=0, return_dict=True
+        )
+        logits = model(features)["logits"]
+        expected = fit_case.softmax_losses(logits, ids).mean()
+        self.assertAllClose(
+            scores,
+            {"loss": expected, "sparse_categorical_crossentropy": expected},
+            rtol=1e-5,
+        )
+
+    def test_named_losses_of_several_labels(self):
+        model = self.new(
+            labels=["a", "b", "c"],
+            compiled={
+                "optimizer": "sgd",
+                "loss": "binary_crossentropy",
+                "metrics": ["accuracy", "binary_accuracy"],
+            },
+        )
+        y = [["a"], [], ["a", "c"], ["b"], []]
+        scores = model.evaluate(fit_case.TEXTS, y, verbose=0, return_dict=True)
+        features, targets = model.preprocessor(fit_case.TEXTS, y)
+        logits = model(features)["logits"].numpy()
+        losses = np.log1p(np.exp(logits)) - targets * logits
+        accuracy = np.mean((logits > 0) == targets)
+        self.assertAllClose(
+            scores,
+            {
+                "loss": losses.mean(),
+                "accuracy": accuracy,
+                "binary_accuracy": accuracy,
+            },
+            rtol=1e-5,
+        )
+
+    def test_losses_of_probabilities_warn(self):
+        with self.assertLogs(level="WARNING") as logs:
+            self.new(
+                compiled={"loss": keras.losses.SparseCategoricalCrossentropy()}
+            )
+        self.assertIn(
+            "SparseCategoricalCrossentropy(from_logits=True)", logs.output[0]
+        )
 
     def test_wrong_names_and_missing_losses(self):
         with self.assertRaisesRegex(UserError, "outputs are logits.*'label'"):

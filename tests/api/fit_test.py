@@ -12,6 +12,18 @@ from bert_tf.errors import UserError
 from tests.support import fit_case
 
 
+class _PolarsSeries:
+    """The part of polars' Series that is read; its dtype has no `kind`."""
+
+    def __init__(self, values):
+        self.values = values
+        self.dtype = object()
+        self.shape = (len(values),)
+
+    def to_numpy(self):
+        return np.array(self.values)
+
+
 class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     def _fit(self, *data, callbacks=None, epochs=2, **options):
         model = self.new()
@@ -124,6 +136,38 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             loaded.evaluate(features, y, verbose=0, return_dict=True),
             model.evaluate(features, y, verbose=0, return_dict=True),
         )
+
+    @pytest.mark.slow
+    def test_callbacks_that_set_the_learning_rate(self):
+        model = self.new()
+        callbacks = [
+            keras.callbacks.LearningRateScheduler(lambda epoch: 0.25),
+            keras.callbacks.ReduceLROnPlateau("loss", 0.5, 1, min_delta=99),
+        ]
+        history = model.fit(
+            fit_case.TEXTS,
+            fit_case.LABELS,
+            epochs=2,
+            verbose=0,
+            callbacks=callbacks,
+        )
+        self.assertAllClose(history.history["learning_rate"], [0.25, 0.25])
+        self.assertEqual(float(model.optimizer.learning_rate), 0.125)
+        model.fit(fit_case.TEXTS, fit_case.LABELS, verbose=0)
+        self.assertEqual(float(model.optimizer.learning_rate), 0.0)
+
+    def test_columns_of_polars(self):
+        model = self.new(compiled={"optimizer": "sgd"})
+        expected = model.evaluate(fit_case.TEXTS, fit_case.LABELS, verbose=0)
+        columns = (fit_case.TEXTS, fit_case.LABELS)
+        self.assertEqual(
+            model.evaluate(*map(_PolarsSeries, columns), verbose=0), expected
+        )
+
+    def test_no_rows(self):
+        model = self.new(compiled={"optimizer": "sgd"})
+        with self.assertRaisesRegex(UserError, "at least one row.*: none"):
+            model.fit([], [], verbose=0)
 
     def test_max_seq_length(self):
         preprocessor = self.new(max_seq_length=5).preprocessor
