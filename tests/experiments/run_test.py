@@ -69,7 +69,7 @@ class ExperimentsTest(tf.test.TestCase):
         process.send_signal(signal.SIGKILL)
         process.communicate()
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_killed_run_is_finished_by_two_shards_and_by_hand_the_same(self):
         self._kill_in_pretraining()
         self.assertEmpty(self._names("cells"))
