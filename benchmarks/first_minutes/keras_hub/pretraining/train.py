@@ -6,11 +6,10 @@ lines = tf.data.TextLineDataset("text.txt").filter(lambda x: x != "")
 vocabulary = keras_hub.tokenizers.compute_word_piece_vocabulary(
     lines,
     vocabulary_size=8000,
-    vocabulary_output_file="vocab.txt",
     lowercase=True,
     reserved_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
 )
-tokenizer = keras_hub.models.BertTokenizer("vocab.txt", lowercase=True)
+tokenizer = keras_hub.models.BertTokenizer(vocabulary, lowercase=True)
 model = keras_hub.models.BertMaskedLM(
     backbone=keras_hub.models.BertBackbone(
         vocabulary_size=tokenizer.vocabulary_size(),
