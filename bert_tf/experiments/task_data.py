@@ -14,19 +14,16 @@ from typing import Any
 from bert_tf.errors import UserError
 from bert_tf.experiments import jobs
 from bert_tf.experiments import task_folders as kinds
+from bert_tf.experiments import task_rows
 from bert_tf.experiments.task_folders import TaskFolder
 from bert_tf.io import files
 from bert_tf.io import tables
-from bert_tf.io import text_files
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.multiple_choice import examples as multiple_choice
 
 # Raised when the written files change, so that earlier ones are not used.
 _FORMAT = 1
 # Without a dev file, one row of this many is held out from training.
 _HELD_OUT = 5
-# Rows without a label in the files of SNLI and MNLI.
-_NO_LABEL = ("-", "-1")
 _CHARACTERS_PER_TOKEN = 4.0
 _INFO_FILE = "info.json"
 
@@ -37,11 +34,6 @@ SCRIPTS: Mapping[str, str] = {
     kinds.TAGGING: "run/finetune_tagger.py",
     kinds.SQUAD: "run/finetune_squad.py",
     kinds.SQUAD2: "run/finetune_squad.py",
-}
-_ENDINGS = {
-    kinds.TAGGING: ".conll",
-    kinds.SQUAD: ".json",
-    kinds.SQUAD2: ".json",
 }
 
 
@@ -172,12 +164,11 @@ def _write(
     """Writes the files of all splits, and returns what is known of them."""
     if task.official and task.kind in (kinds.CLASSIFICATION, kinds.REGRESSION):
         return _copy_official(task, own, folder, max_train, max_dev)
-    read = _READERS[task.kind]
-    rows = {split: read(task, path) for split, path in own.items()}
+    rows = {x: task_rows.read(task, path) for x, path in own.items()}
     if "dev" not in rows:
         rows["train"], rows["dev"] = _hold_out(rows["train"], task.kind)
     rows = {
-        "train": _sample(rows["train"], max_train, task.kind),
+        "train": _sample(rows["train"], max_train, task.kind, True),
         "dev": _sample(rows["dev"], max_dev, task.kind),
     }
     for split, values in rows.items():
@@ -186,9 +177,9 @@ def _write(
                 f"The task {task.name} must have rows to train on and rows to "
                 f"score. Received: no {split} rows in {task.folder}."
             )
-    names = {x: x + _ENDINGS.get(task.kind, ".jsonl") for x in rows}
+    names = {x: x + task_rows.ending(task.kind) for x in rows}
     for split, values in rows.items():
-        text = _WRITERS.get(task.kind, _json_lines)(values)
+        text = task_rows.to_text(task.kind, values)
         write_text(os.path.join(folder, names[split]), text)
     return {
         "files": names,
@@ -200,12 +191,22 @@ def _write(
     }
 
 
-def _sample(rows: Sequence[Any], most: int | None, kind: str) -> list[Any]:
+def _sample(
+    rows: Sequence[Any], most: int | None, kind: str, to_train: bool = False
+) -> list[Any]:
+    """Returns at most so many rows; to train, one of each label at least."""
     if most is None or len(rows) <= most:
         return list(rows)
     if kind == kinds.TAGGING:
         return list(rows[:most])  # Neighbors are of one document.
-    kept = random.Random(0).sample(range(len(rows)), most)
+    kept = set(random.Random(0).sample(range(len(rows)), most))
+    if to_train and kind == kinds.CLASSIFICATION:
+        # A label of dev that training lacks would be an error.
+        seen = {_label(rows[index]) for index in kept}
+        for index, row in enumerate(rows):
+            if _label(row) not in seen:
+                seen.add(_label(row))
+                kept.add(index)
     return [rows[index] for index in sorted(kept)]
 
 
@@ -214,11 +215,13 @@ def _hold_out(rows: Sequence[Any], kind: str) -> tuple[list[Any], list[Any]]:
     if kind in (kinds.TAGGING, kinds.SQUAD, kinds.SQUAD2):
         border = len(rows) - len(rows) // _HELD_OUT
         return list(rows[:border]), list(rows[border:])
-    last = _HELD_OUT - 1
-    return (
-        [x for i, x in enumerate(rows) if i % _HELD_OUT != last],
-        [x for i, x in enumerate(rows) if i % _HELD_OUT == last],
-    )
+    train, dev, labels = [], [], set()
+    for number, row in enumerate(rows, start=1):
+        # The first row of a label is one to train on.
+        is_new = kind == kinds.CLASSIFICATION and _label(row) not in labels
+        labels.add(_label(row))
+        (dev if number % _HELD_OUT == 0 and not is_new else train).append(row)
+    return train, dev
 
 
 def _is_pair(kind: str, row: Any) -> bool:
@@ -239,10 +242,6 @@ def _majority(task: TaskFolder, labels: Sequence[Any]) -> float | None:
 def _mean_tokens(texts: Any) -> float:
     lengths = [len(text) for text in texts]
     return sum(lengths) / max(1, len(lengths)) / _CHARACTERS_PER_TOKEN
-
-
-def _json_lines(rows: Sequence[Any]) -> str:
-    return "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in rows)
 
 
 # === Official files: the same names, with a sample of their lines ===
@@ -303,151 +302,6 @@ def _official_labels(task: TaskFolder, path: str) -> list[str]:
         (x for x in official.label_columns if x in table.columns), None
     )
     rows = [row.values.get(column) for row in table.rows] if column else []
-    return [str(x) for x in rows if x is not None and x not in _NO_LABEL]
-
-
-# === Reading ===
-
-
-def _read_classification(task: TaskFolder, path: str) -> list[dict[str, Any]]:
-    roles = {x: y for x, y in task.columns.items() if y is not None}
-    is_number = task.kind == kinds.REGRESSION
-    rows = []
-    for where, values in _rows(path, list(map(str, roles.values()))):
-        row = {x: values.get(str(column)) for x, column in roles.items()}
-        if row["label"] is None:
-            raise UserError(f"{where} has no label in {roles['label']!r}.")
-        if str(row["label"]) in _NO_LABEL and not is_number:
-            continue
-        row["label"] = str(row["label"])
-        if is_number:
-            row["label"] = _number(row["label"], where)
-        rows.append(row)
-    return rows
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise UserError(
-            f"{where} must have a number as label. Received: {text!r}."
-        ) from error
-
-
-def _rows(path: str, columns: Sequence[str]) -> list[tuple[str, Any]]:
-    """Returns the rows of a table, or of a list in a JSON file, and places."""
-    name, _, key = path.partition(kinds.KEY_MARK)
-    if not key:
-        table = tables.read_table(name)
-        table.require(columns)
-        return [(f"{name}, line {x.line}", x.values) for x in table.rows]
-    values = text_files.read_json(name)
-    rows = values.get(key) if isinstance(values, dict) else None
-    if not isinstance(rows, list):
-        raise UserError(f"{name} must hold a list under the key {key!r}.")
     return [
-        (
-            f"{name}, row {number} of {key}",
-            row
-            if isinstance(row, dict)
-            else {str(i): x for i, x in enumerate(row)},
-        )
-        for number, row in enumerate(rows)
+        str(x) for x in rows if x is not None and x not in task_rows.NO_LABEL
     ]
-
-
-def _read_multiple_choice(task: TaskFolder, path: str) -> list[dict[str, Any]]:
-    if task.official:
-        official = multiple_choice.OFFICIAL[task.official]
-        columns, without = official.columns, official.columns_without_header
-    else:
-        choices = task.columns["choices"]
-        columns = multiple_choice.Columns(
-            (choices,) if isinstance(choices, str) else tuple(choices),
-            task.columns["context"],
-            label=task.columns["label"],
-        )
-        without = ()
-    examples = multiple_choice.read_examples(
-        path, columns, columns_without_header=without
-    )
-    return [
-        ({} if x.context is None else {"context": x.context})
-        | {"choices": list(x.choices), "label": str(x.label)}
-        for x in examples
-    ]
-
-
-def _read_tagging(task: TaskFolder, path: str) -> list[str]:
-    """Returns the sentences as they are, -DOCSTART- lines with the next one."""
-    sentences, lines = [], []
-    for _, line in text_files.read_lines(path):
-        if line.strip():
-            lines.append(line)
-        elif lines and not lines[-1].startswith("-DOCSTART-"):
-            sentences.append("\n".join(lines))
-            lines = []
-        elif lines:
-            lines.append("")
-    if any(x and not x.startswith("-DOCSTART-") for x in lines):
-        sentences.append("\n".join(lines))
-    return sentences
-
-
-def _write_tagging(sentences: Sequence[str]) -> str:
-    return "\n\n".join(sentences) + "\n"
-
-
-def _read_squad(task: TaskFolder, path: str) -> list[dict[str, Any]]:
-    """Returns the questions, each with the paragraph and the article."""
-    values = text_files.read_json(path)
-    try:
-        return [
-            {
-                "title": article.get("title", ""),
-                "context": paragraph["context"],
-                "question": question,
-            }
-            for article in values["data"]
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} must be JSON in the form of SQuAD: data, paragraphs, "
-            f"context and qas. Received: a file without {error}."
-        ) from error
-
-
-def _write_squad(rows: Sequence[Mapping[str, Any]]) -> str:
-    articles: dict[str, dict[str, list[Any]]] = {}
-    for row in rows:
-        paragraphs = articles.setdefault(row["title"], {})
-        paragraphs.setdefault(row["context"], []).append(row["question"])
-    data = [
-        {
-            "title": title,
-            "paragraphs": [
-                {"context": context, "qas": questions}
-                for context, questions in paragraphs.items()
-            ],
-        }
-        for title, paragraphs in articles.items()
-    ]
-    return json.dumps({"version": "1.1", "data": data}, ensure_ascii=False)
-
-
-_READERS = {
-    kinds.CLASSIFICATION: _read_classification,
-    kinds.REGRESSION: _read_classification,
-    kinds.MULTIPLE_CHOICE: _read_multiple_choice,
-    kinds.TAGGING: _read_tagging,
-    kinds.SQUAD: _read_squad,
-    kinds.SQUAD2: _read_squad,
-}
-_WRITERS = {
-    kinds.TAGGING: _write_tagging,
-    kinds.SQUAD: _write_squad,
-    kinds.SQUAD2: _write_squad,
-}

@@ -111,7 +111,9 @@ class FindTest(FoldersTestCase):
         )
         for task in found.values():
             data = task_data.prepare(task, self._folder, 20, 10)
-            self.assertEqual((data.num_train, data.num_dev), (20, 10))
+            self.assertEqual(data.num_dev, 10)
+            # One row of each label, which are up to 150.
+            self.assertBetween(data.num_train, 20, 150)
             if task.metric == "accuracy":
                 self.assertBetween(data.majority, 10, 100)
 
@@ -135,6 +137,31 @@ class PrepareTest(FoldersTestCase):
         labels = [x["label"] for x in self._rows(data.flags["dev_file"])]
         most = max(map(labels.count, labels))
         self.assertEqual(data.majority, 100 * most / 10)
+
+    def test_sample_to_train_on_has_every_label(self):
+        values = {"kind": "classification", "train": "a.tsv", "dev": "b.tsv"}
+        self._write("many/task.json", json.dumps(values))
+        rows = "".join(f"text {i}\tlabel{i % 40}\n" for i in range(400))
+        for name in ("a.tsv", "b.tsv"):
+            self._write(f"many/{name}", f"text\tlabel\n{rows}")
+        data = self._prepare("many", 50, 20)
+        train, dev = (
+            self._rows(data.flags[x]) for x in ("train_file", "dev_file")
+        )
+        self.assertLen({x["label"] for x in train}, 40)
+        self.assertBetween(len(train), 50, 70)
+        self.assertLen(dev, 20)
+
+    def test_label_of_one_row_is_not_held_out(self):
+        self._write(
+            "own/task.json", '{"kind": "classification", "train": "a.tsv"}'
+        )
+        labels = ["x", "y", "x", "y", "rare", "x", "y", "x", "y", "x"]
+        rows = "".join(f"text {i}\t{x}\n" for i, x in enumerate(labels))
+        self._write("own/a.tsv", f"text\tlabel\n{rows}")
+        data = self._prepare("own")
+        dev = self._rows(data.flags["dev_file"])
+        self.assertEqual([x["text"] for x in dev], ["text 9"])
 
     def test_task_without_dev_holds_out_a_part(self):
         self._tasks = experiment_inputs.write_tasks(self._folder)
