@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.experiments import jobs
+from bert_tf.experiments import results
 from bert_tf.experiments import run
 from bert_tf.experiments import scales
 from bert_tf.experiments import table as tables_lib
@@ -140,6 +141,16 @@ class PlanTest(tf.test.TestCase):
             UserError, "of --scale=small. Received: --scale=smoke"
         ):
             self._prepare(experiments="table5", scale="smoke")
+
+    def test_strict_code_refuses_results_of_another_commit(self):
+        experiments = self._prepare(experiments="table5")
+        config = self._config(experiments="table5", strict_code=True)
+        job = next(iter(experiments.plan.jobs.values()))
+        results.write(config.output_dir, job, [], "abc1234", 1.0, {})
+        with self.assertRaisesRegex(
+            UserError, f"--strict_code.*1 results of abc1234, as {job.id}"
+        ):
+            run.run(config)
 
     def test_missing_inputs_name_what_can_run(self):
         with self.assertRaisesRegex(

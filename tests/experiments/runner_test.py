@@ -17,13 +17,15 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _TIMEOUT_SECONDS = 60
 
 
-def _start(out, part="1/1"):
-    return subprocess.Popen(
+def _start(test, out, part="1/1"):
+    process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.runner_program", out, part],
         cwd=_ROOT,
         env=os.environ | {"PYTHONPATH": _ROOT},
         stderr=subprocess.DEVNULL,
     )
+    test.addCleanup(process.kill)
+    return process
 
 
 def _exists(pid):
@@ -39,6 +41,8 @@ class RunnerTest(tf.test.TestCase):
         super().setUp()
         self._root = self.create_tempdir().full_path
         self._out = os.path.join(self._root, "out")
+        # So that no program waits for ever after a failure.
+        self.addCleanup(self._write, "go")
 
     def _write(self, name, text=""):
         with open(
@@ -115,7 +119,7 @@ class RunnerTest(tf.test.TestCase):
         self.assertIn("pretraining/first", failed["command"])
 
     def test_killed_run_ends_its_program_and_resumes(self):
-        process = _start(self._out)
+        process = _start(self, self._out)
         self._wait(self._starts)
         ((name, pid),) = self._starts()
         self.assertEqual(name, "first")
@@ -129,7 +133,7 @@ class RunnerTest(tf.test.TestCase):
         self.assertEqual(names, ["first", *order])
 
     def test_sigterm_ends_the_program_too(self):
-        process = _start(self._out)
+        process = _start(self, self._out)
         self._wait(self._starts)
         ((_, pid),) = self._starts()
         process.send_signal(signal.SIGTERM)
@@ -138,7 +142,7 @@ class RunnerTest(tf.test.TestCase):
 
     def test_two_shards_make_each_pretraining_once(self):
         # Of cells 0 to 3, each shard needs both pretrainings.
-        processes = [_start(self._out, part) for part in ("1/2", "2/2")]
+        processes = [_start(self, self._out, part) for part in ("1/2", "2/2")]
         # One makes the first, the other does not wait but makes the second.
         self._wait(lambda: len(self._starts()) == 2)
         names = sorted(name for name, _ in self._starts())
