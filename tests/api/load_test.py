@@ -141,7 +141,7 @@ class LoadModelTest(_ModelTest):
         model = bert_tf.load_model(path)
         self.assertEqual(model.labels, expected)
         self.assertEqual(model.num_labels, 3)
-        given = bert_tf.load_model(path, labels="abc")
+        given = bert_tf.load_model(path, labels=list("abc"))
         self.assertEqual(given.labels, ("a", "b", "c"))
 
     @parameterized.parameters(

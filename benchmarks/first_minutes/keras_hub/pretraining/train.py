@@ -9,6 +9,7 @@ vocabulary = keras_hub.tokenizers.compute_word_piece_vocabulary(
     lowercase=True,
     reserved_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
 )
+vocabulary = [token for token in vocabulary if token == token.strip()]
 tokenizer = keras_hub.models.BertTokenizer(vocabulary, lowercase=True)
 model = keras_hub.models.BertMaskedLM(
     backbone=keras_hub.models.BertBackbone(
