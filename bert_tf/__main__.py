@@ -10,7 +10,6 @@ import textwrap
 import bert_tf
 from bert_tf import commands
 from bert_tf import errors
-from bert_tf.commands import door
 from bert_tf.io import interrupts
 
 _WIDTH = 80
@@ -96,7 +95,7 @@ def main() -> None:
     elif name.replace("_", "-") in names():
         module = name.replace("-", "_")
         sys.argv = [f"{errors.PROGRAM} {name}", *rest]
-        door.run(module)
+        commands.run(module)
     else:
         sys.exit(f"ERROR: {_unknown(name)}")
 

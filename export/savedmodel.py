@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.export_savedmodel`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("export_savedmodel")
+    commands.run("export_savedmodel")

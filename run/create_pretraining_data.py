@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.create_pretraining_data`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("create_pretraining_data")
+    commands.run("create_pretraining_data")

@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.extend_vocabulary`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("extend_vocabulary")
+    commands.run("extend_vocabulary")

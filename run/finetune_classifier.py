@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.finetune_classifier`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("finetune_classifier")
+    commands.run("finetune_classifier")

@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.finetune_multiple_choice`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("finetune_multiple_choice")
+    commands.run("finetune_multiple_choice")

@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.glue_submission`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("glue_submission")
+    commands.run("glue_submission")

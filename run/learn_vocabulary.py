@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.learn_vocabulary`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("learn_vocabulary")
+    commands.run("learn_vocabulary")

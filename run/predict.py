@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.predict`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("predict")
+    commands.run("predict")

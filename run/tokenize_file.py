@@ -1,6 +1,6 @@
 """Runs `bert_tf.commands.tokenize_file`."""
 
-from bert_tf.commands import door
+from bert_tf import commands
 
 if __name__ == "__main__":
-    door.run("tokenize_file")
+    commands.run("tokenize_file")

@@ -227,9 +227,9 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
         module = name.removesuffix(".py")
         self.assertEqual(
             door.split('"""\n', 1)[1],
-            "\nfrom bert_tf.commands import door\n\n"
+            "\nfrom bert_tf import commands\n\n"
             'if __name__ == "__main__":\n'
-            f'    door.run("{module}")\n',
+            f'    commands.run("{module}")\n',
         )
         path = _ROOT / "bert_tf" / "commands" / name
         text = path.read_text(encoding="utf-8")

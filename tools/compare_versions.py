@@ -359,7 +359,7 @@ class Comparison:
         return sorted(
             str(path.relative_to(tree))
             for path in paths
-            if re.search(r"(cli|door)\.run\(", path.read_text())
+            if re.search(r"(cli|door|commands)\.run\(", path.read_text())
         )
 
     def _describe(self, side: str, script: str) -> dict[str, Any]:

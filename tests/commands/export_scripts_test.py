@@ -15,12 +15,12 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_SCRIPTS)
     def test_holds_no_logic(self, script):
         door = (_ROOT / "export" / script).read_text(encoding="utf-8")
-        (module,) = re.findall(r'door.run\("(\w+)"\)', door)
+        (module,) = re.findall(r'commands\.run\("(\w+)"\)', door)
         self.assertEqual(
             door.split('"""\n', 1)[1],
-            "\nfrom bert_tf.commands import door\n\n"
+            "\nfrom bert_tf import commands\n\n"
             'if __name__ == "__main__":\n'
-            f'    door.run("{module}")\n',
+            f'    commands.run("{module}")\n',
         )
         command = importlib.import_module(f"bert_tf.commands.{module}")
         self.assertIn(f"python export/{script}", command.__doc__)

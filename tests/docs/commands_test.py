@@ -43,7 +43,7 @@ class DocumentationTest(tf.test.TestCase, parameterized.TestCase):
     def test_scripts_take_the_commands(self, page):
         for command in _commands(page):
             door = (_ROOT / command[0]).read_text(encoding="utf-8")
-            (name,) = re.findall(r'door\.run\("(\w+)"\)', door)
+            (name,) = re.findall(r'commands\.run\("(\w+)"\)', door)
             script = importlib.import_module(f"bert_tf.commands.{name}")
             config_cls = inspect.get_annotations(script.main)["config"]
             values = flags.FlagValues()

@@ -1,4 +1,4 @@
-"""Tests of bert_tf.commands.door: Ctrl-C in the first moments of a script."""
+"""Tests of Ctrl-C in the first moments of a script."""
 
 import os
 import pathlib
@@ -25,7 +25,7 @@ run(script, run_name="__main__")
 """
 
 
-class DoorTest(tf.test.TestCase, parameterized.TestCase):
+class InterruptTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("absl.flags", ["run/models.py"]),
         ("bert_tf.commands.models", ["run/models.py"]),
