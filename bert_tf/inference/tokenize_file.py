@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.flags.data import TokenizeFileConfig
@@ -46,11 +47,16 @@ def run(config: TokenizeFileConfig) -> None:
         progress.bar(size, "tokenizing", "B") as bar,
     ):
         output.write("")  # Creates the file even if there is no line.
+        number = 0
         for lines, num_bytes in _read_lines(config.input_file):
             tokens = tokenize(tf.constant(lines, tf.string))
             for row in zip(*(part.to_list() for part in tokens), strict=True):
                 output.write(_to_json(row, tokenizer.vocabulary.tokens))
+            number += len(lines)
             bar.update(num_bytes)
+    logging.info(
+        "Wrote the tokens of %d lines to %s.", number, config.output_file
+    )
 
 
 def _to_json(

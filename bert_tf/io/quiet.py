@@ -42,7 +42,9 @@ _WHOLE = (
 # The incomplete last line, if it may become one of these lines.
 _BEGINNING = re.compile(
     rb"(?:\d{4}-\d\d-\d\d \d\d:|[IWE]\d{4} \d\d:|WARNING: All log |"
-    rb"INFO: Created Tensor|To enable the foll)[^\n]*\Z"
+    rb"INFO: Created Tensor|To enable the foll)[^\n]*\Z|"
+    # LiteRT writes the rest of its line by itself.
+    rb"INFO: \Z"
 )
 # Seconds to wait for its end.
 _PATIENCE = 0.1

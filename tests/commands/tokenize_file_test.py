@@ -31,9 +31,12 @@ class TokenizeFileTest(tf.test.TestCase):
         ]
         files.write_text(input_file, "he!")
         files.write_text(vocab_file, "\n".join([*_SPECIAL, "!", "he"]) + "\n")
-        subprocess.run(command, check=True, cwd=folder)
+        ended = subprocess.run(
+            command, check=True, cwd=folder, stderr=subprocess.PIPE, text=True
+        )
         with open(output_file, encoding="utf-8") as file:
             self.assertEqual(json.load(file)["ids"], [6, 5])
+        self.assertIn(f"tokens of 1 lines to {output_file}.", ended.stderr)
 
 
 if __name__ == "__main__":

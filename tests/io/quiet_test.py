@@ -116,6 +116,17 @@ class DropNoiseTest(tf.test.TestCase, parameterized.TestCase):
         lines = "".join(f"{start}{text}\n" for text in _MESSAGES) + _OTHERS
         self.assertEqual(_run(f"say({lines!r})"), (0, ""))
 
+    def test_drops_a_known_line_that_is_written_in_parts(self):
+        status, written = _run(
+            """
+            say("INFO: ")
+            time.sleep(0.02)
+            say("Created TensorFlow Lite XNNPACK delegate for CPU.\\n")
+            say("INFO: Other.\\n")
+            """
+        )
+        self.assertEqual((status, written), (0, "INFO: Other.\n"))
+
     def test_signals_are_for_the_program(self):
         status, written = _run(
             """
