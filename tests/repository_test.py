@@ -419,6 +419,34 @@ class ReleaseTest(tf.test.TestCase):
             self.assertIn(bert_tf.__version__, text, name)
 
 
+# Logical devices can be set only before TensorFlow's runtime starts.
+_IMPORT_ALL = """
+import importlib, pkgutil
+import bert_tf
+for module in pkgutil.walk_packages(bert_tf.__path__, "bert_tf."):
+    if "beam" not in module.name and not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+import tensorflow as tf
+cpu, = tf.config.list_physical_devices("CPU")
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+assert len(tf.config.list_logical_devices("CPU")) == 2
+"""
+
+
+class ImportTest(tf.test.TestCase):
+    @pytest.mark.slow
+    def test_imports_do_not_start_the_runtime(self):
+        result = subprocess.run(
+            [sys.executable, "-c", _IMPORT_ALL],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+
 class SourceTest(tf.test.TestCase):
     def test_contains_no_path_of_one_machine(self):
         pattern = re.compile(

@@ -3,6 +3,7 @@
 By name, Keras computes them of probabilities.
 """
 
+import re
 from collections.abc import Mapping
 
 import keras
@@ -10,26 +11,35 @@ from absl import logging
 
 # Keras' names for the accuracy whose kind it chooses by the labels.
 _ACCURACY = ("accuracy", "acc")
-_LOSSES = {
-    name: cls
-    for cls in (
-        keras.losses.BinaryCrossentropy,
-        keras.losses.BinaryFocalCrossentropy,
-        keras.losses.CategoricalCrossentropy,
-        keras.losses.CategoricalFocalCrossentropy,
-        keras.losses.SparseCategoricalCrossentropy,
-    )
-    for name in (cls().name, cls.__name__)
-}
-_METRICS = {
-    name: cls
-    for cls in (
-        keras.metrics.BinaryCrossentropy,
-        keras.metrics.CategoricalCrossentropy,
-        keras.metrics.SparseCategoricalCrossentropy,
-    )
-    for name in (cls().name, cls.__name__)
-}
+
+
+def _by_name(*classes):
+    """Returns classes by both of Keras' names for each.
+
+    No instance is asked, since that of a metric starts TensorFlow's runtime.
+    """
+    return {
+        name: cls
+        for cls in classes
+        for name in (
+            cls.__name__,
+            re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower(),
+        )
+    }
+
+
+_LOSSES = _by_name(
+    keras.losses.BinaryCrossentropy,
+    keras.losses.BinaryFocalCrossentropy,
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.CategoricalFocalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+)
+_METRICS = _by_name(
+    keras.metrics.BinaryCrossentropy,
+    keras.metrics.CategoricalCrossentropy,
+    keras.metrics.SparseCategoricalCrossentropy,
+)
 
 
 def replace_loss(loss):

@@ -41,12 +41,14 @@ class GridSearchTest(
         folders = sorted(os.listdir(self.out("output/runs")))
         self.assertLen(folders, 4)
         self.assertIn("rate_0.003_batch_4_epochs_3_seed_12346", folders)
-        scores = {}
+        scores, test_scores = {}, {}
         for folder in folders:
             path = self.out(f"output/runs/{folder}")
-            scores[folder] = json.loads(
+            values = json.loads(
                 finetuning_case.read_text(path, "eval_results.json")
-            )["dev"]["accuracy"]
+            )
+            scores[folder] = values["dev"]["accuracy"]
+            test_scores[folder] = values["test"]["accuracy"]
             # Checkpoints are removed: each is three times the model's size.
             self.assertFalse([n for n in os.listdir(path) if "ckpt" in n])
         best = max(scores.values())
@@ -60,9 +62,10 @@ class GridSearchTest(
             if row.endswith("best")
         ]
         self.assertLen(winner, 1)
-        rate, size, epochs, seed, value, _ = winner[0]
+        rate, size, epochs, seed, value, test_value, _ = winner[0]
         folder = f"rate_{rate}_batch_{size}_epochs_{epochs}_seed_{seed}"
         self.assertEqual(f"{scores[folder]:.4f}", value)
+        self.assertEqual(f"{test_scores[folder]:.4f}", test_value)
         for name in ("eval_results.txt", "test_results.tsv"):
             self.assertEqual(
                 finetuning_case.read_text(self.out("output"), name),
