@@ -91,7 +91,8 @@ def _is_small(path: str) -> bool:
 def _check_start(path: str) -> None:
     """Raises `UserError` if the start of a file is not JSON of an object.
 
-    What else may be wrong is found when the whole file is read.
+    Only the first bytes are looked at; mistakes further on are reported by the
+    reader, which reads the whole file.
     """
     opener = gzip.open if path.lower().endswith(".gz") else open
     try:
