@@ -151,7 +151,9 @@ class DockerTest(tf.test.TestCase):
             ("serve", ["serve", "tflite"]),
         ):
             *words, package = _pip_arguments(target)
-            self.assertEqual(words, ["--constraint", "requirements.in"])
+            self.assertEqual(
+                words, ["--no-cache-dir", "--constraint", "requirements.in"]
+            )
             self.assertEqual(package, f".[{','.join(names)}]")
             self.assertContainsSubset(names, extras)
 
