@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,8 @@ from bert_tf.io import terminal
 _DONE, _FAILED, _BUSY = "done", "failed", "busy"
 _NUM_LAST_LINES = 12
 _LOG_BYTES = 4096
+# A line of a program that trains.
+_STEP = re.compile(r"(Step \d+ of \d+): .*tokens/s, (.+ left)")
 _POLL_SECONDS = 0.5
 _WAIT_SECONDS = 2.0
 # A program that is asked to stop saves a checkpoint.
@@ -76,6 +79,7 @@ class Runner:
         self._deadline: float | None = None
         self._bar = None
         self._next_line = 0.0
+        self._shown = (-1, "")
 
     def run(self, max_minutes: float | None = None) -> list[str]:
         """Runs the cells; returns the ids of those that are not done.
@@ -260,10 +264,12 @@ class Runner:
             else terminal.SECONDS_BETWEEN_LINES
         )
         done = sum(self._is_done(x) for x in self._cells)
+        if not sys.stderr.isatty() and (done, what) == self._shown:
+            return  # A file gets no line for the remaining time alone.
+        self._shown = (done, what)
         left = self._clock.remaining(self._is_done)
         waiting = len(self._cells) - done
         self._bar.set_postfix_str(what, refresh=False)
-        self._bar.n = done
         self._bar.move_to(done, waiting / left if left > 0 else None)
         self._bar.refresh()
 
@@ -389,10 +395,13 @@ def _tail(log: str) -> list[str]:
 
 
 def _state(log: str) -> str:
-    """Returns the last state of a program's progress bar, or nothing."""
-    lines = _tail(log)
-    state = next((x for x in reversed(lines) if x.endswith(" left")), None)
-    return f" ({state.strip()})" if state else ""
+    """Returns the last state of a program's steps or progress bar, if any."""
+    for line in reversed(_tail(log)):
+        if step := _STEP.search(line):
+            return f" ({step[1].lower()}, {step[2]})"
+        if line.endswith(" left"):
+            return f" ({line.strip()})"
+    return ""
 
 
 def _remove_checkpoints(folder: str) -> None:

@@ -85,13 +85,16 @@ class Bar(tqdm.tqdm):
 
 
 class _Lines:
-    """A stream for bars that writes each state of a bar as a line."""
+    """A stream for bars that writes each new state of a bar as a line."""
 
     encoding = "utf-8"
+    _last = ""
 
     def write(self, text: str) -> None:
-        if text.strip():
-            sys.stderr.write(text.strip() + "\n")
+        line = text.strip()
+        if line and line != self._last:
+            sys.stderr.write(line + "\n")
+            self._last = line
 
     def flush(self) -> None:
         sys.stderr.flush()

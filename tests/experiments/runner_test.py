@@ -1,15 +1,18 @@
 """Tests for bert_tf.experiments.runner, with light programs as jobs."""
 
 import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import tensorflow as tf
 
+from bert_tf.experiments import runner
 from tests.support import full_disk
 from tests.support import runner_program
 
@@ -90,6 +93,24 @@ class RunnerTest(tf.test.TestCase):
         self.assertLen(cell["commands"], 2)
         self.assertIn(f"{self._out}/pretraining/second", cell["commands"][0])
         self.assertIn(f"{self._out}/runs/cell2", cell["commands"][1])
+
+    def test_progress_in_a_file_is_a_line_for_each_change(self):
+        job = runner_program.make_jobs()["first"]
+        with mock.patch.object(runner.terminal, "SECONDS_BETWEEN_LINES", 0.0):
+            shown = runner_program.make_runner(self._out)
+            stream = self.enter_context(
+                contextlib.redirect_stderr(io.StringIO())
+            )
+            with runner.progress.bar(4, "experiments", "cell") as shown._bar:
+                for step, left in ((100, 2), (100, 2), (200, 1)):
+                    line = f"Step {step} of 300: 9 tokens/s, 00:0{left} left."
+                    self._write("log", line)
+                    state = runner._state(os.path.join(self._root, "log"))
+                    shown._show(f"{job.title}{state}")
+        lines = stream.getvalue().splitlines()
+        self.assertLen(lines, 3)  # The first one is of no job.
+        self.assertEndsWith(lines[1], ", first (step 100 of 300, 00:02 left)")
+        self.assertEndsWith(lines[2], ", first (step 200 of 300, 00:01 left)")
 
     def test_failed_cell_is_recorded_and_tried_again_by_the_next_run(self):
         self._write("go")

@@ -80,6 +80,20 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
             "predicting: 87 of 200, 2.9 rows/s, 00:38 left\n",
         )
 
+    def test_a_file_gets_no_line_twice(self):
+        stream = Stream(False)
+        bar = self._bar(stream, 200, "predicting", "row")
+        for rows, what in ((0, "loading"), (0, "loading"), (80, "loading")):
+            self.now += 20.0
+            bar.set_postfix_str(what, refresh=False)
+            bar.move_to(bar.n + rows, 4.0)
+            bar.refresh()
+        self.assertEqual(
+            stream.getvalue(),
+            "predicting: 0 of 200, 4.0 rows/s, 00:50 left, loading\n"
+            "predicting: 80 of 200, 4.0 rows/s, 00:30 left, loading\n",
+        )
+
     def test_units_of_an_earlier_run_are_no_part_of_the_rate(self):
         stream = Stream(False)
         bar = self._bar(stream, 200, "predicting", "row", initial=100)
