@@ -5,6 +5,7 @@ in training and two in evaluation, which is rough. Jobs that have finished in
 the same folder correct the speed.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -48,8 +49,16 @@ def finetuning(
     encoder, _ = weights(config)
     if flags.get("approach") == "feature_based":
         encoder /= 2  # No backward pass, but two BiLSTMs.
-    epochs = float(str(flags.get("num_train_epochs", 3)).split(",")[0])
-    return encoder * (6.0 * epochs * train_tokens + 2.0 * dev_tokens)
+    epochs = [float(x) for x in _values(flags.get("num_train_epochs", 3))]
+    # A list of values is a trial for each.
+    others = ("train_batch_size", "learning_rate", "layer_combination")
+    repeats = math.prod(len(_values(flags.get(x, ""))) for x in others)
+    train, dev = sum(epochs) * train_tokens, len(epochs) * dev_tokens
+    return repeats * encoder * (6.0 * train + 2.0 * dev)
+
+
+def _values(flag: Any) -> list[str]:
+    return str(flag).split(",")
 
 
 def text_work(num_bytes: float) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_tf import errors
+from bert_tf.flags import flag_files
 
 # Stand for the folder of the experiments and that of a job.
 OUT = "{out}"
@@ -132,11 +133,21 @@ def content_id(
     that commands read are, as their names contain hashes.
     """
     content = [
-        [[command.script, dict(command.flags)] for command in commands],
+        [[x.script, with_flag_file(x.flags)] for x in commands],
         list(needs),
         [score.metric, score.split, list(score.mean_of)] if score else None,
     ]
     return f"{name}-{digest(content)}"
+
+
+def with_flag_file(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns flags, in front of them those of the file that they name."""
+    found: dict[str, Any] = {}
+    if "flagfile" in flags:
+        for word in flag_files.expand([f"--flagfile={flags['flagfile']}"]):
+            name, is_text, value = word.removeprefix("--").partition("=")
+            found[name] = value if is_text else True
+    return {**found, **flags}
 
 
 def digest(values: Any) -> str:

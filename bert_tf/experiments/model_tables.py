@@ -41,6 +41,8 @@ def stability(inputs: Inputs) -> Table:
                 label = f"{optimizer_label}, {epochs} epochs, {top}"
                 rows.append(Row(name, label))
                 own = {"num_train_epochs": epochs}
+                if "learning_rate" in settings:
+                    own["learning_rate"] = settings["learning_rate"]
                 if optimizer != "bert_adam":  # The default.
                     own["optimizer"] = optimizer
                 if layers == "reinitialized":

@@ -342,11 +342,12 @@ class Plan:
             flags["new_pooler"] = True
         how = "-".join(str(x) for x in own.values() if isinstance(x, str))
         name = "-".join(filter(None, (task.name, start.name, how)))
-        tokens = min(task.mean_tokens, flags["max_seq_length"])
+        values = jobs.with_flag_file(flags)
+        tokens = min(task.mean_tokens, int(values["max_seq_length"]))
         if task.kind in _PERCENT:
             tokens = task.mean_tokens * 1.5  # Windows overlap.
         work = costs.finetuning(
-            start.config, flags, tokens * task.num_train, tokens * task.num_dev
+            start.config, values, tokens * task.num_train, tokens * task.num_dev
         )
         factor = 1.0 if task.kind in _PERCENT else 100.0
         score = Score(

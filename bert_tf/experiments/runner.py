@@ -8,6 +8,7 @@ file and are not repeated.
 import contextlib
 import ctypes
 import fcntl
+import glob
 import os
 import re
 import shutil
@@ -405,11 +406,10 @@ def _state(log: str) -> str:
 
 
 def _remove_checkpoints(folder: str) -> None:
-    """Removes the model and the checkpoints of a finished cell."""
-    if not os.path.isdir(folder):
-        return
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
+    """Removes the models and the checkpoints of a finished cell."""
+    trials = os.path.join(folder, "runs", "*")
+    for path in (x for y in (folder, trials) for x in glob.glob(f"{y}/*")):
+        name = os.path.basename(path)
         if name.startswith("model.ckpt-") or name == "checkpoint":
             os.remove(path)
         elif name in _REMOVED and os.path.isdir(path):

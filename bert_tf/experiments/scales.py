@@ -32,10 +32,11 @@ class Scale:
         a folder of `recipes/configs/`.
       phases: "records" and "pretraining", the flags of each phase.
       curve_steps: The steps of the checkpoints in figure5.
-      finetuning: Kind of task to flags; "feature_based" adds to "tagging".
+      finetuning: Kind of task to flags; "feature_based" adds to "tagging",
+        "squad2" may replace "squad".
       rows: Kind of task to the most rows to train on and to score.
-      stability: The numbers of "rows" and "epochs", "reinit_layers", and
-        "num_seeds" if it has more.
+      stability: The numbers of "rows" and "epochs", "reinit_layers",
+        "num_seeds" if it has more, and "learning_rate" if it has another.
       tasks: Experiment to its tasks: names, or alternatives joined by |, of
         which *KIND is the first task of a kind.
       ensemble_size: Systems in an ensemble.
@@ -67,7 +68,8 @@ class Scale:
 
     def flags(self, kind: str) -> Mapping[str, Any]:
         """Returns the flags to fine-tune for a kind of task."""
-        return self.finetuning[_FLAGS_OF.get(kind, kind)]
+        own = self.finetuning.get(kind)
+        return self.finetuning[_FLAGS_OF[kind]] if own is None else own
 
     def max_rows(self, kind: str) -> tuple[int | None, int | None]:
         """Returns the most rows to train on and to score; None means all."""

@@ -12,6 +12,7 @@ from absl import flags
 from absl.testing import parameterized
 
 from bert_tf.flags import cli
+from bert_tf.flags import flag_files
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PAGES = ("README.md", *(f"docs/{x.name}" for x in _ROOT.glob("docs/*.md")))
@@ -50,9 +51,10 @@ class DocumentationTest(tf.test.TestCase, parameterized.TestCase):
             read_config = cli.define_flags(config_cls, values)
             with (
                 self.subTest(" ".join(command)),
-                contextlib.chdir(_ROOT),  # Flag files are named from there.
+                contextlib.chdir(_ROOT),
             ):
-                self.assertEqual(values(command), command[:1])
+                words = [command[0], *flag_files.expand(command[1:])]
+                self.assertEqual(values(words), command[:1])
                 self.assertIsInstance(read_config(), config_cls)
 
     def test_pages_have_commands(self):

@@ -179,13 +179,19 @@ class RunnerTest(tf.test.TestCase):
 
     def test_ends_after_the_cell_that_passes_the_minutes(self):
         self._write("go")
-        runner = runner_program.make_runner(self._out)
-        # The first cell takes longer than this.
-        self.assertLen(runner.run(max_minutes=1e-4), 3)
+        clock = self.enter_context(
+            mock.patch.object(runner.time, "monotonic", return_value=0.0)
+        )
+
+        def pass_minutes():
+            clock.return_value += 60 * 2.0
+
+        first = runner_program.make_runner(self._out, on_cell=pass_minutes)
+        self.assertLen(first.run(max_minutes=1), 3)
         names = [name for name, _ in self._starts()]
         self.assertEqual(names, ["first", "cell0"])
-        runner = runner_program.make_runner(self._out)
-        self.assertLen(runner.run(max_minutes=0), 3)
+        second = runner_program.make_runner(self._out)
+        self.assertLen(second.run(max_minutes=0), 3)
         self.assertEmpty(runner_program.make_runner(self._out).run())
 
     def test_full_disk_fails_cells_and_not_the_run(self):
