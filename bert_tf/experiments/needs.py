@@ -76,29 +76,45 @@ def choose(
         wants = "; ".join(
             f"{name} needs {' and '.join(x)}" for name, x in missing.items()
         )
-        rest = ",".join(chosen)
+        rest = ",".join(chosen or _possible(config, scale, found))
         raise UserError(
             f"{wants}. "
             + (
                 f"Without it run --experiments={rest}."
                 if rest
-                else "None of --experiments can run without it; --list prints "
-                "what each needs."
+                else "No experiment can run without it; --list prints what "
+                "each needs."
             )
         )
     return chosen
 
 
+def _possible(
+    config: ExperimentsConfig, scale: Scale, found: Mapping[str, TaskFolder]
+) -> list[str]:
+    """Returns the experiments that lack nothing."""
+    return [
+        name
+        for name in EXPERIMENTS
+        if not _other_needs(name, config)
+        and not _tasks(name, config, scale, found)[1]
+    ]
+
+
 def _other_needs(name: str, config: ExperimentsConfig) -> list[str]:
     """Returns the flags that an experiment lacks."""
+    flags = _source(name)
+    has_any = any(getattr(config, x.removeprefix("--")) for x in flags)
+    return [] if has_any else [_join(flags)]
+
+
+def _source(name: str) -> Sequence[str]:
+    """Returns the flags of which an experiment needs one, for its models."""
     if name in MODEL_EXPERIMENTS:
-        has_all, flag = config.pretrained_model_dir, "--pretrained_model_dir"
-    elif name in ("table7", STABILITY):
-        has_all = config.corpus or config.pretrained_model_dir
-        flag = "--corpus or --pretrained_model_dir"
-    else:
-        has_all, flag = config.corpus, "--corpus"
-    return [] if has_all else [flag]
+        return ("--pretrained_model_dir",)
+    if name in ("table7", STABILITY):
+        return ("--corpus", "--pretrained_model_dir")
+    return ("--corpus",)
 
 
 def _tasks(
@@ -161,15 +177,7 @@ def describe(scale: Scale, found: Mapping[str, TaskFolder]) -> str:
             for x in scale.tasks[name]
         )
         lines.append(f"  {name:<10} {_QUESTIONS[name]}")
-        needs = (
-            "--pretrained_model_dir"
-            if name in MODEL_EXPERIMENTS
-            else (
-                "--corpus or --pretrained_model_dir"
-                if name in ("table7", STABILITY)
-                else "--corpus"
-            )
-        )
+        needs = _join(_source(name))
         lines.append(f"             needs {needs}; tasks: {tasks}")
     lines.append("\nTasks found in --data_dir:")
     for task in found.values():

@@ -200,7 +200,7 @@ def _described(name: str, folder: str) -> TaskFolder:
             f"{', '.join(_KEYS)}."
         )
     kind = values.get("kind")
-    if kind not in METRICS:
+    if not isinstance(kind, str) or kind not in METRICS:
         raise UserError(
             f"{path}: kind must be one of {', '.join(METRICS)}. Received: "
             f"{kind!r}."
@@ -251,4 +251,12 @@ def _own_columns(path: str, kind: str, columns: Any) -> dict[str, Any]:
             f"{path}: the columns of {kind} must be an object with "
             f"{', '.join(roles) or 'nothing'}. Received: {columns!r}."
         )
+    for role, column in columns.items():
+        is_list = role == "choices" and isinstance(column, list)
+        names = column if is_list else [column]
+        if not all(isinstance(x, int | str | None) for x in names):
+            raise UserError(
+                f"{path}: the column {role} must be a name or a number. "
+                f"Received: {column!r}."
+            )
     return {**defaults, **columns}

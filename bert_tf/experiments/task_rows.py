@@ -103,7 +103,7 @@ def _read_multiple_choice(task: TaskFolder, path: str) -> list[dict[str, Any]]:
     else:
         choices = task.columns["choices"]
         columns = multiple_choice.Columns(
-            (choices,) if isinstance(choices, str) else tuple(choices),
+            tuple(choices) if isinstance(choices, list) else (str(choices),),
             task.columns["context"],
             label=task.columns["label"],
         )

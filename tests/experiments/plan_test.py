@@ -158,7 +158,11 @@ class PlanTest(tf.test.TestCase):
         ):
             self._prepare(experiments="table6,table7", tasks="pairs")
         with self.assertRaisesRegex(
-            UserError, "table5 needs --corpus; table1 needs --pretrained"
+            UserError, "table7 needs a task of.*Without it run.*=table5,table6"
+        ):
+            self._prepare(experiments="table7", tasks="pairs")
+        with self.assertRaisesRegex(
+            UserError, "table5 needs --corpus; table1 needs .*No experiment can"
         ):
             self._prepare(experiments="table5,table1", corpus=None)
         with self.assertRaisesRegex(

@@ -76,6 +76,7 @@ class FindTest(FoldersTestCase):
     @parameterized.parameters(
         ([], "must hold one JSON object"),
         ({"kind": "ner"}, "kind must be one of .*'ner'"),
+        ({"kind": ["squad"]}, r"kind must be one of .*\['squad'\]"),
         ({"kind": "squad", "dev": "a.tsv"}, "train must name a file.*None"),
         ({"kind": "squad", "train": "b.tsv"}, "train must name.*'b.tsv'"),
         ({"kind": "squad", "metrics": "f1"}, "unknown keys: metrics"),
@@ -86,6 +87,10 @@ class FindTest(FoldersTestCase):
         (
             {"kind": "tagging", "train": "a.tsv", "columns": {"tags": 1}},
             "columns of tagging must be.*word, tag.*'tags'",
+        ),
+        (
+            {"kind": "tagging", "train": "a.tsv", "columns": {"tag": [1]}},
+            r"column tag must be a name or a number.*\[1\]",
         ),
     )
     def test_refuses_a_wrong_description(self, values, message):
