@@ -49,6 +49,21 @@ class ServeConfig:
     rest_api_timeout_in_ms: int = options.server(
         30000, "Timeout of REST requests, in milliseconds."
     )
+    max_connections: int | None = options.server(
+        None,
+        "Maximum number of open connections of each port (default: 4096, or "
+        "what the limit of open files allows).",
+    )
+    rest_api_header_timeout_in_ms: int = options.server(
+        10000,
+        "Time for the header of a REST request or gRPC's handshake, in "
+        "milliseconds. A body has --rest_api_timeout_in_ms and 5 seconds.",
+    )
+    idle_timeout_in_ms: int = options.server(
+        120000,
+        "Time until an idle connection is closed, in milliseconds. Clients "
+        "reuse connections, and a longer time closes fewer of them early.",
+    )
     file_system_poll_wait_seconds: float = options.model(
         1.0, "Seconds between checks for new versions; 0 checks only once."
     )
@@ -110,6 +125,9 @@ class ServeConfig:
             self,
             1,
             "rest_api_timeout_in_ms",
+            "rest_api_header_timeout_in_ms",
+            "idle_timeout_in_ms",
+            "max_connections",
             "max_batch_size",
             "max_enqueued_batches",
             "num_batch_threads",

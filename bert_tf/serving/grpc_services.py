@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import grpc
@@ -32,13 +33,17 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _SIGNATURE_DEF = "signature_def"
 
 
-def server(service: Service, address: str) -> grpc.aio.Server:
+def server(
+    service: Service, address: str, options: Mapping[str, int]
+) -> grpc.aio.Server:
     """Returns a gRPC server, to be started in the running event loop.
+
+    `options` are gRPC's, by name.
 
     Raises:
       RuntimeError: If it cannot listen there.
     """
-    grpc_server = grpc.aio.server(options=_OPTIONS)
+    grpc_server = grpc.aio.server(options=(*_OPTIONS, *options.items()))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
         _PredictionService(service), grpc_server
     )

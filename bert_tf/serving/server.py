@@ -16,6 +16,7 @@ from bert_tf import keras_backend
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import batching
+from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
@@ -28,9 +29,9 @@ from bert_tf.serving.service import Service
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
 # Time that requests get beyond their own limit before they are dropped.
 _GRACE_SECONDS = 5
-# Time until an idle connection is closed. Clients reuse connections, and a
-# longer time closes fewer of them early.
-_KEEP_ALIVE_SECONDS = 120
+# Connections that the system accepts before this process does. asyncio tries as
+# many at once, and logs each that fails.
+_BACKLOG = 128
 
 
 def run(config: ServeConfig) -> None:
@@ -72,6 +73,9 @@ class ModelServer:
             )
         )
         self._batching = _batching(config)
+        self._max_connections = connections.max_connections(
+            config.max_connections
+        )
         self._service = None
         self._thread = None
         self._loop = None
@@ -143,6 +147,7 @@ class ModelServer:
     async def _listen(self, rest_socket: socket.socket | None) -> None:
         config = self._config
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(connections.on_loop_error)
         self._stopping = asyncio.Event()
         grace = config.rest_api_timeout_in_ms / 1000 + _GRACE_SECONDS
         grpc_server = None
@@ -170,20 +175,31 @@ class ModelServer:
         await asyncio.gather(*ends)
 
     def _grpc_server(self) -> grpc.aio.Server:
-        address = _address(self._config.host, self._config.port)
+        config = self._config
+        address = _address(config.host, config.port)
+        options = connections.grpc_options(
+            self._max_connections,
+            config.rest_api_header_timeout_in_ms / 1000,
+            config.idle_timeout_in_ms / 1000,
+        )
         try:
-            return grpc_services.server(self._service, address)
+            return grpc_services.server(self._service, address, options)
         except RuntimeError as error:
             raise _taken("port", address) from error
 
     def _http_server(self, grace: float) -> uvicorn.Server:
         config = self._config
+        limits = connections.Limits(
+            self._max_connections,
+            config.rest_api_header_timeout_in_ms / 1000,
+            grace,
+        )
         return uvicorn.Server(
             uvicorn.Config(
                 rest.application(
                     self._service, config.rest_api_timeout_in_ms / 1000
                 ),
-                http="httptools",
+                http=connections.protocol(limits),
                 ws="none",
                 lifespan="off",
                 loop="none",
@@ -192,7 +208,8 @@ class ModelServer:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=int(grace),
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_keep_alive=config.idle_timeout_in_ms / 1000,
+                backlog=_BACKLOG,
             )
         )
 

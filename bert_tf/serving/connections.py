@@ -1,0 +1,176 @@
+"""Limits of connections: their number, their time, open files."""
+
+import asyncio
+import dataclasses
+import errno
+import resource
+
+from absl import logging
+from uvicorn.protocols.http import httptools_impl
+
+# Open files that are not connections: models, logs, the event loop.
+_RESERVED_FILES = 128
+_MAX_CONNECTIONS = 4096
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LOG_SECONDS = 60
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+    b"connection: close\r\n\r\n"
+    b'{"error": "All connections are in use (--max_connections)."}\n'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of connections; times are in seconds.
+
+    Attributes:
+      count: Maximum number of open connections.
+      header: Time until a request's header must be complete.
+      body: Time for the body, after the header.
+    """
+
+    count: int
+    header: float
+    body: float
+
+
+def max_connections(wanted: int | None) -> int:
+    """Returns the maximum number of connections of one port.
+
+    Raises the soft limit of open files to the hard one. Both ports together,
+    with other files, stay below it.
+
+    Args:
+      wanted: The number from the flag, or None for the default.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError) as error:
+            logging.warning("The limit of open files stays %d: %s", soft, error)
+    count = wanted or _MAX_CONNECTIONS
+    if soft != resource.RLIM_INFINITY:
+        count = min(count, max(soft - _RESERVED_FILES, soft // 2) // 2)
+    return max(count, 1)
+
+
+def grpc_options(count: int, header: float, idle: float) -> dict[str, int]:
+    """Returns gRPC's options for the same limits; times are in seconds."""
+    return {
+        "grpc.max_allowed_incoming_connections": count,
+        "grpc.server_handshake_timeout_ms": int(header * 1000),
+        "grpc.max_connection_idle_ms": int(idle * 1000),
+    }
+
+
+def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict) -> None:
+    """Logs an event loop's error; once a minute if there are no files left."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in _OUT_OF_FILES:
+        logging.log_every_n_seconds(
+            logging.ERROR,
+            "A connection could not be accepted: %s. Lower --max_connections "
+            "or raise the limit of open files (ulimit -n).",
+            _LOG_SECONDS,
+            error.strerror,
+        )
+    else:
+        loop.default_exception_handler(context)
+
+
+def protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """Returns the class of uvicorn's connections with limits."""
+    # Connections without a request, the one that waits longest first.
+    waiting = {}
+    return type(
+        "Protocol", (_Protocol,), {"limits": limits, "waiting": waiting}
+    )
+
+
+class _Protocol(httptools_impl.HttpToolsProtocol):
+    """A connection that ends when a request takes too long to arrive.
+
+    uvicorn itself ends only connections that are idle after an answer.
+    """
+
+    limits: Limits
+    waiting: dict["_Protocol", None]
+    _timer = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.count and not self._make_room():
+            logging.log_every_n_seconds(
+                logging.WARNING,
+                "All %d connections are in use; others are refused.",
+                _LOG_SECONDS,
+                self.limits.count,
+            )
+            transport.write(_FULL)
+            transport.close()
+            return
+        self.waiting[self] = None
+        self._limit(self.limits.header)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.waiting.pop(self, None)
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._timer is None and self in self.waiting:
+            self._limit(self.limits.header)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._timer is None:
+            self._limit(self.limits.header)
+
+    def on_headers_complete(self) -> None:
+        self.waiting.pop(self, None)
+        self._limit(self.limits.body)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._stop_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.timeout_keep_alive_task and not self.transport.is_closing():
+            self.waiting.pop(self, None)
+            self.waiting[self] = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        # Closing would wait for a client that does not read its answer.
+        self.transport.abort()
+
+    def _make_room(self) -> bool:
+        """Ends the connection that has waited longest, if there is one."""
+        if not self.waiting:
+            return False
+        oldest = next(iter(self.waiting))
+        del self.waiting[oldest]
+        oldest.transport.abort()
+        return True
+
+    def _limit(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, self._end)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        self._timer = None
+        if self.pipeline:
+            # The server reads no further until it has answered.
+            self._limit(self.limits.body)
+        else:
+            self.transport.abort()

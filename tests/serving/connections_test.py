@@ -1,0 +1,153 @@
+"""Tests of the limits of connections, on a server in this process."""
+
+import contextlib
+import resource
+import socket
+import tempfile
+import threading
+from unittest import mock
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.serving import connections
+from tests.support import toy_models
+
+_STATUS = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+_HALF_BODY = (
+    b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n{"
+)
+
+
+class ConnectionsTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        toy_models.write(f"{cls.folder}/toy")
+
+    def serving(self, **flags):
+        return toy_models.serving(f"{self.folder}/toy", **flags)
+
+    @contextlib.contextmanager
+    def connected(self, config):
+        with socket.create_connection(
+            ("127.0.0.1", config.rest_api_port), toy_models.TIMEOUT_SECONDS
+        ) as connection:
+            yield connection
+
+    def test_closes_a_connection_whose_header_does_not_come(self):
+        with self.serving(rest_api_header_timeout_in_ms=100) as (_, config):
+            for sent in (b"", _STATUS[:-2]):
+                with self.connected(config) as connection:
+                    connection.sendall(sent)
+                    self.assertEqual(_read_to_end(connection), b"")
+            with self.connected(config) as connection:
+                connection.sendall(_STATUS + _STATUS[:-2])
+                answer = _read_to_end(connection)
+                self.assertEqual(answer.count(b"HTTP/1.1 200"), 1)
+            with self.connected(config) as connection:
+                connection.sendall(_STATUS)
+                self.assertIn(b"200 OK", _read_answer(connection))
+                connection.sendall(b"\r\n")  # Not the start of a request.
+                _read_to_end(connection)
+
+    def test_closes_an_idle_connection(self):
+        with self.serving(idle_timeout_in_ms=100) as (_, config):
+            with self.connected(config) as connection:
+                connection.sendall(_STATUS)
+                self.assertIn(b"200 OK", _read_to_end(connection))
+
+    def test_closes_a_connection_whose_body_does_not_come(self):
+        self.enterContext(
+            mock.patch("bert_tf.serving.server._GRACE_SECONDS", 0.1)
+        )
+        with self.serving(rest_api_timeout_in_ms=100) as (_, config):
+            with self.connected(config) as connection:
+                connection.sendall(_HALF_BODY)
+                self.assertIn(b" 504 ", _read_to_end(connection))
+
+    def test_closes_the_longest_waiting_connection_for_a_new_one(self):
+        with self.serving(max_connections=3) as (_, config):
+            with contextlib.ExitStack() as stack:
+                first, second, third = [
+                    stack.enter_context(self.connected(config))
+                    for _ in range(3)
+                ]
+                first.sendall(_STATUS)
+                self.assertIn(b"200 OK", _read_answer(first))
+                fourth = stack.enter_context(self.connected(config))
+                self.assertEqual(_read_to_end(second), b"")
+                for connection in (first, third, fourth):
+                    connection.sendall(_STATUS)
+                    self.assertIn(b"200 OK", _read_answer(connection))
+
+    def test_refuses_a_connection_while_all_others_work(self):
+        with self.serving(max_connections=1) as (_, config):
+            with self.connected(config) as busy, self.connected(config) as late:
+                # Both were accepted: `busy` has gone, `late` is the one.
+                self.assertEqual(_read_to_end(busy), b"")
+                late.sendall(_HALF_BODY)
+                self.assertIn(b"100 Continue", late.recv(1000))
+                with self.connected(config) as refused:
+                    answer = _read_to_end(refused)
+                self.assertStartsWith(answer, b"HTTP/1.1 503")
+                self.assertIn(b"--max_connections", answer)
+
+    def test_logs_once_when_there_are_no_files(self):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        with (
+            self.serving() as (_, config),
+            self.assertLogs("absl", "ERROR") as logs,
+            contextlib.ExitStack() as stack,
+        ):
+            clients = [stack.enter_context(socket.socket()) for _ in range(5)]
+            # Numbers below 3 are taken.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            for client in clients:
+                client.settimeout(toy_models.TIMEOUT_SECONDS)
+                client.connect(("127.0.0.1", config.rest_api_port))
+                client.sendall(_STATUS)
+            while not logs.output:
+                threading.Event().wait(0.01)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for client in clients:
+                self.assertIn(b"200 OK", _read_answer(client))
+        self.assertLen(logs.output, 1)
+        self.assertIn("--max_connections", logs.output[0])
+
+    def test_the_default_stays_below_the_limit_of_files(self):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        count = connections.max_connections(10**9)
+        # The soft limit was raised; both ports have as many.
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.assertEqual(soft, limits[1])
+        self.assertBetween(count, 513 // 2, soft // 2)
+
+
+def _read_answer(connection):
+    """Returns an answer that ends with a brace."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        part = connection.recv(1000)
+        if not part:
+            raise ConnectionError(f"It ended after {answer!r}.")
+        answer += part
+    return answer
+
+
+def _read_to_end(connection):
+    """Returns all bytes until the server closes the connection."""
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(1000):
+            parts.append(part)
+    return b"".join(parts)
+
+
+if __name__ == "__main__":
+    tf.test.main()
