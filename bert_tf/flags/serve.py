@@ -49,6 +49,11 @@ class ServeConfig:
     rest_api_timeout_in_ms: int = options.server(
         30000, "Timeout of REST requests, in milliseconds."
     )
+    allow_reload: bool = options.server(
+        False,
+        "Let clients replace the served models by gRPC's "
+        "HandleReloadConfigRequest; a SavedModel can read and write files.",
+    )
     max_connections: int | None = options.server(
         None,
         "Maximum number of open connections of each port (default: 4096, or "

@@ -71,6 +71,7 @@ def _with_code(code: int) -> Callable[[str], RequestError]:
 invalid = _with_code(tf.errors.INVALID_ARGUMENT)
 not_found = _with_code(tf.errors.NOT_FOUND)
 failed_precondition = _with_code(tf.errors.FAILED_PRECONDITION)
+permission_denied = _with_code(tf.errors.PERMISSION_DENIED)
 deadline_exceeded = _with_code(tf.errors.DEADLINE_EXCEEDED)
 unavailable = _with_code(tf.errors.UNAVAILABLE)
 unimplemented = _with_code(tf.errors.UNIMPLEMENTED)

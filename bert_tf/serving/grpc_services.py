@@ -34,7 +34,10 @@ _SIGNATURE_DEF = "signature_def"
 
 
 def server(
-    service: Service, address: str, options: Mapping[str, int]
+    service: Service,
+    address: str,
+    options: Mapping[str, int],
+    allow_reload: bool = False,
 ) -> grpc.aio.Server:
     """Returns a gRPC server, to be started in the running event loop.
 
@@ -48,7 +51,7 @@ def server(
         _PredictionService(service), grpc_server
     )
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(
-        _ModelService(service), grpc_server
+        _ModelService(service, allow_reload), grpc_server
     )
     if not grpc_server.add_insecure_port(address):
         raise RuntimeError(f"Cannot listen at {address}.")
@@ -124,8 +127,9 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
     """The gRPC service for model states; method names are the protocol's."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, allow_reload: bool) -> None:
         self._service = service
+        self._allow_reload = allow_reload
 
     async def GetModelStatus(
         self, request, context
@@ -139,6 +143,10 @@ class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
         async with _counted(
             self._service, "HandleReloadConfigRequest", context
         ):
+            if not self._allow_reload:
+                raise errors.permission_denied(
+                    "Models are reloaded only with --allow_reload."
+                )
             try:
                 configs = model_config.from_proto(request.config)
             except ValueError as error:

@@ -6,6 +6,7 @@ Names and files are TensorFlow Serving's: `ModelServerConfig`
 
 import dataclasses
 import os
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 
@@ -175,6 +176,36 @@ def find_versions(base_path: str) -> dict[int, str]:
                 if int(name) <= _MAX_VERSION:
                     versions[int(name)] = entry.path
     return versions
+
+
+def check_base_path(
+    config: ModelConfig, missing: Callable[[str], str | None]
+) -> None:
+    """Checks that a model's base path is a folder of versions.
+
+    Args:
+      config: The model.
+      missing: `Engine.missing`, which is None for a version's directory.
+
+    Raises:
+      UserError: If it is not.
+    """
+    try:
+        find_versions(config.base_path)
+    except (OSError, ValueError) as error:
+        # ValueError: a path with a null byte.
+        reason = getattr(error, "strerror", error)
+        raise UserError(
+            f"The base path of model {config.name} must be a folder of "
+            f"versions. Received: {config.base_path!r} ({reason})."
+        ) from error
+    if missing(config.base_path) is None:
+        raise UserError(
+            f"The base path of model {config.name} must be a folder of "
+            "versions, each named by a number. Received: "
+            f"{config.base_path!r}, which is a version itself; give the "
+            "folder that holds it."
+        )
 
 
 def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:

@@ -109,7 +109,7 @@ class ModelManager:
         with self._refreshing:
             self._models = {config.name: Model(config) for config in configs}
             for model in self._models.values():
-                self._check_base_path(model.config)
+                model_config.check_base_path(model.config, self._engine.missing)
             for model in self._models.values():
                 self._refresh(model)
                 self._check_started(model)
@@ -122,35 +122,63 @@ class ModelManager:
     def reconfigure(self, configs: Sequence[ModelConfig]) -> None:
         """Replaces the served models; models in both lists stay loaded.
 
+        New versions are loaded first; after an error nothing has changed.
+
         Raises:
-          RequestError: If a model cannot be served. The others are served.
+          RequestError: If a model cannot be served.
         """
-        failed = []
         with self._refreshing:
-            with self._lock:
-                old = self._models
-                self._models = {}
+            old = self._models
+            new = {}
+            try:
                 for config in configs:
-                    model = old.pop(config.name, None)
-                    if model and model.config.base_path == config.base_path:
-                        model.config = config
-                    else:
-                        if model:
-                            old[config.name] = model
-                        model = Model(config)
-                    self._models[config.name] = model
-            for model in self._models.values():
-                try:
-                    self._check_base_path(model.config)
-                    self._refresh(model)
-                    self._check_started(model)
-                except UserError as error:
-                    failed.append(str(error))
-            for model in old.values():
-                for number in model.available():
-                    self._retire(model, number)
-        if failed:
-            raise errors.failed_precondition(" ".join(failed))
+                    model_config.check_base_path(config, self._engine.missing)
+                for config in configs:
+                    model = new[config.name] = Model(config)
+                    self._take_over(model, old.get(config.name))
+            except UserError as error:
+                for name, model in new.items():
+                    kept = old[name].versions if name in old else {}
+                    self._retire_all(model, kept)
+                raise errors.failed_precondition(str(error)) from error
+            with self._lock:
+                self._models = new
+            for name, model in old.items():
+                kept = new[name].versions if name in new else {}
+                self._retire_all(model, kept)
+            for model in new.values():
+                self._refresh(model)
+
+    def _take_over(self, model: Model, old: Model | None) -> None:
+        """Loads a new configuration's versions beside those of the old one.
+
+        Raises:
+          UserError: If the model cannot be served.
+        """
+        config = model.config
+        is_same = old and old.config.base_path == config.base_path
+        if is_same:
+            model.versions = dict(old.versions)
+        chosen = self._load_chosen(model)
+        self._check_started(model)
+        for label, number in config.labels.items():
+            if chosen and number not in chosen:
+                raise UserError(
+                    f"The label {label!r} of model {config.name} names version "
+                    f"{number}, which the policy does not serve. It serves: "
+                    f"{sorted(chosen)}."
+                )
+        if old and old.available() and not (chosen or is_same):
+            raise UserError(
+                f"Model {config.name} has no version in {config.base_path!r}, "
+                "and would no longer be served."
+            )
+
+    def _retire_all(self, model: Model, kept: dict[int, Version]) -> None:
+        """Retires the versions of a model except those that are also kept."""
+        for number in model.available():
+            if kept.get(number) is not model.versions[number]:
+                self._retire(model, number)
 
     def stop(self) -> None:
         """Stops checking for versions and retires all models."""
@@ -265,22 +293,6 @@ class ModelManager:
             servable.acquire()
             return servable
 
-    def _check_base_path(self, config: ModelConfig) -> None:
-        try:
-            model_config.find_versions(config.base_path)
-        except OSError as error:
-            raise UserError(
-                f"The base path of model {config.name} must be a folder of "
-                f"versions. Received: {config.base_path!r} ({error.strerror})."
-            ) from error
-        if self._engine.missing(config.base_path) is None:
-            raise UserError(
-                f"The base path of model {config.name} must be a folder of "
-                "versions, each named by a number. Received: "
-                f"{config.base_path!r}, which is a version itself; give the "
-                "folder that holds it."
-            )
-
     def _check_started(self, model: Model) -> None:
         """Raises `UserError` if no version or not a label's one is loaded."""
         available = model.available()
@@ -318,6 +330,19 @@ class ModelManager:
 
     def _refresh(self, model: Model) -> None:
         """Loads the selected versions, then retires the others."""
+        chosen = self._load_chosen(model)
+        # If all folders disappear, the last version keeps serving.
+        others = set(model.available()) - chosen if chosen else ()
+        for number in others:
+            self._retire(model, number)
+        if others:
+            gc.collect()  # Graphs contain reference cycles.
+
+    def _load_chosen(self, model: Model) -> set[int]:
+        """Loads the selected versions; returns the numbers of all of them.
+
+        The set is empty if they cannot be read, or the manager stops.
+        """
         config = model.config
         try:
             directories = model_config.find_versions(config.base_path)
@@ -326,24 +351,17 @@ class ModelManager:
             self._report(
                 config.name, f"Cannot read {config.base_path}: {error}"
             )
-            return
+            return set()
         chosen = config.policy.choose(complete)
         while missing := chosen - set(model.available()):
             if self._stopping.is_set():
-                return
+                return set()
             newest = max(missing)
             if not self._load(model, newest, directories[newest]):
                 # The policy may choose another version instead.
                 complete.discard(newest)
                 chosen = config.policy.choose(complete)
-        changed = False
-        for number in set(model.available()) - chosen:
-            # If all folders disappear, the last version keeps serving.
-            if chosen:
-                self._retire(model, number)
-                changed = True
-        if changed:
-            gc.collect()  # Graphs contain reference cycles.
+        return chosen
 
     def _complete(self, model: Model, directories: dict[int, str]) -> set[int]:
         """Returns the versions that are complete and have not failed."""

@@ -183,7 +183,9 @@ class ModelServer:
             config.idle_timeout_in_ms / 1000,
         )
         try:
-            return grpc_services.server(self._service, address, options)
+            return grpc_services.server(
+                self._service, address, options, config.allow_reload
+            )
         except RuntimeError as error:
             raise _taken("port", address) from error
 

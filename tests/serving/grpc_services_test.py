@@ -31,7 +31,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.version = toy_models.write(f"{cls.folder}/toy", 3, factor=10.0)
         cls.server, config = cls.enterClassContext(
-            toy_models.serving(f"{cls.folder}/toy")
+            toy_models.serving(f"{cls.folder}/toy", allow_reload=True)
         )
         cls.channel = cls.enterClassContext(
             grpc.insecure_channel(
@@ -323,6 +323,23 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             request,
         )
 
+    def test_reloads_only_if_that_is_allowed(self):
+        request = model_management_pb2.ReloadConfigRequest()
+        with (
+            toy_models.serving(
+                f"{self.folder}/toy", rest_api_port=0, enable_model_warmup=False
+            ) as (_, config),
+            grpc.insecure_channel(f"localhost:{config.port}") as channel,
+        ):
+            stub = model_service_pb2_grpc.ModelServiceStub(channel)
+            self.assert_fails(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "--allow_reload",
+                self.call,
+                stub.HandleReloadConfigRequest,
+                request,
+            )
+
     def test_reload_config(self):
         shutil.copytree(self.version, f"{self.folder}/second/8")
         request = model_management_pb2.ReloadConfigRequest()
@@ -347,6 +364,21 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             self.models.HandleReloadConfigRequest,
             request,
         )
+        # A bad configuration changes nothing, not even its good models.
+        second.base_path = f"{self.folder}/toy\0"
+        del models[0]
+        self.assert_fails(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "null byte",
+            self.call,
+            self.models.HandleReloadConfigRequest,
+            request,
+        )
+        for name in ("toy", "second"):
+            status = get_model_status_pb2.GetModelStatusRequest(
+                model_spec={"name": name}
+            )
+            self.call(self.models.GetModelStatus, status)
         request.config.Clear()
         self.assert_fails(
             grpc.StatusCode.INVALID_ARGUMENT,

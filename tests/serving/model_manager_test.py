@@ -279,6 +279,31 @@ class ModelManagerTest(parameterized.TestCase):
         with self.manager.use("other") as servable:
             self.assertEqual(servable.text, "four")
 
+    def test_a_bad_configuration_changes_nothing(self):
+        self.write(1, "one")
+        self.write(4, "four", model="other")
+        (self.folder / "empty").mkdir()
+        self.start()
+        for configs, message in (
+            ([self.config(model="other"), self.config(model="nix")], "nix"),
+            (
+                [
+                    self.config(model="other"),
+                    self.config(model="m", labels={"best": 7}),
+                ],
+                "best",
+            ),
+            (
+                [ModelConfig("m", str(self.folder / "empty"), _NEWEST, {})],
+                "no version in",
+            ),
+            ([ModelConfig("m", "a\0", _NEWEST, {})], "null byte"),
+        ):
+            with self.assertRaisesRegex(errors.RequestError, message):
+                self.manager.reconfigure(configs)
+            self.assertEqual(self.manager.names(), ["m"])
+            self.assertEqual(self.served(), (1, "one"))
+
 
 if __name__ == "__main__":
     absltest.main()
