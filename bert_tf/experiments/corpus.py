@@ -55,11 +55,6 @@ def find_files(patterns: str) -> list[str]:
     return list(found)
 
 
-def hashes(names: Sequence[str]) -> dict[str, str]:
-    """Returns the SHA-256 of each file."""
-    return {name: files.sha256(name) for name in names}
-
-
 def prepare(
     names: Sequence[str],
     sums: Sequence[str],

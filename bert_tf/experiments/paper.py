@@ -1,13 +1,13 @@
 """Numbers of the paper, from `recipes/experiments/paper.json`."""
 
 import functools
-import json
 import os
 from typing import Any
 
 from bert_tf.experiments.table import Column
 from bert_tf.experiments.table import Table
 from bert_tf.io import paths
+from bert_tf.io import text_files
 
 _FILE = os.path.join(paths.RECIPES, "experiments", "paper.json")
 
@@ -19,8 +19,7 @@ def read() -> dict[str, Any]:
     A table has a `title`, the labels of its `columns` by name, and its `rows`
     by name: each has a `label` and, by column, `values`.
     """
-    with open(_FILE, encoding="utf-8") as file:
-        return json.load(file)
+    return text_files.read_json(_FILE)
 
 
 def title(table: Table) -> str | None:

@@ -58,26 +58,46 @@ def _draw_differences(table: Values) -> Figure:
     """Draws a panel for each column: differences with two standard errors."""
     columns = [c for c in table["columns"] if _compared(table, c)]
     counts = [len(_compared(table, column)) for column in columns]
-    figure = new_figure(
-        table["title"], 1.3 + 0.8 * len(counts) + 0.42 * sum(counts)
-    )
-    if not columns:
-        return _nothing(figure)
-    panels = figure.subplots(
-        len(columns), 1, squeeze=False, height_ratios=[1 + c for c in counts]
-    )
+    height = 1.3 + 0.8 * len(counts) + 0.42 * sum(counts)
+    figure, panels = _panels(table["title"], height, counts)
     used: dict[str, Any] = {}
-    for axes, column in zip(panels[:, 0], columns, strict=True):
+    for axes, column in zip(panels, columns, strict=True):
         _draw_column(axes, table, column, used)
+    if used:
+        legend(figure, [*used.values()], [*used], ncols=2)
+    return figure
+
+
+def _panels(
+    title: str, height: float, counts: Sequence[int]
+) -> tuple[Figure, Sequence[Axes]]:
+    """Returns a figure with a panel for each number of rows, if any."""
+    figure = new_figure(title, height)
+    if not counts:
+        figure.text(0.5, 0.3, "no results yet", ha="center", color=_GRAY)
+        return figure, []
+    ratios = [1 + count for count in counts]
+    panels = figure.subplots(
+        len(counts), 1, squeeze=False, height_ratios=ratios
+    )
+    return figure, panels[:, 0]
+
+
+def legend(
+    figure: Figure,
+    handles: Sequence[Any],
+    labels: Sequence[str],
+    ncols: int = 1,
+) -> None:
+    """Adds a legend below the panels."""
     figure.legend(
-        list(used.values()),
-        list(used),
+        handles,
+        labels,
         loc="outside lower center",
-        ncols=2,
+        ncols=ncols,
         frameon=False,
         fontsize=SMALL,
     )
-    return figure
 
 
 def _compared(table: Values, column: Values) -> list[Values]:
@@ -176,13 +196,7 @@ def _draw_curves(table: Values) -> Figure:
         panels[1].set_ylabel("MNLI dev accuracy", fontsize=SMALL)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            frameon=False,
-            fontsize=SMALL,
-        )
+        legend(figure, handles, labels)
     return figure
 
 
@@ -240,42 +254,26 @@ def _draw_spread(table: Values) -> Figure:
     ]
     by_column = [(column, values) for column, values in by_column if values]
     counts = [len(values) for _, values in by_column]
-    figure = new_figure(
-        table["title"], 1.2 + 0.8 * len(counts) + 0.48 * sum(counts)
-    )
+    height = 1.2 + 0.8 * len(counts) + 0.48 * sum(counts)
+    figure, panels = _panels(table["title"], height, counts)
     if not by_column:
-        return _nothing(figure)
-    panels = figure.subplots(
-        len(counts), 1, squeeze=False, height_ratios=[1 + c for c in counts]
-    )
+        return figure
     names = report_text.labels(table)
-    for axes, (column, values) in zip(panels[:, 0], by_column, strict=True):
+    for axes, (column, values) in zip(panels, by_column, strict=True):
         _draw_boxes(axes, values)
         _name_rows(axes, [_spread_name(names, value) for value in values])
         axes.set_title(column["label"], fontsize=10, loc="left")
         axes.set_xlabel(column["metric"].replace("_", " "), fontsize=SMALL)
         finish(axes, "x")
-    handles = [
-        Line2D(
-            [], [], linestyle="none", color=_BLUE, marker="o", label="a run"
+    points = {"xdata": [], "ydata": [], "linestyle": "none"}
+    handles = {
+        "a run": Line2D(**points, color=_BLUE, marker="o"),
+        "failed: at or below the majority class": Line2D(
+            **points, color=_ORANGE, marker="X"
         ),
-        Line2D(
-            [],
-            [],
-            linestyle="none",
-            color=_ORANGE,
-            marker="X",
-            label="failed: at or below the majority class",
-        ),
-        Line2D([], [], linestyle="--", color=_BLACK, label="majority class"),
-    ]
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=1,
-        frameon=False,
-        fontsize=SMALL,
-    )
+        "majority class": Line2D([], [], linestyle="--", color=_BLACK),
+    }
+    legend(figure, [*handles.values()], [*handles])
     return figure
 
 
@@ -296,10 +294,7 @@ def _draw_boxes(axes: Axes, values: Sequence[Values]) -> None:
     )
     for place, value in enumerate(values):
         for number, each in enumerate(value["scores"]):
-            majority = each.get("majority")
-            has_failed = (
-                majority is not None and each["score"] <= majority + 1e-9
-            )
+            has_failed = each.get("at_majority", False)
             axes.plot(
                 each["score"],
                 place + 0.07 * (number % 3 - 1),
@@ -341,11 +336,6 @@ def _score(value: Values) -> str:
 def _wrap(text: str, width: int) -> str:
     lines = textwrap.wrap(text, width, break_on_hyphens=False)
     return "\n".join(lines) or text
-
-
-def _nothing(figure: Figure) -> Figure:
-    figure.text(0.5, 0.3, "no results yet", ha="center", color=_GRAY)
-    return figure
 
 
 def finish(axes: Axes, grid: str) -> None:

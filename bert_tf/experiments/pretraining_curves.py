@@ -63,13 +63,7 @@ def draw(path: str, curves: Sequence[Curve]) -> None:
         axes.set_title(label, fontsize=10, loc="left")
         plots.finish(axes, "both")
     panels[1].set_xlabel("tokens", fontsize=plots.SMALL)
-    figure.legend(
-        *panels[0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-        fontsize=plots.SMALL,
-    )
+    plots.legend(figure, *panels[0].get_legend_handles_labels(), ncols=2)
     figure.savefig(path, format="png")
 
 

@@ -82,9 +82,6 @@ def build(tables: Sequence[Table], out_dir: str) -> dict[str, Any]:
         for cell in cells
     }
     used = {cell: finished[cell] for cell in finished if cell in planned}
-    commits = collections.defaultdict(list)
-    for cell, result in used.items():
-        commits[str(result.get("commit") or _UNKNOWN_COMMIT)].append(cell)
     return {
         "source": paper.read()["source"],
         "tables": [_table(table, finished, failed) for table in tables],
@@ -94,7 +91,7 @@ def build(tables: Sequence[Table], out_dir: str) -> dict[str, Any]:
         "failed": [failed[cell] for cell in failed if cell in planned],
         "unreadable": unreadable,
         "foreign": sorted({*finished, *failed} - planned),
-        "commits": dict(commits),
+        "commits": _by_commit(used),
         "seconds": sum(
             float(result["seconds"])
             for result in used.values()
@@ -218,7 +215,14 @@ def _table(table: Table, finished: Cells, failed: Cells) -> dict[str, Any]:
             if (row.name, column.name) in table.cells
         ],
         "signs": signs,
-        "commits": _commits(table, finished),
+        "commits": _by_commit(
+            {
+                cell: finished[cell]
+                for ids in table.cells.values()
+                for cell in ids
+                if cell in finished
+            }
+        ),
     }
     if table.kind == "curve":
         report["crossings"] = _crossings(table, report["values"])
@@ -372,14 +376,11 @@ def _majority(
     }
 
 
-def _commits(table: Table, finished: Cells) -> dict[str, list[str]]:
-    """Returns the table's finished cells by commit."""
+def _by_commit(cells: Cells) -> dict[str, list[str]]:
+    """Returns the ids of finished cells by the commit that made them."""
     commits = collections.defaultdict(list)
-    cells = dict.fromkeys(c for ids in table.cells.values() for c in ids)
-    for cell in cells:
-        if cell in finished:
-            commit = str(finished[cell].get("commit") or _UNKNOWN_COMMIT)
-            commits[commit].append(cell)
+    for cell, result in cells.items():
+        commits[str(result.get("commit") or _UNKNOWN_COMMIT)].append(cell)
     return dict(commits)
 
 

@@ -54,18 +54,19 @@ def score(value: Values, planned: bool = True) -> str:
     count = str(len(scores))
     if planned and total > len(scores):
         count += f" of {total}"
-    spread = value["deviation"]
-    deviation = "" if spread is None else f" ± {spread:.2f}"
-    return f"{value['mean']:.2f}{deviation} ({count})"
+    spread = _plus_minus(value["deviation"])
+    return f"{value['mean']:.2f}{spread} ({count})"
 
 
 def difference(value: Values) -> str:
     """Returns "-1.20 ± 0.31": the difference and its standard error."""
     if "difference" not in value:
         return _NOTHING
-    error = value["error"]
-    suffix = "" if error is None else f" ± {error:.2f}"
-    return f"{value['difference']:+.2f}{suffix}"
+    return f"{value['difference']:+.2f}{_plus_minus(value['error'])}"
+
+
+def _plus_minus(spread: float | None) -> str:
+    return "" if spread is None else f" ± {spread:.2f}"
 
 
 def verdict(value: Values) -> str:
@@ -200,7 +201,7 @@ def _add_test_scores(
             field.append(_NOTHING)
             continue
         found = statistics.summarize(scores)
-        spread = "" if found.deviation is None else f" ± {found.deviation:.2f}"
+        spread = _plus_minus(found.deviation)
         field.append(f"{found.mean:.2f}{spread} ({found.count})")
 
 

@@ -13,6 +13,7 @@ from bert_tf.experiments import jobs
 from bert_tf.experiments import task_data
 from bert_tf.experiments.jobs import Job
 from bert_tf.experiments.jobs import Score
+from bert_tf.io import text_files
 
 _CELLS, _STEPS = "cells", "steps"
 
@@ -31,8 +32,7 @@ def is_done(output_dir: str, job: Job) -> bool:
 
 def read(output_dir: str, job: Job) -> dict[str, Any]:
     """Returns what `write` wrote for a finished job."""
-    with open(path(output_dir, job), encoding="utf-8") as file:
-        return json.load(file)
+    return text_files.read_json(path(output_dir, job))
 
 
 def write(
@@ -115,16 +115,21 @@ def _read_results(path: str, how: Score) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError as error:
-        raise UserError(
-            f"The command must write {path}. Received: no such file; it was "
-            "stopped."
-        ) from error
+        raise not_written(path) from error
     if not path.endswith(".json"):
         pairs = (line.split(" = ") for line in text.splitlines())
         return {name: float(value) for name, value in pairs}
     splits = json.loads(text)
     name = next((x for x in splits if x.startswith(how.split)), None)
     return splits[name] if name else {}
+
+
+def not_written(path: str) -> UserError:
+    """Returns the error of a command that ended without its output."""
+    return UserError(
+        f"The command must write {path}. Received: no such file; it was "
+        "stopped."
+    )
 
 
 def current_commit() -> str:

@@ -1,13 +1,11 @@
 """Plans the experiments of the flags, runs their cells and reports them."""
 
 import dataclasses
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 from absl import logging
 
@@ -31,6 +29,8 @@ from bert_tf.experiments.task_folders import TaskFolder
 from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.flags.experiments import STABILITY
 from bert_tf.flags.experiments import ExperimentsConfig
+from bert_tf.io import files
+from bert_tf.io import text_files
 
 # In --output_dir: what all cells there have in common.
 _IDENTITY_FILE = "experiments.json"
@@ -130,7 +130,8 @@ def _prepare_corpus(config: ExperimentsConfig, scale: Scale) -> Corpus | None:
     """Returns the corpus, after a check that the folder is of no other one."""
     sums = {}
     if config.corpus:
-        sums = corpora.hashes(corpora.find_files(config.corpus))
+        names = corpora.find_files(config.corpus)
+        sums = {name: files.sha256(name) for name in names}
     _check_identity(config, sums)
     if not sums:
         return None
@@ -150,10 +151,7 @@ def _check_identity(config: ExperimentsConfig, sums: Mapping[str, str]) -> None:
       UserError: If one of them differs.
     """
     path = os.path.join(config.output_dir, _IDENTITY_FILE)
-    earlier: dict[str, Any] = {}
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            earlier = json.load(file)
+    earlier = text_files.read_json(path) if os.path.exists(path) else {}
     _refuse(config, "--scale", earlier.get("scale"), config.scale)
     before = earlier.get("corpus") or {}
     if before and sums and sorted(before.values()) != sorted(sums.values()):
@@ -246,8 +244,7 @@ def read_tables(output_dir: str) -> list[Table]:
     for name in EXPERIMENTS:
         path = os.path.join(output_dir, _TABLES_FOLDER, f"{name}.json")
         if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                found.append(tables_lib.from_json(json.load(file)))
+            found.append(tables_lib.from_json(text_files.read_json(path)))
     return found
 
 

@@ -141,8 +141,10 @@ class Runner:
                 self._fail(job, *self.failed[needed])
             if state != _DONE:
                 return state
+        path = os.path.join(self._output_dir, "locks", f"{job.id}.lock")
         try:
-            lock = self._lock(job)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            lock = open(path, "a", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             return self._fail(job, "", "", [str(error)])
         with lock:
@@ -154,13 +156,6 @@ class Runner:
             if self._is_done(job.id):
                 return _DONE
             return self._make(job, lock)
-
-    def _lock(self, job: Job) -> IO[str]:
-        folder = os.path.join(self._output_dir, "locks")
-        os.makedirs(folder, exist_ok=True)
-        return open(
-            os.path.join(folder, f"{job.id}.lock"), "a", encoding="utf-8"
-        )
 
     def _make(self, job: Job, lock: IO[str]) -> str:
         """Runs a job's commands, and records the results."""
@@ -180,7 +175,9 @@ class Runner:
                     return self._fail(job, shell, log, lines)
                 if number + 1 < len(job.commands):
                     task_data.write_text(self._marker(job, number), "")
-            self._require_output(job)
+            produced = jobs.fill(job.produces, places)
+            if produced and not os.path.exists(produced):
+                raise results.not_written(produced)
             seconds = time.monotonic() - begin
             self._record(job, seconds)
         except OSError as error:
@@ -196,15 +193,6 @@ class Runner:
         """Returns a file that exists when an early phase of a job is done."""
         name = f"{job.id}.command{number + 1}.done"
         return os.path.join(self._output_dir, "steps", name)
-
-    def _require_output(self, job: Job) -> None:
-        places = job.places(self._output_dir) | self._places
-        path = jobs.fill(job.produces, places)
-        if job.produces and not os.path.exists(path):
-            raise UserError(
-                f"The command must write {path}. Received: no such file; it "
-                "was stopped."
-            )
 
     def _record(self, job: Job, seconds: float) -> None:
         scored = {}

@@ -1,7 +1,6 @@
 """Scales: sizes, steps, rows and seeds, from `recipes/experiments/scales/`."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -90,5 +89,4 @@ class Scale:
 def read(name: str) -> Scale:
     """Returns the scale of a name in `flags.experiments.SCALES`."""
     path = os.path.join(_FOLDER, f"{name}.json")
-    with open(path, encoding="utf-8") as file:
-        return Scale(name=name, **json.load(file))
+    return Scale(name=name, **text_files.read_json(path))

@@ -1,7 +1,6 @@
 """Training and dev files of tasks, cut to a scale's number of rows."""
 
 import collections
-import contextlib
 import dataclasses
 import gzip
 import json
@@ -18,6 +17,7 @@ from bert_tf.experiments import task_rows
 from bert_tf.experiments.task_folders import TaskFolder
 from bert_tf.io import files
 from bert_tf.io import tables
+from bert_tf.io import text_files
 from bert_tf.tasks.classification import glue_tasks
 
 # Raised when the written files change, so that earlier ones are not used.
@@ -87,8 +87,7 @@ def prepare(
     if not os.path.exists(info_file):
         info = _write(task, own, folder, max_train, max_dev)
         write_json(info_file, info)
-    with open(info_file, encoding="utf-8") as file:
-        info = json.load(file)
+    info = text_files.read_json(info_file)
     return TaskData(
         task.name,
         task.kind,
@@ -183,7 +182,7 @@ def _write(
         write_text(os.path.join(folder, names[split]), text)
     return {
         "files": names,
-        "pair": _is_pair(task.kind, rows["train"][0]),
+        "pair": _is_pair(rows["train"][0]),
         "num_train": len(rows["train"]),
         "num_dev": len(rows["dev"]),
         "mean_tokens": _mean_tokens(map(str, rows["train"])),
@@ -224,7 +223,7 @@ def _hold_out(rows: Sequence[Any], kind: str) -> tuple[list[Any], list[Any]]:
     return train, dev
 
 
-def _is_pair(kind: str, row: Any) -> bool:
+def _is_pair(row: Any) -> bool:
     """Returns whether a row has a second text or a context."""
     return isinstance(row, dict) and ("text_pair" in row or "context" in row)
 
@@ -285,9 +284,7 @@ def _copy_official(
 
 def _open(path: str) -> Any:
     opener = gzip.open if path.endswith(".gz") else open
-    return contextlib.closing(
-        opener(path, "rt", encoding="utf-8", newline="\n")
-    )
+    return opener(path, "rt", encoding="utf-8", newline="\n")
 
 
 def _official_labels(task: TaskFolder, path: str) -> list[str]:

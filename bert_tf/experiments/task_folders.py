@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -13,7 +12,6 @@ from bert_tf.errors import UserError
 from bert_tf.io import paths
 from bert_tf.io import text_files
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.classification.glue_tasks import GlueTask
 
 TASK_FILE = "task.json"
 CLASSIFICATION, REGRESSION = "classification", "regression"
@@ -75,8 +73,7 @@ class TaskFolder:
 @functools.cache
 def known_tasks() -> Mapping[str, Mapping[str, Any]]:
     """Returns the tasks that need no task.json, besides those of GLUE."""
-    with open(_KNOWN, encoding="utf-8") as file:
-        return json.load(file)["tasks"]
+    return text_files.read_json(_KNOWN)["tasks"]
 
 
 def find_tasks(data_dir: str | None) -> dict[str, TaskFolder]:
@@ -123,32 +120,14 @@ def _official(data_dir: str, folders: Sequence[str]) -> Iterator[TaskFolder]:
             splits = [*task.splits("train"), *task.splits("dev")]
             if task.has_languages or task.name.replace("-", "") != folded:
                 continue
-            files = {
-                split: _first(os.path.join(data_dir, folder), names)
-                for split, names in _split_names(task, splits).items()
-            }
+            where = os.path.join(data_dir, folder)
+            files = {x: _first(where, task.file_names(x)) for x in splits}
             if task.splits("train") and all(files.values()):
-                yield _glue_folder(task, os.path.join(data_dir, folder), files)
-
-
-def _split_names(
-    task: GlueTask, splits: Sequence[str]
-) -> dict[str, Sequence[str]]:
-    return {split: task.file_names(split) for split in splits}
-
-
-def _glue_folder(
-    task: GlueTask, folder: str, files: Mapping[str, str | None]
-) -> TaskFolder:
-    return TaskFolder(
-        task.name,
-        CLASSIFICATION if task.labels else REGRESSION,
-        folder,
-        {split: path for split, path in files.items() if path},
-        {},
-        task.metrics[0],
-        task.name,
-    )
+                kind = CLASSIFICATION if task.labels else REGRESSION
+                metric = task.metrics[0]
+                yield TaskFolder(
+                    task.name, kind, where, files, {}, metric, task.name
+                )
 
 
 def _known(data_dir: str) -> Iterator[TaskFolder]:

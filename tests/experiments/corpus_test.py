@@ -7,6 +7,7 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.experiments import corpus as corpora
 from bert_tf.experiments import jobs
+from bert_tf.io import files
 
 
 def _write(folder, name, text):
@@ -27,13 +28,11 @@ class CorpusTest(tf.test.TestCase):
         self._folder = self.create_tempdir().full_path
 
     def _prepare(self, names, megabytes=None, held_out=1.0):
-        sums = corpora.hashes(names)
-        corpus = corpora.prepare(
-            names, [*sums.values()], self._folder, megabytes, held_out
-        )
+        sums = [files.sha256(name) for name in names]
+        corpus = corpora.prepare(names, sums, self._folder, megabytes, held_out)
         folder = jobs.fill(corpus.folder, {jobs.OUT: self._folder})
-        files = (corpora.TRAIN_FILE, corpora.HELD_OUT_FILE)
-        return [_documents(os.path.join(folder, x)) for x in files]
+        targets = (corpora.TRAIN_FILE, corpora.HELD_OUT_FILE)
+        return [_documents(os.path.join(folder, x)) for x in targets]
 
     def test_each_document_goes_to_one_side_even_if_it_occurs_twice(self):
         text = "\n\n".join(f"line {i}\nsecond {i}" for i in range(300))
