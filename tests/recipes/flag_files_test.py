@@ -1,83 +1,95 @@
 """Tests that the flag files run from the repository root."""
 
-import os
 import pathlib
 import random
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.io import files
+from tests.support import made_once
+from tests.support import scripts
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+def _succeed(root, *command_lines):
+    """Runs scripts of a checkout; returns their standard errors."""
+    ended = scripts.run(*((words, str(root)) for words in command_lines))
+    for process in ended:
+        if process.status:
+            raise AssertionError(process.stderr[-2000:])
+    return [process.stderr for process in ended]
+
+
+def _link_checkout(folder):
+    """Makes a checkout without data/ in a folder, which it returns."""
+    root = pathlib.Path(folder)
+    for entry in _ROOT.iterdir():
+        if entry.name not in ("data", "output"):
+            (root / entry.name).symlink_to(entry)
+    return root
+
+
+def _make_data(folder):
+    """Makes a vocabulary of the right size, few records of both lengths."""
+    root = _link_checkout(folder)
+    words = [f"word{number}" for number in range(30522 - len(_SPECIAL))]
+    files.write_text(
+        str(root / "data/vocab.txt"), "\n".join([*_SPECIAL, *words]) + "\n"
+    )
+    rng = random.Random(5)
+    documents = []
+    for _ in range(4):
+        sentences = [
+            " ".join(rng.choices(words, k=rng.randint(9, 40)))
+            for _ in range(30)
+        ]
+        documents.append("\n".join(sentences))
+    corpus = str(root / "corpus.txt")
+    files.write_text(corpus, "\n\n".join(documents))
+    command_lines = [
+        [
+            "run/create_pretraining_data.py",
+            f"--input_file={corpus}",
+            f"--output_file=data/{name}/text.tfrecord",
+            "--vocab_file=data/vocab.txt",
+            f"--max_seq_length={length}",
+            f"--max_predictions_per_seq={predictions}",
+            f"--num_shards={shards}",
+            "--dupe_factor=1",
+            "--nosplit_sentences",
+        ]
+        for name, length, predictions, shards in (
+            ("pretraining", 128, 20, 2),
+            ("pretraining_512", 512, 77, 0),
+        )
+    ]
+    _succeed(root, *command_lines)
+
+
 class FlagFilesTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        # A checkout with an empty data/: the flag files name relative paths.
-        self.root = pathlib.Path(self.create_tempdir().full_path)
-        for entry in _ROOT.iterdir():
-            if entry.name not in ("data", "output"):
-                (self.root / entry.name).symlink_to(entry)
-
-    def _run(self, script, *flags):
-        return subprocess.run(
-            [sys.executable, f"run/{script}.py", *flags],
-            cwd=self.root,
-            env=os.environ | {"PYTHONPATH": str(self.root)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    def _succeed(self, script, *flags):
-        result = self._run(script, *flags)
-        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
-        return result.stderr
-
-    def _make_data(self):
-        """A vocabulary of the right size, few records of both lengths."""
-        words = [f"word{number}" for number in range(30522 - len(_SPECIAL))]
-        files.write_text(
-            str(self.root / "data/vocab.txt"),
-            "\n".join([*_SPECIAL, *words]) + "\n",
-        )
-        rng = random.Random(5)
-        documents = []
-        for _ in range(4):
-            sentences = [
-                " ".join(rng.choices(words, k=rng.randint(9, 40)))
-                for _ in range(30)
-            ]
-            documents.append("\n".join(sentences))
-        corpus = str(self.root / "corpus.txt")
-        files.write_text(corpus, "\n\n".join(documents))
-        for folder, length, predictions, shards in (
-            ("pretraining", 128, 20, 2),
-            ("pretraining_512", 512, 77, 0),
-        ):
-            self._succeed(
-                "create_pretraining_data",
-                f"--input_file={corpus}",
-                f"--output_file=data/{folder}/text.tfrecord",
-                "--vocab_file=data/vocab.txt",
-                f"--max_seq_length={length}",
-                f"--max_predictions_per_seq={predictions}",
-                f"--num_shards={shards}",
-                "--dupe_factor=1",
-                "--nosplit_sentences",
-            )
+        # A checkout of its own: the flag files name relative paths.
+        self.root = _link_checkout(self.create_tempdir().full_path)
+        made = pathlib.Path(made_once.folder("flag_files", _make_data))
+        (self.root / "data").symlink_to(made / "data")
 
     @pytest.mark.thorough
     def test_base_trains_one_step(self):
-        self._make_data()
-
-        log = self._succeed(
-            "pretrain", "--flagfile=base.flags", "--num_train_steps=1"
+        (log,) = _succeed(
+            self.root,
+            [
+                "run/pretrain.py",
+                "--flagfile=base.flags",
+                "--num_train_steps=1",
+                # The time is that of the rows.
+                "--train_batch_size=8",
+                "--eval_batch_size=8",
+                "--max_eval_steps=1",
+            ],
         )
 
         self.assertIn("110,106,428 parameters", log)
@@ -88,18 +100,24 @@ class FlagFilesTest(tf.test.TestCase):
 
     @pytest.mark.thorough
     def test_tiny_continues_in_phase_2(self):
-        self._make_data()
         short = ("--num_train_steps=4", "--max_eval_steps=1")
 
-        first = self._succeed(
-            "pretrain", "--flagfile=tiny.flags", *short, "--stop_at_step=3"
-        )
-        second = self._succeed(
-            "pretrain",
-            "--flagfile=tiny_phase2.flags",
-            *short,
-            "--stop_at_step=4",
-            "--train_batch_size=4",
+        first, second = _succeed(
+            self.root,
+            [
+                "run/pretrain.py",
+                "--flagfile=tiny.flags",
+                *short,
+                "--stop_at_step=3",
+            ],
+            [
+                "run/pretrain.py",
+                "--flagfile=tiny_phase2.flags",
+                *short,
+                "--stop_at_step=4",
+                "--train_batch_size=4",
+                "--eval_batch_size=4",
+            ],
         )
 
         self.assertIn("from scratch", first)
