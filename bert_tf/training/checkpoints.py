@@ -179,9 +179,11 @@ class CheckpointStore:
         return os.path.join(self.folder, f"model.ckpt-{step}")
 
     def _list(self) -> list[str]:
-        if not tf.io.gfile.isdir(self.folder):
+        # Not after a check: the chief may remove a folder that it has tried.
+        try:
+            return tf.io.gfile.listdir(self.folder)
+        except tf.errors.NotFoundError:
             return []
-        return tf.io.gfile.listdir(self.folder)
 
     def _has_sidecar(self, step: int) -> bool:
         return tf.io.gfile.exists(_sidecar(self._prefix(step)))

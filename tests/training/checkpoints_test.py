@@ -123,6 +123,9 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsNone(self.store.restore_latest())
         missing = CheckpointStore(os.path.join(self.folder, "missing"))
         self.assertIsNone(missing.restore_latest())
+        # Another process removes it between two calls.
+        with mock.patch.object(tf.io.gfile, "isdir", return_value=True):
+            self.assertIsNone(missing.restore_latest())
 
     def test_ignores_incomplete_checkpoints(self):
         self._save(3)
