@@ -53,11 +53,11 @@ def flags(folder, output_dir):
 def _write_encoder(path):
     """Writes an encoder with clearly different outputs for texts."""
     keras.utils.set_random_seed(1)
-    encoder = bert_model.BertModel(tiny_model.CONFIG)
+    encoder = bert_model.BertModel(tiny_model.ONE_LAYER)
     vocabulary = Vocabulary(tiny_model.TOKENS)
     model_directory.write(
         path,
-        tiny_model.CONFIG,
+        tiny_model.ONE_LAYER,
         {
             name: variable.numpy() * (5 if len(variable.shape) == 2 else 1)
             for name, variable in bert_model.named_variables(encoder).items()

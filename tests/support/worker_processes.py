@@ -5,9 +5,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
+
+from tests.support import forked_process
 
 TIMEOUT_SECONDS = 300
 
@@ -29,7 +30,7 @@ class Worker:
     """A worker process and its output.
 
     Args:
-      arguments: The arguments of Python.
+      arguments: The path of a script and its flags.
     """
 
     def __init__(self, arguments):
@@ -40,17 +41,15 @@ class Worker:
             for name, value in os.environ.items()
             if name != "TF_CONFIG"
         }
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=_ROOT,
-            env=environment
+        self.process = forked_process.ForkedProcess(
+            arguments,
+            environment
             | {
                 "PYTHONPATH": _ROOT,
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 "CUDA_VISIBLE_DEVICES": "-1",
             },
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
+            self._log,
         )
 
     @property

@@ -1,0 +1,128 @@
+"""Starts scripts as processes that are forked once TensorFlow is imported.
+
+As a program it is the process that forks them.
+"""
+
+import functools
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+
+
+class ForkedProcess:
+    """A script's process, with the methods of `subprocess.Popen`.
+
+    Args:
+      arguments: The path of a script and its flags.
+      environment: The environment variables of the process.
+      output: The open file for its standard output and standard error.
+
+    Attributes:
+      pid: The id of the process.
+      returncode: Its exit status, or None if it is not known to have ended.
+    """
+
+    def __init__(self, arguments, environment, output):
+        self.returncode = None
+        self._status, write_end = os.pipe()
+        message = json.dumps([arguments, environment]).encode()
+        socket.send_fds(_server(), [message], [output.fileno(), write_end])
+        os.close(write_end)
+        self.pid = int(self._read_line())
+
+    def _read_line(self):
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = os.read(self._status, 1)
+            if not byte:
+                raise RuntimeError("The forking process has ended.")
+            line += byte
+        return line
+
+    def poll(self):
+        """Returns the exit status, or None while the process runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout=None):
+        """Waits until the process ends; returns its exit status."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a forked process", timeout)
+            self.returncode = int(self._read_line())
+            os.close(self._status)
+        return self.returncode
+
+    def send_signal(self, number):
+        """Sends the process a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        """Kills the process, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+@functools.cache
+def _server():
+    """Returns the connection to the forking process, which it starts."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        subprocess.Popen(
+            [sys.executable, __file__, str(its.fileno())],
+            pass_fds=[its.fileno()],
+            env=os.environ
+            | {"PYTHONPATH": _ROOT, "CUDA_VISIBLE_DEVICES": "-1"},
+        )
+    return ours
+
+
+def _main():
+    # Its functions start no thread before a script calls them.
+    import tensorflow  # noqa: F401, ICN001
+
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        message, fds, _, _ = socket.recv_fds(connection, 1_000_000, 2)
+        if not message:
+            return
+        if not os.fork():
+            connection.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _fork_and_wait(*json.loads(message), *fds)
+            return
+        for number in fds:
+            os.close(number)
+
+
+def _fork_and_wait(arguments, environment, output, status):
+    """Runs a script in a child, and writes its id and its exit status."""
+    process = os.fork()
+    if process:
+        os.write(status, b"%d\n" % process)
+        _, ended = os.waitpid(process, 0)
+        os.write(status, b"%d\n" % os.waitstatus_to_exitcode(ended))
+        os._exit(0)
+    os.close(status)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(_ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = arguments
+    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _main()
