@@ -64,6 +64,7 @@ GROUPS = (
     "output",
     "server",
     "batching",
+    "limits",
     "hardware",
     "other",
     IGNORED,

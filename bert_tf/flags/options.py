@@ -18,6 +18,7 @@ evaluation = functools.partial(option, group="evaluation and prediction")
 output = functools.partial(option, group="output")
 server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
+limits = functools.partial(option, group="limits")
 hardware = functools.partial(option, group="hardware")
 
 # Shares of the chosen tokens: [MASK], unchanged, random (Table 8).

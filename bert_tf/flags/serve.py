@@ -3,13 +3,14 @@
 import dataclasses
 
 from bert_tf.flags import options
+from bert_tf.flags.serve_limits import ServeLimits
 
 # Engines that run the models.
 ENGINES = ("savedmodel", "litert")
 
 
 @dataclasses.dataclass(frozen=True)
-class ServeConfig:
+class ServeConfig(ServeLimits):
     """Flags of run/serve.py, with TensorFlow Serving's names where it has them.
 
     The flags for batching may be None: the default applies.
@@ -110,6 +111,7 @@ class ServeConfig:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         options.require(
             bool(self.model_base_path) != bool(self.model_config_file),
             "Give either --model_base_path or --model_config_file.",

@@ -22,6 +22,8 @@ from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.apis import regression_pb2
 
+from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving import tensor_protos
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
@@ -37,6 +39,7 @@ _OUTPUTS = tf.saved_model.REGRESS_OUTPUTS
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 # saved_model_warmup_util.h of TensorFlow Serving.
 _MAX_WARMUP_RECORDS = 1000
+_LIMITS = ServeLimits()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,11 @@ class Call:
     respond: Callable[[Mapping[str, np.ndarray]], message.Message] | None = None
 
 
-def predict(request: predict_pb2.PredictRequest, servable: Servable) -> Call:
+def predict(
+    request: predict_pb2.PredictRequest,
+    servable: Servable,
+    limits: ServeLimits = _LIMITS,
+) -> Call:
     """Returns the call for a `Predict` request."""
     name = request.model_spec.signature_name or DEFAULT_SIGNATURE
     signature = servable.signatures.get(name)
@@ -62,8 +69,12 @@ def predict(request: predict_pb2.PredictRequest, servable: Servable) -> Call:
         raise errors.failed_precondition(
             f'Serving signature key "{name}" not found.'
         )
+    for name, proto in request.inputs.items():
+        spec = signature.inputs.get(name)
+        if spec and spec.has_free_batch() and proto.tensor_shape.dim:
+            bodies.check_rows(proto.tensor_shape.dim[0].size, limits)
     inputs = {
-        name: tensor_protos.to_array(name, proto)
+        name: tensor_protos.to_array(name, proto, limits)
         for name, proto in request.inputs.items()
     }
     signature.check(inputs)
@@ -83,29 +94,39 @@ def predict(request: predict_pb2.PredictRequest, servable: Servable) -> Call:
 
 
 def classify(
-    request: classification_pb2.ClassificationRequest, servable: Servable
+    request: classification_pb2.ClassificationRequest,
+    servable: Servable,
+    limits: ServeLimits = _LIMITS,
 ) -> Call:
     """Returns the call for a `Classify` request."""
     return _examples_call(
         request,
         servable,
+        limits,
         _classification,
         classification_pb2.ClassificationResponse,
     )
 
 
 def regress(
-    request: regression_pb2.RegressionRequest, servable: Servable
+    request: regression_pb2.RegressionRequest,
+    servable: Servable,
+    limits: ServeLimits = _LIMITS,
 ) -> Call:
     """Returns the call for a `Regress` request."""
     return _examples_call(
-        request, servable, _regression, regression_pb2.RegressionResponse
+        request,
+        servable,
+        limits,
+        _regression,
+        regression_pb2.RegressionResponse,
     )
 
 
 def _examples_call(
     request: message.Message,
     servable: Servable,
+    limits: ServeLimits,
     build: Callable[[Signature, np.ndarray], Call],
     response: type[message.Message],
 ) -> Call:
@@ -116,7 +137,7 @@ def _examples_call(
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
     )
-    call = build(signature, _examples(request.input))
+    call = build(signature, _examples(request.input, limits))
 
     def respond(values: Mapping[str, np.ndarray]) -> message.Message:
         return response(
@@ -128,13 +149,15 @@ def _examples_call(
 
 
 def multi_inference(
-    request: inference_pb2.MultiInferenceRequest, servable: Servable
+    request: inference_pb2.MultiInferenceRequest,
+    servable: Servable,
+    limits: ServeLimits = _LIMITS,
 ) -> list[Call]:
     """Returns a call for each task of a `MultiInference` request.
 
     Each responds with an `InferenceResult`.
     """
-    examples = _examples(request.input)
+    examples = _examples(request.input, limits)
     calls = []
     for task in request.tasks:
         signature = _find(
@@ -308,7 +331,9 @@ def _check_classes(name: str, value: np.ndarray, num_examples: int) -> None:
         )
 
 
-def _examples(request_input: input_pb2.Input) -> np.ndarray:
+def _examples(
+    request_input: input_pb2.Input, limits: ServeLimits = _LIMITS
+) -> np.ndarray:
     """Returns the serialized examples of a request, <string>[batch]."""
     kind = request_input.WhichOneof("kind")
     if kind is None:
@@ -320,6 +345,9 @@ def _examples(request_input: input_pb2.Input) -> np.ndarray:
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")
+    bodies.check_rows(len(part.examples), limits)
+    repeated = len(context) * len(part.examples)
+    bodies.check_repeated(repeated, "The context of all examples", limits)
     array = np.empty(len(part.examples), object)
     array[:] = [
         context + example.SerializeToString() for example in part.examples

@@ -25,6 +25,8 @@ _HTTP_STATUS = {
     tf.errors.UNAVAILABLE: 503,
     tf.errors.DATA_LOSS: 500,
 }
+# Characters of a request in a message.
+MAX_SHOWN = 200
 # gRPC has the same codes.
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -63,6 +65,25 @@ class OverloadError(RequestError):
         return 503
 
 
+class TooLargeError(RequestError):
+    """A limit is exceeded: HTTP status 413, code RESOURCE_EXHAUSTED.
+
+    Args:
+      subject: The beginning of the message, such as "The body".
+      flag: The flag that sets the limit.
+    """
+
+    def __init__(self, subject: str, limit: int, unit: str, flag: str) -> None:
+        super().__init__(
+            tf.errors.RESOURCE_EXHAUSTED,
+            f"{subject} exceeds the limit of {limit} {unit}, set by --{flag}.",
+        )
+
+    @property
+    def http_status(self) -> int:
+        return 413
+
+
 def _with_code(code: int) -> Callable[[str], RequestError]:
     return functools.partial(RequestError, code)
 
@@ -76,6 +97,14 @@ deadline_exceeded = _with_code(tf.errors.DEADLINE_EXCEEDED)
 unavailable = _with_code(tf.errors.UNAVAILABLE)
 unimplemented = _with_code(tf.errors.UNIMPLEMENTED)
 cancelled = _with_code(tf.errors.CANCELLED)
+
+
+def shortened(name: str) -> str:
+    """Returns a name from a request, cut so that it fits in a message."""
+    name = name.encode(errors="backslashreplace").decode()
+    if len(name) <= MAX_SHOWN:
+        return name
+    return name[:MAX_SHOWN] + "..."
 
 
 def from_exception(error: BaseException) -> RequestError:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from collections.abc import Awaitable
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -19,13 +20,12 @@ from bert_tf.serving import calls as inference
 from bert_tf.serving import errors
 from bert_tf.serving import model_config
 from bert_tf.serving import service as services
-from bert_tf.serving.servable import Servable
+from bert_tf.serving.bodies import LARGE_BYTES
 from bert_tf.serving.service import Service
 
-# Messages of any size, as in TensorFlow Serving. A port that is in use is an
+# Answers of any size, as in TensorFlow Serving. A port that is in use is an
 # error.
 _OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
 )
@@ -46,7 +46,19 @@ def server(
     Raises:
       RuntimeError: If it cannot listen there.
     """
-    grpc_server = grpc.aio.server(options=(*_OPTIONS, *options.items()))
+    grpc_server = grpc.aio.server(
+        interceptors=[_Decoder(service)],
+        options=(
+            *_OPTIONS,
+            # Larger messages than the limit are refused with the flag's name
+            # by `_Decoder`, still larger ones by gRPC.
+            (
+                "grpc.max_receive_message_length",
+                2 * service.limits.max_request_bytes,
+            ),
+            *options.items(),
+        ),
+    )
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
         _PredictionService(service), grpc_server
     )
@@ -56,6 +68,47 @@ def server(
     if not grpc_server.add_insecure_port(address):
         raise RuntimeError(f"Cannot listen at {address}.")
     return grpc_server
+
+
+class _Decoder(grpc.aio.ServerInterceptor):
+    """Decodes messages within the limits, large ones in a thread."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+        method = handler_call_details.method.rsplit("/", 1)[-1]
+
+        async def answer(content: bytes, context: grpc.aio.ServicerContext):
+            with self._service.bodies.room() as reserve:
+                try:
+                    self._service.bodies.check_size(len(content))
+                    if len(content) > LARGE_BYTES:
+                        reserve(len(content))
+                    request = await self._service.parse(
+                        len(content),
+                        _decode,
+                        handler.request_deserializer,
+                        content,
+                    )
+                except errors.RequestError as error:
+                    async with _counted(self._service, method, context):
+                        raise error
+                del content
+                return await handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, response_serializer=handler.response_serializer
+        )
 
 
 class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -88,7 +141,13 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                 **_model(request.tasks[0])
             ) as servable:
                 counted.servable = servable
-                calls = inference.multi_inference(request, servable)
+                calls = await self._service.parse(
+                    request.ByteSize(),
+                    inference.multi_inference,
+                    request,
+                    servable,
+                    self._service.limits,
+                )
                 outputs = await asyncio.gather(
                     *(self._service.compute(servable, x) for x in calls)
                 )
@@ -112,14 +171,20 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     async def _answer(
         self,
         method: str,
-        make_call: Callable[[message.Message, Servable], inference.Call],
+        make_call: Callable[..., inference.Call],
         request: message.Message,
         context: grpc.aio.ServicerContext,
     ) -> message.Message:
         async with _counted(self._service, method, context) as counted:
             with self._service.manager.use(**_model(request)) as servable:
                 counted.servable = servable
-                call = make_call(request, servable)
+                call = await self._service.parse(
+                    request.ByteSize(),
+                    make_call,
+                    request,
+                    servable,
+                    self._service.limits,
+                )
                 outputs = await self._service.compute(servable, call)
                 return call.respond(outputs)
 
@@ -165,6 +230,15 @@ async def _counted(
             yield counted
     except errors.RequestError as error:
         await context.abort(_CODES[error.code], error.message)
+
+
+def _decode(
+    deserialize: Callable[[bytes], message.Message], content: bytes
+) -> message.Message:
+    try:
+        return deserialize(content)
+    except message.DecodeError as error:
+        raise errors.invalid("The message is not a valid proto.") from error
 
 
 def _check_fields(fields: Sequence[str]) -> None:

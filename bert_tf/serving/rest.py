@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import urllib.parse
-import zlib
 from collections.abc import Callable
 
 from google.protobuf import json_format
@@ -20,6 +19,8 @@ from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import regression_pb2
 
+from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.serving import bodies
 from bert_tf.serving import calls
 from bert_tf.serving import errors
 from bert_tf.serving import json_tensors
@@ -44,9 +45,6 @@ _METHODS = {
     "regress": "Regress",
 }
 _MAX_VERSION = 2**63 - 1
-# Larger bodies are parsed in a thread, so that other requests do not wait.
-_LARGE_BYTES = 1 << 17
-_MAX_UNZIPPED_BYTES = 100 << 20
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # The page loads only its own files and calls only its own server; text from
 # users never runs or loads anything.
@@ -142,14 +140,37 @@ class _Api:
             self._service.counted(_METHODS[method]) as counted,
             asyncio.timeout(self._timeout_seconds),
         ):
-            body = _unzipped(await _read_body(request), request)
-            with self._service.manager.use(**_model(match)) as servable:
-                counted.servable = servable
-                document = await _in_time(len(body), json_values.parse, body)
-                answer = (
-                    self._predict if method == "predict" else self._examples
-                )
-                return await answer(document, servable, method, len(body))
+            with self._service.bodies.room() as reserve:
+                body = await self._body(request, reserve)
+                with self._service.manager.use(**_model(match)) as servable:
+                    counted.servable = servable
+                    size = len(body)
+                    document = await self._service.parse(
+                        size, _parse, body, self._service.limits
+                    )
+                    del body
+                    answer = (
+                        self._predict if method == "predict" else self._examples
+                    )
+                    return await answer(document, servable, method, size)
+
+    async def _body(
+        self, request: requests.Request, reserve: Callable[[int], None]
+    ) -> bytes:
+        """Returns the body of a request, without compression."""
+        limits = self._service.limits
+        body = await self._service.bodies.read(request, reserve)
+        if request.headers.get("content-encoding", "").lower() != "gzip":
+            return body
+        text = None
+        if len(body) <= bodies.LARGE_BYTES:
+            text = bodies.unzip(body, bodies.LARGE_BYTES)
+        if text is None:
+            text = await self._service.parse(
+                bodies.LARGE_BYTES + 1, bodies.unzip_within, body, limits
+            )
+            reserve(len(text))
+        return text
 
     async def _predict(
         self, document: dict, servable: Servable, method: str, size: int
@@ -160,7 +181,7 @@ class _Api:
                 f'Serving signature name: "{name}" not found in signature def'
             )
         signature = servable.signatures[name]
-        inputs, by_rows = await _in_time(
+        inputs, by_rows = await self._service.parse(
             size, json_tensors.predict_inputs, document, signature
         )
         signature.check(inputs)
@@ -177,7 +198,9 @@ class _Api:
         self, document: dict, servable: Servable, method: str, size: int
     ) -> bytes:
         name = json_tensors.signature_name(document)
-        examples = await _in_time(size, json_values.read_examples, document)
+        examples = await self._service.parse(
+            size, json_values.read_examples, document
+        )
         if method == "classify":
             request = classification_pb2.ClassificationRequest(input=examples)
             make, write = (
@@ -188,9 +211,12 @@ class _Api:
             request = regression_pb2.RegressionRequest(input=examples)
             make, write = calls.regress, json_values.write_regressions
         request.model_spec.signature_name = name
-        call = make(request, servable)
+        call = await self._service.parse(
+            size, make, request, servable, self._service.limits
+        )
         outputs = await self._service.compute(servable, call)
-        return write(call.respond(outputs).result)
+        size = sum(value.nbytes for value in outputs.values())
+        return await _in_time(size, lambda: write(call.respond(outputs).result))
 
     async def _status(self, match: re.Match) -> dict:
         if not match["metadata"]:
@@ -202,11 +228,13 @@ class _Api:
                 return _metadata(servable)
 
 
-async def _read_body(request: requests.Request) -> bytes:
-    try:
-        return await request.body()
-    except requests.ClientDisconnect as error:
-        raise errors.cancelled("The client has gone away.") from error
+def _parse(body: bytes, limits: ServeLimits) -> dict:
+    bodies.check_json(body, limits)
+    document = json_values.parse(body)
+    for name in ("instances", "examples"):
+        if isinstance(document.get(name), list):
+            bodies.check_rows(len(document[name]), limits)
+    return document
 
 
 def _metadata(servable: Servable) -> dict:
@@ -221,8 +249,8 @@ def _metadata(servable: Servable) -> dict:
 
 
 async def _in_time(size: int, function: Callable, *args):
-    """Calls a function, in a thread if its data exceeds `_LARGE_BYTES`."""
-    if size <= _LARGE_BYTES:
+    """Calls a function, in a thread if its data is large."""
+    if size <= bodies.LARGE_BYTES:
         return function(*args)
     return await asyncio.to_thread(function, *args)
 
@@ -240,23 +268,6 @@ def _model(match: re.Match) -> dict:
         "version": None if version is None else int(version),
         "label": None if label is None else urllib.parse.unquote(label),
     }
-
-
-def _unzipped(body: bytes, request: requests.Request) -> bytes:
-    """Returns a body, decompressed if it is gzip."""
-    if request.headers.get("content-encoding", "").lower() != "gzip":
-        return body
-    unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    try:
-        text = unzip.decompress(body, _MAX_UNZIPPED_BYTES)
-    except zlib.error as error:
-        raise errors.invalid(f"The body is not gzip: {error}") from error
-    if not unzip.eof:
-        raise errors.invalid(
-            "The body is no whole gzip file, or holds more than "
-            f"{_MAX_UNZIPPED_BYTES} bytes."
-        )
-    return text
 
 
 def _to_json(message) -> dict:

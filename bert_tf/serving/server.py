@@ -103,6 +103,7 @@ class ModelServer:
                 ),
                 self._batching,
                 config.enable_model_warmup,
+                config,
             )
             stack.callback(self._service.stop)
             self._service.manager.start(

@@ -1,6 +1,7 @@
 """Models, batch threads and Prometheus metrics, shared by REST and gRPC."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import time
@@ -15,10 +16,14 @@ from absl import logging
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
 
+from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.batching import Task
+from bert_tf.serving.bodies import LARGE_BYTES
+from bert_tf.serving.bodies import Bodies
+from bert_tf.serving.bodies import check_rows
 from bert_tf.serving.calls import Call
 from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.servable import Engine
@@ -31,6 +36,9 @@ _SECONDS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1, 2, 5, 10, 30),
 )
+
+
+_NUM_PARSERS = 2
 
 
 class Metrics:
@@ -120,8 +128,18 @@ class Service:
     """Everything of a server except its ports."""
 
     def __init__(
-        self, engine: Engine, batching: BatchingOptions, warm_up: bool = True
+        self,
+        engine: Engine,
+        batching: BatchingOptions,
+        warm_up: bool = True,
+        limits: ServeLimits | None = None,
     ) -> None:
+        self.limits = limits or ServeLimits()
+        self.bodies = Bodies(self.limits)
+        # Parsing blocks other threads, too, so few parse at once.
+        self._parsers = concurrent.futures.ThreadPoolExecutor(
+            _NUM_PARSERS, "parser"
+        )
         self.metrics = Metrics(lambda: self._scheduler.num_queued_rows())
         self._scheduler = BatchScheduler(batching, self.metrics.observe_batch)
         self.manager = ModelManager(
@@ -134,10 +152,28 @@ class Service:
         """Returns the outputs of a call.
 
         Raises:
-          RequestError: If the queue is full or the model fails.
+          RequestError: If there are too many rows, the queue is full or the
+            model fails.
         """
+        num_rows = max(
+            (
+                len(call.inputs[name])
+                for name, spec in call.signature.inputs.items()
+                if spec.has_free_batch()
+            ),
+            default=1,
+        )
+        check_rows(num_rows, self.limits)
         return await self._scheduler.submit(
             servable, call.signature, call.inputs, call.outputs
+        )
+
+    async def parse(self, size: int, function: Callable, *args):  # noqa: D417
+        """Calls a function, in a thread if its input has a large size."""
+        if size <= LARGE_BYTES:
+            return function(*args)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._parsers, functools.partial(function, *args)
         )
 
     @contextlib.asynccontextmanager
@@ -197,6 +233,7 @@ class Service:
 
     def stop(self) -> None:
         """Answers queued requests, then retires the models."""
+        self._parsers.shutdown(wait=False, cancel_futures=True)
         self._scheduler.stop()
         self.manager.stop()
 

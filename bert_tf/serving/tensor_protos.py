@@ -10,10 +10,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
+from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.serving import bodies
 from bert_tf.serving import errors
 
-# A few bytes of a proto can describe a huge array of zeros.
-_MAX_BYTES = 2**31
+# The memory of TensorFlow for a string beside its characters.
+_STRING_BYTES = 24
 _FIELDS = {
     np.dtype(np.float32): "float_val",
     np.dtype(np.float64): "double_val",
@@ -29,34 +31,39 @@ _FIELDS = {
 }
 
 
-def to_array(name: str, proto: tensor_pb2.TensorProto) -> np.ndarray:
+def to_array(
+    name: str, proto: tensor_pb2.TensorProto, limits: ServeLimits
+) -> np.ndarray:
     """Returns the tensor in a request.
+
+    A few bytes of a proto can describe a huge array of one value.
 
     Raises:
       RequestError: If it is not a valid tensor.
     """
-    try:
-        dtype = tf.as_dtype(proto.dtype)
-    except TypeError as error:
-        raise errors.invalid(
-            f"tensor parsing error: {name}: unknown type {proto.dtype}"
-        ) from error
+    name = errors.shortened(name)
+    dtype = _dtype(name, proto.dtype)
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
     if proto.tensor_shape.unknown_rank or min(shape, default=0) < 0:
         raise errors.invalid(
             f"tensor parsing error: {name}: the shape is not known"
         )
     size = math.prod(shape)
-    if size * dtype.size > _MAX_BYTES or len(shape) > 32:
-        raise errors.RequestError(
-            tf.errors.RESOURCE_EXHAUSTED,
-            f"tensor parsing error: {name}: too large: {list(shape)}",
+    if len(shape) > 32:
+        raise errors.invalid(
+            f"tensor parsing error: {name}: {len(shape)} dimensions; at most "
+            "32 are supported"
         )
+    bodies.check_repeated(
+        _num_bytes(proto, dtype, size),
+        f"tensor parsing error: {name}: the shape {list(shape)}",
+        limits,
+    )
     if dtype == tf.string:
         return _strings(name, proto.string_val, size).reshape(shape)
     try:
         return tf.make_ndarray(proto)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise errors.invalid(
             f"tensor parsing error: {name}: {error}"
         ) from error
@@ -77,6 +84,35 @@ def from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
     else:
         return tf.make_tensor_proto(value, dtype)
     return proto
+
+
+def _dtype(name: str, number: int) -> tf.DType:
+    try:
+        dtype = tf.as_dtype(number)
+    except TypeError as error:
+        raise errors.invalid(
+            f"tensor parsing error: {name}: unknown type {number}"
+        ) from error
+    if not dtype.is_numpy_compatible:
+        raise errors.invalid(
+            f"tensor parsing error: {name}: {dtype.name} is not supported"
+        )
+    return dtype
+
+
+def _num_bytes(
+    proto: tensor_pb2.TensorProto, dtype: tf.DType, size: int
+) -> int:
+    """Returns the memory for the `size` values of a proto."""
+    if dtype != tf.string:
+        return size * dtype.size
+    values = proto.string_val
+    repeated = size - len(values) if values else 0
+    return (
+        size * _STRING_BYTES
+        + sum(map(len, values))
+        + (repeated * len(values[-1]) if repeated > 0 else 0)
+    )
 
 
 def _strings(name: str, values, size: int) -> np.ndarray:

@@ -169,7 +169,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         huge.tensor_shape.dim.add(size=1 << 40)
         self.assert_fails(
             grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "too large",
+            "--max_request_rows",
             self.predict,
             "log",
             x=huge,

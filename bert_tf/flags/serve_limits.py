@@ -1,0 +1,36 @@
+"""Flags of run/serve.py that bound the work and memory of a request."""
+
+import dataclasses
+
+from bert_tf.flags import options
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeLimits:
+    """Limits of a request; larger ones are refused with the flag's name."""
+
+    max_request_rows: int = options.limits(
+        10_000, "Maximum number of rows of a request."
+    )
+    max_request_bytes: int = options.limits(
+        16 << 20, "Maximum size of a body or gRPC message, in bytes."
+    )
+    max_unpacked_bytes: int = options.limits(
+        64 << 20,
+        "Maximum size of a body without its gzip compression, in bytes; each "
+        "JSON string, list or object counts as at least 64, another value as "
+        "at least 16.",
+    )
+    max_json_depth: int = options.limits(
+        64, "Maximum number of JSON lists and objects inside each other."
+    )
+    max_tensor_bytes: int = options.limits(
+        64 << 20,
+        "Maximum size of a TensorProto after its last value is repeated, in "
+        "bytes; a string counts as its length and 24.",
+    )
+
+    def __post_init__(self) -> None:
+        options.require_at_least(
+            self, 1, *(x.name for x in dataclasses.fields(ServeLimits))
+        )

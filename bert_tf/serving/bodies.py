@@ -1,0 +1,197 @@
+"""Bodies of requests: their size, gzip compression and JSON structure.
+
+A few bytes may stand for a lot of work and memory, so all limits are checked
+before a body is parsed.
+"""
+
+import contextlib
+import zlib
+from collections.abc import Callable
+from collections.abc import Iterator
+
+import numpy as np
+from starlette import requests
+
+from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.serving import errors
+
+# Larger bodies are unpacked and parsed in a thread, so that other requests do
+# not wait.
+LARGE_BYTES = 1 << 17
+# All large bodies at once, in units of the largest one.
+_MAX_LARGEST_BODIES = 16
+_MARKS = b'"[]{},'
+_NO_MARKS = bytes(set(range(256)) - set(_MARKS))
+_CHUNK = 1 << 20
+
+
+def _table(dtype: type, **values: int) -> np.ndarray:
+    table = np.zeros(256, dtype)
+    for character, value in values.items():
+        table[ord(character)] = value
+    return table
+
+
+_STEPS = _table(np.int8, **{"[": 1, "{": 1, "]": -1, "}": -1})
+# Python's memory for a value. A string has two quotes.
+_COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
+
+
+class Bodies:
+    """Bodies of the requests in progress.
+
+    Its methods must be called in the event loop.
+    """
+
+    def __init__(self, limits: ServeLimits) -> None:
+        self._limits = limits
+        self._room = _MAX_LARGEST_BODIES * limits.max_request_bytes
+        self._num_bytes = 0
+
+    @contextlib.contextmanager
+    def room(self) -> Iterator[Callable[[int], None]]:
+        """Yields a function that reserves bytes until the request ends.
+
+        The function raises `RequestError` if too many are reserved already.
+        """
+        reserved = 0
+
+        def reserve(num_bytes: int) -> None:
+            nonlocal reserved
+            if self._num_bytes + num_bytes > self._room:
+                raise errors.OverloadError(
+                    "Too many large requests are in progress; try again later."
+                )
+            self._num_bytes += num_bytes
+            reserved += num_bytes
+
+        try:
+            yield reserve
+        finally:
+            self._num_bytes -= reserved
+
+    async def read(
+        self, request: requests.Request, reserve: Callable[[int], None]
+    ) -> bytes:
+        """Returns the body of a request as it was sent.
+
+        Raises:
+          RequestError: If it is too large or the client disconnects.
+        """
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal():
+            self.check_size(int(length[:19]))
+        chunks = []
+        size = 0
+        try:
+            async for chunk in request.stream():
+                size += len(chunk)
+                self.check_size(size)
+                if size > LARGE_BYTES:
+                    reserve(len(chunk))
+                chunks.append(chunk)
+        except requests.ClientDisconnect as error:
+            raise errors.cancelled("The client has gone away.") from error
+        return b"".join(chunks)
+
+    def check_size(self, num_bytes: int) -> None:
+        """Raises `RequestError` if a body or message is too large."""
+        if num_bytes > self._limits.max_request_bytes:
+            raise errors.TooLargeError(
+                "The body of the request",
+                self._limits.max_request_bytes,
+                "bytes",
+                "max_request_bytes",
+            )
+
+
+def unzip(body: bytes, max_bytes: int) -> bytes | None:
+    """Returns the contents of a gzip file; None if they are larger.
+
+    Raises:
+      RequestError: If it is not a whole gzip file.
+    """
+    file = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        # One more byte, because a file ends after its last byte.
+        contents = file.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise errors.invalid(f"The body is not gzip: {error}") from error
+    if len(contents) > max_bytes:
+        return None
+    if not file.eof:
+        raise errors.invalid("The body is not a whole gzip file.")
+    return contents
+
+
+def unzip_within(body: bytes, limits: ServeLimits) -> bytes:
+    """Returns the contents of a gzip file.
+
+    Raises:
+      RequestError: If they are too large, or it is not a whole gzip file.
+    """
+    contents = unzip(body, limits.max_unpacked_bytes)
+    if contents is None:
+        raise _too_large_unpacked(limits)
+    return contents
+
+
+def check_json(text: bytes, limits: ServeLimits) -> None:
+    """Raises `RequestError` if parsed JSON would be too large or too deep."""
+    if len(text) > limits.max_unpacked_bytes:
+        raise _too_large_unpacked(limits)
+    if (
+        len(text) <= LARGE_BYTES
+        and text.count(b"[") + text.count(b"{") <= limits.max_json_depth
+    ):
+        return
+    # Without escapes every quote begins or ends a string.
+    marks = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = np.frombuffer(marks.translate(None, _NO_MARKS), np.uint8)
+    depth = cost = in_string = 0
+    for first in range(0, len(marks), _CHUNK):
+        chunk = marks[first : first + _CHUNK]
+        is_quote = chunk == ord('"')
+        inside = (np.cumsum(is_quote, dtype=np.uint8) + in_string) & 1
+        in_string = int(inside[-1])
+        is_outside = is_quote | (inside == 0)
+        depths = depth + np.cumsum(_STEPS[chunk] * is_outside, dtype=np.int32)
+        depth = int(depths[-1])
+        cost += int((_COSTS[chunk] * is_outside).sum())
+        if depths.max() > limits.max_json_depth:
+            raise errors.TooLargeError(
+                "The depth of the JSON",
+                limits.max_json_depth,
+                "lists and objects",
+                "max_json_depth",
+            )
+        if cost > limits.max_unpacked_bytes:
+            raise _too_large_unpacked(limits)
+
+
+def check_rows(num_rows: int, limits: ServeLimits) -> None:
+    """Raises `RequestError` if a request has too many rows."""
+    if num_rows > limits.max_request_rows:
+        raise errors.TooLargeError(
+            f"A request of {num_rows} rows",
+            limits.max_request_rows,
+            "rows",
+            "max_request_rows",
+        )
+
+
+def check_repeated(num_bytes: int, subject: str, limits: ServeLimits) -> None:
+    """Raises `RequestError` if repeated values take too much memory."""
+    if num_bytes > limits.max_tensor_bytes:
+        raise errors.TooLargeError(
+            subject, limits.max_tensor_bytes, "bytes", "max_tensor_bytes"
+        )
+
+
+def _too_large_unpacked(limits: ServeLimits) -> errors.TooLargeError:
+    return errors.TooLargeError(
+        "The body without compression",
+        limits.max_unpacked_bytes,
+        "bytes",
+        "max_unpacked_bytes",
+    )

@@ -1,0 +1,185 @@
+"""Tests of the limits of requests: the answers name the flag to change."""
+
+import contextlib
+import gzip
+import http.client
+import json
+import tempfile
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow.core.framework import tensor_pb2
+from tensorflow_serving.apis import classification_pb2
+from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+from tests.support import toy_models
+
+_PREDICT = "/v1/models/toy:predict"
+_GZIP = (("Content-Encoding", "gzip"),)
+
+
+def _echo(*texts, more=b""):
+    document = {"signature_name": "echo", "instances": list(texts)}
+    return json.dumps(document).encode()[:-1] + more + b"}"
+
+
+class LimitsTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        toy_models.write(f"{folder}/toy")
+        _, config = cls.enterClassContext(
+            toy_models.serving(
+                f"{folder}/toy",
+                max_request_rows=100,
+                max_request_bytes=200_000,
+                max_unpacked_bytes=1_000_000,
+                max_json_depth=5,
+                max_tensor_bytes=10_000,
+            )
+        )
+        cls.port = config.rest_api_port
+        cls.channel = cls.enterClassContext(
+            grpc.insecure_channel(f"localhost:{config.port}")
+        )
+        cls.stub = prediction_service_pb2_grpc.PredictionServiceStub(
+            cls.channel
+        )
+
+    def rest(self, body, headers=(), method="predict"):
+        return toy_models.ask(
+            self.port, "POST", f"/v1/models/toy:{method}", body, headers
+        )
+
+    def assert_refused(self, flag, body, headers=(), method="predict"):
+        status, answer = self.rest(body, headers, method)
+        self.assertEqual(status, 413, answer)
+        self.assertIn(f"--{flag}", answer["error"])
+        self.assertLess(len(answer["error"]), 300)
+
+    def assert_refused_by_grpc(self, flag, method, request):
+        with self.assertRaises(grpc.RpcError) as raised:
+            method(request, timeout=toy_models.TIMEOUT_SECONDS)
+        error = raised.exception
+        self.assertEqual(
+            error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED, error.details()
+        )
+        self.assertIn(f"--{flag}", error.details())
+
+    def predict_request(self, signature, **inputs):
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "toy"
+        request.model_spec.signature_name = signature
+        for name, value in inputs.items():
+            if not isinstance(value, tensor_pb2.TensorProto):
+                value = tf.make_tensor_proto(value)
+            request.inputs[name].CopyFrom(value)
+        return request
+
+    @parameterized.parameters(
+        ("max_request_rows", _echo(*["a"] * 101), _echo(*["a"] * 100)),
+        (
+            "max_request_rows",
+            {"signature_name": "echo", "inputs": ["a"] * 101},
+            {"signature_name": "echo", "inputs": ["a"] * 100},
+        ),
+        ("max_request_bytes", _echo("a" * 200_000), _echo("a" * 199_900)),
+        (
+            "max_json_depth",
+            _echo("a", more=b', "x": [[[{"a": [1]}]]]'),
+            # Brackets in strings do not count.
+            _echo('"[[[[\\', "]{{{{{{", more=b', "x": [[[{"a": 1}]]]'),
+        ),
+    )
+    def test_rest(self, flag, too_large, largest):
+        self.assert_refused(flag, too_large)
+        status, answer = self.rest(largest)
+        self.assertEqual(status, 200, answer)
+
+    def test_bodies_of_unknown_length(self):
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=toy_models.TIMEOUT_SECONDS
+        )
+        with contextlib.closing(connection):
+            # An iterator is sent in chunks, without Content-Length.
+            connection.request("POST", _PREDICT, iter([b" " * 150_000] * 2))
+            response = connection.getresponse()
+            self.assertEqual(response.status, 413)
+            self.assertIn(b"--max_request_bytes", response.read())
+
+    @parameterized.parameters(
+        (_echo("a" * 1_000_000), _echo("a" * 990_000)),
+        # Lists are larger in memory.
+        (
+            _echo("a", more=b', "x": [' + b"[]," * 16_000 + b"1]"),
+            _echo("a", more=b', "x": [' + b"[]," * 12_000 + b"1]"),
+        ),
+    )
+    def test_gzip(self, too_large, largest):
+        self.assert_refused(
+            "max_unpacked_bytes", gzip.compress(too_large), _GZIP
+        )
+        status, answer = self.rest(gzip.compress(largest), _GZIP)
+        self.assertEqual(status, 200, answer)
+
+    def test_examples(self):
+        examples = [{"x": 1.0}] * 101
+        body = {"signature_name": "classify", "examples": examples}
+        self.assert_refused("max_request_rows", body, method="classify")
+        # Each example gets a copy of the context.
+        body = body | {"examples": examples[:20], "context": {"y": "a" * 1000}}
+        self.assert_refused("max_tensor_bytes", body, method="classify")
+        request = classification_pb2.ClassificationRequest()
+        request.model_spec.name = "toy"
+        request.model_spec.signature_name = "classify"
+        request.input.example_list.examples.extend([tf.train.Example()] * 101)
+        self.assert_refused_by_grpc(
+            "max_request_rows", self.stub.Classify, request
+        )
+
+    def test_tensor_protos(self):
+        repeated = tensor_pb2.TensorProto(dtype=7, string_val=[b"a" * 100])
+        repeated.tensor_shape.dim.add(size=82)
+        rows = tensor_pb2.TensorProto(dtype=7, string_val=[b"a"])
+        rows.tensor_shape.dim.add(size=101)
+        numbers = tensor_pb2.TensorProto(dtype=1, float_val=[0])
+        numbers.tensor_shape.dim.add(size=50)
+        numbers.tensor_shape.dim.add(size=51)
+        large = np.zeros([50, 1_500], np.float32)
+        for flag, request in (
+            ("max_request_rows", self.predict_request("echo", text=rows)),
+            ("max_tensor_bytes", self.predict_request("echo", text=repeated)),
+            ("max_tensor_bytes", self.predict_request("log", x=numbers)),
+            ("max_request_bytes", self.predict_request("log", x=large)),
+        ):
+            self.assert_refused_by_grpc(flag, self.stub.Predict, request)
+        del repeated.tensor_shape.dim[:]
+        repeated.tensor_shape.dim.add(size=80)
+        response = self.stub.Predict(
+            self.predict_request("echo", text=repeated)
+        )
+        self.assertEqual(response.outputs["text"].string_val, [b"a" * 100] * 80)
+
+    def test_messages_that_are_not_protos(self):
+        # The stub would not send them.
+        method = self.channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict"
+        )
+        with self.assertRaises(grpc.RpcError) as raised:
+            method(b"\xff\xff", timeout=toy_models.TIMEOUT_SECONDS)
+        error = raised.exception
+        self.assertEqual(
+            (error.code(), error.details()),
+            (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "The message is not a valid proto.",
+            ),
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()
