@@ -16,12 +16,20 @@ from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.task import Features
 
 
-def pad(features: Features, max_seq_length: int) -> dict[str, np.ndarray]:
-    """Returns all rows as one batch; see `Preprocessor.__call__`."""
+def pad(
+    features: Features, max_seq_length: int, is_fixed: bool = False
+) -> dict[str, np.ndarray]:
+    """Returns all rows as one batch; see `Preprocessor.__call__`.
+
+    With `is_fixed` the length is always `max_seq_length`.
+    """
+    rows = np.arange(len(features))
+    if is_fixed:
+        return features.batch(rows, max_seq_length)
     longest = int(max(features.lengths, default=1))
     allowed = length_buckets.every_multiple(max_seq_length)
     length = next(one for one in allowed if one >= longest)
-    return features.batch(np.arange(len(features)), length)
+    return features.batch(rows, length)
 
 
 def labels_of(batch: Mapping[str, np.ndarray]) -> Any:

@@ -50,6 +50,8 @@ def count_steps(
     if isinstance(x, tf.data.Dataset):
         steps = int(x.cardinality())
         return steps * epochs if steps > 0 else None
+    if isinstance(x, keras.utils.PyDataset):
+        return x.num_batches and x.num_batches * epochs
     leaf = next(iter(tf.nest.flatten(x)), None)
     if not hasattr(leaf, "shape") or not leaf.shape:
         return None

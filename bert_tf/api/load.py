@@ -17,12 +17,15 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.errors import UserError
 from bert_tf.inference import load
 from bert_tf.modeling import saving
 from bert_tf.text.tokenizer import BertTokenizer
 
 # Registers the optimizer, for `.keras` files of compiled models.
 from bert_tf.training import optimizer  # noqa: F401
+
+_WITH_LABELS = ("classification", "tagging")
 
 
 def load_model(
@@ -87,7 +90,8 @@ def load_model(
       >>> load_model("output/sst-2/model").predict(["A fine film."])
       [{'label': '1', 'probability': 0.99, 'probabilities': {...}}]
     """
-    path = os.fspath(path)
+    path = _as_path(path)
+    _check_labels(labels, kind)
     changes = (kind, labels, num_labels, max_seq_length)
     is_as_stored = not any(changes) and not new_parts and not kwargs
     if is_as_stored and keras_model.recognizes(path):
@@ -109,6 +113,16 @@ def load_model(
         values = dict(stored.task)
     _attach_text(model, stored, values, max_seq_length)
     return model
+
+
+def _check_labels(labels: Any, kind: str | None) -> None:
+    """Raises `UserError` if a head would have one label to choose from."""
+    has_names = not isinstance(labels, str | int | None)
+    if has_names and len(labels) == 1 and kind in (None, *_WITH_LABELS):
+        raise UserError(
+            "Expected at least two labels; a model that predicts a score has "
+            f"num_labels=1 instead. Received: labels={list(labels)!r}."
+        )
 
 
 def _attach_text(
@@ -171,4 +185,13 @@ def _read(
 ) -> StoredModel:
     """Reads a model by path or name, which is fetched if need be."""
     folder = None if cache_dir is None else os.fspath(cache_dir)
-    return formats.read(names.resolve(os.fspath(path), folder, offline))
+    return formats.read(names.resolve(_as_path(path), folder, offline))
+
+
+def _as_path(path: Any) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(
+            "Expected the path or name of a model as a text, for instance "
+            f'"bert-base-uncased". Received: {path!r:.80}.'
+        )
+    return os.fspath(path)

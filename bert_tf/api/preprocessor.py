@@ -18,12 +18,14 @@ from bert_tf.api import masked_lm
 from bert_tf.api import prepared
 from bert_tf.api import raw_rows
 from bert_tf.api import row_datasets
+from bert_tf.api import row_streams
 from bert_tf.api import text_datasets
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import progress
-from bert_tf.modeling.keras_methods import is_text
+from bert_tf.modeling.raw_batches import is_stream
+from bert_tf.modeling.raw_batches import is_text
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import InputExample
@@ -194,6 +196,12 @@ class Preprocessor:
           UserError: If a row or label does not fit the task, or the model has
             no vocabulary.
         """
+        return self._pack(x, y, sample_weight)
+
+    def _pack(
+        self, x: Any, y: Any, sample_weight: Any, is_fixed: bool = False
+    ) -> Any:
+        """Returns what a call does; with `is_fixed`, in rows of full length."""
         rows = raw_rows.to_rows(x)
         if not self.has_task:
             if y is not None:
@@ -212,7 +220,7 @@ class Preprocessor:
             features = self.task.featurize(
                 examples, self.tokenizer, y is not None
             )
-        batch = batches.pad(features, self.max_seq_length)
+        batch = batches.pad(features, self.max_seq_length, is_fixed)
         inputs = {name: batch.pop(name) for name in MODEL_INPUTS}
         if y is None:
             return inputs
@@ -294,18 +302,25 @@ class Preprocessor:
         sample_weight: Any = None,
         batch_size: int | None = None,
         is_one_hot: bool = False,
+        is_fixed: bool = False,
     ) -> tuple[Any, Any, Any]:
         """Returns the arguments of Keras' `fit` with raw rows converted.
 
-        Data sets of strings are converted as they are read, lists before.
-        With `is_one_hot` labels [N, L] do not mean several labels.
+        Data sets of strings, generators and `PyDataset`s are converted as they
+        are read, lists before. With `is_one_hot` labels [N, L] do not mean
+        several labels; with `is_fixed` rows are `max_seq_length` long.
         """
+        if is_stream(x):
+            convert = functools.partial(
+                self.training_data, is_one_hot=is_one_hot, is_fixed=True
+            )
+            return row_streams.convert(x, convert), y, sample_weight
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
                 x = self._convert_dataset(x, batch_size, is_one_hot)
             return x, y, sample_weight
         if isinstance(x, list) or (x is not None and is_text(x)):
-            return self._convert_rows(x, y, sample_weight, is_one_hot)
+            return self._convert_rows(x, y, sample_weight, is_one_hot, is_fixed)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.
         if y is not None and self.has_task and is_text(y):
@@ -314,14 +329,33 @@ class Preprocessor:
             self.adapt_to_labels(y)
         return x, y, sample_weight
 
+    def prediction_stream(self, x: Any) -> Any:
+        """Returns the argument of `predict` without its labels.
+
+        Generators and `PyDataset`s of raw rows become those of features, or
+        the list of all rows for tasks that data sets are listed for. Other
+        arguments stay.
+        """
+        if not is_stream(x):
+            return x
+        if self.reads_texts:
+            convert = functools.partial(self.training_data, is_fixed=True)
+            return row_streams.convert(x, convert, has_labels=False)
+        return row_streams.read_rows(x)
+
     def _convert_rows(
-        self, x: Any, y: Any, sample_weight: Any, is_one_hot: bool
+        self,
+        x: Any,
+        y: Any,
+        sample_weight: Any,
+        is_one_hot: bool,
+        is_fixed: bool,
     ) -> tuple[Any, Any, Any]:
         if y is None and sample_weight is not None:
             raise UserError(  # Keras would ignore it.
                 "Expected labels beside sample_weight. Received: none."
             )
-        converted = self(x, y, sample_weight)
+        converted = self._pack(x, y, sample_weight, is_fixed)
         inputs, *rest = (converted,) if y is None else converted
         if not len(next(iter(inputs.values()))):
             raise UserError("Expected at least one row. Received: none.")
@@ -359,7 +393,7 @@ class Preprocessor:
 
     def validation_data(self, data: Any, *options: Any) -> Any:
         """Returns the argument of the same name of Keras' `fit`."""
-        if isinstance(data, tf.data.Dataset):
+        if isinstance(data, tf.data.Dataset) or is_stream(data):
             return self.training_data(data, None, None, *options)[0]
         if isinstance(data, list) and all(isinstance(x, str) for x in data):
             data = (data,)  # Texts without labels.

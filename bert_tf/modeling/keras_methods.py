@@ -5,51 +5,29 @@ and labels in the same structure. Here a bare loss, metric or label stands for
 each output of the head, and the encoder's outputs need none.
 """
 
-import warnings
 from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.modeling import fit_arguments
 from bert_tf.modeling import logit_losses
+from bert_tf.modeling import raw_batches
+from bert_tf.modeling.raw_batches import is_text
 
 # Labels of question answering by the names of its training data.
 _OUTPUT_OF_LABEL = {
     "start_positions": "start_logits",
     "end_positions": "end_logits",
 }
-_POOLER_WARNING = (
-    r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
-    r"'[^']*/pooler/dense/bias'(, '[^']*/seq_relationship/[^']*')*\]"
-)
 # A key among the arguments of `compile` in a .keras file.
 _HAS_DEFAULTS = "bert_tf_defaults"
 # Marks tokens without a label.
 NO_LABEL = -1
 
 
-def is_text(x):
-    """Returns True if there is a text in `x`: rows, columns or tensors."""
-    if isinstance(x, tf.data.Dataset):
-        return any(spec.dtype == tf.string for spec in _x_specs(x))
-    for leaf in tf.nest.flatten(x):
-        dtype = getattr(leaf, "dtype", None)
-        kind = getattr(dtype, "kind", None)
-        if kind is None and hasattr(leaf, "to_numpy"):  # Of polars.
-            kind = leaf.to_numpy().dtype.kind
-        is_string = dtype == tf.string or kind in ("U", "S", "O")
-        if isinstance(leaf, str | bytes) or is_string:
-            return True
-    return hasattr(x, "columns")  # A DataFrame.
-
-
-def _x_specs(dataset):
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-    return [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
-
-
-class KerasMethods:
+class KerasMethods(raw_batches.BatchMethods):
     """A mixin for models whose training and prediction also take raw rows.
 
     List it before `keras.Model` among the bases.
@@ -181,7 +159,8 @@ class KerasMethods:
           x: Raw rows: a list of texts, pairs of texts, lists of words or
             dictionaries, as the task has them; two lists in a tuple, for
             pairs; columns of texts (arrays, pandas); a data set of strings
-            and labels. Or the model's inputs, as for Keras.
+            and labels; a generator or a `keras.utils.PyDataset` of batches of
+            such rows and their labels. Or the model's inputs, as for Keras.
           y: The labels of the rows. Classification: names or indices; a list
             of names each for several labels; numbers for regression. Tagging:
             a list of tags each. Question answering: two lists in a tuple, the
@@ -211,6 +190,11 @@ class KerasMethods:
           UserError: If a row or a label does not fit the task; it names the
             row.
         """
+        fit_arguments.check(
+            x, batch_size, epochs, steps_per_epoch, validation_split
+        )
+        if validation_data is not None:
+            validation_split = 0.0  # Keras ignores it.
         if self.preprocessor is not None:
             options = (batch_size, self._has_one_hot_loss())
             x, y, sample_weight = self.preprocessor.training_data(
@@ -234,10 +218,7 @@ class KerasMethods:
                         callbacks,
                     )
                 )
-        with warnings.catch_warnings():
-            # Heads that read tokens do not train the pooler, and masks not the
-            # next-sentence head.
-            warnings.filterwarnings("ignore", _POOLER_WARNING)
+        with raw_batches.ignore_untrained_pooler():
             return super().fit(
                 x=x,
                 y=y,
@@ -247,8 +228,8 @@ class KerasMethods:
                 callbacks=callbacks,
                 validation_split=validation_split,
                 validation_data=validation_data,
-                # Keras warns that it does not shuffle data sets.
-                shuffle=shuffle and not isinstance(x, tf.data.Dataset),
+                # Keras warns that it does not shuffle these.
+                shuffle=shuffle and not raw_batches.is_in_batches(x),
                 class_weight=class_weight,
                 sample_weight=sample_weight,
                 initial_epoch=initial_epoch,
@@ -277,6 +258,7 @@ class KerasMethods:
 
         The arguments are those of `fit`.
         """
+        fit_arguments.check(x, batch_size)
         if self.preprocessor is not None:
             x, y, sample_weight = self.preprocessor.training_data(
                 x, y, sample_weight, batch_size, self._has_one_hot_loss()
@@ -302,7 +284,7 @@ class KerasMethods:
             pairs of texts, or dictionaries with the columns of the task; two
             lists in a tuple, for pairs; or columns of texts: an array, a
             pandas Series or DataFrame. Or the model's inputs as arrays, or a
-            data set, also of strings.
+            data set, generator or `PyDataset`, also of strings.
           batch_size: Rows computed at once, by default 32.
           verbose: Whether to show progress; 0 means no.
           steps: As for Keras; not for raw rows.
@@ -317,6 +299,9 @@ class KerasMethods:
           UserError: If a row does not fit the task, or the model has no task
             or no vocabulary.
         """
+        fit_arguments.check(x, batch_size)
+        if self.preprocessor is not None:
+            x = self.preprocessor.prediction_stream(x)
         is_dataset = isinstance(x, tf.data.Dataset)
         if is_dataset and self.preprocessor is not None:
             is_dataset = self.preprocessor.reads_texts or not is_text(x)
@@ -434,7 +419,10 @@ class KerasMethods:
         if isinstance(y, Mapping):
             (y,) = y.values()
         y_pred = y_pred[names[0]]
-        if not self.labels_tokens or y is None or y.dtype.is_floating:
+        if not self.labels_tokens or y is None:
+            return y, y_pred, sample_weight, None
+        y = tf.convert_to_tensor(y)  # An array in eager steps on a batch.
+        if y.dtype.is_floating:
             return y, y_pred, sample_weight, None
         mask = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)
         weights = mask

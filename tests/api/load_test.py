@@ -356,6 +356,17 @@ class OtherKindTest(_ModelTest):
         with self.assertRaisesRegex(UserError, message):
             pretrained.build_model(_stored(kind, "somewhere"), **arguments)
 
+    @parameterized.parameters(3, None, b"model", True)
+    def test_a_path_is_a_text(self, path):
+        for load in (bert_tf.load_model, bert_tf.load_tokenizer):
+            with self.assertRaisesRegex(UserError, f"as a text.*: {path!r}"):
+                load(path)
+
+    @parameterized.parameters("classification", "tagging")
+    def test_one_label_has_no_other(self, kind):
+        with self.assertRaisesRegex(UserError, r"two labels.*labels=\['a'\]"):
+            bert_tf.load_model("/no/model", kind, labels=["a"])
+
     def test_refuses_weights_that_do_not_fit(self):
         name = "bert/encoder/layer_1/output/dense/kernel"
         for kind in ("encoder", "tagging"):
