@@ -54,6 +54,7 @@ def resolve(
     if not is_name(name):
         if "://" not in name:
             releases.refuse_name(name)
+        releases.refuse_prefix(name)
         return name
     if offline is None:
         offline = os.environ.get(OFFLINE_VARIABLE, "").lower() in _TRUE

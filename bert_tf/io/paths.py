@@ -174,6 +174,7 @@ def _check_folder(path: str, flag: str) -> None:
 
 def _check_model(path: str, flag: str) -> None:
     if is_remote(path):
+        releases.refuse_prefix(path, flag)
         if not releases.parse_hub_name(path) and path.startswith("http"):
             # Imports a library for its bar.
             from bert_tf.io import archives

@@ -31,6 +31,13 @@ _HUBS = {
 }
 
 
+# Named in messages; plain http is for this machine alone.
+_NAMED = ("hf://", "kaggle://", "https://", "gs://")
+# TensorFlow reads some, others with a package of their own.
+_FILE_SYSTEMS = ("file", "gs", "hdfs", "ram", "s3", "viewfs")
+_PREFIXES = ("hf", "kaggle", "https", "http", *_FILE_SYSTEMS)
+
+
 @dataclasses.dataclass(frozen=True)
 class Release:
     """One released model.
@@ -157,6 +164,18 @@ def refuse_name(name: str, flag: str | None = None) -> None:
             f"{expected}xpected a path, a name of the table of models, or "
             f"hf://owner/name. Received: {name!r}, where there is nothing; "
             f"{hint}"
+        )
+
+
+def refuse_prefix(name: str, flag: str | None = None) -> None:
+    """Raises `UserError` for an address whose prefix no model can have."""
+    prefix, separator, _ = name.partition("://")
+    if separator and prefix not in _PREFIXES:
+        expected = f"{flag}: e" if flag else "E"
+        raise UserError(
+            f"{expected}xpected a path, a name of the table of models, or a "
+            f"name that begins with one of {', '.join(_NAMED)}. Received: "
+            f"{name!r}; download it first and give its path."
         )
 
 

@@ -168,6 +168,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
         ("uncased_L-24_H-1024_A-16", "--fetch=bert-large-uncased$"),
         ("resnet", "listed by: python run/models.py$"),
         ("http://example.com/x.zip", "Expected an https://"),
+        ("ftp://a.org/x.zip", "kaggle://, https://, gs://. Rec.*'ftp://a.org"),
         ("https://example.com/model", "which ends with .zip, .tar.gz"),
         ("https://example.com/x.zip#md5=1", "#sha256= and 64"),
         ("hf://bert", "Expected hf://owner/name"),

@@ -81,6 +81,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         ({"model": "a.csv"}, "--model: .*'a.csv', a file that is no checkp"),
         ({"model": "hf://bert"}, "Expected hf://owner/name, .*'hf://bert'"),
         ({"model": "kaggle://a/b/c"}, "Expected kaggle://owner/model/keras/v"),
+        ({"model": "ftp://a.b/m"}, "--model: exp.*hf://, kag.*: 'ftp://a.b/m'"),
         ({"model": "http://a.b/m.zip"}, "Expected an https:// address"),
         ({"model": "https://a.b/m"}, "ends with .zip, .tar.gz, .tgz. Rec"),
         ({"output_dir": "a.csv"}, "_dir=a.csv is not a writable .*not a dir"),
