@@ -258,7 +258,7 @@ class Preprocessor:
     ) -> list[Any]:
         """Returns the task's examples; a `UserError` names the row."""
         return [
-            _to_example(self.task, number, row, labels)
+            raw_rows.to_example(self.task, number, row, labels)
             for number, row in enumerate(rows)
         ]
 
@@ -443,15 +443,3 @@ class Preprocessor:
             self._mask_seed,
             -1 if step is None else step,
         )
-
-
-def _to_example(
-    task: Task, number: int, row: Any, labels: Sequence[Any] | None
-) -> Any:
-    try:
-        example = task.example_from_row(row)
-        if labels is None:
-            return example
-        return task.add_label(example, labels[number])
-    except UserError as error:
-        raise UserError(f"Row {number} of the list: {error}") from error

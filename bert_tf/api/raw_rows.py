@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.tasks.task import Task
 
 
 def to_rows(x: Any) -> list[Any]:
@@ -122,6 +123,19 @@ def to_texts(
         texts.append(parts[0])
         pairs.append(parts[1] if len(parts) == 2 else None)
     return texts, pairs if any(pair is not None for pair in pairs) else None
+
+
+def to_example(
+    task: Task, number: int, row: Any, labels: Sequence[Any] | None
+) -> Any:
+    """Returns the task's example of a row; a `UserError` names the row."""
+    try:
+        example = task.example_from_row(row)
+        if labels is None:
+            return example
+        return task.add_label(example, labels[number])
+    except UserError as error:
+        raise UserError(f"Row {number} of the list: {error}") from error
 
 
 def _has_parts(y: Any) -> bool:
