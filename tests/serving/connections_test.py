@@ -37,6 +37,13 @@ class ConnectionsTest(tf.test.TestCase, parameterized.TestCase):
         ) as connection:
             yield connection
 
+    def _answered(self, stack, config):
+        """Returns a connection that the server has accepted and answered."""
+        connection = stack.enter_context(self.connected(config))
+        connection.sendall(_STATUS)
+        self.assertIn(b"200 OK", _read_answer(connection))
+        return connection
+
     def test_closes_a_connection_whose_header_does_not_come(self):
         with self.serving(rest_api_header_timeout_in_ms=100) as (_, config):
             for sent in (b"", _STATUS[:-2]):
@@ -72,8 +79,7 @@ class ConnectionsTest(tf.test.TestCase, parameterized.TestCase):
         with self.serving(max_connections=3) as (_, config):
             with contextlib.ExitStack() as stack:
                 first, second, third = [
-                    stack.enter_context(self.connected(config))
-                    for _ in range(3)
+                    self._answered(stack, config) for _ in range(3)
                 ]
                 first.sendall(_STATUS)
                 self.assertIn(b"200 OK", _read_answer(first))
