@@ -9,7 +9,9 @@ number, which is checked.
 """
 
 import dataclasses
+import signal
 import socket
+import threading
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -184,10 +186,12 @@ def explain(error: tf.errors.OpError) -> UserError | None:
 
 
 def serve(config: DataServiceConfig) -> None:
-    """Runs a service with one data worker until it is killed."""
+    """Runs a service with one data worker until SIGTERM or Ctrl-C."""
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     servers = start(config)
-    for server in servers:
-        server.join()
+    stopped.wait()
+    del servers  # Stops them.
 
 
 def start(
