@@ -11,8 +11,8 @@ import tqdm
 from bert_tf.io import terminal
 
 _BYTES = "B"
-_ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {speed}, {remaining} left"
-_IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {speed}, {remaining} left"
+_ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {speed}{left}"
+_IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {speed}{left}"
 
 
 class Rate:
@@ -76,7 +76,15 @@ class Bar(tqdm.tqdm):
             "rate": rate,
             "elapsed": elapsed,
             "speed": _speed(rate, self.unit),
+            "left": self._left(rate),
         }
+
+    def _left(self, rate: float | None) -> str:
+        """Returns the remaining time in words, nothing if it is not known."""
+        if not rate or not self.total:
+            return ""
+        seconds = (self.total - self.n) / rate
+        return f", {self.format_interval(seconds)} left"
 
     def move_to(self, n: int, rate: float | None) -> None:
         """Moves the bar, and shows a rate, or none, in place of its own."""

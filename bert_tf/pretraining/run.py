@@ -280,13 +280,21 @@ class _PretrainingTrainer(Trainer):
         training_output.print_report(
             output_dir,
             {"evaluation": results} if results else {},
-            [
-                f"{cli.program('run/fill_mask.py')} --model_dir={model} "
-                "--text='The [MASK] is here.'",
-                f"{cli.program('run/finetune_classifier.py')} "
-                f"--pretrained_model_dir={model} ...",
-            ],
+            self._next_commands(model),
         )
+
+    def _next_commands(self, model: str) -> list[str]:
+        """Returns commands that use the model in a folder."""
+        fill_mask = (
+            f"{cli.program('run/fill_mask.py')} --model_dir={model} "
+            "--text='The [MASK] is here.'"
+        )
+        finetune = (
+            f"{cli.program('run/finetune_classifier.py')} "
+            f"--pretrained_model_dir={model} ..."
+        )
+        is_left_to_right = self._data.bert_config.left_to_right
+        return [finetune] if is_left_to_right else [fill_mask, finetune]
 
     def _build_card(self, results: Mapping[str, float]) -> str:
         """Returns the text of the model card."""
@@ -310,8 +318,7 @@ class _PretrainingTrainer(Trainer):
                 "Devices of the last steps": self._describe_devices(),
                 "Metrics": dict(results),
             },
-            f"{cli.program('run/fill_mask.py')} --model_dir=. "
-            '--text="The [MASK] is here."',
+            self._next_commands(".")[0],
         )
 
     def _train(self) -> None:

@@ -103,6 +103,11 @@ class LeftToRightTest(tf.test.TestCase):
         self.assertAllClose(perplexity, math.exp(results["loss"]), rtol=1e-5)
         # Two bits for six tokens; a model that sees what follows goes below.
         self.assertBetween(perplexity, 0.98 * 4 ** (1 / 6), 1.05 * 4 ** (1 / 6))
+        card = files.read_bytes(
+            self._path("pretrained/model/README.md")
+        ).decode()
+        self.assertIn("run/finetune_classifier.py", card)
+        self.assertNotIn("fill_mask", card)
         tuned = tiny_finetuning.config(
             self.folder,
             pretrained_model_dir=self._path("pretrained/model"),
