@@ -333,8 +333,18 @@ def _scale_head(model: keras.Model, initializer_range: float) -> None:
 
     They are the values that the configuration's range would have given, times
     the ratio of the two ranges.
+
+    Raises:
+      UserError: If the configuration's range is 0.
     """
-    factor = initializer_range / model.bert_config.initializer_range
+    config_range = model.bert_config.initializer_range
+    if not config_range:
+        raise UserError(
+            "--head_initializer_range needs a configuration whose "
+            "initializer_range is above 0. Received: 0; change the "
+            "configuration, or drop the flag."
+        )
+    factor = initializer_range / config_range
     for name, variable in bert.named_variables(model).items():
         if name.rpartition("/")[2] == _OUTPUT_WEIGHTS:
             variable.assign(variable * factor)

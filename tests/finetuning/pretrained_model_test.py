@@ -371,6 +371,15 @@ class NewValuesTest(tf.test.TestCase, parameterized.TestCase):
             self._build(from_task=_task(), head_initializer_range=0.5)
         with self.assertRaisesRegex(UserError, "must be above 0"):
             self._build(head_initializer_range=0.0)
+        tiny_model.write(
+            path := f"{self.folder}/constant",
+            kind="encoder",
+            config=dataclasses.replace(
+                tiny_model.CONFIG, initializer_range=0.0
+            ),
+        )
+        with self.assertRaisesRegex(UserError, "above 0. Received: 0; change"):
+            self._build(pretrained_model_dir=path, head_initializer_range=0.5)
         with self.assertRaisesRegex(UserError, "without --init_checkpoint"):
             self._build(
                 pretrained_model_dir=None,
