@@ -1,7 +1,6 @@
 """Tests for bert_tf.data.data_service."""
 
 import os
-import signal
 import socket
 import threading
 
@@ -16,7 +15,6 @@ from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.errors import UserError
 from bert_tf.flags.data import DataServiceConfig
 from bert_tf.text.masking import DynamicMasking
-from tests.support import forked_process
 from tests.support import record_files
 
 _MASKING = DynamicMasking(
@@ -206,33 +204,6 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
     def test_flags_that_do_not_fit(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             DataServiceConfig(**flags)
-
-
-@pytest.mark.slow
-class ScriptTest(tf.test.TestCase):
-    def test_ends_with_status_0_on_sigterm(self):
-        port, worker_port = _free_ports(2)
-        path = os.path.join(self.create_tempdir().full_path, "log")
-        with open(path, "wb") as log:
-            process = forked_process.ForkedProcess(
-                [
-                    *("run/data_service.py", f"--port={port}"),
-                    *(f"--worker_port={worker_port}", "--host=localhost"),
-                ],
-                dict(os.environ),
-                log,
-            )
-        self.addCleanup(process.kill)
-        while "Serving --tf_data_service" not in _read(path):
-            self.assertIsNone(process.poll(), _read(path))
-            threading.Event().wait(0.05)
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(), 0, _read(path))
-
-
-def _read(path):
-    with open(path, encoding="utf-8") as file:
-        return file.read()
 
 
 if __name__ == "__main__":
