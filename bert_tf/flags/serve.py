@@ -50,6 +50,12 @@ class ServeConfig(ServeLimits):
     rest_api_timeout_in_ms: int = options.server(
         30000, "Timeout of REST requests, in milliseconds."
     )
+    allowed_hosts: str | None = options.server(
+        None,
+        "Comma-separated host names that REST requests may use, besides "
+        "localhost, 127.0.0.1 and [::1] if --host is one of them (default: "
+        "only these; any for another --host).",
+    )
     allow_reload: bool = options.server(
         False,
         "Let clients replace the served models by gRPC's "

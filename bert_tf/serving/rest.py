@@ -5,6 +5,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Callable
+from collections.abc import Collection
 
 from google.protobuf import json_format
 from starlette import applications
@@ -20,6 +21,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import regression_pb2
 
 from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.serving import access
 from bert_tf.serving import bodies
 from bert_tf.serving import calls
 from bert_tf.serving import errors
@@ -70,9 +72,11 @@ HEADERS = {
 
 
 def application(
-    service: Service, timeout_seconds: float
+    service: Service,
+    timeout_seconds: float,
+    hosts: Collection[str] | None = None,
 ) -> applications.Starlette:
-    """Returns the ASGI application."""
+    """Returns the ASGI application; see `HostsMiddleware` for `hosts`."""
     api = _Api(service, timeout_seconds)
     return applications.Starlette(
         routes=[
@@ -84,7 +88,10 @@ def application(
             routing.Route("/", _index),
             routing.Mount("/page", staticfiles.StaticFiles(directory=_PAGE)),
         ],
-        middleware=[middleware.Middleware(_ResponseHeaders)],
+        middleware=[
+            middleware.Middleware(_ResponseHeaders),
+            middleware.Middleware(access.HostsMiddleware, hosts=hosts),
+        ],
     )
 
 

@@ -15,6 +15,7 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
+from bert_tf.serving import access
 from bert_tf.serving import batching
 from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
@@ -200,7 +201,9 @@ class ModelServer:
         return uvicorn.Server(
             uvicorn.Config(
                 rest.application(
-                    self._service, config.rest_api_timeout_in_ms / 1000
+                    self._service,
+                    config.rest_api_timeout_in_ms / 1000,
+                    access.allowed_hosts(config.host, config.allowed_hosts),
                 ),
                 http=connections.protocol(limits),
                 ws="none",

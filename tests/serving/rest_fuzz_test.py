@@ -153,10 +153,10 @@ class RestFuzzTest(tf.test.TestCase):
         for request in (
             b"\0\1\2\3\r\n\r\n",
             b"POST /v1/models/toy:predict HTTP/1.1\r\n"
-            b"Host: x\r\nContent-Length: -5\r\n\r\n",
+            b"Host: localhost\r\nContent-Length: -5\r\n\r\n",
             b"POST /v1/models/toy:predict HTTP/1.1\r\n"
-            b"Host: x\r\nContent-Length: 100\r\n\r\ntoo short",
-            b"GET /v1/models/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"Host: localhost\r\nContent-Length: 100\r\n\r\ntoo short",
+            b"GET /v1/models/\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ):
             with socket.create_connection(("127.0.0.1", self.port)) as client:
                 client.sendall(request)

@@ -435,7 +435,7 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         before = count()
         with socket.create_connection(("127.0.0.1", self.port)) as client:
             client.sendall(
-                f"POST {_PREDICT} HTTP/1.1\r\nHost: x\r\n"
+                f"POST {_PREDICT} HTTP/1.1\r\nHost: localhost\r\n"
                 "Content-Length: 1000\r\n\r\n{".encode()
             )
         deadline = time.monotonic() + 60
