@@ -61,7 +61,9 @@ def contents_hash(path: str) -> str:
         folders.sort()
         for name in sorted(names):
             full = os.path.join(folder, name)
-            found[os.path.relpath(full, path)] = files.sha256(full)
+            # A model has no pipes, and no use for a broken link.
+            if os.path.isfile(full):
+                found[os.path.relpath(full, path)] = files.sha256(full)
     return jobs.digest(found)
 
 

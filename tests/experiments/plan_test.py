@@ -11,6 +11,7 @@ from bert_tf.experiments import jobs
 from bert_tf.experiments import results
 from bert_tf.experiments import run
 from bert_tf.experiments import scales
+from bert_tf.experiments import starts
 from bert_tf.experiments import table as tables_lib
 from bert_tf.experiments import task_folders
 from bert_tf.flags.experiments import PRETRAINING_EXPERIMENTS
@@ -151,6 +152,15 @@ class PlanTest(tf.test.TestCase):
             UserError, f"--strict_code.*1 results of abc1234, as {job.id}"
         ):
             run.run(config)
+
+    def test_a_broken_link_in_a_model_does_not_change_its_hash(self):
+        model = self.create_tempdir()
+        model.create_file("vocab.txt", content="[PAD]\n")
+        before = starts.contents_hash(model.full_path)
+        os.symlink("nowhere", os.path.join(model.full_path, "link"))
+        self.assertEqual(starts.contents_hash(model.full_path), before)
+        model.create_file("vocab.txt", content="[UNK]\n")
+        self.assertNotEqual(starts.contents_hash(model.full_path), before)
 
     def test_missing_inputs_name_what_can_run(self):
         with self.assertRaisesRegex(
