@@ -182,16 +182,14 @@ def _draw_curves(table: Values) -> Figure:
         paper[row["name"]] = [
             (x, y, 0.0) for x, y in papers.get(row["name"], ())
         ]
-    crossings = [each.get("steps") for each in table["crossings"]]
     label = table["columns"][0]["label"] if len(steps) == 1 else ""
-    _draw_panel(panels[0], ours, names, crossings)
+    _draw_panel(panels[0], ours, names)
     panels[0].set_title(
         "Ours, ± one standard deviation", fontsize=10, loc="left"
     )
     panels[0].set_ylabel(label or table["columns"][0]["metric"], fontsize=SMALL)
     if papers:
-        crossings = [each.get("paper_steps") for each in table["crossings"]]
-        _draw_panel(panels[1], paper, names, crossings)
+        _draw_panel(panels[1], paper, names)
         panels[1].set_title("The paper's", fontsize=10, loc="left")
         panels[1].set_ylabel("MNLI dev accuracy", fontsize=SMALL)
     handles, labels = panels[0].get_legend_handles_labels()
@@ -204,9 +202,8 @@ def _draw_panel(
     axes: Axes,
     curves: Mapping[str, Sequence[tuple[float, float, float]]],
     names: Mapping[str, str],
-    crossings: Sequence[float | None],
 ) -> None:
-    """Draws curves of (steps, score, deviation) and their crossings."""
+    """Draws curves of (steps, score, deviation)."""
     for number, (row, points) in enumerate(curves.items()):
         color, marker = CURVES[number % len(CURVES)]
         if points:
@@ -221,16 +218,6 @@ def _draw_panel(
                 linewidth=1.4,
                 capsize=3,
                 label=names[row],
-            )
-    for steps in crossings:
-        if steps is not None:
-            axes.axvline(steps, color=_BLACK, linestyle=":", linewidth=1.2)
-            axes.annotate(
-                f" crosses at {steps:,.0f}",
-                (steps, 0.03),
-                xycoords=("data", "axes fraction"),
-                fontsize=SMALL,
-                color=_BLACK,
             )
     axes.set_xlabel("pretraining steps", fontsize=SMALL)
     axes.set_xlim(left=0)

@@ -225,7 +225,6 @@ def _table(table: Table, finished: Cells, failed: Cells) -> dict[str, Any]:
         ),
     }
     if table.kind == "curve":
-        report["crossings"] = _crossings(table, report["values"])
         report["paper_curves"] = _paper_curves(table)
     elif all(value["paper"] is None for value in report["values"]):
         # Other rows, as other sizes of models: the paper's stand below ours.
@@ -391,57 +390,4 @@ def _paper_curves(table: Table) -> dict[str, list[list[float]]]:
         row.name: [[int(x), y] for x, y in rows[row.name]["values"].items()]
         for row in table.rows
         if row.name in rows
-    }
-
-
-def _crossings(
-    table: Table, values: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Returns where curves cross the reference row for good."""
-    steps = {column.name: paper.steps(column) for column in table.columns}
-    means: dict[str, dict[int, float]] = collections.defaultdict(dict)
-    for value in values:
-        if "mean" in value:
-            means[value["row"]][steps[value["column"]]] = value["mean"]
-    curves = {
-        row: {int(x): y for x, y in points}
-        for row, points in _paper_curves(table).items()
-    }
-    other = table.reference_row
-    return [
-        {"row": row.name, "against": other}
-        | _crossing(means.get(row.name, {}), means.get(other, {}))
-        | {
-            f"paper_{name}": found
-            for name, found in _crossing(
-                curves.get(row.name, {}), curves.get(other, {})
-            ).items()
-        }
-        for row in table.rows
-        if row.name != other
-    ]
-
-
-def _crossing(
-    row: Mapping[int, float], reference: Mapping[int, float]
-) -> dict[str, Any]:
-    """Returns the number of steps, and whether the row ends above."""
-    shared = sorted(row.keys() & reference.keys())
-    if len(shared) < 2:
-        return {}
-    first, second = ([each[x] for x in shared] for each in (row, reference))
-    ends_above = first[-1] > second[-1]
-    if not ends_above:
-        first, second = second, first
-    steps = statistics.crossing(shared, first, second)
-    return {
-        "ends_above": ends_above,
-        "steps": steps,
-        "between": [
-            max((x for x in shared if x < steps), default=None),
-            min((x for x in shared if x >= steps), default=None),
-        ]
-        if steps is not None
-        else None,
-        "last_step": shared[-1],
     }

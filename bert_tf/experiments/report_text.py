@@ -257,44 +257,7 @@ def _curves(table: Values) -> list[str]:
             "The paper's numbers are those at the same share of its steps, on "
             "straight lines between the points of its drawing."
         )
-    return parts + [_crossing(table, each) for each in table["crossings"]]
-
-
-def _crossing(table: Values, crossing: Values) -> str:
-    names = labels(table)
-    pair = [names[crossing["row"]], names[crossing["against"]]]
-    ours = _overtaking(pair, crossing)
-    papers = _overtaking(
-        pair,
-        {
-            name.removeprefix("paper_"): value
-            for name, value in crossing.items()
-            if name.startswith("paper_")
-        },
-    )
-    if not ours:
-        return ""
-    steps = {each["name"]: each["steps"] for each in table["columns"]}
-    around = [
-        f"{difference(value)} at step {steps[value['column']]:,}"
-        for value in table["values"]
-        if value["row"] == crossing["row"]
-        and steps[value["column"]] in crossing["between"]
-    ]
-    found = f"{ours} The differences there: {', '.join(around)}."
-    return f"{found} In the paper: {papers}" if papers else found
-
-
-def _overtaking(pair: Sequence[str], crossing: Values) -> str:
-    """Returns a sentence on where one curve overtakes the other for good."""
-    if crossing.get("steps") is None:
-        return ""
-    above, below = pair if crossing["ends_above"] else pair[::-1]
-    share = crossing["steps"] / crossing["last_step"]
-    return (
-        f"{above} is above {below} for good from step "
-        f"{crossing['steps']:,.0f} on ({share:.0%} of the last)."
-    )
+    return parts
 
 
 def _caption(table: Values) -> str:

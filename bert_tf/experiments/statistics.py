@@ -146,30 +146,6 @@ def chance_beyond_limit(degrees: float) -> float:
     return float(2 * special.stdtr(degrees, -_LIMIT))
 
 
-def crossing(
-    steps: Sequence[float],
-    first: Sequence[float],
-    second: Sequence[float],
-) -> float | None:
-    """Returns where the first of two curves overtakes the second for good.
-
-    Straight lines join the points. The result is the first step if the curve is
-    above from the start, and None if it is not above at the end.
-
-    Example:
-      >>> crossing([10, 20, 30], [1.0, 2.0, 4.0], [2.0, 2.5, 3.0])
-      23.333333333333332
-    """
-    gaps = [a - b for a, b in zip(first, second, strict=True)]
-    if not gaps or gaps[-1] <= 0:
-        return None
-    last = max((i for i, gap in enumerate(gaps) if gap <= 0), default=None)
-    if last is None:
-        return float(steps[0])
-    share = gaps[last] / (gaps[last] - gaps[last + 1])
-    return steps[last] + share * (steps[last + 1] - steps[last])
-
-
 def _paired_error(
     scores: Mapping[int, float], reference: Mapping[int, float]
 ) -> float:

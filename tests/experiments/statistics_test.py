@@ -125,22 +125,5 @@ class JudgeTest(tf.test.TestCase, parameterized.TestCase):
         )
 
 
-class CrossingTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        ([1.0, 2.0, 4.0], 23.3333333),  # -1, -0.5, +1.
-        ([2.5, 2.0, 4.0], 23.3333333),  # The last crossing counts.
-        ([3.0, 3.0, 4.0], 10.0),  # Above from the start.
-        ([1.0, 2.5, 4.0], 20.0),  # Equal at a point.
-        ([4.0, 4.0, 2.0], None),
-        ([4.0, 4.0, 3.0], None),
-    )
-    def test_curve_overtakes(self, first, expected):
-        found = statistics.crossing([10, 20, 30], first, [2.0, 2.5, 3.0])
-        if expected is None:
-            self.assertIsNone(found)
-        else:
-            self.assertAllClose(found, expected)
-
-
 if __name__ == "__main__":
     tf.test.main()
