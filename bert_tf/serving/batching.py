@@ -31,7 +31,7 @@ class BatchingOptions:
 
     Attributes:
       max_batch_size: Maximum number of rows in a batch. A request with more
-        rows runs alone.
+        rows is split (bert_tf.serving.pieces).
       batch_timeout_micros: Time that a request may wait for others while a
         thread is free, in microseconds.
       max_enqueued_batches: Number of full batches that may wait for each
@@ -39,6 +39,7 @@ class BatchingOptions:
       num_batch_threads: Batches computed at once; 0 means one per core.
       allowed_batch_sizes: Numbers of rows that batches are padded to,
         increasing up to `max_batch_size`; empty means any number.
+      has_independent_rows: False if no request is split.
     """
 
     max_batch_size: int = 64
@@ -46,6 +47,7 @@ class BatchingOptions:
     max_enqueued_batches: int = 10
     num_batch_threads: int = 0
     allowed_batch_sizes: tuple[int, ...] = ()
+    has_independent_rows: bool = True
 
     def num_threads(self) -> int:
         return self.num_batch_threads or len(os.sched_getaffinity(0))
@@ -65,6 +67,7 @@ def without_merging() -> BatchingOptions:
         max_batch_size=1,
         max_enqueued_batches=0,
         num_batch_threads=4 * len(os.sched_getaffinity(0)),
+        has_independent_rows=False,
     )
 
 
@@ -140,10 +143,19 @@ class BatchScheduler:
         signature: Signature,
         inputs: Mapping[str, np.ndarray],
         outputs: tuple[str, ...],
+        is_admitted: bool = False,
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
         The servable is acquired until the request is answered.
+
+        Args:
+          servable: The model version.
+          signature: One of its signatures.
+          inputs: All its inputs.
+          outputs: The names of the requested outputs.
+          is_admitted: Whether it is part of a request that began already, so
+            that it may exceed the queue's limit.
 
         Returns:
           A future for the outputs by name.
@@ -161,7 +173,8 @@ class BatchScheduler:
         with self._changed:
             if self._stopping:
                 raise errors.unavailable("The server is shutting down.")
-            self._check_room(task)
+            if not is_admitted:
+                self._check_room(task)
             if not servable.acquire():
                 raise errors.unavailable(
                     f"Version {servable.version} of model {servable.name} has "

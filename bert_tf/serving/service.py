@@ -26,6 +26,7 @@ from bert_tf.serving.bodies import Bodies
 from bert_tf.serving.bodies import check_rows
 from bert_tf.serving.calls import Call
 from bert_tf.serving.model_manager import ModelManager
+from bert_tf.serving.pieces import PieceScheduler
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 
@@ -142,6 +143,7 @@ class Service:
         )
         self.metrics = Metrics(lambda: self._scheduler.num_queued_rows())
         self._scheduler = BatchScheduler(batching, self.metrics.observe_batch)
+        self._pieces = PieceScheduler(self._scheduler, batching)
         self.manager = ModelManager(
             engine, warm_up, self.metrics.observe_version
         )
@@ -164,9 +166,7 @@ class Service:
             default=1,
         )
         check_rows(num_rows, self.limits)
-        return await self._scheduler.submit(
-            servable, call.signature, call.inputs, call.outputs
-        )
+        return await self._pieces.compute(servable, call)
 
     async def parse(self, size: int, function: Callable, *args):  # noqa: D417
         """Calls a function, in a thread if its input has a large size."""

@@ -1,5 +1,6 @@
 """Tests for bert_tf.serving.litert."""
 
+import asyncio
 import os
 import pathlib
 import shutil
@@ -15,7 +16,11 @@ from bert_tf.errors import UserError
 from bert_tf.serving import errors
 from bert_tf.serving import litert
 from bert_tf.serving import saved_model
+from bert_tf.serving.batching import BatchingOptions
+from bert_tf.serving.batching import BatchScheduler
+from bert_tf.serving.calls import Call
 from bert_tf.serving.litert import LitertEngine
+from bert_tf.serving.pieces import PieceScheduler
 from bert_tf.serving.saved_model import SavedModelEngine
 from tests.support import every_head
 from tests.support import tiny_exports
@@ -116,6 +121,10 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(signature, expected.signatures[key])
             for inputs in self._requests(given, signature, name):
                 self._assert_same(expected, given, signature, inputs)
+            # Rows of unequal length, in pieces.
+            inputs = next(self._requests(given, signature, name))
+            for servable in (expected, given):
+                self._assert_same_in_pieces(servable, signature, inputs)
 
     def _requests(self, servable, signature, name):
         serving = servable.signatures["serving_default"]
@@ -149,6 +158,25 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertAllClose(answer[key], value, 1e-4, 1e-4, msg=key)
             else:
                 self.assertAllEqual(answer[key], value, key)
+
+    def _assert_same_in_pieces(self, servable, signature, inputs):
+        options = BatchingOptions(max_batch_size=1)
+        scheduler = BatchScheduler(options)
+
+        async def compute():
+            pieces = PieceScheduler(scheduler, options)
+            call = Call(signature, inputs, tuple(signature.outputs))
+            return await pieces.compute(servable, call)
+
+        pieces = asyncio.run(compute())
+        scheduler.stop()
+        outputs = servable.run(signature, inputs, tuple(signature.outputs))
+        for key, value in outputs.items():
+            self.assertEqual(pieces[key].dtype, value.dtype, key)
+            if value.dtype.kind == "f":
+                self.assertAllClose(pieces[key], value, 1e-5, 1e-5, msg=key)
+            else:
+                self.assertAllEqual(pieces[key], value, key)
 
 
 @pytest.mark.slow

@@ -1,0 +1,230 @@
+"""Tests for bert_tf.serving.pieces, with servables that record calls."""
+
+import asyncio
+import threading
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+
+from bert_tf.serving import batching
+from bert_tf.serving import errors
+from bert_tf.serving.batching import BatchingOptions
+from bert_tf.serving.calls import Call
+from bert_tf.serving.pieces import PieceScheduler
+from bert_tf.serving.servable import Servable
+from bert_tf.serving.servable import Signature
+from bert_tf.serving.servable import TensorSpec
+
+_TIMEOUT_SECONDS = 60
+_OPTIONS = BatchingOptions(max_batch_size=8, num_batch_threads=1)
+
+
+class _Ranges(Servable):
+    """Counts up to each number, padded to the largest number of the call.
+
+    Outputs: `constant` is padded with -1, `sums` with the row's sum, `grid`
+    [B, largest x, largest y] with 0; `texts` are strings.
+    """
+
+    def __init__(self, repeats=1):
+        inputs = {"x": TensorSpec(tf.int64, (None,))}
+        inputs["y"] = inputs["x"]
+        outputs = {
+            "x": TensorSpec(tf.int64, (None,)),
+            "constant": TensorSpec(tf.int64, (None, None)),
+            "sums": TensorSpec(tf.float32, (None, None)),
+            "texts": TensorSpec(tf.string, (None, None)),
+            "grid": TensorSpec(tf.int64, (None, None, None)),
+        }
+        self.signature = Signature("ranges", inputs, outputs)
+        super().__init__("ranges", 1, {"ranges": self.signature})
+        self.calls = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Semaphore(0)
+        self._repeats = repeats
+
+    def run(self, signature, inputs, outputs):
+        self.entered.release()
+        self.gate.wait(_TIMEOUT_SECONDS)
+        x, y = inputs["x"], inputs["y"]
+        self.calls.append(x.tolist())
+        if 13 in x:
+            raise tf.errors.InvalidArgumentError(None, None, "13 is refused")
+        wide = np.arange(x.max(initial=0))
+        high = np.arange(y.max(initial=0))
+        inside = wide < x[:, np.newaxis]
+        texts = np.full(inside.shape, b"", object)
+        texts[inside] = b"a"
+        both = inside[:, :, np.newaxis] & (high < y[:, np.newaxis, np.newaxis])
+        values = {
+            "x": x,
+            "constant": np.where(inside, wide, -1),
+            "sums": np.where(inside, wide, x[:, np.newaxis]).astype("f4"),
+            "texts": texts,
+            "grid": both * (1 + wide[:, np.newaxis]),
+        }
+        return {
+            name: np.repeat(values[name], self._repeats, 0) for name in outputs
+        }
+
+    def call(self, x, outputs=None, y=None):
+        inputs = {"x": np.array(x), "y": np.array(x if y is None else y)}
+        names = tuple(outputs or self.signature.outputs)
+        return Call(self.signature, inputs, names)
+
+    def signature_defs(self):
+        return {}
+
+    def close(self):
+        pass
+
+
+def _run(main, options=_OPTIONS):
+    """Calls a coroutine function with a scheduler of pieces."""
+    scheduler = batching.BatchScheduler(options)
+
+    async def run():
+        return await asyncio.wait_for(
+            main(PieceScheduler(scheduler, options)), _TIMEOUT_SECONDS
+        )
+
+    try:
+        return asyncio.run(run())
+    finally:
+        scheduler.stop()
+
+
+class PieceSchedulerTest(absltest.TestCase):
+    def assert_same_as_one_call(self, servable, call):
+        outputs = _run(lambda pieces: pieces.compute(servable, call))
+        calls = list(servable.calls)
+        expected = servable.run(call.signature, call.inputs, call.outputs)
+        self.assertEqual(list(outputs), list(call.outputs))
+        for name, value in expected.items():
+            np.testing.assert_array_equal(outputs[name], value)
+            self.assertEqual(outputs[name].dtype, value.dtype)
+        return calls
+
+    def test_splits_rows_that_do_not_fit_in_a_batch(self):
+        servable = _Ranges()
+        call = servable.call([3] * 9, ["x", "constant"])
+        calls = self.assert_same_as_one_call(servable, call)
+        self.assertEqual(calls, [[3, 3]] * 4 + [[3]])
+        servable.calls.clear()
+        calls = self.assert_same_as_one_call(servable, servable.call([3] * 8))
+        self.assertEqual(calls, [[3] * 8])
+
+    def test_pads_as_one_call_does(self):
+        servable = _Ranges()
+        x = [1, 2, 0, 0, 5, 3, 2, 2, 4]
+        y = [0, 0, 6, 1, 2, 3, 2, 2, 4]
+        self.assert_same_as_one_call(servable, servable.call(x, y=y))
+
+    def test_learns_constant_padding_once(self):
+        servable = _Ranges()
+        call = servable.call([1, 1, 2, 2, 5, 5, 3, 3, 4], ["constant", "texts"])
+
+        async def main(pieces):
+            await pieces.compute(servable, call)
+            self.assertIn([1, 1, 5, 5], servable.calls)
+            self.assertLen(servable.calls, 6)
+            servable.calls.clear()
+            outputs = await pieces.compute(servable, call)
+            self.assertLen(servable.calls, 5)
+            return outputs
+
+        outputs = _run(main)
+        expected = servable.run(call.signature, call.inputs, call.outputs)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(outputs[name], value)
+
+    def test_does_not_split_dependent_rows(self):
+        servable = _Ranges(repeats=2)
+        call = servable.call([2, 2, 2, 3, 3, 3, 3, 3, 3])
+
+        async def main(pieces):
+            for _ in range(2):
+                outputs = await pieces.compute(servable, call)
+                self.assertLen(outputs["x"], 18)
+
+        _run(main)
+        self.assertEqual(list(map(len, servable.calls)), [2, 9, 9])
+
+    def test_does_not_split_without_batching(self):
+        servable = _Ranges()
+        options = batching.without_merging()
+        call = servable.call([1] * 99)
+        _run(lambda pieces: pieces.compute(servable, call), options)
+        self.assertEqual(servable.calls, [[1] * 99])
+
+    def test_pieces_have_allowed_sizes(self):
+        servable = _Ranges()
+        options = BatchingOptions(
+            max_batch_size=32, allowed_batch_sizes=(4, 6, 16, 32)
+        )
+        call = servable.call([1] * 33)
+        _run(lambda pieces: pieces.compute(servable, call), options)
+        self.assertEqual(list(map(len, servable.calls)), [6] * 5 + [4])
+
+    def test_others_run_between_pieces(self):
+        servable = _Ranges()
+        servable.gate.clear()
+
+        async def main(pieces):
+            large = [
+                asyncio.ensure_future(pieces.compute(servable, call))
+                for call in map(servable.call, ([1] * 9, [2] * 9))
+            ]
+            await asyncio.to_thread(servable.entered.acquire)
+            small = asyncio.ensure_future(
+                pieces.compute(servable, servable.call([7]))
+            )
+            await asyncio.sleep(0)
+            servable.gate.set()
+            await asyncio.gather(*large, small)
+
+        _run(main)
+        rows = sum(servable.calls, [])
+        # Large requests take turns, too.
+        self.assertEqual(rows[:7], [1, 1, 7, 2, 2, 1, 1])
+
+    def test_refuses_too_many_as_a_whole(self):
+        servable = _Ranges()
+        servable.gate.clear()
+        options = BatchingOptions(
+            max_batch_size=4, max_enqueued_batches=2, num_batch_threads=1
+        )
+
+        async def main(pieces):
+            def start(x):
+                return asyncio.ensure_future(
+                    pieces.compute(servable, servable.call(x))
+                )
+
+            large = [start([1] * 9), start([2] * 9)]
+            await asyncio.to_thread(servable.entered.acquire)
+            with self.assertRaisesRegex(
+                errors.OverloadError, "max_enqueued_batches"
+            ):
+                await start([3] * 5)
+            # The queue is full while pieces of admitted requests wait.
+            small = [start([4] * 4), start([5] * 4)]
+            await asyncio.sleep(0)
+            servable.gate.set()
+            results = await asyncio.gather(*large, *small)
+            return [len(result["x"]) for result in results]
+
+        self.assertEqual(_run(main, options), [9, 9, 4, 4])
+
+    def test_the_error_of_a_piece_ends_the_request(self):
+        servable = _Ranges()
+        call = servable.call([1, 1, 1, 13, 1, 1, 1, 1, 1])
+        with self.assertRaisesRegex(errors.RequestError, "13 is refused"):
+            _run(lambda pieces: pieces.compute(servable, call))
+        self.assertLen(servable.calls, 2)
+
+
+if __name__ == "__main__":
+    absltest.main()
