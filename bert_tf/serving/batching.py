@@ -183,6 +183,9 @@ class BatchScheduler:
             self._queues.setdefault(key, collections.deque()).append(task)
             self._num_queued[task.signature_key()] += task.weight()
             self._changed.notify()
+        task.future.add_done_callback(
+            lambda future: future.cancelled() and self._discard(key, task)
+        )
         return task.future
 
     def num_queued_rows(self) -> int:
@@ -284,14 +287,27 @@ class BatchScheduler:
         ):
             taken.append(queue.popleft())
             num_rows += taken[-1].num_rows
-        if not queue:
-            del self._queues[key]
-        self._num_queued[taken[0].signature_key()] -= sum(
-            task.weight() for task in taken
-        )
-        if not self._num_queued[taken[0].signature_key()]:
-            del self._num_queued[taken[0].signature_key()]
+        self._uncount(key, taken)
         return taken
+
+    def _discard(self, key: Hashable, task: Task) -> None:
+        """Frees a task whose client is gone, if it still waits."""
+        with self._changed:
+            queue = self._queues.get(key, ())
+            if task not in queue:
+                return
+            queue.remove(task)
+            self._uncount(key, [task])
+        task.servable.release()
+
+    def _uncount(self, key: Hashable, removed: Sequence[Task]) -> None:
+        """Updates the numbers of waiting rows after tasks have left a queue."""
+        if not self._queues[key]:
+            del self._queues[key]
+        signature_key = removed[0].signature_key()
+        self._num_queued[signature_key] -= sum(x.weight() for x in removed)
+        if not self._num_queued[signature_key]:
+            del self._num_queued[signature_key]
 
     def _run(self, tasks: Sequence[Task]) -> list:
         """Returns the outputs of each task, or its error."""

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from collections.abc import Awaitable
 from collections.abc import Callable
+from collections.abc import Coroutine
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -148,8 +149,8 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                     servable,
                     self._service.limits,
                 )
-                outputs = await asyncio.gather(
-                    *(self._service.compute(servable, x) for x in calls)
+                outputs = await _all(
+                    [self._service.compute(servable, x) for x in calls]
                 )
                 return inference_pb2.MultiInferenceResponse(
                     results=[
@@ -230,6 +231,16 @@ async def _counted(
             yield counted
     except errors.RequestError as error:
         await context.abort(_CODES[error.code], error.message)
+
+
+async def _all(coroutines: Sequence[Coroutine]) -> list:
+    """Returns the results of coroutines; ends all when one fails."""
+    tasks = [asyncio.create_task(x) for x in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _decode(

@@ -6,6 +6,8 @@ import re
 import urllib.parse
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Coroutine
+from typing import Any
 
 from google.protobuf import json_format
 from starlette import applications
@@ -151,15 +153,20 @@ class _Api:
                 body = await self._body(request, reserve)
                 with self._service.manager.use(**_model(match)) as servable:
                     counted.servable = servable
-                    size = len(body)
-                    document = await self._service.parse(
-                        size, _parse, body, self._service.limits
+                    return await _while_connected(
+                        request, self._answer(body, servable, method)
                     )
-                    del body
-                    answer = (
-                        self._predict if method == "predict" else self._examples
-                    )
-                    return await answer(document, servable, method, size)
+
+    async def _answer(
+        self, body: bytes, servable: Servable, method: str
+    ) -> bytes:
+        size = len(body)
+        document = await self._service.parse(
+            size, _parse, body, self._service.limits
+        )
+        del body
+        answer = self._predict if method == "predict" else self._examples
+        return await answer(document, servable, method, size)
 
     async def _body(
         self, request: requests.Request, reserve: Callable[[int], None]
@@ -253,6 +260,31 @@ def _metadata(servable: Servable) -> dict:
         "model_spec": _to_json(response.model_spec),
         "metadata": {"signature_def": _to_json(signatures)},
     }
+
+
+async def _while_connected(
+    request: requests.Request, work: Coroutine[Any, Any, bytes]
+) -> bytes:
+    """Returns the result of a coroutine, which ends when the client is gone.
+
+    Raises:
+      RequestError: If the client is gone.
+    """
+
+    async def wait_until_gone():
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working = asyncio.create_task(work)
+    gone = asyncio.create_task(wait_until_gone())
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise errors.cancelled("The client has gone away.")
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
 
 
 async def _in_time(size: int, function: Callable, *args):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -321,6 +322,37 @@ class BatchSchedulerTest(absltest.TestCase):
         )
         self.assertEqual(servable.calls, [[[1]], [[3]]])
         self.assertIsInstance(values[1], asyncio.CancelledError)
+
+    def test_frees_cancelled_requests(self):
+        servable = _Recorder()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(max_batch_size=2, num_batch_threads=1)
+        )
+
+        def submit(rows):
+            inputs = {"x": np.array(rows)}
+            future = scheduler.submit(
+                servable, servable.signature, inputs, ("y",)
+            )
+            return future, weakref.ref(inputs["x"])
+
+        async def main():
+            running, _ = submit([[1]])
+            await asyncio.to_thread(servable.entered.acquire)
+            waiting = [submit([[i]] * i) for i in (2, 3)]
+            for future, _ in waiting:
+                future.cancel()
+            await asyncio.sleep(0)
+            self.assertEqual(scheduler.num_queued_rows(), 0)
+            self.assertEqual([inputs() for _, inputs in waiting], [None] * 2)
+            servable.gate.set()
+            await running
+            await asyncio.to_thread(scheduler.stop)
+            servable.retire()
+
+        asyncio.run(asyncio.wait_for(main(), _TIMEOUT_SECONDS))
+        self.assertEqual(servable.calls, [[[1]]])
+        self.assertTrue(servable.is_closed)
 
     def test_cancelling_a_running_request_keeps_its_batch(self):
         servable = _Recorder()
