@@ -20,15 +20,12 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import multiprocessing
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent import futures
-from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import tensorflow as tf
@@ -43,10 +40,10 @@ from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.data.token_store import read_progress
 from bert_tf.errors import UserError
-from bert_tf.errors import WorkerEndedError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
 from bert_tf.io import progress
+from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 
 # Takes less than a second, and bounds the memory of a worker's plan.
@@ -55,8 +52,6 @@ TOKENS_PER_PART = 4_000_000
 _LEAST_TOKENS_PER_PART = 200_000
 _LEAST_PARTS = 32
 _COPY_BYTES = 1 << 20
-# Parts submitted per process, so that none waits for work.
-_PARTS_AHEAD = 2
 _CHARACTERS_PER_BATCH = 1 << 20
 # Saving waits for the disk, so it is not done after every batch.
 _BATCHES_PER_SAVE = 16
@@ -88,7 +83,7 @@ def generate(
     """
     num_processes = config.num_processes or len(os.sched_getaffinity(0))
     os.makedirs(work_dir, exist_ok=True)
-    with locked(work_dir), _worker_pool(num_processes) as pool:
+    with locked(work_dir), worker_processes.pool(num_processes) as pool:
         store_folder = os.path.join(work_dir, "tokens")
         _tokenize_corpus(
             config, input_files, tokenizer, store_folder, pool, num_processes
@@ -109,35 +104,6 @@ def locked(work_dir: str) -> Iterator[None]:
             "finished, or use another --output_file.",
         )
         yield
-
-
-@contextlib.contextmanager
-def _worker_pool(num_processes: int) -> Iterator[futures.Executor]:
-    """Yields processes without TensorFlow that exit with this one."""
-    pool = futures.ProcessPoolExecutor(
-        num_processes,
-        # Forking a process with TensorFlow threads can deadlock.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=streaming_worker.begin_worker,
-    )
-    try:
-        # They start now, while this process is still busy. They inherit the
-        # mask, so Ctrl-C does not interrupt their imports.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            for _ in range(num_processes):
-                pool.submit(os.getpid)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield pool
-    except BrokenProcessPool as error:
-        raise WorkerEndedError(
-            "A worker process was killed, perhaps because memory ran out; "
-            "rerun the same command to resume, with fewer --num_processes if "
-            "it happens again."
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _tokenize_corpus(
@@ -347,29 +313,15 @@ def _write_files(
         for number, parts in missing.items():
             if not parts:
                 concatenate_parts(plan, number, per_file, output_files[number])
-        ahead = _PARTS_AHEAD * num_processes
-        for part in _written(plan, todo, pool, ahead):
+        tasks = ((plan, part) for part in todo)
+        for (_, part), _ in worker_processes.finished(
+            pool, num_processes, streaming_worker.write_part, tasks
+        ):
             number = part // per_file
             missing[number].remove(part)
             if not missing[number]:
                 concatenate_parts(plan, number, per_file, output_files[number])
             bar.update(num_tokens // plan.num_parts)
-
-
-def _written(
-    plan: PartsPlan, todo: list[int], pool: futures.Executor, ahead: int
-) -> Iterator[int]:
-    """Runs the workers and yields each part when it is written."""
-    waiting: dict[futures.Future, int] = {}
-    position = 0
-    while position < len(todo) or waiting:
-        for part in todo[position : position + ahead - len(waiting)]:
-            waiting[pool.submit(streaming_worker.write_part, plan, part)] = part
-            position += 1
-        finished, _ = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
-        for future in finished:
-            future.result()
-            yield waiting.pop(future)
 
 
 def concatenate_parts(

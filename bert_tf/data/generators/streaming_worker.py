@@ -10,12 +10,8 @@ TensorFlow is not imported, so workers start at once and need little memory.
 
 import dataclasses
 import hashlib
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Sequence
-from multiprocessing import connection
 
 import numpy as np
 
@@ -63,19 +59,6 @@ class PartsPlan:
     def counts_path(self, part: int) -> str:
         """Returns the path of a part's `RecordCounts`, written first."""
         return os.path.join(self.parts_folder, f"part-{part:07d}.json")
-
-
-def begin_worker() -> None:
-    """Makes this worker exit with its parent, even if that is killed."""
-    # Ctrl-C reaches the workers too; the parent handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def derive_seed(seed: int, *keys: int | str) -> int:

@@ -24,10 +24,10 @@ from absl.testing import parameterized
 
 from bert_tf.data import create as pretraining_data
 from bert_tf.data import vocabulary_building
-from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.errors import UserError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.flags.data import LearnVocabularyConfig
+from bert_tf.io import worker_processes
 from tests.support import environments
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -172,7 +172,7 @@ class BeamTest(tf.test.TestCase):
     def create_here(self, output_file):
         with (
             contextlib.chdir(self.folders["ours"]),
-            mock.patch.object(streaming_generator, "_worker_pool", _threads),
+            mock.patch.object(worker_processes, "pool", _threads),
         ):
             pretraining_data.create(
                 CreatePretrainingDataConfig(output_file=output_file, **_DATA)

@@ -13,6 +13,7 @@ from bert_tf.data import corpus
 from bert_tf.data.generators import original as original_generator
 from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 from tests.support.shared_data import data
 
@@ -107,9 +108,7 @@ class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
                     split_sentences=False,
                     num_processes=1,
                 )
-                with mock.patch.object(
-                    streaming_generator, "_worker_pool", _threads
-                ):
+                with mock.patch.object(worker_processes, "pool", _threads):
                     generator.generate(
                         config,
                         [config.input_file],

@@ -23,6 +23,7 @@ from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.errors import UserError
 from bert_tf.features import PRETRAINING
 from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -137,7 +138,7 @@ class StreamingGeneratorTestCase(tf.test.TestCase, parameterized.TestCase):
             with concurrent.futures.ThreadPoolExecutor(num_processes) as made:
                 yield made
 
-        return mock.patch.object(streaming_generator, "_worker_pool", pool)
+        return mock.patch.object(worker_processes, "pool", pool)
 
 
 class ResultTest(StreamingGeneratorTestCase):
@@ -390,7 +391,7 @@ class RestartTest(StreamingGeneratorTestCase):
 
     def test_a_lost_worker_is_reported(self):
         with self.assertRaisesRegex(UserError, "rerun the same command"):
-            with streaming_generator._worker_pool(1) as pool:
+            with worker_processes.pool(1) as pool:
                 pool.submit(os._exit, 1).result()
 
     @pytest.mark.slow

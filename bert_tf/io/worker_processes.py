@@ -1,0 +1,93 @@
+"""Worker processes that end with this one, and the order of their results."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
+from typing import Any
+
+from bert_tf.errors import WorkerEndedError
+
+# Tasks submitted per process, so that none waits for work.
+_TASKS_AHEAD = 2
+
+
+@contextlib.contextmanager
+def pool(num_processes: int) -> Iterator[futures.Executor]:
+    """Yields processes that exit with this one, even if it is killed.
+
+    They import the modules of the functions that they call and no others.
+
+    Raises:
+      WorkerEndedError: If one was killed.
+    """
+    executor = futures.ProcessPoolExecutor(
+        num_processes,
+        # Forking a process with TensorFlow threads can deadlock.
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin,
+    )
+    try:
+        # They start now, while this process is still busy. They inherit the
+        # mask, so Ctrl-C does not interrupt their imports.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for _ in range(num_processes):
+                executor.submit(os.getpid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield executor
+    except BrokenProcessPool as error:
+        raise WorkerEndedError(
+            "A worker process was killed, perhaps because memory ran out; "
+            "rerun the same command to resume, with fewer --num_processes if "
+            "it happens again."
+        ) from error
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Makes this worker exit with its parent, even if that is killed."""
+    # Ctrl-C reaches the workers too; the parent handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def finished(
+    executor: futures.Executor,
+    num_processes: int,
+    function: Callable[..., Any],
+    tasks: Iterable[tuple[Any, ...]],
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yields each task with its result, in the order in which they finish.
+
+    Of `tasks`, the arguments of `function`, few more than there are processes
+    are taken before they can start, so that they need not fit in memory.
+    """
+    waiting: dict[futures.Future, tuple[Any, ...]] = {}
+    remaining = iter(tasks)
+    has_more = True
+    while has_more or waiting:
+        while has_more and len(waiting) < _TASKS_AHEAD * num_processes:
+            task = next(remaining, None)
+            if task is None:
+                has_more = False
+            else:
+                waiting[executor.submit(function, *task)] = task
+        done, _ = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
+        for future in done:
+            yield waiting.pop(future), future.result()
