@@ -30,6 +30,15 @@ class ServeLimits:
         "bytes; a string counts as its length and 24.",
     )
 
+    max_header_bytes: int = options.limits(
+        64 << 10,
+        "Maximum size of a request's header, over gRPC of its metadata, in "
+        "bytes.",
+    )
+    max_url_bytes: int = options.limits(
+        8 << 10, "Maximum size of the URL of a REST request, in bytes."
+    )
+
     def __post_init__(self) -> None:
         options.require_at_least(
             self, 1, *(x.name for x in dataclasses.fields(ServeLimits))

@@ -8,16 +8,15 @@ import resource
 from absl import logging
 from uvicorn.protocols.http import httptools_impl
 
+from bert_tf.serving import errors
+
 # Open files that are not connections: models, logs, the event loop.
 _RESERVED_FILES = 128
 _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
-    b"connection: close\r\n\r\n"
-    b'{"error": "All connections are in use (--max_connections)."}\n'
-)
+# Method and version, and spaces between lines.
+_REQUEST_LINE = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +27,15 @@ class Limits:
       count: Maximum number of open connections.
       header: Time until a request's header must be complete.
       body: Time for the body, after the header.
+      header_bytes: Maximum size of a header.
+      url_bytes: Maximum size of a URL.
     """
 
     count: int
     header: float
     body: float
+    header_bytes: int
+    url_bytes: int
 
 
 def max_connections(wanted: int | None) -> int:
@@ -57,9 +60,14 @@ def max_connections(wanted: int | None) -> int:
     return max(count, 1)
 
 
-def grpc_options(count: int, header: float, idle: float) -> dict[str, int]:
+def grpc_options(
+    count: int, header: float, idle: float, header_bytes: int
+) -> dict[str, int]:
     """Returns gRPC's options for the same limits; times are in seconds."""
     return {
+        # Above the first some requests are refused, above the second all.
+        "grpc.max_metadata_size": header_bytes,
+        "grpc.absolute_max_metadata_size": header_bytes,
         "grpc.max_allowed_incoming_connections": count,
         "grpc.server_handshake_timeout_ms": int(header * 1000),
         "grpc.max_connection_idle_ms": int(idle * 1000),
@@ -90,8 +98,16 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
     )
 
 
+def _answer(status: str, message: str) -> bytes:
+    """Returns the last answer of a connection."""
+    return (
+        f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
+        f'connection: close\r\n\r\n{{"error": "{message}"}}\n'
+    ).encode()
+
+
 class _Protocol(httptools_impl.HttpToolsProtocol):
-    """A connection that ends when a request takes too long to arrive.
+    """A connection that ends when a header is too large or arrives too slowly.
 
     uvicorn itself ends only connections that are idle after an answer.
     """
@@ -99,6 +115,11 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     limits: Limits
     waiting: dict["_Protocol", None]
     _timer = None
+    # The answer to a request whose header is too large.
+    _refusal: bytes | None = None
+    _header_bytes = 0
+    # Bytes since the last part of a body or the end of a header.
+    _overhead = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -109,7 +130,12 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
                 _LOG_SECONDS,
                 self.limits.count,
             )
-            transport.write(_FULL)
+            transport.write(
+                _answer(
+                    "503 Service Unavailable",
+                    "All connections are in use (--max_connections).",
+                )
+            )
             transport.close()
             return
         self.waiting[self] = None
@@ -121,21 +147,67 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return  # A client may read the answer only after it has sent all.
+        self._overhead += len(data)
         super().data_received(data)
+        limits = self.limits
+        if self._refusal is None and self._overhead > (
+            limits.header_bytes + limits.url_bytes + _REQUEST_LINE
+        ):
+            self._refuse_header()
+            self.send_400_response("")
         if self._timer is None and self in self.waiting:
             self._limit(self.limits.header)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._header_bytes = 0
         if self._timer is None:
             self._limit(self.limits.header)
 
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        limit = self.limits.url_bytes
+        if len(self.url) > limit:
+            error = errors.TooLargeError(
+                "The URL", limit, "bytes", "max_url_bytes"
+            )
+            self._refusal = _answer("414 URI Too Long", error.message)
+            raise error  # The parser stops.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._header_bytes += len(name) + len(value) + len(": \r\n")
+        if self._header_bytes > self.limits.header_bytes:
+            raise self._refuse_header()
+
+    def on_body(self, body: bytes) -> None:
+        self._overhead = 0
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers a request that is not HTTP, or too large."""
+        if self._refusal is None:
+            super().send_400_response(msg)
+            return
+        self.transport.write(self._refusal)
+        is_answering = self.cycle and not self.cycle.response_complete
+        if is_answering or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        # Closing at once would reset the connection, and lose the answer.
+        self.transport.write_eof()
+        self._limit(self.limits.header)
+
     def on_headers_complete(self) -> None:
+        self._overhead = 0
         self.waiting.pop(self, None)
         self._limit(self.limits.body)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        self._overhead = 0
         self._stop_timer()
         super().on_message_complete()
 
@@ -148,6 +220,18 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         # Closing would wait for a client that does not read its answer.
         self.transport.abort()
+
+    def _refuse_header(self) -> errors.TooLargeError:
+        error = errors.TooLargeError(
+            "The header of the request",
+            self.limits.header_bytes,
+            "bytes",
+            "max_header_bytes",
+        )
+        self._refusal = _answer(
+            "431 Request Header Fields Too Large", error.message
+        )
+        return error
 
     def _make_room(self) -> bool:
         """Ends the connection that has waited longest, if there is one."""

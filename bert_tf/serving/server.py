@@ -183,6 +183,7 @@ class ModelServer:
             self._max_connections,
             config.rest_api_header_timeout_in_ms / 1000,
             config.idle_timeout_in_ms / 1000,
+            config.max_header_bytes,
         )
         try:
             return grpc_services.server(
@@ -197,6 +198,8 @@ class ModelServer:
             self._max_connections,
             config.rest_api_header_timeout_in_ms / 1000,
             grace,
+            config.max_header_bytes,
+            config.max_url_bytes,
         )
         return uvicorn.Server(
             uvicorn.Config(

@@ -7,8 +7,11 @@ import tempfile
 import threading
 from unittest import mock
 
+import grpc
 import tensorflow as tf
 from absl.testing import parameterized
+from tensorflow_serving.apis import get_model_status_pb2
+from tensorflow_serving.apis import model_service_pb2_grpc
 
 from bert_tf.serving import connections
 from tests.support import toy_models
@@ -100,6 +103,63 @@ class ConnectionsTest(tf.test.TestCase, parameterized.TestCase):
                     answer = _read_to_end(refused)
                 self.assertStartsWith(answer, b"HTTP/1.1 503")
                 self.assertIn(b"--max_connections", answer)
+
+    @parameterized.parameters(
+        (b"431 ", b"max_header_bytes", b"", b"X: " + b"a" * 1000),
+        (b"431 ", b"max_header_bytes", b"", b"X: a\r\n" * 170),
+        # Much more than the system's buffers hold, in one line without end.
+        (b"431 ", b"max_header_bytes", b"", b"X: " + b"a" * (10 << 20)),
+        (b"414 ", b"max_url_bytes", b"?" + b"a" * 500, b""),
+        (b"414 ", b"max_url_bytes", b"?" + b"a" * (10 << 20), b""),
+    )
+    def test_refuses_large_headers(self, status, flag, query, header):
+        limits = {"max_header_bytes": 1000, "max_url_bytes": 500}
+        with (
+            self.serving(**limits) as (_, config),
+            self.connected(config) as connection,
+        ):
+            # The limits are of each request.
+            request = _STATUS.replace(b" HTTP", b"?" + b"a" * 490 + b" HTTP")
+            request = request[:-2] + b"X: " + b"a" * 950 + b"\r\n\r\n"
+            for _ in range(2):
+                connection.sendall(request)
+                self.assertIn(b"200 OK", _read_answer(connection))
+            connection.sendall(
+                b"GET /readyz%s HTTP/1.1\r\nHost: localhost\r\n%s"
+                % (query, header)
+            )
+            if not header.endswith(b"a" * 2000):
+                connection.sendall(b"\r\n\r\n")
+            answer = _read_to_end(connection)
+            self.assertStartsWith(answer, b"HTTP/1.1 " + status)
+            self.assertIn(b"--" + flag, answer)
+
+    def test_refuses_a_trailer_without_end(self):
+        with self.serving() as (_, config):
+            with self.connected(config) as connection:
+                connection.sendall(
+                    b"POST /v1/models/toy:predict HTTP/1.1\r\n"
+                    b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+                    b"2\r\n{}\r\n0\r\n"
+                )
+                # The server closes the connection while it is being written.
+                with self.assertRaises(ConnectionError):
+                    while True:
+                        connection.sendall(b"a" * (1 << 20))
+
+    def test_refuses_large_metadata(self):
+        with self.serving(max_header_bytes=20_000) as (_, config):
+            with grpc.insecure_channel(f"localhost:{config.port}") as channel:
+                stub = model_service_pb2_grpc.ModelServiceStub(channel)
+                request = get_model_status_pb2.GetModelStatusRequest()
+                request.model_spec.name = "toy"
+                # Larger than gRPC's own default.
+                stub.GetModelStatus(request, metadata=[("x", "a" * 19_000)])
+                with self.assertRaises(grpc.RpcError) as raised:
+                    stub.GetModelStatus(request, metadata=[("x", "a" * 20_000)])
+        self.assertEqual(
+            raised.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED
+        )
 
     def test_logs_once_when_there_are_no_files(self):
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
