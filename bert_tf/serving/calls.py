@@ -67,7 +67,7 @@ def predict(
     signature = servable.signatures.get(name)
     if signature is None:
         raise errors.failed_precondition(
-            f'Serving signature key "{name}" not found.'
+            f'Serving signature key "{errors.shortened(name)}" not found.'
         )
     for name, proto in request.inputs.items():
         spec = signature.inputs.get(name)
@@ -210,7 +210,8 @@ def _inference(
         field = "regression_result"
     else:
         raise errors.unimplemented(
-            f"Unsupported signature method_name: {task.method_name}"
+            "Unsupported signature method_name: "
+            f"{errors.shortened(task.method_name)}"
         )
 
     def respond(values: Mapping[str, np.ndarray]) -> message.Message:
@@ -230,9 +231,7 @@ def _classification(signature: Signature, examples: np.ndarray) -> Call:
             "Expected one or two output Tensors, found "
             f"{len(signature.outputs)}"
         )
-    outputs = tuple(
-        name for name in (_CLASSES, _SCORES) if name in signature.outputs
-    )
+    outputs = tuple(x for x in (_CLASSES, _SCORES) if x in signature.outputs)
     if not outputs:
         raise errors.failed_precondition(
             "Expected classification signature outputs to contain at least one "
@@ -360,6 +359,7 @@ def _requested_outputs(signature: Signature, output_filter) -> tuple[str, ...]:
     names = tuple(output_filter) or tuple(signature.outputs)
     for name in names:
         if name not in signature.outputs:
+            name = errors.shortened(name)
             raise errors.invalid(
                 f"output tensor alias not found in signature: {name} Outputs "
                 f"expected to be in the set {{{','.join(signature.outputs)}}}."
@@ -374,7 +374,7 @@ def _find(
 ) -> Signature:
     name = spec.signature_name or DEFAULT_SIGNATURE
     if name not in servable.signatures:
-        raise errors.invalid(sentence.format(name))
+        raise errors.invalid(sentence.format(errors.shortened(name)))
     return servable.signatures[name]
 
 

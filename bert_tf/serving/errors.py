@@ -25,8 +25,10 @@ _HTTP_STATUS = {
     tf.errors.UNAVAILABLE: 503,
     tf.errors.DATA_LOSS: 500,
 }
-# Characters of a request in a message.
+# Characters of a name in a message, and of a message for a client. gRPC drops
+# longer answers.
 MAX_SHOWN = 200
+_MAX_MESSAGE = 1000
 # gRPC has the same codes.
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -36,13 +38,14 @@ class RequestError(Exception):
 
     Args:
       code: One of the codes in `tf.errors`.
-      message: The message for the client.
+      message: The message; `message` is its beginning, as valid Unicode, for
+        the client.
     """
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = _encodable(_cut(message, _MAX_MESSAGE))
 
     @property
     def code_name(self) -> str:
@@ -100,11 +103,23 @@ cancelled = _with_code(tf.errors.CANCELLED)
 
 
 def shortened(name: str) -> str:
-    """Returns a name from a request, cut so that it fits in a message."""
-    name = name.encode(errors="backslashreplace").decode()
-    if len(name) <= MAX_SHOWN:
-        return name
-    return name[:MAX_SHOWN] + "..."
+    """Returns a name from a request, cut and escaped for a message."""
+    escaped = "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape").decode()
+        for character in name[: MAX_SHOWN + 1]
+    )
+    return _cut(escaped, MAX_SHOWN)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + "..."
+
+
+def _encodable(text: str) -> str:
+    """Returns a text with its surrogates, which UTF-8 lacks, escaped."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def from_exception(error: BaseException) -> RequestError:

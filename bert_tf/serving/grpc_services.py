@@ -259,7 +259,9 @@ def _check_fields(fields: Sequence[str]) -> None:
         )
     for field in fields:
         if field != _SIGNATURE_DEF:
-            raise errors.invalid(f"Metadata field {field} is not supported")
+            raise errors.invalid(
+                f"Metadata field {errors.shortened(field)} is not supported"
+            )
 
 
 def _model(request: message.Message) -> dict:

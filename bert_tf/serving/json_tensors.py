@@ -51,7 +51,7 @@ def signature_name(document: Mapping[str, Any]) -> str:
             f"JSON Value: {shown(document)} not formatted correctly. "
             f"'{_SIGNATURE}' key must be a string value."
         )
-    return name
+    return json_values.require_utf8(name, "The signature name")
 
 
 def predict_inputs(
@@ -125,6 +125,7 @@ def _check_row(i: int, row: Any, signature: Signature) -> None:
         return
     for name in row:
         if name not in signature.inputs:
+            name = errors.shortened(name)
             raise errors.invalid(
                 f"Failed to process element: {i} key: {name} of 'instances' "
                 "list. Error: INVALID_ARGUMENT: JSON object: does not have "

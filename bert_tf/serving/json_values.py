@@ -21,7 +21,6 @@ from tensorflow_serving.apis import regression_pb2
 from bert_tf.serving import errors
 
 B64 = "b64"
-_SHOWN_CHARACTERS = 200
 _CONTEXT = "context"
 _EXAMPLES = "examples"
 _INT64 = range(-(2**63), 2**63)
@@ -115,10 +114,13 @@ def type_name(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Returns the beginning of a value's JSON."""
-    text = json.dumps(value)
-    if len(text) <= _SHOWN_CHARACTERS:
-        return text
-    return text[:_SHOWN_CHARACTERS] + "..."
+    text = ""
+    # Piece by piece: the value may be large, or too deep for `json.dumps`.
+    for piece in json.JSONEncoder().iterencode(value):
+        text += piece
+        if len(text) > errors.MAX_SHOWN:
+            break
+    return errors.shortened(text)
 
 
 def _parse_leniently(body: bytes) -> Any:
@@ -200,18 +202,20 @@ def _example(value: Any) -> tf.train.Example:
     for name, content in value.items():
         items = content if isinstance(content, list) else [content]
         # Created even without a value: an empty feature exists.
-        feature = example.features.feature[_feature_name(name)]
+        require_utf8(name, "The name of a feature")
+        feature = example.features.feature[name]
         for item in items:
-            _add(feature, name, item)
+            _add(feature, errors.shortened(name), item)
     return example
 
 
-def _feature_name(name: str) -> str:
+def require_utf8(name: str, what: str) -> str:
+    """Returns a name; raises `RequestError` if UTF-8 cannot hold it."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise errors.invalid(
-            f"The name of a feature must be UTF-8. Received: {name!r}."
+            f"{what} must be UTF-8. Received: {errors.shortened(name)}."
         ) from error
     return name
 
@@ -226,7 +230,7 @@ def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
                 f"Feature: {name} has uint64 element. Only int64 is supported."
             )
         _require_kind(feature, name, "int64_list")
-        feature.int64_list.value.append(value)
+        feature.int64_list.value.append(int(value))
     elif isinstance(value, float):
         _require_kind(feature, name, "float_list")
         if np.isfinite(value) and abs(value) > np.finfo(np.float32).max:

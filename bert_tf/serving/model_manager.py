@@ -240,18 +240,19 @@ class ModelManager:
           RequestError: If there is no such model or version.
         """
         number = self._number(name, version, label)
+        shown = errors.shortened(name)
         with self._lock:
             model = self._models.get(name)
             versions = dict(model.versions) if model else {}
         if number is not None:
             if number not in versions:
                 raise errors.not_found(
-                    f"Could not find version {number} of model {name}"
+                    f"Could not find version {number} of model {shown}"
                 )
             versions = {number: versions[number]}
         if not versions:
             raise errors.not_found(
-                f"Could not find any versions of model {name}"
+                f"Could not find any versions of model {shown}"
             )
         return [
             (number, entry.current_state(), entry.error)
@@ -268,7 +269,8 @@ class ModelManager:
             model = self._models.get(name)
             if model is None or label not in model.config.labels:
                 raise errors.invalid(
-                    f"Unrecognized servable version label: {label}"
+                    "Unrecognized servable version label: "
+                    f"{errors.shortened(label)}"
                 )
             return model.config.labels[label]
 
@@ -280,11 +282,9 @@ class ModelManager:
             if version is None and available:
                 number = available[-1]
             if number not in available:
-                selector = (
-                    f"Latest({name})"
-                    if version is None
-                    else f"Specific({name}, {version})"
-                )
+                selector = f"Latest({errors.shortened(name)})"
+                if version is not None:
+                    selector = f"Specific({errors.shortened(name)}, {version})"
                 raise errors.not_found(
                     f"Servable not found for request: {selector}"
                 )

@@ -49,6 +49,7 @@ _METHODS = {
     "regress": "Regress",
 }
 _MAX_VERSION = 2**63 - 1
+_MAX_DIGITS = len(str(_MAX_VERSION))
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # The page loads only its own files and calls only its own server; text from
 # users never runs or loads anything.
@@ -133,7 +134,8 @@ class _Api:
                 raise errors.invalid("Missing model name in request.")
             if match is None:
                 raise errors.invalid(
-                    f"Malformed request: {request.method} {path}"
+                    "Malformed request: "
+                    f"{request.method} {errors.shortened(path)}"
                 )
             if request.method == "POST":
                 body = await self._call(request, match)
@@ -192,7 +194,8 @@ class _Api:
         name = json_tensors.signature_name(document) or DEFAULT_SIGNATURE
         if name not in servable.signatures:
             raise errors.invalid(
-                f'Serving signature name: "{name}" not found in signature def'
+                f'Serving signature name: "{errors.shortened(name)}" not found '
+                "in signature def"
             )
         signature = servable.signatures[name]
         inputs, by_rows = await self._service.parse(
@@ -298,13 +301,18 @@ def _model(match: re.Match) -> dict:
     """Returns the model and version in a path, for `ModelManager.use`."""
     version = match["version"]
     label = match["label"]
-    if version is not None and int(version) > _MAX_VERSION:
-        raise errors.invalid(
-            f"Failed to convert version: {version} to numeric."
-        )
+    if version is not None:
+        # Python refuses to convert thousands of digits.
+        digits = version.lstrip("0") or "0"
+        if len(digits) > _MAX_DIGITS or int(digits) > _MAX_VERSION:
+            raise errors.invalid(
+                f"Failed to convert version: {errors.shortened(version)} to "
+                "numeric."
+            )
+        version = int(digits)
     return {
         "name": urllib.parse.unquote(match["name"]),
-        "version": None if version is None else int(version),
+        "version": version,
         "label": None if label is None else urllib.parse.unquote(label),
     }
 

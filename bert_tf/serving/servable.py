@@ -182,7 +182,7 @@ def _other_names(received: set[str], expected: set[str]) -> str:
     """Returns TensorFlow Serving's message for it (predict_util.cc)."""
 
     def names(some):
-        return "{" + ",".join(sorted(some)) + "}"
+        return "{" + ",".join(map(errors.shortened, sorted(some))) + "}"
 
     return (
         f"input size does not match signature: {len(received)}!="

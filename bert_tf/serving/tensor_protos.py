@@ -48,12 +48,12 @@ def to_array(
         raise errors.invalid(
             f"tensor parsing error: {name}: the shape is not known"
         )
-    size = math.prod(shape)
     if len(shape) > 32:
         raise errors.invalid(
             f"tensor parsing error: {name}: {len(shape)} dimensions; at most "
             "32 are supported"
         )
+    size = math.prod(shape)
     bodies.check_repeated(
         _num_bytes(proto, dtype, size),
         f"tensor parsing error: {name}: the shape {list(shape)}",

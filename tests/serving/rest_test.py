@@ -294,6 +294,21 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
             "Servable not found for request: Latest(half)",
         ),
         (
+            "GET",
+            f"{_MODEL}/versions/{'9' * 5000}",
+            None,
+            400,
+            f"Failed to convert version: {'9' * 200}... to numeric.",
+        ),
+        ("GET", f"{_MODEL}/versions/{'0' * 5000}7", None, 404, "version 7 of"),
+        (
+            "GET",
+            f"/v1/models/{'n' * 5000}",
+            None,
+            404,
+            f"any versions of model {'n' * 200}...",
+        ),
+        (
             "POST",
             f"{_MODEL}/versions/4:predict",
             {"instances": [1.0, 5.0]},
@@ -379,6 +394,14 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
             b'{"ids": [[1.0]], "negate": [1]}}',
             "is not of expected type: int32",
         ),
+        (
+            b'{"signature_name": "\\ud800", "instances": ["a"]}',
+            "The signature name must be UTF-8. Received: \\ud800.",
+        ),
+        (
+            b'{"signature_name": "%s", "instances": ["a"]}' % (b"s" * 5000),
+            f'Serving signature name: "{"s" * 200}..." not found',
+        ),
         (b'{"signature_name": "echo", "instances": ["bad"]}', "bad text"),
         (b'{"signature_name": "share", "instances": [1]}', "no shape"),
     )
@@ -411,6 +434,10 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         (
             {"signature_name": "classify", "examples": [{"y": 1.0}]},
             "Feature: x (data type: float) is required but could not be found",
+        ),
+        (
+            {"signature_name": "classify", "examples": [{"x": True}]},
+            "Data type: int64 but expected type: float",
         ),
         (
             {"signature_name": "regress", "examples": [{"x": 1.0}]},
