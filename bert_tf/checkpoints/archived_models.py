@@ -16,6 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import archives
 from bert_tf.io import download
 from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.recipes import releases
 from bert_tf.recipes.releases import Release
 
@@ -80,7 +81,7 @@ def _fetch(
             f"address. Received: #{fragment}."
         )
     sha256 = release.sha256 if release else expected and expected[1]
-    with files.exclusive(folder, "fetches"):
+    with locks.exclusive(folder, "fetches"):
         if _is_complete(folder):  # By another process, meanwhile.
             return folder
         _fetch_locked(title, url, folder, sha256, release)
@@ -94,11 +95,6 @@ def _fetch_locked(
     sha256: str | None,
     release: Release | None,
 ) -> None:
-    cache = os.path.dirname(folder)
-    for name in os.listdir(cache):  # Of a process that was killed.
-        path = os.path.join(cache, name)
-        if path.startswith(f"{folder}.tmp-") and files.is_temporary(path):
-            shutil.rmtree(path)
     archive = f"{folder}.archive"
 
     def announce(num_bytes: int | None) -> None:

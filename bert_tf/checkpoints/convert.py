@@ -29,7 +29,9 @@ from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.convert import ConvertCheckpointConfig
+from bert_tf.flags.convert import ExtendVocabularyConfig
 from bert_tf.io import files
+from bert_tf.io import locks
 
 _EXACT_GELU = "gelu_erf"
 _NUMBER = re.compile(r"\d+")
@@ -51,7 +53,12 @@ def run(config: ConvertCheckpointConfig) -> None:
       UserError: If the model cannot be read or written, or the format cannot
         hold it; then nothing is written.
     """
-    output = check_paths(config.input, config.output, config.overwrite)
+    with locked_output(config) as output:
+        _run(config, output)
+
+
+def _run(config: ConvertCheckpointConfig, output: str) -> None:
+    """Converts a model to a locked output, and prints a report."""
     allow_missing = _compile(config.allow_missing)
     source_format = config.source_format or formats.detect(config.input)
     stored = formats.read(config.input, source_format, allow_missing)
@@ -67,6 +74,22 @@ def run(config: ConvertCheckpointConfig) -> None:
             config.output, config.target_format, sentences, contents
         )
     )
+
+
+@contextlib.contextmanager
+def locked_output(
+    config: ConvertCheckpointConfig | ExtendVocabularyConfig,
+) -> Iterator[str]:
+    """Yields the directory to write, which no other process may write.
+
+    Raises:
+      UserError: As `check_paths`, or if another process writes to --output.
+    """
+    arguments = config.input, config.output, config.overwrite
+    output = check_paths(*arguments)
+    with locks.one_writer_beside(output, "--output"):
+        # Another process may have written it meanwhile.
+        yield check_paths(*arguments)
 
 
 def check_paths(source: str, target: str, overwrite: bool) -> str:

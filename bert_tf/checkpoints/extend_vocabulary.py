@@ -64,9 +64,12 @@ def run(config: ExtendVocabularyConfig) -> None:
       UserError: If the model or the words cannot be read, no text could match
         a word, or the output cannot be written; then nothing is written.
     """
-    output = conversion.check_paths(
-        config.input, config.output, config.overwrite
-    )
+    with conversion.locked_output(config) as output:
+        _run(config, output)
+
+
+def _run(config: ExtendVocabularyConfig, output: str) -> None:
+    """Writes the extended model to a locked output, and prints a report."""
     source_format = formats.detect(config.input)
     source = formats.read(config.input, source_format)
     if config.do_lower_case is not None:

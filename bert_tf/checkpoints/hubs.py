@@ -23,7 +23,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.errors import extras
 from bert_tf.io import download
-from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -302,7 +302,7 @@ def fetch_kaggle(name: str, offline: bool) -> str:
                 return folder
             cache = importlib.import_module("kagglehub.cache")
             # The library itself does not keep processes apart.
-            with files.exclusive(cache.get_cached_path(handle), "fetches"):
+            with locks.exclusive(cache.get_cached_path(handle), "fetches"):
                 folder = _cached_kaggle(handle)
                 if folder:
                     return folder

@@ -7,7 +7,6 @@ file and are not repeated.
 
 import contextlib
 import ctypes
-import fcntl
 import glob
 import os
 import re
@@ -30,6 +29,7 @@ from bert_tf.experiments import jobs
 from bert_tf.experiments import results
 from bert_tf.experiments import task_data
 from bert_tf.experiments.jobs import Job
+from bert_tf.io import locks
 from bert_tf.io import progress
 from bert_tf.io import terminal
 
@@ -148,9 +148,7 @@ class Runner:
         except OSError as error:
             return self._fail(job, "", "", [str(error)])
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not locks.try_lock(lock):
                 self._show(f"another process makes {job.title}")
                 return _BUSY
             if self._is_done(job.id):

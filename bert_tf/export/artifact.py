@@ -6,10 +6,8 @@ until it is complete and verified.
 
 import contextlib
 import dataclasses
-import errno
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -19,6 +17,8 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import paths
+from bert_tf.io import temporaries
 
 EXTRAS = "assets.extra"
 CARD_FILE = os.path.join(EXTRAS, "model_card.json")
@@ -166,41 +166,13 @@ def write_version(output_dir: str, version: int) -> Iterator[str]:
     """Yields a temporary directory that becomes the version on success.
 
     A killed process leaves a directory whose name is not a number, which no
-    server loads.
+    server loads and the next export removes.
 
     Raises:
       UserError: If another process created the version meanwhile.
     """
-    tf.io.gfile.makedirs(output_dir)
     final = os.path.join(output_dir, str(version))
-    temporary = f"{final}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
-    try:
+    if not paths.is_remote(output_dir):
+        temporaries.clear(output_dir, _WRITTEN.pattern)
+    with files.atomic_directory(final, replace=False) as temporary:
         yield temporary
-        for folder, _, names in tf.io.gfile.walk(temporary, topdown=False):
-            for name in names:
-                files.sync(os.path.join(folder, name))
-            files.sync(folder)
-        _publish(temporary, final)
-        files.sync(output_dir)
-    except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.rmtree(temporary)
-        raise
-
-
-def _publish(temporary: str, final: str) -> None:
-    """Renames a directory without replacing one that is not empty."""
-    taken = UserError(
-        f"{final} was written by another process meanwhile; export again."
-    )
-    if tf.io.gfile.exists(final):
-        raise taken
-    if "://" in final:
-        tf.io.gfile.rename(temporary, final)
-        return
-    try:
-        os.rename(temporary, final)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise taken from error
-        raise

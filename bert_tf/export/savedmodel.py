@@ -27,6 +27,7 @@ from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import load
 from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.io import quiet
 from bert_tf.modeling import inference
 from bert_tf.tasks import registry as tasks
@@ -111,10 +112,12 @@ def write(
     for output_dir in targets:
         artifacts.check_output_dir(output_dir)
         files.require_writable_folder(output_dir, "--output_dir")
-    version = artifacts.choose_version(config.version, list(targets))
-    export = prepare(config, origin)
-    # No version directory appears before all of them are complete.
     with contextlib.ExitStack() as stack:
+        for output_dir in targets:
+            stack.enter_context(locks.one_writer(output_dir, "--output_dir"))
+        version = artifacts.choose_version(config.version, list(targets))
+        export = prepare(config, origin)
+        # No version directory appears before all of them are complete.
         for output_dir, ids_only in targets.items():
             temporary = stack.enter_context(
                 artifacts.write_version(output_dir, version)

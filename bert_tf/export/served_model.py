@@ -13,7 +13,7 @@ from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
-from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.io import paths
 
 # Entries of a folder whose first version is still being written.
@@ -76,7 +76,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
     has_litert = config.engine == "litert"
     key = _key(path, name, config.engine)
     folder = os.path.join(paths.cache_dir(), "served", key)
-    with files.exclusive(folder, f"exports {path} to"):
+    with locks.exclusive(folder, f"exports {path} to"):
         if os.path.isdir(os.path.join(folder, "1")):
             logging.info("Serving the export of %s in %s.", path, folder)
             return folder

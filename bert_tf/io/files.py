@@ -5,26 +5,21 @@ TensorFlow is imported at first use: reading local tables needs none.
 """
 
 import contextlib
-import fcntl
+import errno
 import hashlib
 import json
 import os
-import re
-import secrets
 import types
 from collections.abc import Callable
 from collections.abc import Iterator
-from typing import IO
 from typing import Any
-
-from absl import logging
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import paths
+from bert_tf.io import temporaries
 
 _CHUNK_BYTES = 1 << 24
-_TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
 
 
 def _tf() -> types.ModuleType:
@@ -65,15 +60,6 @@ def require_file(path: str, flag: str) -> str:
     return path
 
 
-def _temporary_name(path: str) -> str:
-    return f"{path.rstrip('/')}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def is_temporary(path: str) -> bool:
-    """Returns True for a temporary path that a killed process left behind."""
-    return _TEMPORARY.fullmatch(path.rstrip("/")) is not None
-
-
 def sync(path: str) -> None:
     """Flushes a local file or folder to the disk."""
     if "://" in path:
@@ -100,7 +86,7 @@ def atomic_file(path: str) -> Iterator[str]:
     folder = os.path.dirname(path)
     if folder:
         _tf().io.gfile.makedirs(folder)
-    temporary = _temporary_name(path)
+    temporary = temporaries.new_name(path)
     try:
         yield temporary
         sync(temporary)
@@ -122,7 +108,7 @@ def local_file(path: str) -> Iterator[str]:
     require_no_stream(path)
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, exist_ok=True)
-    temporary = _temporary_name(path)
+    temporary = temporaries.new_name(path)
     try:
         yield temporary
         sync(temporary)
@@ -131,46 +117,6 @@ def local_file(path: str) -> Iterator[str]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
-
-
-def lock(file: IO[Any], refusal: str) -> None:
-    """Locks an open file exclusively, until it is closed.
-
-    Raises:
-      UserError: With the text of `refusal`, if another process holds the lock.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UserError(refusal) from error
-
-
-@contextlib.contextmanager
-def exclusive(path: str, work: str) -> Iterator[None]:
-    """Lets one process at a time make a local `path`; the others wait.
-
-    Args:
-      path: The file or folder; the lock is `<path>.lock` beside it.
-      work: A verb for the log line of those that wait, as "fetches".
-
-    Raises:
-      UserError: If the folder of `path` cannot be written.
-    """
-    folder = os.path.dirname(path)
-    try:
-        os.makedirs(folder, exist_ok=True)
-        file = open(f"{path}.lock", "a", encoding="utf-8")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(
-            f"The cache {folder} cannot be written ({error}); choose another."
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logging.info("Another process %s %s; waiting for it.", work, path)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def require_no_stream(path: str) -> None:
@@ -239,23 +185,32 @@ def require_checkpoint_folder(path: str, flag: str) -> None:
 
 def _try_to_write(folder: str) -> None:
     """Writes a file to a folder, then removes it and any folders it created."""
-    made = _make_folders(folder)
-    probe = _temporary_name(os.path.join(folder, "probe"))
+    made = make_folders(folder)
+    probe = temporaries.new_name(os.path.join(folder, "probe"))
     with _tf().io.gfile.GFile(probe, "wb") as file:
         file.write(b"")
     _tf().io.gfile.remove(probe)
-    _remove_empty(made)
+    remove_empty(made)
 
 
 @contextlib.contextmanager
-def atomic_directory(path: str) -> Iterator[str]:
-    """Yields a temporary directory that replaces `path` on success.
+def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
+    """Yields a temporary directory that becomes `path` on success.
 
-    An earlier directory of that name stays until the new one is complete. A
-    killed process leaves a temporary directory, which does no harm.
+    An earlier directory of that name stays until the new one is complete, and
+    a reader finds the old one or the new one. A killed process leaves a
+    temporary directory, which the next one to write `path` removes.
+
+    Args:
+      path: The directory. If it is a link, the target is replaced.
+      replace: Whether to replace an earlier one.
+
+    Raises:
+      UserError: If there is one that may not be replaced.
     """
-    temporary = _temporary_name(path)
-    made = _make_folders(os.path.dirname(path.rstrip("/")))
+    path = os.path.realpath(path) if os.path.islink(path) else path
+    temporary = temporaries.new_name(path)
+    made = make_folders(os.path.dirname(path.rstrip("/")))
     try:
         _tf().io.gfile.makedirs(temporary)
         yield temporary
@@ -263,11 +218,33 @@ def atomic_directory(path: str) -> Iterator[str]:
             for name in names:
                 sync(os.path.join(folder, name))
             sync(folder)
-        _replace_directory(temporary, path)
+        if replace:
+            _replace_directory(temporary, path)
+        else:
+            _publish_directory(temporary, path)
+        sync(os.path.dirname(path.rstrip("/")) or ".")
     except BaseException:
         if _tf().io.gfile.exists(temporary):
             _tf().io.gfile.rmtree(temporary)
-        _remove_empty(made)
+        remove_empty(made)
+        raise
+
+
+def _publish_directory(temporary: str, path: str) -> None:
+    """Renames a directory without replacing one that is not empty."""
+    taken = UserError(
+        f"{path} was written by another process meanwhile; rerun the command."
+    )
+    if _tf().io.gfile.exists(path):
+        raise taken
+    if "://" in path:
+        _tf().io.gfile.rename(temporary, path)
+        return
+    try:
+        os.rename(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise taken from error
         raise
 
 
@@ -276,7 +253,10 @@ def _replace_directory(temporary: str, path: str) -> None:
     if not _tf().io.gfile.exists(path):
         _tf().io.gfile.rename(temporary, path)
         return
-    previous = _temporary_name(path)
+    if temporaries.exchange(temporary, path):
+        _tf().io.gfile.rmtree(temporary)
+        return
+    previous = temporaries.new_name(path)
     _tf().io.gfile.rename(path, previous)
     try:
         _tf().io.gfile.rename(temporary, path)
@@ -286,19 +266,29 @@ def _replace_directory(temporary: str, path: str) -> None:
     _tf().io.gfile.rmtree(previous)
 
 
-def _make_folders(path: str) -> list[str]:
-    """Creates a local folder and its parents; returns them, deepest first."""
+def make_folders(path: str) -> list[str]:
+    """Creates a local folder and its parents; returns them, deepest first.
+
+    Raises:
+      OSError: If that is not possible.
+    """
     made = []
     if path and "://" not in path:
         above = path
         while above and not os.path.lexists(above):
             made.append(above)
             above = os.path.dirname(above)
-        _tf().io.gfile.makedirs(path)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError as error:
+            raise NotADirectoryError(
+                f"{error.filename} is not a directory"
+            ) from error
     return made
 
 
-def _remove_empty(folders: list[str]) -> None:
+def remove_empty(folders: list[str]) -> None:
+    """Removes local folders, except those that are not empty."""
     for folder in folders:
         # Other processes may have written files to it.
         with contextlib.suppress(OSError):

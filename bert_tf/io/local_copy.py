@@ -9,6 +9,7 @@ from typing import TextIO
 import tensorflow as tf
 
 from bert_tf.io import files
+from bert_tf.io import locks
 
 
 class LocalCopy:
@@ -44,27 +45,18 @@ class LocalCopy:
         """Releases the copy; files that are mapped stay readable."""
         if self._lock is None:
             return
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pass  # Another process uses it.
-        else:
-            tf.io.gfile.rmtree(self._path())
-            os.remove(self._lock.name)
-        finally:
-            self._lock.close()
-            self._lock = None
+        with self._lock:
+            if locks.try_lock(self._lock):  # No other process uses the copy.
+                tf.io.gfile.rmtree(self._path())
+                os.remove(self._lock.name)
+        self._lock = None
 
     def _path(self) -> str:
         return os.path.join(tempfile.gettempdir(), self._name)
 
     def _is_current(self) -> bool:
         """Returns true if the lock's file was not removed meanwhile."""
-        try:
-            present = os.stat(self._lock.name)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(os.fstat(self._lock.fileno()), present)
+        return locks.is_current(self._lock, self._lock.name)
 
     def _fetch(self, copy: str) -> None:
         with files.atomic_directory(copy) as temporary:

@@ -17,6 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.io import files
+from bert_tf.io import locks
 
 
 class PartialFile:
@@ -94,12 +95,7 @@ def open_partial(
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     partial = f"{path}.partial"
     # Not truncated before it is locked, nor removed without the lock.
-    with open(partial, "a+b") as lines:
-        files.lock(
-            lines,
-            f"Another process writes {path}; wait for it, or name another "
-            "file.",
-        )
+    with locks.open_locked(partial, "a+b", path, "name another file") as lines:
         try:
             yield PartialFile(path, identity, lines)
         except BaseException:
@@ -107,7 +103,9 @@ def open_partial(
                 os.remove(partial)
             raise
         files.sync(partial)
-        os.replace(partial, path)
-        files.sync(os.path.dirname(path) or ".")
+        # First, as the next process may lock a new file as soon as this one has
+        # another name. A kill between the two makes it start over.
         with contextlib.suppress(FileNotFoundError):  # If there are no lines.
             os.remove(_state_path(path))
+        os.replace(partial, path)
+        files.sync(os.path.dirname(path) or ".")

@@ -9,7 +9,12 @@ from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
-from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.io import files
+from bert_tf.io import locks
+from bert_tf.io import paths
+from bert_tf.io import temporaries
 from bert_tf.io import train_log
 
 _CAUSES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
@@ -86,10 +91,31 @@ class Preemption:
 
 
 @contextlib.contextmanager
-def prepare(config: DeviceConfig) -> Iterator[tuple[Devices, Preemption]]:
-    """Prepares devices, handles signals and records the log in the block."""
+def prepare(
+    config: PretrainConfig | FinetuneConfig,
+) -> Iterator[tuple[Devices, Preemption]]:
+    """Prepares devices, handles signals and records the log in the block.
+
+    Before training, the chief locks --output_dir; other workers write nothing.
+
+    Raises:
+      UserError: If another process trains in --output_dir, or it cannot be
+        written.
+    """
     with Preemption() as preemption, train_log.recording():
         # Workers must connect before TensorFlow computes anything.
         devices = device_setup.prepare(config)
-        with devices.together():
+        with devices.together(), contextlib.ExitStack() as stack:
+            if config.do_train and devices.coordinator.is_chief:
+                stack.enter_context(_output(config.output_dir))
             yield devices, preemption
+
+
+@contextlib.contextmanager
+def _output(output_dir: str) -> Iterator[None]:
+    """Locks the output of training and removes what killed runs left in it."""
+    files.require_checkpoint_folder(output_dir, "--output_dir")
+    with locks.one_writer(output_dir, "--output_dir"):
+        if not paths.is_remote(output_dir):
+            temporaries.clear(output_dir)
+        yield

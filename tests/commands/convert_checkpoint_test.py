@@ -82,14 +82,17 @@ class ConvertCheckpointTest(tf.test.TestCase):
         self.assertEqual(killed.returncode, -signal.SIGKILL, killed.stderr)
         self.assertFalse(os.path.exists(self.output))
         names = sorted(os.listdir(self.folder))
-        self.assertLen(names, 2)
-        self.assertRegex(names[1], r"^out\.tmp-")
+        self.assertLen(names, 3)
+        self.assertEqual(names[1], "out.lock")
+        self.assertRegex(names[2], r"^out\.tmp-")
         conversion.run(
             ConvertCheckpointConfig(
                 input=self.source, output=self.output, target_format="tf1"
             )
         )
         self.assertEqual(formats.detect(self.output), "tf1")
+        # Nothing is left of the killed process.
+        self.assertCountEqual(os.listdir(self.folder), [names[0], "out"])
 
 
 if __name__ == "__main__":

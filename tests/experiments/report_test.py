@@ -18,7 +18,7 @@ from bert_tf.experiments import report_text
 from bert_tf.experiments.table import Column
 from bert_tf.experiments.table import Row
 from bert_tf.experiments.table import Table
-from bert_tf.io import files
+from bert_tf.io import temporaries
 from tests.support import full_disk
 
 _ROWS = (
@@ -380,7 +380,7 @@ class WriteTest(ReportTestCase):
             self.assertIn("report could not be written", logs.output[0])
             self.assertEqual(self._path("report.md").read_text("utf-8"), text)
             names = {path.name for path in self._path().iterdir()}
-            self.assertFalse([x for x in names if files.is_temporary(x)])
+            self.assertFalse([x for x in names if temporaries.is_temporary(x)])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Tests for export.artifact: version directories."""
 
 import os
+import subprocess
+import sys
 
 import tensorflow as tf
 
@@ -23,7 +25,6 @@ class VersionDirectoryTest(tf.test.TestCase):
 
     def _write(self, version, contents):
         with artifacts.write_version(self.path, version) as temporary:
-            os.makedirs(temporary)
             with open(os.path.join(temporary, "file"), "w") as file:
                 file.write(contents)
 
@@ -61,14 +62,21 @@ class VersionDirectoryTest(tf.test.TestCase):
     def test_a_failed_export_leaves_no_files(self):
         with self.assertRaises(KeyboardInterrupt):
             with artifacts.write_version(self.path, 3) as temporary:
-                os.makedirs(temporary)
+                os.makedirs(os.path.join(temporary, "variables"))
                 raise KeyboardInterrupt
-        self.assertEqual(os.listdir(self.path), [])
+        self.assertFalse(os.path.exists(self.path))
+
+    def test_leftover_versions_of_processes_that_are_gone_are_removed(self):
+        gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+        gone.wait()
+        for name in (f"1.tmp-{gone.pid}-0a1b2c3d", "1.tmp-1-0a1b2c3d"):
+            os.makedirs(os.path.join(self.path, name, "variables"))
+        self._write(2, "two")
+        self.assertCountEqual(os.listdir(self.path), ["1.tmp-1-0a1b2c3d", "2"])
 
     def test_keeps_versions_of_other_processes(self):
         with self.assertRaisesRegex(UserError, "meanwhile"):
-            with artifacts.write_version(self.path, 1) as temporary:
-                os.makedirs(temporary)
+            with artifacts.write_version(self.path, 1):
                 self._write(1, "theirs")
         self.assertEqual(self._read(1), "theirs")
         self.assertEqual(os.listdir(self.path), ["1"])

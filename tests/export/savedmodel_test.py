@@ -149,7 +149,7 @@ class _Nothing:
         pass
 
     def save(self, directory):
-        os.makedirs(directory)
+        os.makedirs(directory, exist_ok=True)
 
 
 if __name__ == "__main__":

@@ -379,7 +379,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         path = self._write("texts.txt", "cat")
         with (
             resumable_file.open_partial(self.output, {}),
-            self.assertRaisesRegex(UserError, "Another process writes .*;"),
+            self.assertRaisesRegex(UserError, "Another process .* writes .*;"),
         ):
             self._run(path)
 

@@ -10,6 +10,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import temporaries
 
 
 class _Interruption(BaseException):
@@ -100,19 +101,19 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_temporary_files_are_recognized_by_name(self):
         with files.atomic_file(self.path) as temporary:
-            self.assertTrue(files.is_temporary(temporary))
+            self.assertTrue(temporaries.is_temporary(temporary))
             files.write_text(temporary, "")
         with files.atomic_directory(f"{self.path}.d/") as temporary:
-            self.assertTrue(files.is_temporary(f"{temporary}/"))
+            self.assertTrue(temporaries.is_temporary(f"{temporary}/"))
         for name in (self.path, "model/", "a.tmp-1", "model.ckpt-12.json"):
-            self.assertFalse(files.is_temporary(name))
+            self.assertFalse(temporaries.is_temporary(name))
 
     def test_local_file_appears_whole_or_not_at_all(self):
         def write(text, error=None):
             with files.local_file(self.path) as temporary:
                 with open(temporary, "w", encoding="utf-8") as file:
                     file.write(text)
-                self.assertTrue(files.is_temporary(temporary))
+                self.assertTrue(temporaries.is_temporary(temporary))
                 if error:
                     raise error
 
@@ -171,6 +172,10 @@ class AtomicDirectoryTest(tf.test.TestCase):
 
     def test_keeps_the_earlier_directory_when_it_cannot_be_replaced(self):
         self._write("a")
+        # On a file system without exchanges.
+        self.enter_context(
+            mock.patch.object(temporaries, "exchange", return_value=False)
+        )
         rename, calls = tf.io.gfile.rename, []
 
         def fail_at_the_second(source, target):
@@ -205,6 +210,7 @@ class AtomicDirectoryTest(tf.test.TestCase):
                 (os.path.join(temporary, "sub"), False),
                 (os.path.join(temporary, "sub", "b"), False),
                 (temporary, False),
+                (self.parent, True),
             ],
         )
 

@@ -42,6 +42,7 @@ from bert_tf.data.token_store import read_progress
 from bert_tf.errors import UserError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.io import progress
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
@@ -98,11 +99,7 @@ def generate(
 def locked(work_dir: str) -> Iterator[None]:
     """Locks the work folder, so two runs cannot write the same files."""
     with open(os.path.join(work_dir, "lock"), "w", encoding="utf-8") as file:
-        files.lock(
-            file,
-            f"Another process is using {work_dir}; wait until it has "
-            "finished, or use another --output_file.",
-        )
+        locks.lock(file, work_dir, "use another --output_file")
         yield
 
 

@@ -30,6 +30,7 @@ from bert_tf.flags.export import ALL
 from bert_tf.flags.export import QUANTIZATIONS
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.io import files
+from bert_tf.io import locks
 
 _REPORT_SUFFIX = ".json"
 
@@ -80,6 +81,12 @@ def run(config: TfliteConfig, origin: str | None = None) -> None:
     """
     keras_backend.require_tensorflow()
     files.require_writable(config.output_file, "--output_file")
+    with locks.one_writer_beside(config.output_file, "--output_file"):
+        _run(config, origin)
+
+
+def _run(config: TfliteConfig, origin: str | None) -> None:
+    """Exports to a locked --output_file, and prints how to use it."""
     if tf.io.gfile.exists(config.output_file):
         logging.warning(
             "%s exists and is replaced once the new file is verified.",

@@ -1,0 +1,180 @@
+"""Tests for bert_tf.io.locks and bert_tf.io.resumable_file."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from unittest import mock
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.io import locks
+from bert_tf.io import resumable_file
+
+# Holds a lock until its standard input ends.
+_HOLDER = """
+import fcntl, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+class LocksTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.parent = self.create_tempdir().full_path
+        self.path = os.path.join(self.parent, "out")
+
+    def hold(self, path):
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", _HOLDER, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        process.stdout.readline()
+        return process
+
+
+class OneWriterTest(LocksTestCase):
+    def test_second_writer_is_refused_until_the_first_is_killed(self):
+        os.mkdir(self.path)
+        holder = self.hold(self.path)
+        with self.assertRaisesRegex(
+            UserError,
+            rf"^Another process \(pid {holder.pid}\) writes {self.path}; wait "
+            "until it has finished, or choose another --output_dir.$",
+        ):
+            with locks.one_writer(self.path, "--output_dir"):
+                self.fail("Entered.")
+        holder.kill()
+        holder.wait()
+        with locks.one_writer(self.path, "--output_dir"):
+            pass
+        self.assertEmpty(os.listdir(self.path))
+
+    def test_missing_folder_exists_inside_and_empty_ones_are_removed(self):
+        path = os.path.join(self.path, "deep")
+        with locks.one_writer(path, "--output_dir"):
+            self.assertEmpty(os.listdir(path))
+        self.assertEmpty(os.listdir(self.parent))
+        with locks.one_writer(path, "--output_dir"):
+            os.mkdir(os.path.join(path, "kept"))
+        self.assertEqual(os.listdir(path), ["kept"])
+
+    def test_folder_that_was_replaced_meanwhile_is_locked(self):
+        os.mkdir(self.path)
+        flock, replaced = fcntl.flock, []
+
+        def replace_first(file, operation):
+            if not replaced:
+                replaced.append(os.rename(self.path, f"{self.path}.old"))
+            flock(file, operation)
+
+        self.enter_context(mock.patch.object(fcntl, "flock", replace_first))
+        with locks.one_writer(self.path, "--output_dir"):
+            with self.assertRaisesRegex(UserError, "Another process"):
+                with locks.one_writer(self.path, "--output_dir"):
+                    self.fail("Entered.")
+
+    def test_file_is_no_folder(self):
+        with open(self.path, "w", encoding="utf-8"):
+            pass
+        with self.assertRaisesRegex(UserError, "not a writable folder"):
+            with locks.one_writer(self.path, "--output_dir"):
+                self.fail("Entered.")
+
+    def test_file_system_without_locks_is_warned_of(self):
+        error = OSError(errno.ENOLCK, "No locks available")
+        self.enter_context(mock.patch.object(fcntl, "flock", side_effect=error))
+        with self.assertLogs(level="WARNING") as logs:
+            with locks.one_writer(self.path, "--output_dir"):
+                pass
+        self.assertIn("without locks (No locks available)", logs.output[0])
+
+    def test_remote_folders_are_not_locked(self):
+        with locks.one_writer("gs://bucket/out", "--output_dir"):
+            with locks.one_writer_beside("gs://bucket/out", "--output"):
+                pass
+        self.assertFalse(os.path.exists("gs:"))
+
+    def test_lock_beside_an_output_is_removed(self):
+        path = os.path.join(self.path, "model/")
+        with locks.one_writer_beside(path, "--output"):
+            (name,) = os.listdir(self.path)
+            self.assertEqual(name, "model.lock")
+            with self.assertRaisesRegex(
+                UserError, f"pid {os.getpid()}.* choose another --output.$"
+            ):
+                with locks.one_writer_beside(path, "--output"):
+                    self.fail("Entered.")
+        self.assertEmpty(os.listdir(self.parent))
+
+    def test_stale_lock_beside_an_output_is_taken(self):
+        holder_path = f"{self.path}.lock"
+        with open(holder_path, "w", encoding="utf-8"):
+            pass
+        holder = self.hold(holder_path)
+        with self.assertRaisesRegex(UserError, f"pid {holder.pid}"):
+            with locks.one_writer_beside(self.path, "--output"):
+                self.fail("Entered.")
+        holder.kill()
+        holder.wait()
+        with locks.one_writer_beside(self.path, "--output"):
+            pass
+        self.assertEmpty(os.listdir(self.parent))
+
+
+class OpenPartialTest(LocksTestCase):
+    def _write(self, *lines):
+        with resumable_file.open_partial(self.path, {"x": 1}) as partial:
+            partial.append([f"{line}\n" for line in lines])
+
+    def _read(self):
+        with open(self.path, encoding="utf-8") as file:
+            return file.read()
+
+    def test_finishing_between_open_and_lock_keeps_the_finished_file(self):
+        flock, calls = fcntl.flock, []
+
+        def finish_first(file, operation):
+            calls.append(operation)
+            if len(calls) == 1:  # The other process gets the lock before.
+                self._write("first", "second")
+            flock(file, operation)
+
+        self.enter_context(mock.patch.object(fcntl, "flock", finish_first))
+        with resumable_file.open_partial(self.path, {"x": 1}) as partial:
+            self.assertEqual(self._read(), "first\nsecond\n")
+            self.assertEqual(partial.num_lines, 0)
+            partial.append(["third\n"])
+        self.assertEqual(self._read(), "third\n")
+        self.assertEqual(os.listdir(self.parent), ["out"])
+
+    def test_record_of_the_next_process_is_not_removed(self):
+        replace = os.replace
+
+        def begin_next(source, target):
+            replace(source, target)
+            if target == self.path:
+                with self.assertRaises(KeyError):
+                    with resumable_file.open_partial(
+                        self.path, {"x": 1}
+                    ) as partial:
+                        partial.append(["next\n"])
+                        raise KeyError  # It is killed.
+
+        with mock.patch.object(os, "replace", begin_next):
+            self._write("first")
+        with resumable_file.open_partial(self.path, {"x": 1}) as partial:
+            self.assertEqual(partial.num_lines, 1)
+        self.assertEqual(self._read(), "next\n")
+
+
+if __name__ == "__main__":
+    tf.test.main()
