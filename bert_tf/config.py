@@ -39,6 +39,7 @@ DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
 # A limit against typing errors: a deeper encoder would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
+_MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38
 
 # Keys in the released multilingual and Chinese files that no code ever read.
 _UNUSED_KEYS = frozenset(
@@ -180,10 +181,10 @@ class BertConfig:
             "max_position_embeddings",
             "type_vocab_size",
         ):
-            if getattr(self, field) < 1:
+            if not 1 <= getattr(self, field) <= _MAX_INT:
                 raise UserError(
-                    f"`{field}` must be at least 1. "
-                    f"Received: {field}={getattr(self, field)}."
+                    f"`{field}` must be at least 1 and at most {_MAX_INT}. "
+                    f"Received: {field}={getattr(self, field)!s:.40}."
                 )
         if self.num_hidden_layers > MAX_HIDDEN_LAYERS:
             raise UserError(
@@ -201,6 +202,12 @@ class BertConfig:
                 f"`hidden_act` must be one of {', '.join(HIDDEN_ACTS)}. "
                 f"Received: hidden_act={self.hidden_act!r}."
             )
+        for field in ("initializer_range", "layer_norm_eps"):
+            if not 0 <= getattr(self, field) <= _MAX_FLOAT:
+                raise UserError(
+                    f"`{field}` must be at least 0 and finite. "
+                    f"Received: {field}={getattr(self, field)}."
+                )
         for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, field) < 1:
                 raise UserError(

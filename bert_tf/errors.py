@@ -9,6 +9,12 @@ from collections.abc import Iterator
 
 PROGRAM = "bert-tf"
 
+# Characters of a message; a file could fill it with a name of any length.
+_MAX_MESSAGE = 4000
+# Control characters and halves of surrogate pairs, which terminals obey or
+# refuse.
+_UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
 # The name of a script in a text, but not at the end of another path.
 _SCRIPT = re.compile(r"(?<![\w./-])(?:python )?((?:run|export)/\w+\.py)\b")
 
@@ -33,8 +39,18 @@ class UserError(ValueError):
 
     Its message is one sentence: what was expected, what was received, what to
     do. Scripts print it without a traceback and exit with status 1; in Python
-    it is an ordinary `ValueError`.
+    it is an ordinary `ValueError`. Control characters of names in it are
+    escaped, and the middle of a very long one is left out.
     """
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        if len(text) > _MAX_MESSAGE:
+            half = _MAX_MESSAGE // 2
+            text = f"{text[:half]} ... {text[-half:]}"
+        super().__init__(
+            _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+        )
 
 
 class WorkerEndedError(UserError):

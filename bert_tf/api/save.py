@@ -11,7 +11,6 @@ from bert_tf.checkpoints import keras_model
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
-from bert_tf.io import files
 from bert_tf.tasks import registry
 
 # They describe the run that made the weights, which may have changed since.
@@ -92,7 +91,7 @@ def _require_replaceable(path: str, overwrite: bool) -> None:
             f"{path!r} holds a model already, and overwrite=False; choose "
             "another name, or drop the argument."
         )
-    listed = files.read_json(os.path.join(path, checksums)).get("sha256", {})
+    listed = model_directory.read_checksums(path)
     others = sorted(names - {*listed, checksums})
     if others:
         raise UserError(

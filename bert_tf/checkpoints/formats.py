@@ -25,6 +25,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import FORMATS
 from bert_tf.io import paths
+from bert_tf.io import stored_files
 
 # Imported on first use, as importing KerasHub takes seconds.
 _MODULES = {
@@ -83,6 +84,7 @@ def read(
         another architecture.
     """
     path = names.resolve(path)
+    stored_files.check_folder(path)
     module = module_of(source_format or detect(path))
     if not module.recognizes(path):
         others = _recognized(path)

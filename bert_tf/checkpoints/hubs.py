@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
-import json
 import logging as python_logging
 import os
 import re
@@ -24,6 +23,7 @@ from bert_tf.errors import UserError
 from bert_tf.errors import extras
 from bert_tf.io import download
 from bert_tf.io import locks
+from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -230,8 +230,11 @@ def _cached_snapshot(
     ]
     chosen = set(needed_files(present))
     for index in [x for x in chosen if x.endswith(".index.json")]:
-        with open(os.path.join(folder, index), encoding="utf-8") as file:
-            chosen |= set(json.load(file).get("weight_map", {}).values())
+        values = stored_files.read_object(os.path.join(folder, index))
+        stored_files.check(
+            values, {"weight_map": stored_files.OBJECT}, index, ("weight_map",)
+        )
+        chosen |= set(map(str, values["weight_map"].values()))
     if not chosen or not chosen <= set(present):
         return None
     others = next(

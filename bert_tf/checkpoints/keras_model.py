@@ -18,6 +18,7 @@ from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.io import stored_files
 from bert_tf.modeling import bert as bert_model
 
 # Importing the classes registers them with Keras.
@@ -56,7 +57,9 @@ def from_model(model: keras.Model, path: str) -> StoredModel:
         task=_task_of(
             model,
             shapes,
-            json.loads(texts.get(model_directory.TASK_FILE, "{}")),
+            stored_files.parse_json(
+                texts.get(model_directory.TASK_FILE, "{}"), path
+            ),
         ),
         report=report,
     )

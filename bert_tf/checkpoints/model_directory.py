@@ -35,6 +35,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import task_values
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
@@ -44,6 +45,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import stored_files
 from bert_tf.text.vocabulary import Vocabulary
 
 CONFIG_FILE = "bert_config.json"
@@ -60,6 +62,16 @@ MODEL_FOLDER = "model"
 _REQUIRED = (CONFIG_FILE, TASK_FILE, WEIGHTS_FILE, README_FILE)
 _FORMAT = "bert_tf model directory"
 _VERSION = 1
+_CHECKSUMS = {
+    "sha256": stored_files.Kind(
+        "an object from names of files in this folder to texts",
+        lambda values: (
+            stored_files.OBJECT.fits(values)
+            and all(map(stored_files.is_base_name, values))
+            and all(map(stored_files.TEXT.fits, values.values()))
+        ),
+    )
+}
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 # The packages whose versions the model card has.
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras", "numpy")
@@ -160,7 +172,7 @@ def parse_vocabulary(
         return None, None
     # Only \n ends a line: a vocabulary may contain other line separators.
     lines = contents[VOCAB_FILE].removesuffix("\n").split("\n")
-    settings = json.loads(contents[TOKENIZER_FILE])
+    settings = stored_files.parse_json(contents[TOKENIZER_FILE], source)
     return Vocabulary(lines, source=source), settings
 
 
@@ -193,7 +205,9 @@ def read_model(
     directory, checkpoint = located
     names = _check_files(directory)
     config = files.read_bert_config(os.path.join(directory, CONFIG_FILE))
-    task = files.read_json_object(os.path.join(directory, TASK_FILE))
+    task_file = os.path.join(directory, TASK_FILE)
+    task = stored_files.read_object(task_file)
+    task_values.check_task(task, task_file)
     if checkpoint:
         prefix = tf1_checkpoint.find_prefix(checkpoint)
         weights, state, report = tf1_checkpoint.read_weights(
@@ -239,7 +253,7 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     # The model of a fine-tuning run may be from an earlier step than its last
     # checkpoint.
     if folder == path:
-        task = files.read_json_object(os.path.join(directory, TASK_FILE))
+        task = stored_files.read_object(os.path.join(directory, TASK_FILE))
         if task.get("kind") != "pretraining":
             return directory, None
     has_checkpoint = any(
@@ -252,24 +266,20 @@ def _locate(path: str) -> tuple[str, str | None] | None:
 
 def _check_files(path: str) -> frozenset[str]:
     """Compares the files with the checksums; returns their names."""
-    checksums_file = os.path.join(path, CHECKSUMS_FILE)
-    checksums = files.read_json(checksums_file)
-    is_ours = isinstance(checksums, dict) and checksums.get("format") == _FORMAT
-    if not is_ours or checksums.get("version") != _VERSION:
-        raise UserError(
-            f"{checksums_file} does not belong to a model directory of this "
-            "version of bert_tf."
-        )
-    hashes = checksums.get("sha256")
-    names = frozenset(hashes if isinstance(hashes, dict) else ())
+    hashes = read_checksums(path)
+    names = frozenset(hashes)
     has_vocabulary = VOCAB_FILE in names
     if not names.issuperset(_REQUIRED) or has_vocabulary != (
         TOKENIZER_FILE in names
     ):
-        raise UserError(f"{checksums_file} is incomplete.")
+        raise UserError(
+            f"{os.path.join(path, CHECKSUMS_FILE)} is incomplete: expected "
+            f"{', '.join(_REQUIRED)}, and both or neither of {VOCAB_FILE} and "
+            f"{TOKENIZER_FILE}; copy the model directory again."
+        )
     for name, expected in hashes.items():
         file = os.path.join(path, name)
-        if not tf.io.gfile.exists(file) or tf.io.gfile.isdir(file):
+        if not stored_files.exists(file):
             raise UserError(
                 f"The model directory {path} is incomplete: {name} is missing; "
                 "copy it again."
@@ -282,6 +292,24 @@ def _check_files(path: str) -> frozenset[str]:
                 f"have changed the file, put {actual} there."
             )
     return names
+
+
+def read_checksums(path: str) -> dict[str, str]:
+    """Returns name to SHA-256 of the files that a model directory lists.
+
+    Raises:
+      UserError: If its checksums.json is damaged, or lists a file elsewhere.
+    """
+    file = os.path.join(path, CHECKSUMS_FILE)
+    checksums = files.read_json(stored_files.require(file))
+    is_ours = isinstance(checksums, dict) and checksums.get("format") == _FORMAT
+    if not is_ours or checksums.get("version") != _VERSION:
+        raise UserError(
+            f"{file} does not belong to a model directory of this version of "
+            "bert_tf."
+        )
+    stored_files.check(checksums, _CHECKSUMS, file)
+    return checksums.get("sha256", {})
 
 
 def _read_weights(
@@ -314,11 +342,11 @@ def _read_vocabulary(
 ) -> tuple[Vocabulary | None, dict[str, Any] | None]:
     if VOCAB_FILE not in names:
         return None, None
-    path = os.path.join(directory, VOCAB_FILE)
-    # Only \n ends a line: a vocabulary may contain other line separators.
-    lines = files.read_bytes(path).decode().removesuffix("\n").split("\n")
-    settings = files.read_json_object(os.path.join(directory, TOKENIZER_FILE))
-    return Vocabulary(lines, source=path), settings
+    vocabulary = Vocabulary.from_file(os.path.join(directory, VOCAB_FILE))
+    tokenizer_file = os.path.join(directory, TOKENIZER_FILE)
+    settings = stored_files.read_object(tokenizer_file)
+    task_values.check_tokenizer(settings, tokenizer_file)
+    return vocabulary, settings
 
 
 def _default_readme(stored: StoredModel) -> str:

@@ -12,12 +12,12 @@ An existing path wins. Nothing else touches the network.
 """
 
 import functools
-import json
 import os
 import re
 
 from absl import logging
 
+from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 CACHE_VARIABLE = "BERT_TF_CACHE"
@@ -100,9 +100,10 @@ def origin(path: str) -> str | None:
     for folder in (path, os.path.dirname(path)):
         file = os.path.join(folder, "origin.json")
         if "://" not in path and os.path.isfile(file):
-            with open(file, encoding="utf-8") as stream:
-                values = json.load(stream)
-            etag = f", ETag {values['etag']}" if values["etag"] else ""
+            values = stored_files.read_object(file)
+            if not {"name", "url", "sha256"} <= set(values):
+                continue  # Another program's.
+            etag = f", ETag {values['etag']}" if values.get("etag") else ""
             return (
                 f"{values['name']} ({values['url']}{etag}, SHA-256 "
                 f"{values['sha256']})"

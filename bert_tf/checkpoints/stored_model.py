@@ -10,17 +10,18 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from bert_tf.checkpoints import recurrent_heads
+from bert_tf.checkpoints import task_values
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.matching import Report
 from bert_tf.checkpoints.matching import match_optimizer_state
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.config import ASCII_LOWER
 from bert_tf.config import NORMALIZATIONS
 from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.io import stored_files
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -148,7 +149,7 @@ class StoredModel:
         return BertTokenizer(
             self.vocabulary,
             lower_case=settings["lower_case"],
-            strip_accents=settings["strip_accents"],
+            strip_accents=settings.get("strip_accents"),
             preserve_special_tokens=preserve_special_tokens,
             normalization=self.normalization,
         )
@@ -168,7 +169,8 @@ def check(stored: StoredModel) -> None:
     if heads is None:
         raise UserError(
             f"The task of {stored.path} must be of one of the kinds "
-            f"{', '.join(weight_map.HEADS)}. Received: kind={kind!r}."
+            f"{', '.join(weight_map.HEADS)}. Received: kind="
+            f"{stored_files.shown(kind)}."
         )
     present = {weight_map.part_of(name) for name in stored.weights}
     absent = [head for head in heads if head not in present]
@@ -177,6 +179,7 @@ def check(stored: StoredModel) -> None:
             f"The model in {stored.path} is of kind={kind!r}, but its weights "
             f"lack the head {' and '.join(absent)}."
         )
+    task_values.check_task(stored.task, f"The task of {stored.path}")
     recurrent_heads.check(stored.task, stored.weights, stored.path)
     match_optimizer_state(
         stored.optimizer_state,
@@ -203,6 +206,9 @@ def _check_vocabulary(stored: StoredModel) -> None:
     if vocabulary is None:
         return
     vocabulary.check_size(stored.config.vocab_size)
+    task_values.check_tokenizer(
+        settings, f"The tokenizer settings of {stored.path}"
+    )
     if settings.get("vocabulary_hash") != vocabulary.hash:
         raise UserError(
             f"{stored.path}: the tokenizer settings belong to another "
@@ -214,6 +220,13 @@ def _check_vocabulary(stored: StoredModel) -> None:
             f"{stored.path}: the tokenizer settings must have normalization="
             f"{' or '.join(NORMALIZATIONS)}. Received: "
             f"{stored.normalization!r}."
+        )
+    if stored.normalization == ASCII_LOWER and (
+        settings.get("strip_accents") or not settings["lower_case"]
+    ):
+        raise UserError(
+            f"{stored.path}: the tokenizer settings must have lower_case=true "
+            f"and strip_accents=false for normalization={ASCII_LOWER}."
         )
 
 
@@ -278,7 +291,7 @@ def read_vocabulary(
       UserError: If the file is damaged or of another size.
     """
     path = os.path.join(directory, "vocab.txt")
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+    if not stored_files.exists(path):
         return None, None, []
     vocabulary = Vocabulary.from_file(path)
     vocabulary.check_size(vocab_size)

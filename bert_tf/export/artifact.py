@@ -18,6 +18,7 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import paths
+from bert_tf.io import stored_files
 from bert_tf.io import temporaries
 
 EXTRAS = "assets.extra"
@@ -30,6 +31,24 @@ WARMUP_FILE = os.path.join(EXTRAS, "tf_serving_warmup_requests")
 # 007 is version 7.
 _WRITTEN = re.compile(r"[1-9]\d*")
 _SERVED = re.compile(r"[0-9]+")
+# The kinds of the fields of an `Artifact` in a card.
+_ARTIFACT = {
+    "model_name": stored_files.TEXT,
+    "version": stored_files.Kind(
+        "a number above 0",
+        lambda value: (
+            isinstance(value, int) and not isinstance(value, bool) and value > 0
+        ),
+    ),
+    "head": stored_files.TEXT,
+    "precision": stored_files.choice("float32", "bfloat16"),
+    "ids_only": stored_files.FLAG,
+    "max_seq_length": stored_files.integer(),
+    "buckets": stored_files.list_of(stored_files.integer()),
+    "settings": stored_files.OBJECT,
+    "command": stored_files.TEXT,
+    "litert": stored_files.optional(stored_files.TEXT),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +103,7 @@ class Artifact:
                 f'{source} must hold under "export" {", ".join(sorted(names))}.'
                 f" Received: {values!r:.80}."
             )
+        stored_files.check(values, _ARTIFACT, source)
         return cls(**values | {"buckets": tuple(values["buckets"])})
 
 
@@ -94,8 +114,9 @@ def read(version_directory: str) -> Artifact:
       UserError: If there is no valid model card.
     """
     path = os.path.join(version_directory, CARD_FILE)
-    files.require_file(path, "--export_dir")
-    card = files.read_json_object(path)
+    if not stored_files.exists(path):
+        raise paths.no_file(path, "--export_dir")
+    card = stored_files.read_object(path)
     return Artifact.from_json(card.get("export"), path)
 
 

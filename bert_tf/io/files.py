@@ -17,6 +17,7 @@ from typing import Any
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import paths
+from bert_tf.io import stored_files
 from bert_tf.io import temporaries
 
 _CHUNK_BYTES = 1 << 24
@@ -349,10 +350,7 @@ def read_json(path: str) -> Any:
     # Raised for a directory, or a file without permission.
     except (errors.FailedPreconditionError, errors.PermissionDeniedError) as e:
         raise UserError(f"{path} cannot be read: {e.message}.") from e
-    try:
-        return json.loads(contents)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}.") from error
+    return stored_files.parse_json(contents, path)
 
 
 def read_json_object(path: str) -> dict[str, Any]:
@@ -374,8 +372,4 @@ def read_bert_config(path: str, flag: str = "--bert_config_file") -> BertConfig:
     """Reads a `bert_config.json`; see `paths.resolve_config`."""
     path = paths.resolve_config(path)
     require_file(path, flag)
-    try:
-        text = read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not valid JSON: {error}.") from error
-    return BertConfig.from_json(text, path)
+    return BertConfig.from_dict(read_json_object(path), path)

@@ -4,10 +4,13 @@ Names and files are TensorFlow Serving's: `ModelServerConfig`
 (model_server_config.proto) and `BatchingParameters`.
 """
 
+import contextlib
 import dataclasses
 import os
+import stat
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 from google.protobuf import descriptor_pb2
@@ -20,6 +23,7 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchingOptions
 
 _FLAG = "--model_config_file"
@@ -172,7 +176,9 @@ def find_versions(base_path: str) -> dict[int, str]:
     with os.scandir(base_path) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             name = entry.name
-            if name.isascii() and name.isdigit() and entry.is_dir():
+            is_number = name.isascii() and name.isdigit()
+            # A loop of links is no directory.
+            if is_number and os.path.isdir(entry.path):
                 if int(name) <= _MAX_VERSION:
                     versions[int(name)] = entry.path
     return versions
@@ -213,16 +219,32 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 
     Files that are deleted meanwhile are skipped; the next check differs.
     """
-    entries = set()
+    return frozenset(
+        (path, status.st_size, status.st_mtime_ns)
+        for path, status in _walk(directory)
+    )
+
+
+def check_regular(directory: str) -> None:
+    """Checks that a version holds no pipe, device or socket.
+
+    Loading it could wait forever.
+
+    Raises:
+      RequestError: If it does.
+    """
+    for path, status in _walk(directory):
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise errors.failed_precondition(f"{path} is not a regular file")
+
+
+def _walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     for folder, _, names in os.walk(directory):
         for name in names:
             path = os.path.join(folder, name)
-            try:
-                status = os.stat(path)
-            except FileNotFoundError:
-                continue
-            entries.add((path, status.st_size, status.st_mtime_ns))
-    return frozenset(entries)
+            # Deleted, or a loop of links.
+            with contextlib.suppress(OSError):
+                yield path, os.stat(path)
 
 
 def read_batching(path: str) -> BatchingOptions:

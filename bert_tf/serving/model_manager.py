@@ -30,6 +30,9 @@ AVAILABLE = "AVAILABLE"
 UNLOADING = "UNLOADING"
 END = "END"
 
+# Time that a version which is loading gets when the server stops.
+_STOP_SECONDS = 5
+
 
 @dataclasses.dataclass
 class Version:
@@ -95,7 +98,6 @@ class ModelManager:
         self._refreshing = threading.Lock()
         self._stopping = threading.Event()
         self._unready = threading.Event()
-        self._poller = None
         self._reported = set()
 
     def start(
@@ -114,10 +116,9 @@ class ModelManager:
                 self._refresh(model)
                 self._check_started(model)
         if poll_seconds > 0:
-            self._poller = threading.Thread(
+            threading.Thread(
                 target=self._poll, args=(poll_seconds,), daemon=True
-            )
-            self._poller.start()
+            ).start()
 
     def reconfigure(self, configs: Sequence[ModelConfig]) -> None:
         """Replaces the served models; models in both lists stay loaded.
@@ -183,12 +184,11 @@ class ModelManager:
     def stop(self) -> None:
         """Stops checking for versions and retires all models."""
         self._stopping.set()
-        if self._poller:
-            self._poller.join()
-        with self._refreshing:
+        # A version that still loads is not waited for.
+        if self._refreshing.acquire(timeout=_STOP_SECONDS):
             for model in self._models.values():
-                for number in model.available():
-                    self._retire(model, number)
+                self._retire_all(model, {})
+            self._refreshing.release()
 
     def refresh(self) -> None:
         """Checks for new versions once."""
@@ -405,6 +405,7 @@ class ModelManager:
             model.versions[number] = version
         logging.info("Loading version %d of model %s.", number, name)
         try:
+            model_config.check_regular(directory)
             servable = self._engine.load(name, number, directory)
             try:
                 if self._warm_up:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import gc
-import signal
 import socket
 import threading
 
@@ -21,6 +20,7 @@ from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
+from bert_tf.serving import signals
 from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
@@ -43,8 +43,9 @@ def run(config: ServeConfig) -> None:
     """
     keras_backend.require_tensorflow()
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    signals.watch(
+        stopped, config.rest_api_timeout_in_ms / 1000 + 2 * _GRACE_SECONDS
+    )
     server = ModelServer(config)
     # Excludes TensorFlow's modules from garbage collection, which interrupts
     # requests.

@@ -1,10 +1,11 @@
 """task.json of a model directory, read without TensorFlow."""
 
-import json
 import os
 from typing import Any
 
+from bert_tf.checkpoints import task_values
 from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.io import stored_files
 
 
 def read(model_dir: str) -> dict[str, Any]:
@@ -12,15 +13,20 @@ def read(model_dir: str) -> dict[str, Any]:
 
     Args:
       model_dir: A model directory, or the output directory of a training run.
+
+    Raises:
+      UserError: If a value in it is of another kind.
     """
     for folder in (model_dir, os.path.join(model_dir, "model")):
         try:
-            with open(os.path.join(folder, "task.json"), "rb") as file:
-                values = json.load(file)
+            path = os.path.join(folder, "task.json")
+            with open(stored_files.require(path), "rb") as file:
+                values = stored_files.parse_json(file.read(), path)
         except (OSError, ValueError):  # The reader of the model reports it.
             continue
         # KerasHub's presets have a file of that name, too.
         if isinstance(values, dict) and "kind" in values:
+            task_values.check_task(values, path)
             return values
     return {}
 

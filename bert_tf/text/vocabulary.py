@@ -21,6 +21,8 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 CONTINUATION = "##"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Of a token without "##": the operator of TensorFlow Text takes no longer one.
+_MAX_TOKEN_BYTES = 256
 
 
 class Vocabulary:
@@ -174,6 +176,13 @@ def _check_token(token: str, where: str) -> None:
     check_line(token, "token", where)
     if "\n" in token:
         raise UserError(f"{where}: {token!r} contains a line end.")
+    size = len(token.removeprefix(CONTINUATION).encode("utf-8"))
+    if "\0" in token or size > _MAX_TOKEN_BYTES:
+        raise UserError(
+            f"{where}: a token must have at most {_MAX_TOKEN_BYTES} bytes "
+            f"without {CONTINUATION}, and no NUL. Received: {token[:40]!r} of "
+            f"{size} bytes."
+        )
     stripped = token.strip()
     if stripped == token:
         return

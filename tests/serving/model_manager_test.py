@@ -145,6 +145,20 @@ class ModelManagerTest(parameterized.TestCase):
         self.manager.refresh()
         self.assertEqual(self.served(), (2, "two"))
 
+    def test_pipes_and_loops_of_links_concern_only_their_version(self):
+        self.write(1, "one")
+        self.write(3, "three")
+        self.write(4, "four")
+        os.symlink(self.folder / "m" / "2", self.folder / "m" / "2")
+        os.mkfifo(self.folder / "m" / "4" / "requests")
+        os.symlink("nowhere", self.folder / "m" / "3" / "link")
+        self.start(VersionPolicy(latest=None))
+        self.assertEqual(
+            self.states(), {1: "AVAILABLE", 3: "AVAILABLE", 4: "END"}
+        )
+        ((_, _, error),) = self.manager.status("m", 4)
+        self.assertIn("4/requests is not a regular file", error.message)
+
     def test_starts_with_an_older_version_if_the_newest_is_broken(self):
         self.write(1, "one")
         self.write(2, "broken")

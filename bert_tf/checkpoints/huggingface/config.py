@@ -13,6 +13,7 @@ from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.io import stored_files
 
 CONFIG_FILE = "config.json"
 
@@ -251,9 +252,19 @@ def _in_order(names: Any, source: str) -> list[str]:
     if not ids or set(names) != set(ids):
         raise UserError(
             f"{source}: the keys of `id2label` must be the numbers from 0 on. "
-            f"Received: {names!r}."
+            f"Received: {stored_files.shown(names)}."
         )
-    return [str(names[index]) for index in ids]
+    labels = [names[index] for index in ids]
+    if not all(isinstance(label, str | int) for label in labels):
+        raise UserError(
+            f"{source}: the values of `id2label` must be texts. Received: "
+            f"{stored_files.shown(names)}."
+        )
+    labels = [str(label) for label in labels]
+    stored_files.check(
+        {"id2label": labels}, {"id2label": stored_files.NAMES}, source
+    )
+    return labels
 
 
 def from_bert_config(

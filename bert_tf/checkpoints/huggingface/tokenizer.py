@@ -15,6 +15,7 @@ from typing import Any
 from bert_tf.checkpoints import stored_model
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import stored_files
 from bert_tf.text import tokenizer as bert_tokenizer
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
@@ -199,12 +200,9 @@ def _read_files(directory: str) -> _TokenizerFiles:
 
     def parse(name):
         path = os.path.join(directory, name)
-        if not os.path.exists(path):
+        if not stored_files.exists(path):
             return {}
-        values = files.read_json(path)
-        if not isinstance(values, dict):
-            raise UserError(f"{path} must hold one JSON object.")
-        return values
+        return stored_files.read_object(path)
 
     return _TokenizerFiles(
         directory,
@@ -221,7 +219,7 @@ def _read_vocabulary(
     """Returns the vocabulary and notes for the user."""
     stored = {}
     path = parsed.path(VOCAB_FILE)
-    if os.path.exists(path):
+    if stored_files.exists(path):
         stored[path] = list(Vocabulary.from_file(path).tokens)
     if parsed.tokenizer:
         path = parsed.path(TOKENIZER_FILE)
@@ -271,7 +269,15 @@ def _added_tokens(parsed: _TokenizerFiles) -> dict[int, str]:
             (int(x["id"]), x["content"])
             for x in parsed.tokenizer.get("added_tokens") or []
         ]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if not all(stored_files.TEXT.fits(token) for _, token in pairs):
+            raise ValueError("a content is no text")
+    except (
+        AttributeError,
+        KeyError,
+        OverflowError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise UserError(
             f"The added tokens in {parsed.directory} must each have an id and "
             f"a content ({type(error).__name__}: {error})."

@@ -19,6 +19,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tensors import read_safetensors
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import stored_files
 
 SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
@@ -175,7 +176,7 @@ def _read_index(path: str) -> dict[str, str]:
     places = contents.get("weight_map") if isinstance(contents, dict) else None
     is_valid = isinstance(places, dict) and all(
         # A name with a folder could be outside of the directory.
-        isinstance(file, str) and file == os.path.basename(file)
+        stored_files.is_base_name(file)
         for file in places.values()
     )
     if not places or not is_valid:

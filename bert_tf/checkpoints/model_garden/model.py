@@ -27,6 +27,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import stored_files
 
 _CONFIG_FILE = "bert_config.json"
 _VOCAB_FILE = "vocab.txt"
@@ -101,7 +102,7 @@ def read_model(
 
 def _read_config(directory: str, prefix: str) -> tuple[BertConfig, list[str]]:
     path = os.path.join(directory, _CONFIG_FILE)
-    if not tf.io.gfile.exists(path):
+    if not stored_files.exists(path):
         params = os.path.join(directory, "params.yaml")
         hint = (
             f"; write one with the sizes that {params} gives"

@@ -25,6 +25,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import stored_files
 
 _CONFIG_FILE = "bert_config.json"
 _VOCAB_FILE = "vocab.txt"
@@ -77,7 +78,7 @@ def read_model(
     prefix = tf1_checkpoint.find_prefix(path)
     folder = os.path.dirname(prefix)
     config_file = os.path.join(folder, _CONFIG_FILE)
-    if not tf.io.gfile.exists(config_file) or tf.io.gfile.isdir(config_file):
+    if not stored_files.exists(config_file):
         raise UserError(
             f"The checkpoint {prefix} needs the {_CONFIG_FILE} that it was "
             f"trained with beside it, and there is no {config_file}."

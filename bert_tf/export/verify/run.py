@@ -37,6 +37,7 @@ from bert_tf.export.verify.report import Report
 from bert_tf.flags.export import VerifyConfig
 from bert_tf.io import files
 from bert_tf.io import quiet
+from bert_tf.io import stored_files
 
 # The largest allowed difference of numbers, by precision.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
@@ -254,11 +255,13 @@ def _check_files(directory: str) -> Check:
     faults = []
     for name, expected in checksums.items():
         file = os.path.join(directory, name)
-        try:
-            actual = files.sha256(files.require_file(file, "--export_dir"))
-        except UserError:
+        if not stored_files.is_inside(name):
+            faults.append(f"{name} is not a file of the export")
+            continue
+        if not stored_files.exists(file):
             faults.append(f"{name} is missing")
             continue
+        actual = files.sha256(file)
         if actual != expected:
             faults.append(f"{name} was changed after the export")
     return Check("files", f"{len(checksums)} with checksums", tuple(faults))

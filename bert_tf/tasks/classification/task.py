@@ -413,14 +413,18 @@ class ClassificationTask(task.Task):
             )
         name = values.get("name", "custom")
         columns = values.get("columns")
+        names = values.get("metrics", metrics.METRICS_OF_PROBLEM[problem_type])
+        if not names or not set(names) <= set(metrics.METRICS):
+            raise UserError(
+                "The metrics in task.json must be some of "
+                f"{', '.join(metrics.METRICS)}. Received: {list(names)!r}."
+            )
         return cls(
             name=name,
             max_seq_length=values.get("max_seq_length", 128),
             labels=None if labels is None else tuple(labels),
             problem_type=problem_type,
-            metric_names=tuple(
-                values.get("metrics", metrics.METRICS_OF_PROBLEM[problem_type])
-            ),
+            metric_names=tuple(names),
             columns=columns
             and Columns(
                 **columns | {"labels": tuple(columns.get("labels", ()))}

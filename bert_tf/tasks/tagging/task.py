@@ -353,30 +353,30 @@ class TaggingTask(task.Task):
         return dataclasses.replace(example, tags=tuple(tags))
 
     def to_json(self) -> dict[str, Any]:
-        names = (
-            "name",
-            "max_seq_length",
-            "word_column",
-            "tag_column",
-            "context",
-            "doc_stride",
-            "head",
-            "approach",
-            "layer_combination",
-            "lstm_size",
-        )
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in _SAVED}
         return values | {"labels": list(self.labels)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "TaggingTask":
-        names = {field.name for field in dataclasses.fields(cls)}
-        stored = {name: values[name] for name in names if name in values}
+        stored = {name: values[name] for name in _SAVED if name in values}
         return cls(
-            **{"name": "custom"}
-            | stored
-            | {"labels": tuple(values["labels"]), "files": {}}
+            **{"name": "custom"} | stored | {"labels": tuple(values["labels"])}
         )
+
+
+# The settings that predictions depend on, besides the labels.
+_SAVED = (
+    "name",
+    "max_seq_length",
+    "word_column",
+    "tag_column",
+    "context",
+    "doc_stride",
+    "head",
+    "approach",
+    "layer_combination",
+    "lstm_size",
+)
 
 
 def _to_columns(

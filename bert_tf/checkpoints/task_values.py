@@ -1,0 +1,103 @@
+"""The kinds of the values in task.json and tokenizer.json.
+
+Imports no TensorFlow: scripts check their input before they import it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.config import APPROACHES
+from bert_tf.config import HEAD_TYPES
+from bert_tf.config import LAYER_COMBINATIONS
+from bert_tf.io import stored_files
+from bert_tf.io.stored_files import FLAG
+from bert_tf.io.stored_files import NAMES
+from bert_tf.io.stored_files import NUMBER
+from bert_tf.io.stored_files import OBJECT
+from bert_tf.io.stored_files import TEXT
+from bert_tf.io.stored_files import Kind
+from bert_tf.io.stored_files import choice
+from bert_tf.io.stored_files import either
+from bert_tf.io.stored_files import integer
+from bert_tf.io.stored_files import list_of
+from bert_tf.io.stored_files import object_of
+from bert_tf.io.stored_files import optional
+
+_TOKENIZER = {
+    "lower_case": FLAG,
+    "strip_accents": optional(FLAG),
+    "preserve_special_tokens": FLAG,
+    "vocabulary_hash": TEXT,
+}
+_REQUIRED_OF_TOKENIZER = ("lower_case", "preserve_special_tokens")
+_TASK = {
+    "name": TEXT,
+    "variant": optional(TEXT),
+    "max_seq_length": optional(integer()),
+    "head": optional(choice(*HEAD_TYPES)),
+    "global_step": integer(0),
+    "results": OBJECT,
+    "labels": optional(NAMES),
+}
+# Further values by the kind of the model.
+_BY_KIND: Mapping[str, Mapping[str, Kind]] = {
+    "classification": {
+        "problem_type": optional(
+            choice("single_label", "multi_label", "regression")
+        ),
+        "metrics": NAMES,
+        "columns": optional(
+            object_of(
+                {"text": TEXT}, {"text_pair": optional(TEXT), "labels": NAMES}
+            )
+        ),
+        "label_separator": TEXT,
+        "class_weights": optional(list_of(NUMBER)),
+        "doc_stride": optional(integer(0)),
+        "language": TEXT,
+    },
+    "multiple_choice": {
+        "columns": object_of(
+            {},
+            {"choices": NAMES}
+            | dict.fromkeys(
+                ("context", "start", "label", "right"), optional(TEXT)
+            ),
+        ),
+    },
+    "question_answering": {
+        "doc_stride": integer(),
+        "max_query_length": integer(0),
+        "n_best_size": integer(),
+        "max_answer_length": integer(),
+        "version_2_with_negative": FLAG,
+        "null_score_diff_threshold": optional(NUMBER),
+    },
+    "tagging": {
+        "word_column": either(integer(-(2**31)), TEXT),
+        "tag_column": either(integer(-(2**31)), TEXT),
+        "context": choice("document", "sentence"),
+        "doc_stride": optional(integer(0)),
+        "approach": choice(*APPROACHES),
+        "layer_combination": optional(choice(*LAYER_COMBINATIONS)),
+        "lstm_size": optional(integer()),
+    },
+}
+
+
+def check_task(task: Mapping[str, Any], source: str) -> None:
+    """Raises `UserError` for a value of task.json of another kind.
+
+    Args:
+      task: The contents; their `kind` is checked elsewhere, as other values
+        that this project does not read.
+      source: The file, for errors.
+    """
+    kind = task.get("kind")
+    of_kind = _BY_KIND.get(kind, {}) if isinstance(kind, str) else {}
+    stored_files.check(task, _TASK | of_kind, source)
+
+
+def check_tokenizer(settings: Mapping[str, Any], source: str) -> None:
+    """Raises `UserError` for a value of tokenizer.json of another kind."""
+    stored_files.check(settings, _TOKENIZER, source, _REQUIRED_OF_TOKENIZER)

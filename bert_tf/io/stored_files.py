@@ -1,0 +1,256 @@
+"""Reads the files of models and exports: regular files, strict JSON, schemas.
+
+A model may come from anyone, so its files are checked before they are used:
+only regular files are opened, and each value in their JSON has a kind. Symbolic
+links to regular files are followed; Hugging Face's cache consists of them.
+Nothing here imports TensorFlow for local files.
+"""
+
+import glob
+import json
+import math
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+from bert_tf.errors import UserError
+from bert_tf.io import paths
+
+_MAX_NUMBER = 2**31 - 1
+_SHOWN = 200
+
+
+class Kind(NamedTuple):
+    """The values that a key of a JSON object may have.
+
+    Attributes:
+      expected: The values in words, for errors.
+      fits: Returns True for such a value.
+    """
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) < 1e38 and math.isfinite(value)
+
+
+def _are_names(value: Any) -> bool:
+    is_list = isinstance(value, list | tuple) and all(map(_is_text, value))
+    return is_list and "" not in value and len(set(value)) == len(value)
+
+
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+TEXT = Kind("a text", _is_text)
+NUMBER = Kind("a finite number", _is_number)
+NAMES = Kind("a list of different texts", _are_names)
+OBJECT = Kind("an object", lambda value: isinstance(value, Mapping))
+
+
+def integer(least: int = 1) -> Kind:
+    """Returns the kind of 32-bit integers that are not below `least`."""
+    return Kind(
+        f"an integer from {least} to {_MAX_NUMBER}",
+        lambda value: (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and least <= value <= _MAX_NUMBER
+        ),
+    )
+
+
+def choice(*values: str) -> Kind:
+    """Returns the kind of some texts."""
+    return Kind(
+        f"one of {', '.join(values)}",
+        lambda value: isinstance(value, str) and value in values,
+    )
+
+
+def either(*kinds: Kind) -> Kind:
+    """Returns the kind of the values of several kinds."""
+    return Kind(
+        " or ".join(kind.expected for kind in kinds),
+        lambda value: any(kind.fits(value) for kind in kinds),
+    )
+
+
+def optional(kind: Kind) -> Kind:
+    """Returns a kind with null."""
+    return either(kind, Kind("null", lambda value: value is None))
+
+
+def list_of(kind: Kind) -> Kind:
+    """Returns the kind of lists of values of a kind."""
+    return Kind(
+        f"a list of which each is {kind.expected}",
+        lambda value: (
+            isinstance(value, list | tuple) and all(map(kind.fits, value))
+        ),
+    )
+
+
+def object_of(
+    required: Mapping[str, Kind], others: Mapping[str, Kind] | None = None
+) -> Kind:
+    """Returns the kind of objects with these keys and no more."""
+    kinds = {**required, **(others or {})}
+    words = [f"{key}: {kind.expected}" for key, kind in kinds.items()]
+
+    def fits(value):
+        return (
+            isinstance(value, Mapping)
+            and set(required) <= set(value) <= set(kinds)
+            and all(kinds[key].fits(value[key]) for key in value)
+        )
+
+    return Kind(f"an object of {', '.join(words)}", fits)
+
+
+def check(
+    values: Mapping[str, Any],
+    schema: Mapping[str, Kind],
+    source: str,
+    required: tuple[str, ...] = (),
+) -> None:
+    """Raises `UserError` for a value that is not of its key's kind.
+
+    Args:
+      values: A JSON object; keys that the schema lacks are not checked.
+      schema: Key to kind.
+      source: The file, for errors.
+      required: Keys that must be there.
+    """
+    for key, kind in schema.items():
+        if key not in values and key in required:
+            raise UserError(
+                f"{source} lacks the key {key!r}, {kind.expected}; copy the "
+                "model again."
+            )
+        if key in values and not kind.fits(values[key]):
+            raise UserError(
+                f"{source}: {key!r} must be {kind.expected}. Received: "
+                f"{shown(values[key])}; copy the model again or correct the "
+                "file."
+            )
+
+
+def shown(value: Any) -> str:
+    """Returns a value as in Python, cut to a line's length."""
+    try:
+        text = repr(value)
+    except ValueError:  # An integer of thousands of digits.
+        text = f"an {type(value).__name__} of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def exists(path: str) -> bool:
+    """Returns True for a regular file, and False where there is nothing.
+
+    Raises:
+      UserError: For a directory, a pipe, a device, or a loop of links.
+    """
+    if paths.is_remote(path):
+        from bert_tf.io import files
+
+        return files.is_file(path)
+    if os.path.isfile(path):
+        return True
+    try:
+        if not os.path.lexists(path):
+            return False
+    except ValueError as error:  # A NUL in the path.
+        raise UserError(f"{path!r} is no path: {error}.") from error
+    raise UserError(
+        f"{path} must be a regular file, or a link to one. Received: another "
+        "kind of file; copy the model again."
+    )
+
+
+def require(path: str) -> str:
+    """Returns the path of an existing regular file.
+
+    Raises:
+      UserError: If there is none.
+    """
+    if not exists(path):
+        raise UserError(f"There is no {path}; copy the model again.")
+    return path
+
+
+def check_folder(path: str) -> None:
+    """Checks that a local folder of a model holds no pipe, device or socket.
+
+    Of a prefix, such as a checkpoint's, the files that begin with it count.
+
+    Raises:
+      UserError: If it does, as opening it could wait forever.
+    """
+    if paths.is_remote(path):
+        return
+    others = "/*" if os.path.isdir(path) else "*"
+    for file in glob.iglob(glob.escape(path) + others):
+        if os.path.exists(file) and not os.path.isdir(file):
+            exists(file)
+
+
+def is_base_name(name: Any) -> bool:
+    """Returns True for the name of a file without any folder."""
+    return (
+        _is_text(name)
+        and name not in ("", ".", "..")
+        and name == os.path.basename(name)
+    )
+
+
+def is_inside(name: Any) -> bool:
+    """Returns True for a relative path that does not leave its folder."""
+    return _is_text(name) and all(map(is_base_name, name.split("/")))
+
+
+def read_object(path: str) -> dict[str, Any]:
+    """Returns the JSON object in a regular file.
+
+    Raises:
+      UserError: If there is no such file, or it holds something else.
+    """
+    require(path)
+    from bert_tf.io import files
+
+    return files.read_json_object(path)
+
+
+def parse_json(contents: bytes | str, source: str) -> Any:
+    """Returns the value of UTF-8 JSON, where each key of an object differs.
+
+    Raises:
+      UserError: If it is damaged, repeats a key, or is nested too deeply.
+    """
+
+    def to_object(pairs):
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"the key {shown(twice)} stands twice")
+        return values
+
+    try:
+        if isinstance(contents, bytes):
+            contents = contents.decode("utf-8")
+        values = json.loads(contents, object_pairs_hook=to_object)
+        if "\\u" in contents:  # Half of a surrogate pair is no character.
+            json.dumps(values, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{source} is not valid JSON: {str(error)[:_SHOWN]}."
+        ) from error
+    return values
