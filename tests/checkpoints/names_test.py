@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import json
 import os
 import tarfile
 import threading
@@ -234,7 +235,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_interrupted_while_unpacking(self):
         self.server.add(_FILE, _zip(self.files))
-        with mock.patch.object(names.json, "dumps", side_effect=OSError):
+        with mock.patch.object(json, "dumps", side_effect=OSError):
             with self.assertRaises(OSError):
                 names.resolve("bert-base-uncased")
         self.assertEqual(self._models(), [])

@@ -37,7 +37,9 @@ def classification(problem_type="single_label", pair=False, **values):
             "max_seq_length": MAX_SEQ_LENGTH,
             "labels": None if is_score else LABELS,
             "problem_type": problem_type,
-            "metric_names": ("mse",) if is_score else ("accuracy",),
+            "metric_names": ("mean_squared_error",)
+            if is_score
+            else ("accuracy",),
             "columns": Columns("text", "text_pair" if pair else None),
         }
         | values

@@ -140,6 +140,7 @@ def open_tensors(path: str) -> Tensors:
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
+        needed, present = count_bytes(prefix, reader)
     except READ_ERRORS as error:
         raise damaged(f"The checkpoint {prefix}", error) from error
     if OBJECT_GRAPH_KEY in shapes:
@@ -147,7 +148,6 @@ def open_tensors(path: str) -> Tensors:
             f"{prefix} is an object-based checkpoint of TensorFlow 2. Expected "
             "a name-based checkpoint of TensorFlow 1."
         )
-    needed, present = count_bytes(prefix, reader)
     if present < needed:
         raise UserError(
             f"The checkpoint {prefix} is damaged or incomplete: its tensors "

@@ -1,0 +1,157 @@
+"""Fuzz tests: a changed file of a model is one sentence or the right result."""
+
+import hashlib
+import json
+import os
+import tempfile
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_directory
+from bert_tf.errors import UserError
+from bert_tf.tasks import registry
+from bert_tf.tasks import stored_task
+from tests.support import fuzzing
+from tests.support import stored_models
+from tests.support import tiny_exports
+from tests.support import tiny_model
+
+_TASKS = {
+    "classification": tiny_exports.classification(pair=True),
+    "multi_label": tiny_exports.classification("multi_label"),
+    "question_answering": tiny_exports.squad(),
+    "multiple_choice": tiny_exports.multiple_choice(),
+    "tagging": tiny_exports.tagging(),
+}
+# Formats whose files have no checksums, with the kind of the model.
+_OTHERS = {
+    "huggingface": "classification",
+    "keras_hub": "encoder",
+    "model_garden": "pretraining",
+    "tf1": "pretraining",
+}
+_MAX_MESSAGE = 5000
+_TEXT = "The cat sat on the mats."
+
+
+def _write(folder, name):
+    """Writes the model that mutations start from; returns its directory."""
+    path = os.path.join(folder, name)
+    if name in _TASKS:
+        return tiny_model.write_task(
+            path, _TASKS[name], config=tiny_model.ONE_LAYER
+        )
+    os.mkdir(path)
+    model = stored_models.build(_OTHERS[name], num_hidden_layers=1)
+    formats.module_of(name).write_model(path, model)
+    return path
+
+
+def _load(path, name):
+    """Loads all that predictions need; returns a hash of the model."""
+    if name in _TASKS:
+        stored_task.read(path)  # As scripts do before they import TensorFlow.
+    stored = formats.read(path, None if name in _TASKS else name)
+    if stored.vocabulary is not None:
+        stored.build_tokenizer().tokenize([_TEXT])
+    if (stored.task.get("variant") or stored.task["kind"]) in registry.TASKS:
+        task = registry.from_stored(stored)
+        task.to_json()
+    return stored.fingerprint()
+
+
+def _correct_checksums(path):
+    """Makes a model directory accept its files, as an attacker would."""
+    file = os.path.join(path, model_directory.CHECKSUMS_FILE)
+    with open(file, "rb") as opened:
+        values = json.load(opened)
+    for name in values["sha256"]:
+        with open(os.path.join(path, name), "rb") as opened:
+            digest = hashlib.sha256(opened.read()).hexdigest()
+        values["sha256"][name] = digest
+    with open(file, "w", encoding="utf-8") as opened:
+        json.dump(values, opened)
+
+
+class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
+    def make(self, name):
+        """Makes a model; returns its path, files' contents, and hash."""
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        path = _write(folder, name)
+        contents = {}
+        for parent, _, names in os.walk(path):
+            for file in names:
+                full = os.path.join(parent, file)
+                with open(full, "rb") as opened:
+                    contents[full] = opened.read()
+        return path, contents, _load(path, name)
+
+    def check(self, path, name, expected):
+        """Loads a changed model; `expected` is its hash, or None for any."""
+        try:
+            received = _load(path, name)
+        except UserError as error:
+            message = str(error)
+            self.assertLess(len(message), _MAX_MESSAGE)
+            self.assertNotIn("\n", message)
+            return "refused"
+        if expected is not None:
+            self.assertEqual(received, expected)
+        return "loaded"
+
+    def fuzz(self, name, examples):
+        path, contents, expected = self.make(name)
+        files = sorted(contents)
+        json_files = [file for file in files if file.endswith(".json")]
+        has_checksums = name in _TASKS
+        checksums = os.path.join(path, model_directory.CHECKSUMS_FILE)
+
+        @fuzzing.run(examples, fuzzing.RANDOM)
+        def check(rng):
+            kind = rng.choice(["bytes", "json", "json", "json", "place"])
+            file = rng.choice(json_files if kind == "json" else files)
+            is_harmless = False
+            try:
+                if kind == "place":
+                    is_harmless = fuzzing.replace_file(rng, file)
+                    correct = False
+                else:
+                    changed = contents[file]
+                    if kind == "bytes":
+                        changed = fuzzing.mutate_bytes(rng, changed)
+                    else:
+                        changed, is_harmless = fuzzing.mutate_json(rng, changed)
+                    with open(file, "wb") as opened:
+                        opened.write(changed)
+                    correct = has_checksums and rng.randrange(4) > 0
+                if correct and file != checksums:
+                    _correct_checksums(path)
+                # A file with a checksum is the right one or refused.
+                must_be_equal = is_harmless or (has_checksums and not correct)
+                result = self.check(
+                    path, name, expected if must_be_equal else None
+                )
+                if is_harmless and (correct or kind == "place"):
+                    self.assertEqual(result, "loaded")
+            finally:
+                fuzzing.restore_file(file, contents[file])
+                if has_checksums:
+                    fuzzing.restore_file(checksums, contents[checksums])
+
+        self.assertEqual(_load(path, name), expected)
+
+    @parameterized.parameters("classification", "huggingface", "tf1")
+    def test_some(self, name):
+        self.fuzz(name, 40)
+
+    @parameterized.parameters(*_TASKS, *_OTHERS)
+    @pytest.mark.thorough
+    def test_all(self, name):
+        self.fuzz(name, 400)
+
+
+if __name__ == "__main__":
+    tf.test.main()
