@@ -11,7 +11,6 @@ from bert_tf.config import HEAD_TYPES
 from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.io import stored_files
 from bert_tf.io.stored_files import FLAG
-from bert_tf.io.stored_files import NAMES
 from bert_tf.io.stored_files import NUMBER
 from bert_tf.io.stored_files import OBJECT
 from bert_tf.io.stored_files import TEXT
@@ -20,6 +19,7 @@ from bert_tf.io.stored_files import choice
 from bert_tf.io.stored_files import either
 from bert_tf.io.stored_files import integer
 from bert_tf.io.stored_files import list_of
+from bert_tf.io.stored_files import names
 from bert_tf.io.stored_files import object_of
 from bert_tf.io.stored_files import optional
 
@@ -37,7 +37,7 @@ _TASK = {
     "head": optional(choice(*HEAD_TYPES)),
     "global_step": integer(0),
     "results": OBJECT,
-    "labels": optional(NAMES),
+    "labels": optional(names()),
 }
 # Further values by the kind of the model.
 _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
@@ -45,10 +45,11 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
         "problem_type": optional(
             choice("single_label", "multi_label", "regression")
         ),
-        "metrics": NAMES,
+        "metrics": names(),
         "columns": optional(
             object_of(
-                {"text": TEXT}, {"text_pair": optional(TEXT), "labels": NAMES}
+                {"text": TEXT},
+                {"text_pair": optional(TEXT), "labels": names(0)},
             )
         ),
         "label_separator": TEXT,
@@ -59,7 +60,7 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
     "multiple_choice": {
         "columns": object_of(
             {},
-            {"choices": NAMES}
+            {"choices": names()}
             | dict.fromkeys(
                 ("context", "start", "label", "right"), optional(TEXT)
             ),

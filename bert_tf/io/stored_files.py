@@ -43,15 +43,9 @@ def _is_number(value: Any) -> bool:
     return is_number and abs(value) < 1e38 and math.isfinite(value)
 
 
-def _are_names(value: Any) -> bool:
-    is_list = isinstance(value, list | tuple) and all(map(_is_text, value))
-    return is_list and "" not in value and len(set(value)) == len(value)
-
-
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 TEXT = Kind("a text", _is_text)
 NUMBER = Kind("a finite number", _is_number)
-NAMES = Kind("a list of different texts", _are_names)
 OBJECT = Kind("an object", lambda value: isinstance(value, Mapping))
 
 
@@ -65,6 +59,16 @@ def integer(least: int = 1) -> Kind:
             and least <= value <= _MAX_NUMBER
         ),
     )
+
+
+def names(least: int = 1) -> Kind:
+    """Returns the kind of lists of at least `least` different texts."""
+
+    def fits(value):
+        is_list = isinstance(value, list | tuple) and all(map(_is_text, value))
+        return is_list and len(set(value) - {""}) == len(value) >= least
+
+    return Kind("a list of different texts", fits)
 
 
 def choice(*values: str) -> Kind:

@@ -262,7 +262,7 @@ def _in_order(names: Any, source: str) -> list[str]:
         )
     labels = [str(label) for label in labels]
     stored_files.check(
-        {"id2label": labels}, {"id2label": stored_files.NAMES}, source
+        {"id2label": labels}, {"id2label": stored_files.names()}, source
     )
     return labels
 

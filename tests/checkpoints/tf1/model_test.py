@@ -273,7 +273,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         self._write()
         os.remove(self._file("bert_config.json"))
         os.makedirs(self._file("bert_config.json"))
-        self._assert_refused("needs the bert_config.json")
+        self._assert_refused("bert_config.json must be a regular file")
 
     def test_a_path_that_tensorflow_reads_as_a_pattern(self):
         folder = self._file("a[1]")
