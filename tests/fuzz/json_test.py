@@ -31,7 +31,7 @@ _READERS = (
 
 class JsonFuzzTest(tf.test.TestCase):
     def test_documents(self):
-        @fuzzing.run(150, st.dictionaries(st.text(), _DOCUMENT, max_size=4))
+        @fuzzing.run(40, st.dictionaries(st.text(), _DOCUMENT, max_size=4))
         def check(document):
             contents = json.dumps(document).encode()
             for read in _READERS:
@@ -39,7 +39,7 @@ class JsonFuzzTest(tf.test.TestCase):
 
     def test_changed_documents(self):
         @fuzzing.run(
-            150,
+            40,
             fuzzing.RANDOM,
             st.dictionaries(st.text(), _DOCUMENT, min_size=1, max_size=4),
         )

@@ -3,27 +3,16 @@
 import http.client
 import json
 import socket
-import tempfile
 import urllib.parse
 
-import hypothesis
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from tests.support import fuzzed_servers
+from tests.support import fuzzing
 from tests.support import toy_models
 
-_SETTINGS = hypothesis.settings(
-    max_examples=150,
-    deadline=None,  # No test looks at a clock.
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
-_SIGNATURES = (
-    *("serving_default", "echo", "log", "total", "share", "pairs"),
-    *("classify", "regress", "nix", "", "__saved_model_init_op"),
-)
 # Surrogates cannot be sent, but their escapes can.
 _TEXT = st.text(st.characters(exclude_categories=[]), max_size=8)
 _SCALAR = (
@@ -39,8 +28,7 @@ _VALUE = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["text", "weights", "x", "ids", "negate", "b64"])
-            | _TEXT,
+            st.sampled_from([*fuzzed_servers.INPUTS, "b64"]) | _TEXT,
             inner,
             max_size=3,
         )
@@ -50,11 +38,13 @@ _VALUE = st.recursive(
 _LIKELY = st.fixed_dictionaries(
     {},
     optional={
-        "signature_name": st.sampled_from(_SIGNATURES),
+        "signature_name": st.sampled_from(fuzzed_servers.SIGNATURES),
         "instances": _VALUE,
         "inputs": _VALUE,
         "examples": st.lists(
-            st.dictionaries(st.sampled_from(["x", "y"]), _VALUE, max_size=2),
+            st.dictionaries(
+                st.sampled_from(["x", "y", "text"]), _VALUE, max_size=2
+            ),
             max_size=3,
         )
         | _VALUE,
@@ -66,24 +56,36 @@ _METHOD = st.sampled_from(["predict", "classify", "regress"])
 _REFUSALS = (400, 404, 501)
 
 
-class RestFuzzTest(tf.test.TestCase):
+class _RestCase:
+    """The checks, of a server with one of the models."""
+
+    engine = None
+    examples = 40
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        toy_models.write(f"{folder}/toy")
-        _, config = cls.enterClassContext(toy_models.serving(f"{folder}/toy"))
+        config = cls.enterClassContext(fuzzed_servers.serving(cls.engine))
         cls.port = config.rest_api_port
+
+    def setUp(self):
+        super().setUp()
+        self.expected = self.ask()
 
     def tearDown(self):
         """After all that, it answers as it did before."""
-        body = {"signature_name": "echo", "instances": ["é"]}
-        path = "/v1/models/toy:predict"
-        self.assertEqual(
-            toy_models.ask(self.port, "POST", path, body),
-            (200, {"predictions": ["é"]}),
-        )
+        self.assertEqual(self.ask(), self.expected)
         super().tearDown()
+
+    def ask(self):
+        body = {"signature_name": "echo", "instances": ["é"]}
+        if self.engine:
+            body = {"instances": ["the cat"]}
+        status, answer = toy_models.ask(
+            self.port, "POST", "/v1/models/toy:predict", body
+        )
+        self.assertEqual(status, 200, answer)
+        return answer
 
     def check(self, method, path, body):
         status, contents = toy_models.ask_raw(self.port, method, path, body)
@@ -97,40 +99,34 @@ class RestFuzzTest(tf.test.TestCase):
             self.assertNotIn("Traceback", answer["error"])
 
     def test_objects(self):
-        @_SETTINGS
-        @hypothesis.given(_METHOD, _LIKELY)
+        @fuzzing.run(self.examples, _METHOD, _LIKELY)
         def run(method, document):
             body = json.dumps(document).encode()
             self.check("POST", f"/v1/models/toy:{method}", body)
 
-        run()
-
-    @pytest.mark.slow
     def test_bytes(self):
         whole = json.dumps(
             {"signature_name": "echo", "instances": ["日本", {"b64": "AA=="}]},
             ensure_ascii=False,
         ).encode()
 
-        @_SETTINGS
-        @hypothesis.given(
+        @fuzzing.run(
+            self.examples,
             st.binary(max_size=40)
             | st.builds(
                 lambda place, new: whole[:place] + new + whole[place + 1 :],
                 st.integers(0, len(whole)),
                 st.binary(max_size=2),
-            )
+            ),
         )
         def run(body):
             self.check("POST", "/v1/models/toy:predict", body)
 
-        run()
-
     def test_paths_and_methods(self):
         part = _TEXT.filter(lambda text: text.isprintable())
 
-        @_SETTINGS
-        @hypothesis.given(
+        @fuzzing.run(
+            self.examples,
             st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH"]),
             st.lists(
                 part
@@ -146,8 +142,6 @@ class RestFuzzTest(tf.test.TestCase):
                 for text in parts
             )
             self.check(method, path, b"{}")
-
-        run()
 
     def test_bytes_that_are_not_http(self):
         for request in (
@@ -173,6 +167,22 @@ class RestFuzzTest(tf.test.TestCase):
                 b'{"signature_name": "log", "instances": [1]}',
             )
             connection.close()
+
+
+class RestFuzzTest(_RestCase, tf.test.TestCase):
+    pass
+
+
+@pytest.mark.thorough
+class SavedModelRestFuzzTest(_RestCase, tf.test.TestCase):
+    engine = "savedmodel"
+    examples = 1000
+
+
+@pytest.mark.thorough
+class LitertRestFuzzTest(_RestCase, tf.test.TestCase):
+    engine = "litert"
+    examples = 1000
 
 
 if __name__ == "__main__":
