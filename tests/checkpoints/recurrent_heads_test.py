@@ -174,8 +174,8 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         ),
         (
             _FEATURE_TAGGER,
-            {"approach": None, "head": "linear"},
-            "layer_combination.*'last_hidden' with approach=None",
+            {"approach": "fine_tuning", "head": "linear"},
+            "layer_combination.*'last_hidden' with approach='fine_tuning'",
         ),
         (
             _FEATURE_TAGGER,

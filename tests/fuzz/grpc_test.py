@@ -88,8 +88,8 @@ def _classify(draw):
     return request
 
 
-class _GrpcCase:
-    """The checks, of a server with one of the models."""
+class GrpcFuzzTest(tf.test.TestCase):
+    """Asks a server of the toy; subclasses ask one of a classifier."""
 
     engine = None
     examples = 40
@@ -158,18 +158,14 @@ class _GrpcCase:
             self.call(method, fuzzing.mutate_bytes(rng, contents))
 
 
-class GrpcFuzzTest(_GrpcCase, tf.test.TestCase):
-    pass
-
-
 @pytest.mark.thorough
-class SavedModelGrpcFuzzTest(_GrpcCase, tf.test.TestCase):
+class SavedModelGrpcFuzzTest(GrpcFuzzTest):
     engine = "savedmodel"
     examples = 1000
 
 
 @pytest.mark.thorough
-class LitertGrpcFuzzTest(_GrpcCase, tf.test.TestCase):
+class LitertGrpcFuzzTest(GrpcFuzzTest):
     engine = "litert"
     examples = 1000
 

@@ -56,8 +56,8 @@ _METHOD = st.sampled_from(["predict", "classify", "regress"])
 _REFUSALS = (400, 404, 501)
 
 
-class _RestCase:
-    """The checks, of a server with one of the models."""
+class RestFuzzTest(tf.test.TestCase):
+    """Asks a server of the toy; subclasses ask one of a classifier."""
 
     engine = None
     examples = 40
@@ -169,18 +169,14 @@ class _RestCase:
             connection.close()
 
 
-class RestFuzzTest(_RestCase, tf.test.TestCase):
-    pass
-
-
 @pytest.mark.thorough
-class SavedModelRestFuzzTest(_RestCase, tf.test.TestCase):
+class SavedModelRestFuzzTest(RestFuzzTest):
     engine = "savedmodel"
     examples = 1000
 
 
 @pytest.mark.thorough
-class LitertRestFuzzTest(_RestCase, tf.test.TestCase):
+class LitertRestFuzzTest(RestFuzzTest):
     engine = "litert"
     examples = 1000
 
