@@ -23,14 +23,20 @@ _SCRIPT = re.compile(r"(?<![\w./-])(?:python )?((?:run|export)/\w+\.py)\b")
 EXTRAS = {
     "ai_edge_litert": "tflite",
     "apache_beam": "beam",
+    "datasketch": "corpus",
     "flatbuffers": "tflite",
+    "ftfy": "corpus",
     "httptools": "serve",
     "kagglehub": "interop",
     "keras_hub": "interop",
+    "mwparserfromhell": "corpus",
     "orjson": "serve",
     "prometheus_client": "serve",
+    "py3langid": "corpus",
+    "pyarrow": "parquet",
     "starlette": "serve",
     "uvicorn": "serve",
+    "zstandard": "corpus",
 }
 
 

@@ -347,7 +347,17 @@ class RequirementsTest(tf.test.TestCase):
         base, extras = _requirements_of_the_wheel()
         names = {x.name for x in base}
         self.assertEqual(
-            set(extras), {"all", "beam", "gpu", "interop", "serve", "tflite"}
+            set(extras),
+            {
+                "all",
+                "beam",
+                "corpus",
+                "gpu",
+                "interop",
+                "parquet",
+                "serve",
+                "tflite",
+            },
         )
         for package, extra in errors.EXTRAS.items():
             name = package.replace("_", "-")
@@ -372,6 +382,8 @@ class RequirementsTest(tf.test.TestCase):
         required.add("torch")
         # For --runner only; see requirements-beam.txt.
         required.add("apache-beam")
+        # tf-models-official brings it; a pin would exclude Apache Beam.
+        required.add("pyarrow")
         ours = {"bert-tf", "export", "run"}
         for path in _files(".py"):
             if path.parts[0] not in ("bert_tf", "export", "run"):
