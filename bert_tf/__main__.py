@@ -27,6 +27,7 @@ _ORDER = (
     "serve",
     "export_tflite",
     "verify_export",
+    "extract_text",
     "learn_vocabulary",
     "tokenize_file",
     "create_pretraining_data",

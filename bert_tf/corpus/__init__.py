@@ -1,0 +1,1 @@
+"""Text extraction: dumps and data sets made into clean text for pretraining."""

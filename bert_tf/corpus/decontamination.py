@@ -1,0 +1,90 @@
+"""Decontamination: drops documents that share word sequences with test data.
+
+13 words in a row are shared, as in appendix C of GPT-3's paper
+(https://arxiv.org/abs/2005.14165). Words are runs of letters and digits in
+lower case.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bert_tf.corpus import inputs
+from bert_tf.corpus import ngrams
+from bert_tf.corpus.documents import Document
+from bert_tf.errors import UserError
+from bert_tf.io import text_files
+
+NGRAM_LENGTH = 13
+EXCLUDED = "shares 13 words in a row with --exclude_file"
+
+
+def read_ngrams(patterns: str) -> np.ndarray:
+    """Returns the hashes of all 13-grams in the files to exclude.
+
+    The texts are all strings of .json and .jsonl files except keys, the columns
+    of .csv, and the columns between tabs of other files. Texts of fewer words
+    have no 13-gram.
+
+    Returns:
+      uint64 [n], sorted, without repetitions.
+
+    Raises:
+      UserError: If a glob matches nothing, a file cannot be read, or none has
+        13 words in a row.
+    """
+    found = [np.zeros(0, np.uint64)]
+    for pattern in patterns.split(","):
+        for path in inputs.expand(pattern.strip(), "--exclude_file"):
+            for text in _texts(path):
+                words = ngrams.hash_words(text)
+                found.append(ngrams.hash_ngrams(words, NGRAM_LENGTH))
+    hashes = np.unique(np.concatenate(found))
+    if not len(hashes):
+        raise UserError(
+            f"--exclude_file={patterns} has no text of {NGRAM_LENGTH} words in "
+            "a row, so it would exclude nothing; check the files."
+        )
+    return hashes
+
+
+def is_excluded(document: Document, hashes: np.ndarray) -> bool:
+    """Returns True if a document shares a 13-gram; `hashes` are sorted."""
+    words = ngrams.hash_words("\n".join(document.paragraphs))
+    own = ngrams.hash_ngrams(words, NGRAM_LENGTH)
+    places = np.searchsorted(hashes, own).clip(max=len(hashes) - 1)
+    return bool((hashes[places] == own).any())
+
+
+def _texts(path: str) -> Iterator[str]:
+    name = path.lower().removesuffix(".gz")
+    if name.endswith(".json"):
+        yield from _strings(text_files.read_json(path))
+        return
+    for number, line in text_files.read_lines(path):
+        if name.endswith(".jsonl"):
+            yield from _strings(_parse(line, f"{path}, line {number}"))
+        elif name.endswith(".csv"):
+            yield from next(csv.reader([line]), [])
+        else:
+            yield from line.split("\t")
+
+
+def _parse(line: str, where: str) -> Any:
+    try:
+        return json.loads(line) if line.strip() else None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not a line of JSON ({error}).") from error
+
+
+def _strings(values: Any) -> Iterator[str]:
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, list):
+        for value in values:
+            yield from _strings(value)
+    elif isinstance(values, dict):
+        yield from _strings(list(values.values()))

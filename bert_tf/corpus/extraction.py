@@ -1,0 +1,120 @@
+"""Extraction of chunks into parts, for worker processes."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from bert_tf.corpus import decontamination
+from bert_tf.corpus import filters
+from bert_tf.corpus import fingerprints
+from bert_tf.corpus import inputs
+from bert_tf.corpus import parts
+from bert_tf.corpus import readers
+from bert_tf.corpus import wikipedia
+from bert_tf.corpus.documents import Chunk
+from bert_tf.corpus.documents import Document
+from bert_tf.corpus.documents import Dropped
+from bert_tf.corpus.filters import FilterOptions
+from bert_tf.corpus.tally import Tally
+
+# Changes when the same chunk gives another part.
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractOptions:
+    """The flags that decide which text a chunk gives.
+
+    Attributes:
+      text_column: As in `bert_tf.flags.corpus.ExtractTextConfig`.
+      id_column: As there.
+      replace_invalid_utf8: As there.
+      filters: The filters of single documents.
+      with_signatures: Whether near duplicates are looked for.
+      excluded_file: An .npy file of 13-grams to exclude, or None.
+      excluded_hash: Its contents' hash.
+    """
+
+    text_column: str
+    id_column: str | None
+    replace_invalid_utf8: bool
+    filters: FilterOptions
+    with_signatures: bool
+    excluded_file: str | None = None
+    excluded_hash: str | None = None
+
+
+def part_key(chunk: Chunk, options: ExtractOptions) -> str:
+    """Returns a hash of everything that a part depends on.
+
+    Equal chunks of other files have the same part, so a file that was
+    truncated continues where it ended once it is whole.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    settings = dataclasses.asdict(options)
+    del settings["excluded_file"]
+    digest.update(json.dumps([_VERSION, chunk.format, settings]).encode())
+    if chunk.format == "parquet":
+        contents = f"{inputs.fingerprint(chunk.path)} {chunk.payload}".encode()
+    else:
+        contents = chunk.payload
+    for data in (chunk.header, contents):
+        digest.update(len(data).to_bytes(8))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def extract(chunk: Chunk, options: ExtractOptions, path: str) -> None:
+    """Writes the part of a chunk.
+
+    Raises:
+      UserError: If the chunk is not of its format.
+    """
+    kept, tally = [], Tally()
+    for document in _read(chunk, options):
+        if isinstance(document, Dropped):
+            tally.add(document)
+            continue
+        cleaned, dropped = filters.clean(document, options.filters)
+        if cleaned and options.excluded_file:
+            hashes = _load(options.excluded_file)
+            if decontamination.is_excluded(cleaned, hashes):
+                text = "\n".join(cleaned.paragraphs)
+                dropped.append(
+                    Dropped(cleaned.id, decontamination.EXCLUDED, text)
+                )
+                cleaned = None
+        for one in dropped:
+            tally.add(one)
+        if cleaned:
+            kept.append(cleaned)
+    computed = fingerprints.compute(kept, options.with_signatures)
+    parts.write(path, kept, computed, tally)
+
+
+def _read(
+    chunk: Chunk, options: ExtractOptions
+) -> Iterator[Document | Dropped]:
+    replace_invalid = options.replace_invalid_utf8
+    if chunk.format == "wikipedia":
+        yield from wikipedia.read(chunk)
+    elif chunk.format == "jsonl":
+        yield from readers.read_jsonl(
+            chunk, options.text_column, options.id_column, replace_invalid
+        )
+    elif chunk.format == "parquet":
+        yield from readers.read_parquet(
+            chunk, options.text_column, options.id_column
+        )
+    else:
+        yield from readers.read_text(chunk, replace_invalid)
+
+
+@functools.cache
+def _load(path: str) -> np.ndarray:
+    return np.load(os.path.abspath(path))

@@ -1,0 +1,174 @@
+"""Fingerprints: hashes and MinHash signatures that find duplicates.
+
+Worker processes compute them for the documents of a chunk and store them with
+its part; the parts' arrays are concatenated on disk, in the order of the input.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bert_tf import errors
+from bert_tf.corpus import ngrams
+from bert_tf.corpus.documents import Document
+
+# Permutations of a MinHash signature: the estimate of a similarity of 0.8 has a
+# standard error of 0.035.
+NUM_PERM = 128
+# Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
+SHINGLE_LENGTH = 5
+# Value in the signature of a document without words.
+NO_SHINGLES = np.uint32(0xFFFFFFFF)
+# Shingles that are permuted at once, which keeps the products in the cache.
+_BATCH = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprints:
+    """Arrays about n documents with m paragraphs, in the order of the input.
+
+    Attributes:
+      documents: Hash of each document, uint64 [n, 2].
+      ids: Hash of each document's id, uint64 [n].
+      sizes: Characters of each document, int64 [n].
+      num_paragraphs: Paragraphs of each document, int64 [n].
+      paragraphs: Hash of each paragraph, uint64 [m].
+      lengths: Characters of each paragraph, int64 [m].
+      signatures: MinHash signature of each document, uint32 [n, NUM_PERM];
+        uint32 [n, 0] where near duplicates are not looked for.
+    """
+
+    documents: np.ndarray
+    ids: np.ndarray
+    sizes: np.ndarray
+    num_paragraphs: np.ndarray
+    paragraphs: np.ndarray
+    lengths: np.ndarray
+    signatures: np.ndarray
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the arrays by their names."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+        }
+
+
+def compute(
+    documents: Iterable[Document], with_signatures: bool
+) -> Fingerprints:
+    """Returns the fingerprints of documents.
+
+    All white space counts as one space, so a document that was wrapped in
+    another way has the same hashes.
+    """
+    hashes, ids, counts, paragraphs, lengths, signatures = (
+        [],
+        [],
+        [],
+        [],
+        [],
+        [],
+    )
+    for document in documents:
+        texts = [" ".join(text.split()) for text in document.paragraphs]
+        digest = _digest("\n".join(texts), 16)
+        hashes.append((int.from_bytes(digest[:8]), int.from_bytes(digest[8:])))
+        ids.append(int.from_bytes(_digest(document.id, 8)))
+        counts.append(len(texts))
+        paragraphs += [int.from_bytes(_digest(text, 8)) for text in texts]
+        lengths += map(len, document.paragraphs)
+        if with_signatures:
+            signatures.append(compute_signature(" ".join(texts)))
+    first = np.cumsum([0, *counts])
+    total = np.cumsum([0, *lengths])
+    return Fingerprints(
+        documents=np.array(hashes, np.uint64).reshape(-1, 2),
+        ids=np.array(ids, np.uint64),
+        sizes=np.diff(total[first]),
+        num_paragraphs=np.array(counts, np.int64),
+        paragraphs=np.array(paragraphs, np.uint64),
+        lengths=np.array(lengths, np.int64),
+        signatures=np.array(signatures, np.uint32).reshape(
+            len(ids), NUM_PERM if with_signatures else 0
+        ),
+    )
+
+
+def compute_signature(text: str) -> np.ndarray:
+    """Returns the MinHash signature of a text's shingles, uint32 [NUM_PERM].
+
+    The share of positions where two signatures are equal estimates the Jaccard
+    similarity of their sets of shingles. A text of fewer words than a shingle
+    has one shingle of all; that of a text without words is all `NO_SHINGLES`.
+    """
+    words = ngrams.hash_words(text)
+    shingles = ngrams.hash_ngrams(words, min(SHINGLE_LENGTH, len(words)))
+    minhash = _empty_minhash().copy()
+    if len(words):
+        hashes = (shingles >> np.uint64(32)).tolist()
+        for start in range(0, len(hashes), _BATCH):
+            minhash.update_batch(hashes[start : start + _BATCH])
+    return minhash.hashvalues
+
+
+def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
+    """Concatenates parts on disk.
+
+    Memory holds one part.
+
+    Args:
+      parts: The fingerprints of chunks, in the order of the input.
+      folder: Where the arrays are stored as raw files; made if missing.
+
+    Returns:
+      Read-only memory-mapped arrays.
+    """
+    os.makedirs(folder, exist_ok=True)
+    names = [field.name for field in dataclasses.fields(Fingerprints)]
+    files = {name: os.path.join(folder, f"{name}.bin") for name in names}
+    empty = compute([], with_signatures=False).arrays()
+    shapes = {name: array.shape[1:] for name, array in empty.items()}
+    opened = {name: open(path, "wb") for name, path in files.items()}
+    try:
+        for part in parts:
+            for name, array in part.arrays().items():
+                array.tofile(opened[name])
+                shapes[name] = array.shape[1:]
+    finally:
+        for file in opened.values():
+            file.close()
+    return Fingerprints(
+        **{
+            name: _map(path, empty[name].dtype, shapes[name])
+            for name, path in files.items()
+        }
+    )
+
+
+def _map(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Maps a file of rows into memory."""
+    row = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    # mmap refuses an empty file.
+    if not os.path.getsize(path):
+        return np.zeros((0, *shape), dtype)
+    rows = os.path.getsize(path) // row
+    return np.memmap(path, dtype, "r", shape=(rows, *shape))
+
+
+def _digest(text: str, size: int) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=size).digest()
+
+
+@functools.cache
+def _empty_minhash() -> Any:
+    with errors.extras():
+        import datasketch
+
+    return datasketch.MinHash(NUM_PERM, hashfunc=int)

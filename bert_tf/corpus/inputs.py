@@ -1,0 +1,348 @@
+"""Input files of text extraction: globs, formats, and cuts into chunks."""
+
+import codecs
+import dataclasses
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+from bert_tf import errors
+from bert_tf.corpus.documents import Chunk
+from bert_tf.errors import UserError
+from bert_tf.io import compression
+from bert_tf.io import paths
+
+_LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)?)=(.+)")
+# Decompressed bytes of a chunk, and the most of a document.
+_CHUNK_BYTES = 1 << 22
+_MAX_DOCUMENT_BYTES = 1 << 28
+_SEPARATORS = {
+    "text": (b"\n\n", b"\n\r\n"),
+    "jsonl": (b"\n",),
+    "wikipedia": (b"</page>",),
+}
+_UNITS = {"text": "line", "jsonl": "line", "wikipedia": "page"}
+_XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
+_ENDINGS = {
+    "jsonl": (".jsonl", ".ndjson"),
+    "parquet": (".parquet", ".pq"),
+}
+# Files that auto does not take for text.
+_REFUSED = (
+    ".arrow",
+    ".csv",
+    ".doc",
+    ".docx",
+    ".epub",
+    ".html",
+    ".json",
+    ".pdf",
+    ".tar",
+    ".tfrecord",
+    ".tgz",
+    ".tsv",
+    ".zip",
+)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_SAMPLE_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFile:
+    """A file to read.
+
+    Attributes:
+      path: Local or remote.
+      format: One of `bert_tf.flags.corpus.INPUT_FORMATS`, not "auto".
+      language: As in --input_file=de=GLOB; else "".
+    """
+
+    path: str
+    format: str
+    language: str
+
+
+def find(patterns: str, input_format: str) -> list[InputFile]:
+    """Returns the files of --input_file, in the order of its globs.
+
+    Raises:
+      UserError: If a glob matches nothing, a folder has no Parquet files, or
+        the format of a file is unknown.
+    """
+    found: dict[str, InputFile] = {}
+    for pattern in patterns.split(","):
+        given = _LANGUAGE.fullmatch(pattern.strip())
+        language, pattern = given.groups() if given else ("", pattern.strip())
+        for path in expand(pattern, "--input_file"):
+            file = InputFile(path, _format_of(path, input_format), language)
+            if found.setdefault(path, file).language != language:
+                raise UserError(
+                    f"--input_file names {path} for two languages, "
+                    f"{found[path].language or 'none'!r} and "
+                    f"{language or 'none'!r}; name it for one."
+                )
+    return list(found.values())
+
+
+def expand(pattern: str, flag: str) -> list[str]:
+    """Returns the files that match a glob; of folders, their Parquet files.
+
+    Raises:
+      UserError: If there are none.
+    """
+    if paths.is_remote(pattern):
+        from bert_tf.io import files
+
+        return files.expand_globs(pattern, flag)
+    matches = sorted(glob.glob(pattern)) if pattern else []
+    found = []
+    for path in matches:
+        if not os.path.isdir(path):
+            found.append(path)
+            continue
+        inside = [
+            x
+            for ending in _ENDINGS["parquet"]
+            for x in glob.glob(
+                os.path.join(glob.escape(path), "**", f"*{ending}"),
+                recursive=True,
+            )
+        ]
+        if not inside and len(matches) == 1:
+            raise UserError(
+                f"{flag}: {path} is a directory without Parquet files; "
+                f"name its files, as {os.path.join(path, '*')}."
+            )
+        found += sorted(inside)
+    if not found:
+        raise paths.no_match(pattern, flag)
+    return found
+
+
+def _format_of(path: str, input_format: str) -> str:
+    if input_format != "auto":
+        return input_format
+    name = path.lower().removesuffix(compression.ending(path))
+    for known, endings in _ENDINGS.items():
+        if name.endswith(endings):
+            return known
+    if _XML_NAME.search(name):
+        return "wikipedia"
+    if name.endswith(_REFUSED):
+        raise UserError(
+            f"--input_format=auto does not know the format of {path}; convert "
+            "it to .jsonl, Parquet or text, or set --input_format."
+        )
+    start = next(_read_utf8(path), b"").removeprefix(_BYTE_ORDER_MARK)
+    is_dump = re.match(rb"\s*(<\?xml[^>]*>\s*)?<mediawiki\b", start)
+    return "wikipedia" if is_dump else "text"
+
+
+def fingerprint(path: str) -> str:
+    """Returns a hash of a file's size, start and end.
+
+    A dump of 20 GB takes no time; two files that differ elsewhere alone are
+    told apart by their chunks, which are hashed whole.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    with compression.open_stored(path) as file:
+        digest.update(file.read(_SAMPLE_BYTES))
+        file.seek(0, os.SEEK_END)
+        size = file.tell()
+        digest.update(size.to_bytes(8))
+        file.seek(max(size - _SAMPLE_BYTES, 0))
+        digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def split(
+    file: InputFile, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[Chunk]:
+    """Cuts a file into chunks of about 4 MB, between documents.
+
+    Memory holds one chunk.
+
+    Raises:
+      UserError: If the file is damaged, truncated, or not of its format.
+    """
+    if file.format == "parquet":
+        yield from _split_parquet(file, on_bytes)
+        return
+    header, start = b"", 0
+    pieces = _cut(file, on_bytes)
+    for number, piece in enumerate(pieces):
+        if number == 0:
+            _refuse_utf16(file.path, piece)
+            if file.format == "wikipedia":
+                header, piece = _split_header(file.path, piece)
+            elif piece.startswith(_BYTE_ORDER_MARK):
+                header = _BYTE_ORDER_MARK
+                piece = piece.removeprefix(header)
+            start += len(header)
+        if file.format != "wikipedia":
+            header = b""
+        yield Chunk(
+            file.path,
+            number,
+            start,
+            file.format,
+            piece,
+            header,
+            file.language,
+        )
+        start += len(piece)
+
+
+def _cut(
+    file: InputFile, on_bytes: Callable[[int], None] | None
+) -> Iterator[bytes]:
+    """Yields the contents of a file, cut behind separators."""
+    rest = bytearray()
+    searched = start = 0
+    separators = _SEPARATORS[file.format]
+    for block in _read_utf8(file.path, on_bytes):
+        rest += block
+        while len(rest) >= _CHUNK_BYTES:
+            end = _find_end(rest, separators, searched)
+            if end is None and len(rest) > _MAX_DOCUMENT_BYTES:
+                end = rest.rfind(b"\n") + 1 if file.format == "text" else 0
+                if not end:
+                    raise UserError(
+                        f"{file.path} has a {_UNITS[file.format]} of more than "
+                        f"{_MAX_DOCUMENT_BYTES >> 20} MB, from byte {start} of "
+                        "the decompressed file; check --input_format."
+                    )
+            if end is None:
+                searched = len(rest)
+                break
+            yield bytes(rest[:end])
+            del rest[:end]
+            start += end
+            searched = 0
+    if file.format == "wikipedia":
+        _check_end(file.path, rest, start)
+    if rest:
+        yield bytes(rest)
+
+
+def _read_utf8(
+    path: str, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[bytes]:
+    """Yields the contents of a file; UTF-16 with a byte order mark as UTF-8."""
+    decoder = None
+    for number, block in enumerate(compression.read_blocks(path, on_bytes)):
+        if number == 0 and block.startswith(_UTF16_MARKS):
+            decoder = codecs.getincrementaldecoder("utf-16")()
+        if decoder is None:
+            yield block
+            continue
+        try:
+            yield decoder.decode(block).encode()
+        except UnicodeError as error:
+            raise UserError(
+                f"{path} is not UTF-16, as its start says: {error}; save it as "
+                "UTF-8."
+            ) from error
+    if decoder is not None and decoder.getstate()[0]:
+        raise UserError(f"{path} ends inside a character of UTF-16.")
+
+
+def _find_end(
+    contents: bytearray, separators: tuple[bytes, ...], searched: int
+) -> int | None:
+    """Returns where a chunk ends: the last separator in it, or the next one."""
+    ends = [
+        (contents.rfind(x, 0, _CHUNK_BYTES), len(x))
+        for x in separators
+        if searched < _CHUNK_BYTES
+    ]
+    ends = [place + size for place, size in ends if place >= 0]
+    if ends:
+        return max(ends)
+    first = max(min(searched, _CHUNK_BYTES) - 16, searched - 16, 0)
+    ends = [(contents.find(x, first), len(x)) for x in separators]
+    ends = [place + size for place, size in ends if place >= 0]
+    return min(ends) if ends else None
+
+
+def _refuse_utf16(path: str, piece: bytes) -> None:
+    place = piece[:_SAMPLE_BYTES].find(b"\0")
+    if place >= 0:
+        raise UserError(
+            f"{path} has a byte of value 0 at byte {place}, as UTF-16 and "
+            "binary files have; save it as UTF-8, or set --input_format."
+        )
+
+
+def _split_header(path: str, piece: bytes) -> tuple[bytes, bytes]:
+    """Splits the first chunk of a dump before its first page."""
+    place = piece.find(b"<page>")
+    if place < 0:
+        place = piece.find(b"</mediawiki>")
+    if b"<mediawiki" not in piece[: max(place, 0)]:
+        raise _no_dump(path)
+    return piece[:place], piece[place:]
+
+
+def _check_end(path: str, rest: bytearray, start: int) -> None:
+    if not start and b"<mediawiki" not in rest:
+        raise _no_dump(path)
+    if not rest.rstrip().endswith(b"</mediawiki>"):
+        raise UserError(
+            f"{path} ends at byte {start + len(rest)} of the decompressed file "
+            "without </mediawiki>, so it is truncated; download it again."
+        )
+
+
+def _no_dump(path: str) -> UserError:
+    return UserError(
+        f"{path} is no XML dump of Wikipedia: it has no <mediawiki> with a "
+        "<page>; set --input_format, or download pages-articles.xml.bz2."
+    )
+
+
+def _split_parquet(
+    file: InputFile, on_bytes: Callable[[int], None] | None
+) -> Iterator[Chunk]:
+    parquet = open_parquet(file.path)
+    start = 0
+    for number in range(parquet.num_row_groups):
+        yield Chunk(
+            file.path, number, start, "parquet", number, b"", file.language
+        )
+        start += parquet.metadata.row_group(number).num_rows
+    if on_bytes:
+        on_bytes(size(file.path))
+
+
+def open_parquet(path: str) -> Any:
+    """Opens a Parquet file; pyarrow is imported here.
+
+    Raises:
+      UserError: If pyarrow is missing, or it cannot read the file.
+    """
+    with errors.extras():
+        import pyarrow as pa
+        from pyarrow import parquet
+    try:
+        if paths.is_remote(path):
+            with compression.open_stored(path) as stored:
+                return parquet.ParquetFile(pa.BufferReader(stored.read()))
+        return parquet.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"{path} is not a complete Parquet file ({error}); download it "
+            "again."
+        ) from error
+
+
+def size(path: str) -> int:
+    """Returns the size of a file in bytes."""
+    with compression.open_stored(path) as file:
+        file.seek(0, os.SEEK_END)
+        return file.tell()

@@ -1,0 +1,127 @@
+"""The report of text extraction: counts, shares and samples."""
+
+import json
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from bert_tf.corpus import writing
+from bert_tf.corpus.fingerprints import Fingerprints
+from bert_tf.corpus.judging import REASONS
+from bert_tf.corpus.judging import Decisions
+from bert_tf.corpus.tally import NUM_SAMPLES
+from bert_tf.corpus.tally import Reason
+from bert_tf.corpus.tally import Tally
+from bert_tf.corpus.writing import Judged
+from bert_tf.corpus.writing import Written
+from bert_tf.io import files
+
+
+def path_of(output_file: str) -> str:
+    """Returns the path of the report on an output file."""
+    return f"{output_file}.report.json"
+
+
+def tally_decisions(
+    fingerprints: Fingerprints, decisions: Decisions, judged: Judged
+) -> Tally:
+    """Returns counts and samples of what the decisions drop."""
+    tally = Tally()
+    chosen: dict[str, list[int]] = {"documents": [], "paragraphs": []}
+    sides = (
+        ("documents", fingerprints.ids, fingerprints.sizes),
+        ("paragraphs", fingerprints.paragraphs, fingerprints.lengths),
+    )
+    for side, hashes, sizes in sides:
+        decided = getattr(decisions, side)
+        counts = np.bincount(decided, minlength=len(REASONS))
+        for number in np.flatnonzero(counts[1:]) + 1:
+            positions = np.flatnonzero(decided == number)
+            lowest = np.argsort(hashes[positions], kind="stable")[:NUM_SAMPLES]
+            chosen[side] += positions[lowest].tolist()
+            reason = tally.reasons.setdefault(REASONS[number], Reason())
+            reason.count += len(positions)
+            reason.characters += int(sizes[positions].sum())
+    for one in writing.dropped_at(judged, **chosen):
+        tally.sample(one)
+    return tally
+
+
+def build(
+    tally: Tally,
+    written: Mapping[str, Written],
+    languages: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Returns the report as JSON values.
+
+    Args:
+      tally: All that was dropped.
+      written: Counts of each output file, by its path.
+      languages: The shares of the languages, if there are any.
+    """
+    ordered = sorted(
+        tally.reasons.items(), key=lambda item: (-item[1].characters, item[0])
+    )
+    report = {
+        "files": {path: vars(counts) for path, counts in written.items()},
+        "dropped": {
+            name: {
+                "count": reason.count,
+                "characters": reason.characters,
+                "samples": [
+                    {"id": name, "text": text}
+                    for _, name, text in reason.samples
+                ],
+            }
+            for name, reason in ordered
+        },
+    }
+    if languages is not None:
+        report["languages"] = languages
+    return report
+
+
+def share_languages(
+    names: Sequence[str], before: np.ndarray, after: np.ndarray
+) -> dict[str, Any]:
+    """Returns each language's characters and share before and after sampling.
+
+    Args:
+      names: Of the languages.
+      before: Characters of each after the filters, float [languages].
+      after: Characters that were written, float [languages].
+    """
+    return {
+        name: {
+            "characters_before": int(before[number]),
+            "characters": int(after[number]),
+            "share_before": float(before[number] / max(before.sum(), 1)),
+            "share": float(after[number] / max(after.sum(), 1)),
+        }
+        for number, name in enumerate(names)
+    }
+
+
+def write(path: str, report: Mapping[str, Any]) -> None:
+    """Writes a report; the file appears whole."""
+    with files.local_file(path) as temporary:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=2, ensure_ascii=False)
+            file.write("\n")
+
+
+def log(report: Mapping[str, Any]) -> None:
+    """Logs what was written and dropped, in a few lines."""
+    for path, counts in report["files"].items():
+        logging.info(
+            "%s: %d documents, %d paragraphs, %.1f million characters.",
+            path,
+            counts["documents"],
+            counts["paragraphs"],
+            counts["characters"] / 1e6,
+        )
+    for reason, dropped in report["dropped"].items():
+        logging.info("Dropped %d: %s.", dropped["count"], reason)

@@ -1,0 +1,317 @@
+"""Extracts text: splits the input, extracts, judges, and writes.
+
+Finished work is kept in `<output_file>.work/`: the parts of chunks, named by
+their contents, and the output files that are complete. The report is written
+last; with it, the text is finished.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from bert_tf.corpus import decontamination
+from bert_tf.corpus import extraction
+from bert_tf.corpus import fingerprints
+from bert_tf.corpus import inputs
+from bert_tf.corpus import judging
+from bert_tf.corpus import parts
+from bert_tf.corpus import recipe as recipes
+from bert_tf.corpus import report as reports
+from bert_tf.corpus import writing
+from bert_tf.corpus.documents import Chunk
+from bert_tf.corpus.filters import FilterOptions
+from bert_tf.corpus.fingerprints import Fingerprints
+from bert_tf.corpus.judging import Decisions
+from bert_tf.corpus.parts import Part
+from bert_tf.corpus.recipe import Recipe
+from bert_tf.corpus.tally import Tally
+from bert_tf.corpus.writing import Judged
+from bert_tf.corpus.writing import Written
+from bert_tf.errors import UserError
+from bert_tf.flags.corpus import ExtractTextConfig
+from bert_tf.io import files
+from bert_tf.io import locks
+from bert_tf.io import progress
+from bert_tf.io import worker_processes
+
+
+def run(config: ExtractTextConfig) -> dict[str, Any]:
+    """Extracts the text, resumes, or finds that it is finished.
+
+    Returns:
+      The report, as JSON values.
+
+    Raises:
+      UserError: If the input is unsuitable, or if the output exists and was
+        made with other flags or input.
+    """
+    names = recipes.output_files(config)
+    found = inputs.find(config.input_file, config.input_format)
+    if config.language_sampling is not None:
+        _require_languages(found)
+    filter_options = FilterOptions.from_flags(config)
+    recipe = recipes.build(config, found)
+    work_dir = f"{config.output_file}.work"
+    with (
+        _errors_of_disk(),
+        locks.one_writer_beside(config.output_file, "--output_file"),
+    ):
+        if config.overwrite_output_dir:
+            recipes.start_over(config.output_file, names, work_dir)
+        finished = recipes.find_finished(config.output_file, names, recipe)
+        if finished:
+            logging.info(
+                "%s is already finished with these flags; nothing to do.",
+                config.output_file,
+            )
+            return finished
+        recipes.begin(work_dir, names, recipe)
+        options = extraction.ExtractOptions(
+            config.text_column,
+            config.id_column,
+            config.replace_invalid_utf8,
+            filter_options,
+            config.near_duplicate_threshold > 0,
+            *_store_excluded(config, work_dir),
+        )
+        made = _make(config, found, options, recipe, names, work_dir)
+        reports.write(reports.path_of(config.output_file), made)
+        reports.log(made)
+        shutil.rmtree(work_dir)
+    return made
+
+
+def _make(
+    config: ExtractTextConfig,
+    found: Sequence[inputs.InputFile],
+    options: extraction.ExtractOptions,
+    recipe: Recipe,
+    names: Sequence[str],
+    work_dir: str,
+) -> dict[str, Any]:
+    """Writes the text; returns the report."""
+    processes = config.num_processes or os.cpu_count() or 1
+    with worker_processes.pool(processes) as pool:
+        extracted = _extract(found, options, pool, processes, work_dir)
+        judged, decisions, prints, tally = _judge(config, extracted, work_dir)
+        orders, languages = _choose(config, extracted, decisions, prints)
+        for name, order in orders.items():
+            judged.store(name, order)
+        tasks = _plan_outputs(config, names, orders, decisions.sizes, judged)
+        written = _write(tasks, recipe, pool, processes, work_dir)
+    made = reports.build(tally, written, languages)
+    return {**made, "recipe": vars(recipe)}
+
+
+def _require_languages(found: Sequence[inputs.InputFile]) -> None:
+    for file in found:
+        if not file.language:
+            raise UserError(
+                "--language_sampling needs the language of each glob in "
+                "--input_file, as en=GLOB,de=GLOB. Received none for "
+                f"{file.path}."
+            )
+
+
+@contextlib.contextmanager
+def _errors_of_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise UserError(
+                f"The disk is full: {error}; free some space and rerun the "
+                "same command to resume."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
+            raise UserError(
+                f"--output_file cannot be written ({error}); choose another "
+                "path."
+            ) from error
+        raise
+
+
+def _store_excluded(
+    config: ExtractTextConfig, work_dir: str
+) -> tuple[str | None, str | None]:
+    """Writes the 13-grams of --exclude_file; returns their file and hash."""
+    if not config.exclude_file:
+        return None, None
+    hashes = decontamination.read_ngrams(config.exclude_file)
+    path = os.path.join(work_dir, "excluded.npy")
+    with files.local_file(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, hashes)
+    digest = hashlib.blake2b(hashes.tobytes(), digest_size=16)
+    return path, digest.hexdigest()
+
+
+def _extract(
+    found: Sequence[inputs.InputFile],
+    options: extraction.ExtractOptions,
+    pool: Any,
+    processes: int,
+    work_dir: str,
+) -> list[Part]:
+    """Extracts the chunks whose parts are missing; returns all parts."""
+    extracted: list[Part] = []
+    folder = os.path.join(work_dir, "parts")
+    total = sum(inputs.size(file.path) for file in found)
+    with progress.bar(total, "extracting text", "B") as bar:
+
+        def tasks() -> Iterator[tuple[Chunk, extraction.ExtractOptions, str]]:
+            started = set()
+            for file in found:
+                for chunk in inputs.split(file, bar.update):
+                    key = extraction.part_key(chunk, options)
+                    extracted.append(Part(key, chunk.language))
+                    path = parts.part_path(folder, key)
+                    if key not in started and not os.path.exists(path):
+                        started.add(key)
+                        yield chunk, options, path
+
+        for _ in worker_processes.finished(
+            pool, processes, extraction.extract, tasks()
+        ):
+            pass
+    return extracted
+
+
+def _judge(
+    config: ExtractTextConfig, extracted: Sequence[Part], work_dir: str
+) -> tuple[Judged, Decisions, Fingerprints, Tally]:
+    folder = os.path.join(work_dir, "judged")
+    paths = [
+        parts.part_path(os.path.join(work_dir, "parts"), part.key)
+        for part in extracted
+    ]
+    tally = Tally()
+
+    def read() -> Iterator[Fingerprints]:
+        for part, path in zip(extracted, paths, strict=True):
+            prints = parts.read_fingerprints(path)
+            part.num_documents = len(prints.ids)
+            tally.merge(parts.read_tally(path))
+            yield prints
+
+    prints = fingerprints.concatenate(read(), folder)
+    decisions = judging.decide(prints, config, folder)
+    judged = Judged(folder, paths)
+    judged.store_decisions(
+        decisions,
+        prints.num_paragraphs,
+        [part.num_documents for part in extracted],
+    )
+    tally.merge(reports.tally_decisions(prints, decisions, judged))
+    if not (decisions.documents == 0).any():
+        reasons = ", ".join(
+            f"{reason.count} {name}" for name, reason in tally.reasons.items()
+        )
+        raise UserError(
+            f"No text is left of --input_file={config.input_file}; dropped: "
+            f"{reasons or 'nothing, as it holds no document'}."
+        )
+    return judged, decisions, prints, tally
+
+
+def _choose(
+    config: ExtractTextConfig,
+    extracted: Sequence[Part],
+    decisions: Decisions,
+    prints: Fingerprints,
+) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:
+    """Chooses the documents of the text and of the held-out text.
+
+    Returns:
+      The positions of both, in their order, and the languages' shares.
+    """
+    is_kept = decisions.documents == 0
+    orders = {}
+    if config.heldout_share:
+        is_heldout = judging.is_heldout(prints.ids, config.heldout_share)
+        orders["heldout"] = np.flatnonzero(is_kept & is_heldout)
+        is_kept &= ~is_heldout
+    names = sorted({part.language for part in extracted})
+    if not any(names):
+        orders["text"] = np.flatnonzero(is_kept)
+        return orders, None
+    numbers = [names.index(part.language) for part in extracted]
+    languages = np.repeat(numbers, [part.num_documents for part in extracted])
+    sizes = decisions.sizes * is_kept
+    copies = is_kept.astype(np.int64)
+    if config.language_sampling is not None:
+        copies *= judging.count_copies(
+            prints.ids, sizes, languages, config.language_sampling
+        )
+    # Copies of a document are in different passes, far from each other.
+    orders["text"] = np.concatenate(
+        [np.flatnonzero(copies > i) for i in range(copies.max())]
+    )
+    return orders, reports.share_languages(
+        names,
+        np.bincount(languages, sizes, len(names)),
+        np.bincount(languages, sizes * copies, len(names)),
+    )
+
+
+def _plan_outputs(
+    config: ExtractTextConfig,
+    names: Sequence[str],
+    orders: dict[str, np.ndarray],
+    sizes: np.ndarray,
+    judged: Judged,
+) -> list[tuple[Judged, str, int, int, str]]:
+    """Returns the arguments of `writing.write` for each file.
+
+    Shards are stretches of the text of about the same size.
+    """
+    order = orders["text"]
+    shards = max(config.num_shards, 1)
+    ends = np.cumsum(sizes[order])
+    total = int(ends[-1]) if len(ends) else 0
+    cuts = np.searchsorted(ends, [total * i / shards for i in range(shards)])
+    cuts = [0, *cuts[1:].tolist(), len(order)]
+    tasks = [
+        (judged, "text", start, stop, name)
+        for name, start, stop in zip(
+            names[:shards], cuts, cuts[1:], strict=False
+        )
+    ]
+    if "heldout" in orders:
+        tasks.append((judged, "heldout", 0, len(orders["heldout"]), names[-1]))
+    return tasks
+
+
+def _write(
+    tasks: Sequence[tuple[Judged, str, int, int, str]],
+    recipe: Recipe,
+    pool: Any,
+    processes: int,
+    work_dir: str,
+) -> dict[str, Written]:
+    """Writes the files that are not finished; returns the counts of all."""
+    path = recipes.written_path(work_dir)
+    key = recipe.hash()
+    done: dict[str, Any] = {}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            stored = json.load(file)
+        done = stored["files"] if stored["recipe"] == key else {}
+    done = {x: y for x, y in done.items() if os.path.exists(x)}
+    # From here on, other flags are refused.
+    reports.write(path, {"recipe": key, "files": done})
+    missing = [task for task in tasks if task[-1] not in done]
+    for task, written in worker_processes.finished(
+        pool, processes, writing.write, missing
+    ):
+        done[task[-1]] = vars(written)
+        reports.write(path, {"recipe": key, "files": done})
+    return {task[-1]: Written(**done[task[-1]]) for task in tasks}

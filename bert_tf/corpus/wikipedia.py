@@ -1,0 +1,151 @@
+"""Reader of Wikipedia's XML dumps: the articles of a chunk, one by one."""
+
+import contextlib
+import html
+import re
+import signal
+import threading
+import types
+from collections.abc import Iterator
+from xml.etree import ElementTree
+
+from bert_tf import errors
+from bert_tf.corpus.documents import Chunk
+from bert_tf.corpus.documents import Document
+from bert_tf.corpus.documents import Dropped
+from bert_tf.errors import UserError
+
+OTHER_NAMESPACE = "page of another namespace"
+REDIRECT = "redirect"
+DISAMBIGUATION = "disambiguation page"
+OTHER_MODEL = "page that is not wikitext"
+TOO_SLOW = "page that takes over 10 s"
+_MAX_SECONDS = 10.0
+_END = b"</page>"
+# Fixed by MediaWiki: Media, File and Category. Links to them show nothing.
+_HIDDEN = (-2, 6, 14)
+_NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
+# Templates of disambiguation pages. Dumps do not mark these pages, and each
+# Wikipedia names the template in its own language.
+_DISAMBIGUATION = re.compile(
+    r"__DISAMBIG__|\{\{\s*(?:"
+    r"(?:[\w\s()/'-]*\s)?disambig(?:uation)?(?:[ _]page|[ _]cleanup)?|disamb|"
+    r"disam|dab|hndis|geodis|schooldis|roaddis|numberdis|mathdab|hospitaldis|"
+    r"begriffsklärung|homonymie|page d'homonymie|desambiguación|desambig|"
+    r"desambiguação|disambigua|dp|doorverwijspagina|ujednoznacznienie|"
+    r"неоднозначность|неоднозначність|пояснение|вишезначна одредница|"
+    r"rozcestník|rozlišovacia stránka|förgrening|gaffel|flertydig|peker|"
+    r"pekerside|täsmennyssivu|egyért|anlam ayrımı|dezambiguizare|αποσαφήνιση|"
+    r"פירושונים|توضيح|ابهام‌زدایی|消歧義|消歧义|aimai|曖昧さ回避|동음이의|"
+    r"동음이의어 문서|trang định hướng|desambiguació|argipen|razdvojba|"
+    r"razločitev|nozīmju atdalīšana|täpsustuslehekülg|apartigilo|homónimos|"
+    r"बहुविकल्पी|แก้ความกำกวม"
+    r")\s*(?:\||\}\})",
+    re.IGNORECASE,
+)
+
+
+class _TooSlow(Exception):
+    pass
+
+
+def read(chunk: Chunk) -> Iterator[Document | Dropped]:
+    """Yields articles as text, and the titles of other pages as dropped.
+
+    Raises:
+      UserError: If the XML is broken, or mwparserfromhell is missing.
+    """
+    with errors.extras():
+        from bert_tf.corpus import wikitext
+    hidden = hidden_prefixes(chunk.header.decode("utf-8", "replace"))
+    start = 0
+    while (end := chunk.payload.find(_END, start)) >= 0:
+        stop = end + len(_END)
+        page = chunk.payload[start:stop]
+        title, number, text, reason = _parse(page, chunk, start)
+        if reason:
+            yield Dropped(number, reason, title)
+        else:
+            try:
+                with _time_limit():
+                    paragraphs = wikitext.extract(text, hidden)
+                yield Document(number, tuple(paragraphs))
+            except (_TooSlow, RecursionError):
+                yield Dropped(number, TOO_SLOW, title)
+        start = stop
+    rest = chunk.payload[start:].strip()
+    if rest not in (b"", b"</mediawiki>"):
+        raise _broken(chunk, start, f"{rest[:40]!r} follows the last page")
+
+
+def _parse(
+    page: bytes, chunk: Chunk, start: int
+) -> tuple[str, str, str, str | None]:
+    """Returns title, id and text, and why the page is no article or None."""
+    try:
+        root = ElementTree.fromstring(page)
+    except ElementTree.ParseError as error:
+        raise _broken(chunk, start, str(error)) from error
+    if root.tag != "page" or root.find("title") is None:
+        raise _broken(chunk, start, "a page has no title")
+    title = root.findtext("title") or ""
+    # Of a history, the last revision.
+    revisions = root.findall("revision")
+    text = (revisions[-1].findtext("text") if revisions else "") or ""
+    model = revisions[-1].findtext("model") if revisions else None
+    reason = None
+    if (root.findtext("ns") or "0") != "0":
+        reason = OTHER_NAMESPACE
+    elif root.find("redirect") is not None or re.match(
+        r"\s*#\w+\s*:?\s*\[\[[^\]\n]+\]\]", text
+    ):
+        reason = REDIRECT
+    elif (model or "wikitext") != "wikitext":
+        reason = OTHER_MODEL
+    elif "(disambiguation)" in title or _DISAMBIGUATION.search(text):
+        reason = DISAMBIGUATION
+    return title, root.findtext("id") or title, text, reason
+
+
+def _broken(chunk: Chunk, start: int, reason: str) -> UserError:
+    return UserError(
+        f"{chunk.path} is broken XML in the page at byte {chunk.start + start} "
+        f"of the decompressed file: {reason}; download it again."
+    )
+
+
+def hidden_prefixes(header: str) -> frozenset[str]:
+    """Returns the prefixes of links to files and categories, in lower case.
+
+    >>> header = '<namespace key="6" case="first-letter">Datei</namespace>'
+    >>> sorted(hidden_prefixes(header))
+    ['category', 'datei', 'file', 'image', 'media']
+    """
+    names = {"file", "image", "media", "category"}
+    for key, name in _NAMESPACE.findall(header):
+        if int(key) in _HIDDEN:
+            names.add(html.unescape(name).lower())
+    return frozenset(names)
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raises `_TooSlow` after 10 s of this process's time.
+
+    Python delivers signals to the main thread alone; elsewhere there is no
+    limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: types.FrameType | None) -> None:
+        raise _TooSlow
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, _MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -1,0 +1,170 @@
+"""Text passages of wikitext, by the parser mwparserfromhell."""
+
+import re
+from collections.abc import Iterator
+
+import mwparserfromhell
+from mwparserfromhell import nodes
+from mwparserfromhell.wikicode import Wikicode
+
+# Control characters, which XML cannot contain.
+_NO_TEXT = "\x00"  # Begins a line that is not part of a paragraph.
+_BREAK = "\x01"
+# Characters in <nowiki> and from entities, which are not markup.
+_LITERALS = dict(zip("'[]{}<|", "\x02\x03\x04\x05\x06\x07\x08", strict=True))
+_TO_LITERALS = str.maketrans(_LITERALS)
+_FROM_LITERALS = str.maketrans({x: y for y, x in _LITERALS.items()})
+_DROPPED_TAGS = frozenset(
+    "ref references gallery table math chem ce timeline syntaxhighlight source "
+    "score hiero imagemap graph chart mapframe maplink section templatedata "
+    "templatestyles inputbox ul ol dl li dd dt hr pre includeonly h1 h2 h3 h4 "
+    "h5 h6 categorytree indicator img rss tr td th caption style".split()
+)
+_BLOCKS = frozenset("p div center blockquote poem".split())
+_LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(-[a-z-]+)?")
+# Markup that is not closed, so that the parser takes it for text.
+_REMNANTS = re.compile(
+    r"<ref\b[^<>\n]*/>|<ref\b[^\n]*?(?:</ref>|$)|<!--.*?(?:-->|\Z)|"
+    r"</?[a-zA-Z][^<>\n]*>|__[^\W\d_]\w*?__|\[\[|\]\]|\{\{[^\n]*|\}\}+",
+    re.MULTILINE | re.DOTALL,
+)
+_NOT_TEXT = ("|", "!", "{|", "{{", "}}", "=", _NO_TEXT)
+_QUOTES = re.compile("'{2,}")
+_BREAKS = re.compile(rf"{_BREAK}(?:\s*{_BREAK})+")
+# A template in parentheses leaves them empty, as "Paris (, ) is".
+_EMPTY_PARENTHESES = re.compile(r"\s*\([\s,;:/–—-]*\)|（[\s,;:，；：、]*）")
+_AFTER_OPENING = re.compile(r"(?<=\()[\s,;:]+")
+_BEFORE_CLOSING = re.compile(r"\s*[,;:]?\s+(?=\))|[,;](?=\))")
+_SPACE_BEFORE = re.compile(r"\s+(?=[,.](?:\s|$))")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def extract(text: str, hidden: frozenset[str]) -> list[str]:
+    """Returns the paragraphs of a page.
+
+    Without lists, tables, headers, references, templates, formulas, images,
+    categories and markup. Templates are not expanded: their text is missing
+    from sentences, and parentheses that were filled by them are removed.
+
+    Args:
+      text: The wikitext.
+      hidden: Prefixes of links that show no text, in lower case, as "file".
+    """
+    code = mwparserfromhell.parse(text, skip_style_tags=True)
+    plain = "".join(_visible(code, hidden))
+    paragraphs, lines = [], []
+    for line in [*_remove_remnants(plain).split("\n"), ""]:
+        if line.strip() and not line.lstrip(" :").startswith(_NOT_TEXT):
+            lines.append(_strip_quotes(line))
+        elif lines:
+            paragraphs.append(_tidy(" ".join(lines)))
+            lines = []
+    return [x for x in paragraphs if any(map(str.isalnum, x))]
+
+
+def _visible(code: Wikicode, hidden: frozenset[str]) -> Iterator[str]:
+    """Yields the text that a reader of the page sees, without lists."""
+    for node in code.nodes:
+        match node:
+            case nodes.Text():
+                yield node.value
+            case nodes.Wikilink():
+                yield from _link(node, hidden)
+            case nodes.ExternalLink():
+                if node.title is not None:
+                    yield from _visible(node.title, hidden)
+            case nodes.Tag():
+                yield from _tag(node, hidden)
+            case nodes.HTMLEntity():
+                yield node.normalize().translate(_TO_LITERALS)
+            case nodes.Heading():
+                yield f"\n{_NO_TEXT}\n"
+
+
+def _link(node: nodes.Wikilink, hidden: frozenset[str]) -> Iterator[str]:
+    title = str(node.title).strip()
+    prefix, colon, _ = title.partition(":")
+    prefix = prefix.strip().lower().replace("_", " ")
+    if colon and prefix:
+        if prefix in hidden:
+            return
+        if node.text is None and _LANGUAGE_LINK.fullmatch(prefix):
+            return
+    if node.text is None:
+        yield title.removeprefix(":").translate(_TO_LITERALS)
+    else:
+        yield from _visible(node.text, hidden)
+
+
+def _tag(node: nodes.Tag, hidden: frozenset[str]) -> Iterator[str]:
+    name = str(node.tag).strip().lower()
+    if name == "br":
+        yield _BREAK
+    elif name == "nowiki":
+        # Entities count in <nowiki>, other markup does not.
+        text = "".join(_visible(node.contents, hidden)) if node.contents else ""
+        yield text.translate(_TO_LITERALS)
+    elif node.wiki_markup and name in ("li", "dd", "dt", "hr"):
+        yield _NO_TEXT
+    elif name in _BLOCKS:
+        yield "\n\n"
+        yield from _visible(node.contents, hidden)
+        yield "\n\n"
+    elif name not in _DROPPED_TAGS and node.contents:
+        yield from _visible(node.contents, hidden)
+
+
+def _remove_remnants(text: str) -> str:
+    # Braces at the start of a line show that it belongs to a template.
+    lines = text.split("\n")
+    text = "\n".join(
+        _NO_TEXT if line.lstrip().startswith(_NOT_TEXT) else line
+        for line in lines
+    )
+    return _BREAKS.sub("\n\n", _REMNANTS.sub("", text)).replace(_BREAK, " ")
+
+
+def _strip_quotes(line: str) -> str:
+    """Removes the marks of bold and italic, by MediaWiki's rules.
+
+    >>> _strip_quotes("L'''Iliade'' and '''''both''''' and ''x'''")
+    "L'Iliade and both and x'"
+    """
+    runs = [*_QUOTES.finditer(line)]
+    if not runs:
+        return line
+    literal = []
+    for run in runs:
+        length = len(run[0])
+        literal.append(1 if length == 4 else max(length - 5, 0))
+    marks = [len(run[0]) - x for run, x in zip(runs, literal, strict=True)]
+    bold = [i for i, length in enumerate(marks) if length in (3, 5)]
+    italic = [i for i, length in enumerate(marks) if length in (2, 5)]
+    if len(bold) % 2 and len(italic) % 2:
+        # One of the bold marks is an apostrophe and italic: the first behind a
+        # word of one letter, else behind another word, else behind a space.
+        candidates = [i for i in bold if marks[i] == 3]
+        if candidates:
+            ranks = [_rank(line[: runs[i].start()]) for i in candidates]
+            literal[candidates[ranks.index(min(ranks))]] += 1
+    pieces, end = [], 0
+    for run, count in zip(runs, literal, strict=True):
+        pieces += [line[end : run.start()], "'" * count]
+        end = run.end()
+    return "".join([*pieces, line[end:]])
+
+
+def _rank(before: str) -> int:
+    if before.endswith(" ") or not before:
+        return 2
+    return 0 if before[-2:-1] in ("", " ") else 1
+
+
+def _tidy(text: str) -> str:
+    text = " ".join(text.split())
+    text = _EMPTY_PARENTHESES.sub("", text)
+    text = _AFTER_OPENING.sub("", text)
+    text = _BEFORE_CLOSING.sub("", text)
+    text = _SPACE_BEFORE.sub("", text)
+    text = _SURROGATE.sub("", text).replace(_NO_TEXT, "")
+    return text.translate(_FROM_LITERALS).strip()

@@ -1,0 +1,159 @@
+"""Writes the documents that remain, for worker processes."""
+
+import contextlib
+import dataclasses
+import gzip
+import itertools
+import os
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+from bert_tf.corpus import parts
+from bert_tf.corpus.documents import Document
+from bert_tf.corpus.documents import Dropped
+from bert_tf.corpus.judging import REASONS
+from bert_tf.corpus.judging import Decisions
+from bert_tf.io import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """The corpus and its decisions, in a folder of arrays for all processes.
+
+    Attributes:
+      folder: Holds the arrays.
+      parts: The files of the parts, in the order of the input.
+    """
+
+    folder: str
+    parts: Sequence[str]
+
+    def store(self, name: str, array: np.ndarray) -> None:
+        """Writes an array."""
+        with files.local_file(self._path(name)) as temporary:
+            with open(temporary, "wb") as file:
+                np.save(file, array)
+
+    def load(self, name: str) -> np.ndarray:
+        """Maps an array into memory."""
+        return np.load(self._path(name), mmap_mode="r")
+
+    def store_decisions(
+        self,
+        decisions: Decisions,
+        num_paragraphs: np.ndarray,
+        part_sizes: Sequence[int],
+    ) -> None:
+        """Writes what `read` needs: decisions and where each part begins."""
+        self.store("documents", decisions.documents)
+        self.store("paragraphs", decisions.paragraphs)
+        self.store("first_paragraph", _offsets(num_paragraphs))
+        self.store("first_document", _offsets(part_sizes))
+
+    def read(
+        self, order: np.ndarray
+    ) -> Iterator[tuple[int, Document, np.ndarray]]:
+        """Yields documents by their positions in the corpus.
+
+        Parts are read one at a time, so positions should ascend.
+
+        Yields:
+          The position, the document with all its paragraphs, and the decision
+          on each, uint8.
+        """
+        first_document = self.load("first_document")
+        first_paragraph = self.load("first_paragraph")
+        paragraphs = self.load("paragraphs")
+        numbers = np.searchsorted(first_document, order, side="right") - 1
+        pairs = zip(numbers.tolist(), order.tolist(), strict=True)
+        for number, group in itertools.groupby(pairs, lambda pair: pair[0]):
+            documents = parts.read_documents(self.parts[number])
+            for _, position in group:
+                start, stop = first_paragraph[position : position + 2]
+                document = documents[position - int(first_document[number])]
+                yield position, document, paragraphs[start:stop]
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, f"{name}.npy")
+
+
+def _offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+@dataclasses.dataclass
+class Written:
+    """Counts of an output file."""
+
+    documents: int = 0
+    paragraphs: int = 0
+    characters: int = 0
+
+
+def write(
+    judged: Judged, order: str, start: int, stop: int, path: str
+) -> Written:
+    """Writes documents to a file, one paragraph a line.
+
+    Args:
+      judged: The corpus.
+      order: Name of the array with the positions of documents.
+      start: The first document's index in it.
+      stop: The index after the last one.
+      path: Ending in .gz, the file is compressed. It appears whole.
+    """
+    written = Written()
+    with files.local_file(path) as temporary, _open(temporary, path) as file:
+        positions = judged.load(order)[start:stop]
+        for _, document, decisions in judged.read(positions):
+            kept = [
+                text
+                for text, reason in zip(
+                    document.paragraphs, decisions, strict=True
+                )
+                if not reason
+            ]
+            text = "\n".join(kept)
+            separator = "\n" if written.documents else ""
+            file.write(f"{separator}{text}\n".encode())
+            written.documents += 1
+            written.paragraphs += len(kept)
+            written.characters += sum(map(len, kept))
+    return written
+
+
+@contextlib.contextmanager
+def _open(temporary: str, path: str) -> Iterator[BinaryIO]:
+    with open(temporary, "wb") as stored:
+        if not path.endswith(".gz"):
+            yield stored
+            return
+        # Neither name nor time, so that the bytes are the same each time.
+        with gzip.GzipFile("", "wb", 6, stored, mtime=0) as file:
+            yield file
+
+
+def dropped_at(
+    judged: Judged,
+    documents: Sequence[int],
+    paragraphs: Sequence[int],
+) -> Iterator[Dropped]:
+    """Yields dropped documents and paragraphs by their positions."""
+    first_paragraph = judged.load("first_paragraph")
+    reasons = judged.load("documents")
+    positions = np.array(documents, np.int64)
+    for position, document, _ in judged.read(np.sort(positions)):
+        reason = REASONS[reasons[position]]
+        yield Dropped(document.id, reason, "\n".join(document.paragraphs))
+    wanted = np.sort(np.array(paragraphs, np.int64))
+    owners = np.searchsorted(first_paragraph, wanted, side="right") - 1
+    found = zip(wanted.tolist(), judged.read(owners), strict=True)
+    for paragraph, (position, document, decisions) in found:
+        index = paragraph - int(first_paragraph[position])
+        reason = REASONS[decisions[index]]
+        yield Dropped(document.id, reason, document.paragraphs[index])

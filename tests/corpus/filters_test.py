@@ -1,0 +1,82 @@
+"""Tests of the filters of single documents, and of decontamination."""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.corpus import decontamination
+from bert_tf.corpus import filters
+from bert_tf.corpus.documents import Document
+from bert_tf.corpus.tally import Tally
+from bert_tf.errors import UserError
+
+_GERMAN = "Der Himmel über der Stadt ist heute besonders blau und klar."
+
+
+class CleanTest(tf.test.TestCase):
+    def test_drops_by_length_letters_and_language(self):
+        options = filters.FilterOptions(
+            fix_encoding=True,
+            min_paragraph_length=5,
+            min_letter_share=0.5,
+            min_document_length=20,
+            languages="de,fr",
+        )
+        document = Document(
+            "1", ("abc", "12 34 5a6", "schÃ¶n und gut", _GERMAN)
+        )
+        kept, dropped = filters.clean(document, options)
+        self.assertEqual(kept.paragraphs, ("schön und gut", _GERMAN))
+        self.assertEqual(
+            [(x.reason, x.text) for x in dropped],
+            [("short paragraph", "abc"), ("few letters", "12 34 5a6")],
+        )
+        for text, reason in (
+            ("The sky above the town is very blue today.", "other language"),
+            ("Zu kurz dafür.", "short document"),
+            ("abc", "empty document"),
+        ):
+            kept, dropped = filters.clean(Document("2", (text,)), options)
+            self.assertIsNone(kept)
+            self.assertEqual(dropped[-1].reason, reason)
+
+    def test_letters_of_other_scripts_count(self):
+        self.assertEqual(filters.letter_share("हिन्दी 12"), 0.75)
+        self.assertEqual(filters.letter_share(" "), 0.0)
+
+
+class DecontaminationTest(tf.test.TestCase):
+    def test_reads_json_jsonl_and_columns(self):
+        words = [f"w{i}" for i in range(40)]
+        folder = self.create_tempdir()
+        folder.create_file("a.jsonl", f'{{"x": "{" ".join(words[:13])}"}}\n')
+        # Two columns of 12 words each have no 13 words in a row.
+        columns = "\t".join([" ".join(words[13:25]), " ".join(words[25:37])])
+        folder.create_file("b.tsv", columns + "\n")
+        hashes = decontamination.read_ngrams(f"{folder.full_path}/*")
+        self.assertLen(hashes, 1)
+        text = ("Before it. " + ", ".join(words[:13]).upper(), "more")
+        self.assertTrue(decontamination.is_excluded(Document("", text), hashes))
+        text = (" ".join(words[1:]),)
+        self.assertFalse(
+            decontamination.is_excluded(Document("", text), hashes)
+        )
+        with self.assertRaisesRegex(UserError, "would exclude nothing"):
+            decontamination.read_ngrams(f"{folder.full_path}/b.tsv")
+
+
+class TallyTest(tf.test.TestCase):
+    def test_samples_do_not_depend_on_the_order(self):
+        order = np.random.default_rng(3).permutation(100)
+        dropped = [filters.Dropped(str(i), "r", f"text {i}") for i in order]
+        whole = Tally.of(dropped)
+        merged = Tally.of(sorted(dropped[:60], key=lambda x: x.id))
+        merged.merge(Tally.of(dropped[60:]))
+        self.assertEqual(merged.to_json(), whole.to_json())
+        self.assertEqual(whole.reasons["r"].count, 100)
+        samples = [int(name) for _, name, _ in whole.reasons["r"].samples]
+        self.assertLen(set(samples), 10)
+        self.assertGreater(max(samples), 50)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,302 @@
+"""Tests of text extraction as a whole: inputs, resuming, outputs, report."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import pathlib
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+import zstandard
+from absl.testing import parameterized
+from pyarrow import parquet
+
+from bert_tf.corpus import inputs
+from bert_tf.corpus import run
+from bert_tf.errors import UserError
+from bert_tf.flags.corpus import ExtractTextConfig
+
+_DUMP = pathlib.Path(__file__).parents[1] / "testdata" / "corpus" / "dump.xml"
+_LONG = "A paragraph of many words that two documents share. " * 4
+_PARQUET_ROWS = {"text": ["From Parquet.", None], "key": [7, 8]}
+
+
+class _CorpusTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def write(self, name, contents):
+        if isinstance(contents, str):
+            contents = contents.encode()
+        compress = {
+            ".gz": gzip.compress,
+            ".bz2": bz2.compress,
+            ".xz": lzma.compress,
+            ".zst": zstandard.compress,
+        }.get(os.path.splitext(name)[1], bytes)
+        (self.folder / name).write_bytes(compress(contents))
+        return self.path(name)
+
+    def rows(self, texts):
+        return "".join(json.dumps({"text": x}) + "\n" for x in texts)
+
+    def extract(self, pattern, output="out.txt", **flags):
+        """Runs in this process, unless num_processes is given."""
+        config = ExtractTextConfig(
+            input_file=pattern if "=" in pattern else self.path(pattern),
+            output_file=self.path(output),
+            **flags,
+        )
+        if config.num_processes:
+            return run.run(config)
+        with mock.patch.object(run.worker_processes, "pool") as pool:
+            pool.return_value.__enter__.return_value = _Here()
+            return run.run(config)
+
+    def read(self, name="out.txt"):
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    def dropped(self, report):
+        return {x: y["count"] for x, y in report["dropped"].items()}
+
+
+class FormatsTest(_CorpusTestCase, parameterized.TestCase):
+    @pytest.mark.slow
+    def test_all_formats_in_the_order_of_the_globs(self):
+        self.write("a.txt.gz", "One.\nTwo.\r\n\r\nThree.\n")
+        self.write("b.jsonl.zst", self.rows(["Row one.\n\nMore.", "Row two."]))
+        self.write("c.ndjson.xz", self.rows(["Three.", "Row xz."]))
+        self.write("d.txt.bz2", "\ufeffMark.\n \t\nDie Ströme.\n")
+        (self.folder / "set").mkdir()
+        parquet.write_table(
+            pa.table(_PARQUET_ROWS), self.path("set/train-0.parquet")
+        )
+        globs = ",".join(map(self.path, ("[abc].*", "d.*", "set")))
+        report = run.run(
+            ExtractTextConfig(
+                input_file=globs, output_file=self.path("out.txt")
+            )
+        )
+        self.assertEqual(
+            self.read(),
+            "One.\nTwo.\n\nThree.\n\nRow one.\nMore.\n\nRow two.\n\nRow xz.\n\n"
+            "Mark.\n\nDie Ströme.\n\nFrom Parquet.\n",
+        )
+        self.assertEqual(
+            self.dropped(report), {"duplicate document": 1, "empty document": 1}
+        )
+        self.assertEqual(
+            report["files"][self.path("out.txt")],
+            {"documents": 8, "paragraphs": 10, "characters": 71},
+        )
+        (sample,) = report["dropped"]["duplicate document"]["samples"]
+        self.assertEqual(sample["text"], "Three.")
+
+    @pytest.mark.slow
+    def test_wikipedia_gives_the_reviewed_text(self):
+        # Several streams, cut inside a page, as multistream dumps are read.
+        dump = _DUMP.read_bytes()
+        path = self.folder / "dewiki-pages-articles.xml-p1p9.bz2"
+        path.write_bytes(bz2.compress(dump[:900]) + bz2.compress(dump[900:]))
+        with mock.patch.object(inputs, "_CHUNK_BYTES", 4000):
+            report = self.extract(path.name, heldout_share=0.0)
+        golden = _DUMP.with_name("dump.txt").read_text(encoding="utf-8")
+        self.assertEqual(self.read(), golden)
+        self.assertEqual(
+            self.dropped(report),
+            {
+                "redirect": 1,
+                "disambiguation page": 1,
+                "page of another namespace": 1,
+                "empty document": 1,
+            },
+        )
+
+
+class OutputTest(_CorpusTestCase):
+    @pytest.mark.slow
+    def test_resumes_to_the_same_bytes_for_any_number_of_processes(self):
+        texts = [f"Text number {i}, {i * i}." for i in range(2000)]
+        texts[1500] = texts[3]
+        shards = [f"x-0000{i}-of-00003.txt.gz" for i in range(3)]
+        names = [*shards, "x_heldout.txt.gz"]
+        flags = {"num_shards": 3, "heldout_share": 0.1}
+        data = gzip.compress(self.rows(texts).encode())
+        with mock.patch.object(inputs, "_CHUNK_BYTES", 8000):
+            (self.folder / "a.jsonl.gz").write_bytes(data[:-40])
+            with self.assertRaisesRegex(
+                UserError, rf"a.jsonl.gz is not.*ends at byte {len(data) - 40}"
+            ):
+                self.extract("a.jsonl.gz", "x.txt.gz", **flags)
+            self.write("b.jsonl", self.rows(texts[:100]))
+            (self.folder / "a.jsonl.gz").write_bytes(data)
+            made = os.listdir(self.folder / "x.txt.gz.work" / "parts")
+            times = {x: self._time(x) for x in made}
+            # Killed after two shards.
+            with (
+                mock.patch.object(run.os, "cpu_count", return_value=1),
+                mock.patch.object(run.writing, "write", _write_some(2)),
+                self.assertRaises(KeyboardInterrupt),
+            ):
+                self.extract("a.jsonl.gz", "x.txt.gz", **flags)
+            self.assertEqual({x: self._time(x) for x in made}, times)
+            self.assertGreater(len(made), 3)
+            shard = os.stat(self.folder / shards[0])
+            with self.assertRaisesRegex(UserError, "with --heldout_share=0.1"):
+                self.extract("a.jsonl.gz", "x.txt.gz", num_shards=3)
+            self.extract("a.jsonl.gz", "x.txt.gz", **flags)
+            self.assertEqual(
+                os.stat(self.folder / shards[0]).st_ino, shard.st_ino
+            )
+            first = [(self.folder / name).read_bytes() for name in names]
+            finished = self.extract("a.jsonl.gz", "x.txt.gz", **flags)
+            flags |= {"num_processes": 2, "overwrite_output_dir": True}
+            report = self.extract("a.jsonl.gz", "x.txt.gz", **flags)
+        second = [(self.folder / name).read_bytes() for name in names]
+        self.assertEqual(first, second)
+        self.assertEqual(finished, report)
+        self.assertFalse((self.folder / "x.txt.gz.work").exists())
+        pieces = [gzip.decompress(x).decode().split("\n\n") for x in second]
+        heldout = {x.strip() for x in pieces.pop()}
+        self.assertBetween(len(heldout), 160, 240)
+        unique = list(dict.fromkeys(texts))
+        self.assertEqual(
+            [x.strip() for piece in pieces for x in piece],
+            [x for x in unique if x not in heldout],
+        )
+        for piece in pieces:
+            self.assertBetween(len(piece), 550, 650)
+        # Of a part of the corpus the same documents are held out.
+        self.extract("b.jsonl", "y.txt", heldout_share=0.1)
+        part = set(self.read("y_heldout.txt").strip().split("\n\n"))
+        self.assertEqual(part, heldout & set(texts[:100]))
+
+    def _time(self, part):
+        return os.stat(
+            self.folder / "x.txt.gz.work" / "parts" / part
+        ).st_mtime_ns
+
+    @pytest.mark.slow
+    def test_filters_duplicates_and_languages(self):
+        self.write("test.json", json.dumps({"q": [" ".join("abcdefghijklm")]}))
+        english = [f"The {i}th text of the small language." for i in range(200)]
+        english += [_LONG + "\nOwn.", _LONG, "See A B c d e f g h, i j k l m."]
+        german = [f"Der {i}. Text der großen Sprache." for i in range(2000)]
+        self.write("en.jsonl", self.rows(english))
+        self.write("de.jsonl", self.rows(german))
+        report = self.extract(
+            f"en={self.path('en.jsonl')},de={self.path('de.jsonl')}",
+            exclude_file=self.path("test.json"),
+            language_sampling=0.5,
+        )
+        self.assertEqual(
+            self.dropped(report),
+            {
+                "shares 13 words in a row with --exclude_file": 1,
+                "duplicate paragraph": 1,
+                "empty document": 1,
+            },
+        )
+        languages = report["languages"]
+        before = {x: y["share_before"] ** 0.5 for x, y in languages.items()}
+        for name, counts in languages.items():
+            expected = before[name] / sum(before.values())
+            self.assertNear(counts["share"], expected, 0.03)
+        lines = self.read().split("\n")
+        self.assertGreaterEqual(lines.count(english[0]), 2)
+
+
+class BadInputTest(_CorpusTestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (
+            "a.jsonl",
+            '{"text": "x"}\n{"t": "y"}\n',
+            r"a\.jsonl, byte 14 .* column 'text'",
+        ),
+        ("a.jsonl", '{"text": "x"}\n[1]\n', "byte 14 .* JSON object"),
+        ("a.jsonl", '{"text": "x"\n', "byte 0 .* not a line of JSON"),
+        ("a.jsonl", '{"text": 5}\n', "byte 0 .* has int 5"),
+        ("a.jsonl", '{"text": "\\ud83d"}\n', "half of a character"),
+        (
+            "a.txt",
+            b"Right.\nStr\xf6me.\n",
+            r"a\.txt is not UTF-8 at byte 10 .*0xf6",
+        ),
+        ("a.txt", b"R\0i\0g\0h\0t\0", "value 0 at byte 1"),
+        ("a.xml", b"<html></html>", "no XML dump"),
+        (
+            "a.xml",
+            "<mediawiki><page></page>",
+            r"a\.xml ends at byte 24 .*truncated",
+        ),
+        (
+            "a.xml",
+            b"<mediawiki><page>&x;</page></mediawiki>",
+            r"a\.xml is broken XML in the page at byte 11",
+        ),
+        ("a.parquet", b"PAR1 and more", "not a complete Parquet file"),
+        ("a.pdf", b"%PDF", "does not know the format"),
+        ("a.txt", b"", "No text is left .* holds no document"),
+    )
+    def test_names_file_and_place(self, name, contents, message):
+        self.write(name, contents)
+        with self.assertRaisesRegex(UserError, message):
+            self.extract(name)
+        self.assertEmpty([*self.folder.glob("*.report.json")])
+
+    def test_refuses_folders_globs_and_names(self):
+        self.write("a.txt", "Text.")
+        for pattern, message in (
+            ("", "is a directory without Parquet files"),
+            ("b*.txt", "--input_file matches no file"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.extract(pattern)
+        for output, message in (
+            ("a.txt", "must differ from the files that are read"),
+            ("b.txt.bz2", "must end in .gz"),
+            (".", "Received a directory"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.extract("a.txt", output)
+        with self.assertRaisesRegex(UserError, "needs the language of each"):
+            self.extract("a.txt", language_sampling=0.5)
+        with self.assertRaisesRegex(UserError, "codes that py3langid detects"):
+            self.extract("a.txt", languages="en,xx")
+
+
+def _write_some(count):
+    """Returns `writing.write` that is interrupted after `count` files."""
+    left = iter(range(count))
+    write = run.writing.write
+
+    def interrupted(*args):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return write(*args)
+
+    return interrupted
+
+
+class _Here:
+    """An executor that runs tasks in this process, without starting workers."""
+
+    def submit(self, function, *args):
+        future = run.worker_processes.futures.Future()
+        try:
+            future.set_result(function(*args))
+        except UserError as error:
+            future.set_exception(error)
+        return future
+
+
+if __name__ == "__main__":
+    tf.test.main()
