@@ -3,6 +3,7 @@
 import dataclasses
 
 from bert_tf.flags import options
+from bert_tf.flags.serve_access import ServeAccess
 from bert_tf.flags.serve_limits import ServeLimits
 
 # Engines that run the models.
@@ -10,7 +11,7 @@ ENGINES = ("savedmodel", "litert")
 
 
 @dataclasses.dataclass(frozen=True)
-class ServeConfig(ServeLimits):
+class ServeConfig(ServeLimits, ServeAccess):
     """Flags of run/serve.py, with TensorFlow Serving's names where it has them.
 
     The flags for batching may be None: the default applies.
@@ -49,17 +50,6 @@ class ServeConfig(ServeLimits):
     )
     rest_api_timeout_in_ms: int = options.server(
         30000, "Timeout of REST requests, in milliseconds."
-    )
-    allowed_hosts: str | None = options.server(
-        None,
-        "Comma-separated host names that REST requests may use, besides "
-        "localhost, 127.0.0.1 and [::1] if --host is one of them (default: "
-        "only these; any for another --host).",
-    )
-    allow_reload: bool = options.server(
-        False,
-        "Let clients replace the served models by gRPC's "
-        "HandleReloadConfigRequest; a SavedModel can read and write files.",
     )
     max_connections: int | None = options.server(
         None,
@@ -117,7 +107,8 @@ class ServeConfig(ServeLimits):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ServeLimits.__post_init__(self)
+        ServeAccess.__post_init__(self)
         options.require(
             bool(self.model_base_path) != bool(self.model_config_file),
             "Give either --model_base_path or --model_config_file.",

@@ -4,6 +4,8 @@ import asyncio
 import dataclasses
 import errno
 import resource
+import ssl
+from collections.abc import Callable
 
 from absl import logging
 from uvicorn.protocols.http import httptools_impl
@@ -89,12 +91,20 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict) -> None:
         loop.default_exception_handler(context)
 
 
-def protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """Returns the class of uvicorn's connections with limits."""
+def protocol(
+    limits: Limits, context: ssl.SSLContext | None = None
+) -> Callable[..., asyncio.Protocol]:
+    """Returns what makes uvicorn's connections, with limits and TLS."""
     # Connections without a request, the one that waits longest first.
     waiting = {}
-    return type(
+    plain = type(
         "Protocol", (_Protocol,), {"limits": limits, "waiting": waiting}
+    )
+    if context is None:
+        return plain
+    handshakes = {}
+    return lambda **arguments: _Handshake(
+        plain(**arguments), context, limits, handshakes
     )
 
 
@@ -104,6 +114,62 @@ def _answer(status: str, message: str) -> bytes:
         f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
         f'connection: close\r\n\r\n{{"error": "{message}"}}\n'
     ).encode()
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection until TLS is agreed on, with the header's time limit.
+
+    asyncio's own way would neither count these connections nor limit their
+    time to less than a minute.
+    """
+
+    def __init__(
+        self,
+        protocol: "_Protocol",
+        context: ssl.SSLContext,
+        limits: Limits,
+        handshakes: dict["_Handshake", None],
+    ) -> None:
+        self._protocol = protocol
+        self._context = context
+        self._limits = limits
+        # All that are in progress, the oldest first.
+        self._handshakes = handshakes
+        # What comes with the end of the handshake.
+        self._early = []
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        if len(self._handshakes) >= self._limits.count:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            oldest._transport.abort()
+        self._handshakes[self] = None
+        self._task = asyncio.get_running_loop().create_task(self._agree())
+
+    def data_received(self, data: bytes) -> None:
+        self._early.append(data)
+
+    async def _agree(self) -> None:
+        try:
+            transport = await asyncio.get_running_loop().start_tls(
+                self._transport,
+                self,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=self._limits.header,
+            )
+        except OSError:  # The client's mistake; TLS has told it.
+            self._transport.abort()
+            return
+        finally:
+            self._handshakes.pop(self, None)
+        if transport is None or transport.is_closing():
+            return  # The client is gone already.
+        transport.set_protocol(self._protocol)
+        self._protocol.connection_made(transport)
+        for data in self._early:
+            self._protocol.data_received(data)
 
 
 class _Protocol(httptools_impl.HttpToolsProtocol):

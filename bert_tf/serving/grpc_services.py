@@ -39,16 +39,24 @@ def server(
     address: str,
     options: Mapping[str, int],
     allow_reload: bool = False,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    credentials: grpc.ServerCredentials | None = None,
 ) -> grpc.aio.Server:
     """Returns a gRPC server, to be started in the running event loop.
 
-    `options` are gRPC's, by name.
+    Args:
+      service: The models.
+      address: Host and port to listen at.
+      options: gRPC's options, by name.
+      allow_reload: Whether clients may replace the models.
+      interceptors: What sees a call before its message is decoded.
+      credentials: The keys for TLS; None for none.
 
     Raises:
       RuntimeError: If it cannot listen there.
     """
     grpc_server = grpc.aio.server(
-        interceptors=[_Decoder(service)],
+        interceptors=[*interceptors, _Decoder(service)],
         options=(
             *_OPTIONS,
             # Larger messages than the limit are refused with the flag's name
@@ -66,7 +74,11 @@ def server(
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(
         _ModelService(service, allow_reload), grpc_server
     )
-    if not grpc_server.add_insecure_port(address):
+    if credentials is None:
+        port = grpc_server.add_insecure_port(address)
+    else:
+        port = grpc_server.add_secure_port(address, credentials)
+    if not port:
         raise RuntimeError(f"Cannot listen at {address}.")
     return grpc_server
 

@@ -24,6 +24,7 @@ from tensorflow_serving.apis import regression_pb2
 
 from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import access
+from bert_tf.serving import api_keys
 from bert_tf.serving import bodies
 from bert_tf.serving import calls
 from bert_tf.serving import errors
@@ -78,8 +79,13 @@ def application(
     service: Service,
     timeout_seconds: float,
     hosts: Collection[str] | None = None,
+    keys: api_keys.ApiKeys | None = None,
+    health_without_key: bool = False,
 ) -> applications.Starlette:
-    """Returns the ASGI application; see `HostsMiddleware` for `hosts`."""
+    """Returns the ASGI application.
+
+    `HostsMiddleware` and `KeysMiddleware` have the last arguments.
+    """
     api = _Api(service, timeout_seconds)
     return applications.Starlette(
         routes=[
@@ -94,6 +100,11 @@ def application(
         middleware=[
             middleware.Middleware(_ResponseHeaders),
             middleware.Middleware(access.HostsMiddleware, hosts=hosts),
+            middleware.Middleware(
+                api_keys.KeysMiddleware,
+                keys=keys,
+                health_without_key=health_without_key,
+            ),
         ],
     )
 

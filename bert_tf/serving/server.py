@@ -15,12 +15,14 @@ from bert_tf import keras_backend
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import access
+from bert_tf.serving import api_keys
 from bert_tf.serving import batching
 from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
 from bert_tf.serving import signals
+from bert_tf.serving import tls
 from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
@@ -75,6 +77,10 @@ class ModelServer:
             )
         )
         self._batching = _batching(config)
+        self._tls = tls.read(config)
+        self._keys = None
+        if config.api_key_file:
+            self._keys = api_keys.ApiKeys(config.api_key_file)
         self._max_connections = connections.max_connections(
             config.max_connections
         )
@@ -188,10 +194,21 @@ class ModelServer:
         )
         try:
             return grpc_services.server(
-                self._service, address, options, config.allow_reload
+                self._service,
+                address,
+                options,
+                config.allow_reload,
+                self._interceptors(),
+                self._tls.grpc,
             )
         except RuntimeError as error:
             raise _taken("port", address) from error
+
+    def _interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        if self._keys is None:
+            return []
+        exempt = self._config.health_without_key
+        return [api_keys.KeysInterceptor(self._keys, exempt)]
 
     def _http_server(self, grace: float) -> uvicorn.Server:
         config = self._config
@@ -208,8 +225,10 @@ class ModelServer:
                     self._service,
                     config.rest_api_timeout_in_ms / 1000,
                     access.allowed_hosts(config.host, config.allowed_hosts),
+                    self._keys,
+                    config.health_without_key,
                 ),
-                http=connections.protocol(limits),
+                http=connections.protocol(limits, self._tls.rest),
                 ws="none",
                 lifespan="off",
                 loop="none",
@@ -249,7 +268,8 @@ class ModelServer:
         text = ""
         if config.rest_api_port:
             address = _address(config.host, config.rest_api_port)
-            text += f" at http://{address}/v1/models/{model.name}"
+            scheme = "https" if self._tls.rest else "http"
+            text += f" at {scheme}://{address}/v1/models/{model.name}"
         if config.port:
             text += f" and gRPC {_address(config.host, config.port)}"
         return text
