@@ -29,7 +29,11 @@ class ServeLimits:
         "Maximum size of a TensorProto after its last value is repeated, in "
         "bytes; a string counts as its length and 24.",
     )
-
+    max_response_bytes: int = options.limits(
+        64 << 20,
+        "Maximum size of the outputs of a request, in bytes before they are "
+        "written as JSON; a string counts as its length and 64.",
+    )
     max_header_bytes: int = options.limits(
         64 << 10,
         "Maximum size of a request's header, over gRPC of its metadata, in "

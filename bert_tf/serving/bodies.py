@@ -8,6 +8,7 @@ import contextlib
 import zlib
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 import numpy as np
 from starlette import requests
@@ -20,9 +21,13 @@ from bert_tf.serving import errors
 LARGE_BYTES = 1 << 17
 # All large bodies at once, in units of the largest one.
 _MAX_LARGEST_BODIES = 16
+# Memory of an answer's numbers and their text, in units of the numbers'.
+ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))
 _CHUNK = 1 << 20
+# Python's memory for a string beside its characters and the array's 8 bytes.
+_STRING_BYTES = 56
 
 
 def _table(dtype: type, **values: int) -> np.ndarray:
@@ -38,14 +43,17 @@ _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 
 
 class Bodies:
-    """Bodies of the requests in progress.
+    """Bodies and answers of the requests in progress.
 
     Its methods must be called in the event loop.
     """
 
     def __init__(self, limits: ServeLimits) -> None:
         self._limits = limits
-        self._room = _MAX_LARGEST_BODIES * limits.max_request_bytes
+        self._room = (
+            _MAX_LARGEST_BODIES * limits.max_request_bytes
+            + ANSWER_COPIES * limits.max_response_bytes
+        )
         self._num_bytes = 0
 
     @contextlib.contextmanager
@@ -185,6 +193,27 @@ def check_repeated(num_bytes: int, subject: str, limits: ServeLimits) -> None:
     if num_bytes > limits.max_tensor_bytes:
         raise errors.TooLargeError(
             subject, limits.max_tensor_bytes, "bytes", "max_tensor_bytes"
+        )
+
+
+def num_output_bytes(outputs: Mapping[str, np.ndarray]) -> int:
+    """Returns the size of a model's outputs in memory."""
+    size = 0
+    for value in outputs.values():
+        size += value.nbytes
+        if value.dtype.hasobject:
+            size += sum(_STRING_BYTES + len(x) for x in value.flat)
+    return size
+
+
+def check_response(num_bytes: int, limits: ServeLimits) -> None:
+    """Raises `RequestError` if the outputs of a request are too large."""
+    if num_bytes > limits.max_response_bytes:
+        raise errors.TooLargeError(
+            "The answer",
+            limits.max_response_bytes,
+            "bytes",
+            "max_response_bytes",
         )
 
 

@@ -162,7 +162,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                     self._service.limits,
                 )
                 outputs = await _all(
-                    [self._service.compute(servable, x) for x in calls]
+                    [self._service.compute(counted, servable, x) for x in calls]
                 )
                 return inference_pb2.MultiInferenceResponse(
                     results=[
@@ -198,7 +198,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                     servable,
                     self._service.limits,
                 )
-                outputs = await self._service.compute(servable, call)
+                outputs = await self._service.compute(counted, servable, call)
                 return call.respond(outputs)
 
 

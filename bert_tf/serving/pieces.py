@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import weakref
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.batching import BatchScheduler
@@ -28,10 +31,14 @@ class PieceScheduler:
     """
 
     def __init__(
-        self, scheduler: BatchScheduler, options: BatchingOptions
+        self,
+        scheduler: BatchScheduler,
+        options: BatchingOptions,
+        limits: ServeLimits,
     ) -> None:
         self._scheduler = scheduler
         self._options = options
+        self._limits = limits
         self._piece_rows = _piece_rows(options)
         self._num_requests = 0
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
@@ -43,7 +50,8 @@ class PieceScheduler:
         """Returns the outputs of a call.
 
         Raises:
-          RequestError: If too many requests wait or the model fails.
+          RequestError: If too many requests wait, the outputs are too large or
+            the model fails.
         """
         num_rows = self._num_rows(call)
         if num_rows <= self._options.max_batch_size:
@@ -54,7 +62,7 @@ class PieceScheduler:
             call.signature.name, _Paddings()
         )
         request = _LargeRequest(
-            self._scheduler, self._turn, paddings, servable, call
+            self._scheduler, self._turn, paddings, self._limits, servable, call
         )
         with self._counted():
             if paddings.rows_are_independent:
@@ -124,9 +132,11 @@ class _LargeRequest:
         scheduler: BatchScheduler,
         turn: asyncio.Semaphore,
         paddings: _Paddings,
+        limits: ServeLimits,
         servable: Servable,
         call: Call,
     ) -> None:
+        self._limits = limits
         self._scheduler = scheduler
         self._turn = turn
         self._paddings = paddings
@@ -152,11 +162,14 @@ class _LargeRequest:
         """Returns the outputs; None if pieces have not one row for each row."""
         pieces = []
         outputs = []
+        num_bytes = 0
         for first in range(0, num_rows, piece_rows):
             rows = np.arange(first, min(first + piece_rows, num_rows))
             part = await self._run_rows(rows)
             if not _has_rows(part, len(rows)):
                 return None
+            num_bytes += bodies.num_output_bytes(part)
+            bodies.check_response(num_bytes, self._limits)
             pieces.append(rows)
             outputs.append(part)
         if not await self._widen(pieces, outputs):
@@ -165,6 +178,16 @@ class _LargeRequest:
             name: np.concatenate([part.pop(name) for part in outputs])
             for name in self._call.outputs
         }
+
+    def _check_padded(
+        self,
+        outputs: Sequence[Mapping[str, np.ndarray]],
+        name: str,
+        shape: tuple[int, ...],
+    ) -> None:
+        num_values = sum(len(part[name]) for part in outputs) * math.prod(shape)
+        num_bytes = num_values * outputs[0][name].itemsize
+        bodies.check_response(num_bytes, self._limits)
 
     async def _run_rows(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the outputs for these rows, <int>[N]."""
@@ -188,6 +211,7 @@ class _LargeRequest:
             if len(set(map(len, of_pieces))) > 1:
                 return False
             shapes[name] = tuple(map(max, zip(*of_pieces, strict=True)))
+            self._check_padded(outputs, name, shapes[name])
             for sizes in zip(*of_pieces, strict=True):
                 longest.add(sizes.index(max(sizes)))
         beside = [pieces[i] for i in sorted(longest)]

@@ -162,16 +162,15 @@ class _Api:
             self._service.counted(_METHODS[method]) as counted,
             asyncio.timeout(self._timeout_seconds),
         ):
-            with self._service.bodies.room() as reserve:
-                body = await self._body(request, reserve)
-                with self._service.manager.use(**_model(match)) as servable:
-                    counted.servable = servable
-                    return await _while_connected(
-                        request, self._answer(body, servable, method)
-                    )
+            body = await self._body(request, counted.reserve)
+            with self._service.manager.use(**_model(match)) as servable:
+                counted.servable = servable
+                return await _while_connected(
+                    request, self._answer(body, counted, method)
+                )
 
     async def _answer(
-        self, body: bytes, servable: Servable, method: str
+        self, body: bytes, counted: services.Request, method: str
     ) -> bytes:
         size = len(body)
         document = await self._service.parse(
@@ -179,7 +178,7 @@ class _Api:
         )
         del body
         answer = self._predict if method == "predict" else self._examples
-        return await answer(document, servable, method, size)
+        return await answer(document, counted, method, size)
 
     async def _body(
         self, request: requests.Request, reserve: Callable[[int], None]
@@ -200,8 +199,9 @@ class _Api:
         return text
 
     async def _predict(
-        self, document: dict, servable: Servable, method: str, size: int
+        self, document: dict, counted: services.Request, method: str, size: int
     ) -> bytes:
+        servable = counted.servable
         name = json_tensors.signature_name(document) or DEFAULT_SIGNATURE
         if name not in servable.signatures:
             raise errors.invalid(
@@ -214,6 +214,7 @@ class _Api:
         )
         signature.check(inputs)
         outputs = await self._service.compute(
+            counted,
             servable,
             calls.Call(signature, inputs, tuple(signature.outputs)),
         )
@@ -223,8 +224,9 @@ class _Api:
         )
 
     async def _examples(
-        self, document: dict, servable: Servable, method: str, size: int
+        self, document: dict, counted: services.Request, method: str, size: int
     ) -> bytes:
+        servable = counted.servable
         name = json_tensors.signature_name(document)
         examples = await self._service.parse(
             size, json_values.read_examples, document
@@ -242,7 +244,7 @@ class _Api:
         call = await self._service.parse(
             size, make, request, servable, self._service.limits
         )
-        outputs = await self._service.compute(servable, call)
+        outputs = await self._service.compute(counted, servable, call)
         size = sum(value.nbytes for value in outputs.values())
         return await _in_time(size, lambda: write(call.respond(outputs).result))
 

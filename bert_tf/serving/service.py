@@ -21,9 +21,12 @@ from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.batching import Task
+from bert_tf.serving.bodies import ANSWER_COPIES
 from bert_tf.serving.bodies import LARGE_BYTES
 from bert_tf.serving.bodies import Bodies
+from bert_tf.serving.bodies import check_response
 from bert_tf.serving.bodies import check_rows
+from bert_tf.serving.bodies import num_output_bytes
 from bert_tf.serving.calls import Call
 from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.pieces import PieceScheduler
@@ -37,7 +40,6 @@ _SECONDS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1, 2, 5, 10, 30),
 )
-
 
 _NUM_PARSERS = 2
 
@@ -120,9 +122,12 @@ class Request:
 
     Attributes:
       servable: The version that answers it, when it is known.
+      reserve: Reserves bytes until the request ends; see `Bodies.room`.
     """
 
-    servable: Servable | None = None
+    def __init__(self, reserve: Callable[[int], None]) -> None:
+        self.servable: Servable | None = None
+        self.reserve = reserve
 
 
 class Service:
@@ -143,19 +148,19 @@ class Service:
         )
         self.metrics = Metrics(lambda: self._scheduler.num_queued_rows())
         self._scheduler = BatchScheduler(batching, self.metrics.observe_batch)
-        self._pieces = PieceScheduler(self._scheduler, batching)
+        self._pieces = PieceScheduler(self._scheduler, batching, self.limits)
         self.manager = ModelManager(
             engine, warm_up, self.metrics.observe_version
         )
 
     async def compute(
-        self, servable: Servable, call: Call
+        self, request: Request, servable: Servable, call: Call
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a call.
+        """Returns the outputs of a call, whose memory the request reserves.
 
         Raises:
-          RequestError: If there are too many rows, the queue is full or the
-            model fails.
+          RequestError: If there are too many rows, the outputs are too large,
+            the queue is full or the model fails.
         """
         num_rows = max(
             (
@@ -166,7 +171,12 @@ class Service:
             default=1,
         )
         check_rows(num_rows, self.limits)
-        return await self._pieces.compute(servable, call)
+        outputs = await self._pieces.compute(servable, call)
+        num_bytes = num_output_bytes(outputs)
+        check_response(num_bytes, self.limits)
+        if num_bytes > LARGE_BYTES:
+            request.reserve(ANSWER_COPIES * num_bytes)
+        return outputs
 
     async def parse(self, size: int, function: Callable, *args):  # noqa: D417
         """Calls a function, in a thread if its input has a large size."""
@@ -183,11 +193,20 @@ class Service:
         Raises:
           RequestError: For every error except a cancellation.
         """
-        request = Request()
+        with self.bodies.room() as reserve:
+            request = Request(reserve)
+            async with self._recorded(method, request):
+                yield request
+
+    @contextlib.asynccontextmanager
+    async def _recorded(
+        self, method: str, request: Request
+    ) -> AsyncIterator[None]:
+        """Records a request's time and outcome in the metrics."""
         start = time.perf_counter()
         status = "OK"
         try:
-            yield request
+            yield
         except asyncio.CancelledError:
             status = "CANCELLED"
             raise

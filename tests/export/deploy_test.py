@@ -98,13 +98,38 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
     def test_model_path_is_mounted(self, name):
         pod = _pod(_read(name))
         (container,) = pod["containers"]
-        (mount,) = container["volumeMounts"]
-        (volume,) = pod["volumes"]
-        self.assertEqual(mount["name"], volume["name"])
+        mounts = {x["name"]: x for x in container["volumeMounts"]}
+        self.assertEqual(mounts.keys(), {x["name"] for x in pod["volumes"]})
+        mount = mounts["models"]
+        self.assertTrue(mount["readOnly"])
         for word in container["args"]:
             if "=/" in word:
                 path = word.partition("=")[2]
                 self.assertTrue(path.startswith(f"{mount['mountPath']}/bert"))
+
+    @parameterized.parameters(*_SERVERS)
+    def test_containers_have_no_privileges(self, name):
+        documents = _read(name)
+        pod = _pod(documents)
+        self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+        self.assertFalse(pod["automountServiceAccountToken"])
+        (container,) = pod["containers"]
+        self.assertEqual(
+            container["securityContext"],
+            {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        )
+        policy = documents["NetworkPolicy", "bert"]["spec"]
+        (rule,) = policy["ingress"]
+        self.assertEqual(
+            [x["port"] for x in rule["ports"]],
+            [x["name"] for x in container["ports"]],
+        )
+        labels = documents["Deployment", "bert"]["spec"]["selector"]
+        self.assertEqual(policy["podSelector"], labels)
 
     def test_image_is_that_of_the_usage_instructions(self):
         (container,) = _pod(_read("tensorflow_serving"))["containers"]

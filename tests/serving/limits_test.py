@@ -181,5 +181,39 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
         )
 
 
+class ResponseTest(tf.test.TestCase):
+    def test_large_answers_are_refused(self):
+        folder = self.create_tempdir().full_path
+        toy_models.write(f"{folder}/toy")
+        _, config = self.enterContext(
+            toy_models.serving(f"{folder}/toy", max_response_bytes=20_000)
+        )
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(
+            self.enterContext(grpc.insecure_channel(f"localhost:{config.port}"))
+        )
+        # In a batch, and in pieces.
+        for length, fitting, too_many in ((1000, 18, 19), (200, 75, 76)):
+            for count, is_refused in ((fitting, False), (too_many, True)):
+                texts = ["a" * length] * count
+                status, answer = toy_models.ask(
+                    config.rest_api_port, "POST", _PREDICT, _echo(*texts)
+                )
+                request = predict_pb2.PredictRequest()
+                request.model_spec.name = "toy"
+                request.model_spec.signature_name = "echo"
+                request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
+                if not is_refused:
+                    self.assertEqual(answer, {"predictions": texts})
+                    stub.Predict(request, timeout=toy_models.TIMEOUT_SECONDS)
+                    continue
+                self.assertEqual(status, 413)
+                self.assertIn("--max_response_bytes", answer["error"])
+                with self.assertRaises(grpc.RpcError) as raised:
+                    stub.Predict(request, timeout=toy_models.TIMEOUT_SECONDS)
+                self.assertEqual(
+                    raised.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED
+                )
+
+
 if __name__ == "__main__":
     tf.test.main()

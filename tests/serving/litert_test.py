@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import errors
 from bert_tf.serving import litert
 from bert_tf.serving import saved_model
@@ -164,7 +165,7 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
         scheduler = BatchScheduler(options)
 
         async def compute():
-            pieces = PieceScheduler(scheduler, options)
+            pieces = PieceScheduler(scheduler, options, ServeLimits())
             call = Call(signature, inputs, tuple(signature.outputs))
             return await pieces.compute(servable, call)
 

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
 
+from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import batching
 from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchingOptions
@@ -81,13 +82,14 @@ class _Ranges(Servable):
         pass
 
 
-def _run(main, options=_OPTIONS):
+def _run(main, options=_OPTIONS, **limits):
     """Calls a coroutine function with a scheduler of pieces."""
+    limits = ServeLimits(**limits)
     scheduler = batching.BatchScheduler(options)
 
     async def run():
         return await asyncio.wait_for(
-            main(PieceScheduler(scheduler, options)), _TIMEOUT_SECONDS
+            main(PieceScheduler(scheduler, options, limits)), _TIMEOUT_SECONDS
         )
 
     try:
@@ -139,6 +141,30 @@ class PieceSchedulerTest(absltest.TestCase):
         expected = servable.run(call.signature, call.inputs, call.outputs)
         for name, value in expected.items():
             np.testing.assert_array_equal(outputs[name], value)
+
+    def test_ends_when_the_outputs_are_too_large(self):
+        servable = _Ranges()
+        # 2 x 10 numbers of 8 bytes a call.
+        call = servable.call([10] * 100, ["constant"])
+        with self.assertRaisesRegex(
+            errors.TooLargeError, "of 400 bytes, set by --max_response_bytes"
+        ):
+            _run(
+                lambda pieces: pieces.compute(servable, call),
+                max_response_bytes=400,
+            )
+        self.assertEqual(servable.calls, [[10] * 2] * 3)
+
+    def test_ends_when_padding_makes_the_outputs_too_large(self):
+        servable = _Ranges()
+        call = servable.call([1] * 16 + [1000], ["constant"])
+        with self.assertRaises(errors.TooLargeError):
+            _run(
+                lambda pieces: pieces.compute(servable, call),
+                max_response_bytes=10_000,
+            )
+        # None was padded before.
+        self.assertLen(servable.calls, 9)
 
     def test_does_not_split_dependent_rows(self):
         servable = _Ranges(repeats=2)
