@@ -43,6 +43,16 @@ class ExtrasTest(tf.test.TestCase):
             import no_such_package  # noqa: F401
 
 
+class UserErrorTest(tf.test.TestCase):
+    def test_names_from_files_cannot_fill_or_command_a_terminal(self):
+        error = errors.UserError("a\x1b[31m\ud800\n\té")
+        self.assertEqual(str(error), "a\\x1b[31m\\ud800\n\té")
+        text = str(errors.UserError(f"begin {'x' * 100_000} end"))
+        self.assertLess(len(text), 5000)
+        self.assertStartsWith(text, "begin x")
+        self.assertEndsWith(text, "x end")
+
+
 class NameProgramsTest(tf.test.TestCase):
     _TEXT = (
         "start run/data_service.py (python export/verify.py), not a/run/b.py"

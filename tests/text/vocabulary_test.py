@@ -86,6 +86,8 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         (_TEXT.replace("é", "\u3000é"), "line 7: .*has white space"),
         (_TEXT.replace("é", "\t"), "line 7: .*has white space"),
         (_TEXT.replace("é", "## "), "line 7: .*has white space"),
+        (_TEXT.replace("é", "a\0b"), "line 7: .*no NUL. Received: 'a.x00b'"),
+        (_TEXT.replace("é", "##" + "é" * 129), "line 7: .* of 258 bytes"),
         (
             _TEXT.replace("é", "ü").encode("latin-1"),
             "line 7: not UTF-8 at byte 31",

@@ -1,0 +1,146 @@
+"""Tests for bert_tf.io.stored_files."""
+
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.io import stored_files
+from bert_tf.io.stored_files import FLAG
+from bert_tf.io.stored_files import NUMBER
+from bert_tf.io.stored_files import TEXT
+
+_COLUMNS = stored_files.object_of({"text": TEXT}, {"labels": FLAG})
+
+
+class KindTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (FLAG, [True, False], ["false", 0, 1, None]),
+        (TEXT, ["", "é"], ["a\0", 1, None, ["a"]]),
+        (NUMBER, [0, -1.5, 1], [True, float("nan"), 1e39, 10**400, "1"]),
+        (stored_files.integer(), [1, 2**31 - 1], [0, True, 1.0, 2**31, "1"]),
+        (stored_files.integer(0), [0], [-1, None]),
+        (
+            stored_files.names(),
+            [["a", "b"], ("a",)],
+            ["ab", ["a", "a"], ["a", 1], ["a", float("nan")], [""], [], {}],
+        ),
+        (stored_files.names(0), [[], ["a"]], [["a", "a"]]),
+        (stored_files.choice("a", "b"), ["a"], ["c", ["a"], None]),
+        (stored_files.optional(FLAG), [None, True], ["a"]),
+        (stored_files.list_of(NUMBER), [[], [1]], [[1, "1"], 1]),
+        (
+            _COLUMNS,
+            [{"text": "a"}, {"text": "a", "labels": True}],
+            [{}, {"text": "a", "x": "a"}, {"text": 1}, [["text", "a"]]],
+        ),
+    )
+    def test_fits(self, kind, fitting, others):
+        for value in fitting:
+            self.assertTrue(kind.fits(value), value)
+        for value in others:
+            self.assertFalse(kind.fits(value), value)
+
+    def test_check_names_file_key_expected_and_received(self):
+        schema = {"lower_case": FLAG, "columns": _COLUMNS}
+        stored_files.check({"other": 1}, schema, "x.json")
+        for values, message in (
+            (
+                {"lower_case": "false"},
+                "x.json: 'lower_case' must be true or false. Received: "
+                "'false'; copy the model again or correct the file.",
+            ),
+            (
+                {"columns": ["a" * 500]},
+                "x.json: 'columns' must be an object of text: a text, labels: "
+                f"true or false. Received: ['{'a' * 198}...; copy the model "
+                "again or correct the file.",
+            ),
+        ):
+            with self.assertRaises(UserError) as raised:
+                stored_files.check(values, schema, "x.json")
+            self.assertEqual(str(raised.exception), message)
+        with self.assertRaisesRegex(UserError, "lacks the key 'lower_case'"):
+            stored_files.check({}, schema, "x.json", ("lower_case",))
+
+
+class FileTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def test_only_regular_files_are_opened(self):
+        os.mkfifo(self.path("pipe"))
+        os.mkdir(self.path("folder"))
+        os.symlink("loop", self.path("loop"))
+        os.symlink("/dev/zero", self.path("device"))
+        for name in ("pipe", "folder", "loop", "device"):
+            with self.assertRaisesRegex(UserError, f"{name} must be a regular"):
+                stored_files.read_object(self.path(name))
+        with self.assertRaisesRegex(UserError, "There is no .*/nothing"):
+            stored_files.read_object(self.path("nothing"))
+        with open(self.path("file"), "w", encoding="utf-8") as file:
+            file.write('{"a": 1}')
+        os.symlink("file", self.path("link"))
+        self.assertEqual(stored_files.read_object(self.path("link")), {"a": 1})
+
+    @parameterized.parameters("pipe", "device")
+    def test_folders_with_other_files_are_refused(self, kind):
+        path = os.path.join(self.folder, "model[1]")
+        os.mkdir(path)
+        os.symlink("loop", os.path.join(path, "loop"))
+        stored_files.check_folder(path)
+        if kind == "pipe":
+            os.mkfifo(os.path.join(path, "x.index"))
+        else:
+            os.symlink("/dev/null", os.path.join(path, "x.index"))
+        with self.assertRaisesRegex(UserError, "x.index must be a regular"):
+            stored_files.check_folder(path)
+        with self.assertRaisesRegex(UserError, "x.index must be a regular"):
+            stored_files.check_folder(os.path.join(path, "x"))
+        stored_files.check_folder(os.path.join(path, "y"))
+
+    @parameterized.parameters(
+        ("a.json", True, True),
+        ("variables/a", False, True),
+        ("..", False, False),
+        ("a/../../b", False, False),
+        ("/etc/passwd", False, False),
+        ("", False, False),
+        ("a//b", False, False),
+        (3, False, False),
+    )
+    def test_names(self, name, is_base_name, is_inside):
+        self.assertEqual(stored_files.is_base_name(name), is_base_name)
+        self.assertEqual(stored_files.is_inside(name), is_inside)
+
+
+class ParseTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (b'{"a": 1, "a": 1}', "the key 'a' stands twice"),
+        (b'{"b": {"a": [], "a": 2}}', "the key 'a' stands twice"),
+        (b"", "Expecting value"),
+        (b"\xef\xbb\xbf{}", "BOM"),
+        (b'{"a": "\xff"}', "can't decode byte 0xff"),
+        (b'{"a": 1}\0', "Extra data"),
+        (b"[" * 100_000, "recursion"),
+        (b'{"a": "\\ud800"}', "surrogates not allowed"),
+        (b"9" * 5000, "digits"),
+    )
+    def test_refuses(self, contents, message):
+        with self.assertRaisesRegex(UserError, f"^x is not.*{message}"):
+            stored_files.parse_json(contents, "x")
+
+    def test_parses(self):
+        self.assertEqual(
+            stored_files.parse_json('{"a": ["é", "\\ud83d\\ude42"]}', "x"),
+            {"a": ["é", "🙂"]},
+        )
+
+
+if __name__ == "__main__":
+    absltest.main()
