@@ -7,6 +7,7 @@ has them; files of earlier versions have none.
 import json
 import re
 import zipfile
+import zlib
 from typing import Any
 
 import keras
@@ -18,6 +19,8 @@ from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import damaged
+from bert_tf.errors import UserError
 from bert_tf.io import stored_files
 from bert_tf.modeling import bert as bert_model
 
@@ -96,7 +99,15 @@ def recognizes(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             config = json.loads(archive.read(_CONFIG_FILE))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+    except (
+        EOFError,
+        KeyError,
+        OSError,
+        RuntimeError,  # Among others, for deep JSON.
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):
         return False
     name = config.get("registered_name") if isinstance(config, dict) else None
     return isinstance(name, str) and name.startswith(_PACKAGE)
@@ -107,4 +118,10 @@ def read_model(
 ) -> StoredModel:
     """Reads the model of a `.keras` file, without its optimizer."""
     del allow_missing  # Keras loads all weights or none.
-    return from_model(keras.saving.load_model(path, compile=False), path)
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001  # Those of all its parts.
+        raise damaged(path, error) from error
+    return from_model(model, path)

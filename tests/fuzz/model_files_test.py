@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import tempfile
+import zipfile
 
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+import bert_tf
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
@@ -142,6 +144,35 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
                     fuzzing.restore_file(checksums, contents[checksums])
 
         self.assertEqual(_load(path, name), expected)
+
+    @pytest.mark.thorough
+    def test_keras_files(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        model = bert_tf.load_model(_write(folder, "classification"))
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        expected = _load(path, "keras")
+        with open(path, "rb") as file:
+            contents = file.read()
+        with zipfile.ZipFile(path) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+
+        @fuzzing.run(60, fuzzing.RANDOM)
+        def check(rng):
+            name = rng.choice(["", *parts])
+            is_harmless = False
+            if not name:
+                fuzzing.restore_file(path, fuzzing.mutate_bytes(rng, contents))
+            else:
+                part = fuzzing.mutate_bytes(rng, parts[name])
+                if name.endswith(".json") and rng.randrange(4):
+                    part, is_harmless = fuzzing.mutate_json(rng, parts[name])
+                with zipfile.ZipFile(path, "w") as archive:
+                    for other in parts:
+                        archive.writestr(
+                            other, part if other == name else parts[other]
+                        )
+            self.check(path, "keras", expected if is_harmless else None)
 
     @parameterized.parameters("classification", "huggingface")
     def test_some(self, name):
