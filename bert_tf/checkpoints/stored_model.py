@@ -212,8 +212,9 @@ def _check_vocabulary(stored: StoredModel) -> None:
     if settings.get("vocabulary_hash") != vocabulary.hash:
         raise UserError(
             f"{stored.path}: the tokenizer settings belong to another "
-            f"vocabulary: they name the hash {settings.get('vocabulary_hash')},"
-            f" the vocabulary has {vocabulary.hash}."
+            f"vocabulary: they name the hash "
+            f"{stored_files.shown(settings.get('vocabulary_hash'))}, the "
+            f"vocabulary has {vocabulary.hash!r}."
         )
     if stored.normalization not in NORMALIZATIONS:
         raise UserError(
