@@ -61,8 +61,9 @@ def build_task(
     Raises:
       UserError: If the values do not describe a task.
     """
-    values = dict(values)
-    if values.get("labels") is None and num_labels is not None:
+    # Null means the default.
+    values = {name: x for name, x in values.items() if x is not None}
+    if "labels" not in values and num_labels is not None:
         values["labels"] = [str(index) for index in range(num_labels)]
     task = TASKS[_key(values)].from_json(values)
     if task.max_seq_length > longest:

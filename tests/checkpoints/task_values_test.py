@@ -9,6 +9,7 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.tasks import registry
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -79,6 +80,15 @@ class TaskValuesTest(tf.test.TestCase, parameterized.TestCase):
     def test_other_values_are_kept(self):
         path = self.change(_CLASSIFIER, "task.json", labels=None, mine=[0])
         self.assertEqual(formats.read(path).task["mine"], [0])
+
+    @parameterized.parameters(_CLASSIFIER, _CHOICE, _SQUAD, _TAGGING)
+    def test_null_is_the_default(self, task):
+        path = self.change(task, "task.json", max_seq_length=None, head=None)
+        built = registry.from_stored(formats.read(path))
+        self.assertEqual(
+            (built.max_seq_length, built.head),
+            (tiny_model.ONE_LAYER.max_position_embeddings, "linear"),
+        )
 
     def test_files_outside_are_not_hashed(self):
         path = self.change(_CLASSIFIER, "task.json")
