@@ -233,7 +233,7 @@ def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
         feature.int64_list.value.append(int(value))
     elif isinstance(value, float):
         _require_kind(feature, name, "float_list")
-        if np.isfinite(value) and abs(value) > np.finfo(np.float32).max:
+        if np.isfinite(value) and abs(value) > float(np.finfo(np.float32).max):
             raise errors.invalid(
                 f"Cannot convert JSON value: {value} to float without loss of "
                 "precision."

@@ -161,13 +161,13 @@ class GrpcFuzzTest(tf.test.TestCase):
 @pytest.mark.thorough
 class SavedModelGrpcFuzzTest(GrpcFuzzTest):
     engine = "savedmodel"
-    examples = 1000
+    examples = 500
 
 
 @pytest.mark.thorough
 class LitertGrpcFuzzTest(GrpcFuzzTest):
     engine = "litert"
-    examples = 1000
+    examples = 500
 
 
 if __name__ == "__main__":

@@ -181,7 +181,7 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_TASKS, *_OTHERS)
     @pytest.mark.thorough
     def test_all(self, name):
-        self.fuzz(name, 400)
+        self.fuzz(name, 150)
 
 
 if __name__ == "__main__":

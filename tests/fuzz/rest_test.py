@@ -172,13 +172,13 @@ class RestFuzzTest(tf.test.TestCase):
 @pytest.mark.thorough
 class SavedModelRestFuzzTest(RestFuzzTest):
     engine = "savedmodel"
-    examples = 1000
+    examples = 500
 
 
 @pytest.mark.thorough
 class LitertRestFuzzTest(RestFuzzTest):
     engine = "litert"
-    examples = 1000
+    examples = 500
 
 
 if __name__ == "__main__":
