@@ -76,7 +76,8 @@ class ServingModule:
             for function in self.signatures.values()
             for variable in function.graph.variables
         }
-        self.weights = [*variables.values()]
+        # Graphs keep them in no order, and two exports have equal bytes.
+        self.weights = sorted(variables.values(), key=lambda x: x.name)
 
     def save(self, directory: str) -> None:
         """Writes the SavedModel, creating the directory if necessary."""

@@ -1,16 +1,26 @@
 """Tests for export.savedmodel."""
 
 import os
+import pathlib
 from unittest import mock
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.flags.export import SavedModelConfig
 from tests.support import tiny_exports
 from tests.support import tiny_model
+
+
+def _variables(files):
+    """Returns the names of the variables in saved_model.pb, in its order."""
+    saved = saved_model_pb2.SavedModel.FromString(files["saved_model.pb"])
+    nodes = saved.meta_graphs[0].object_graph_def.nodes
+    return [x.variable.name for x in nodes if x.HasField("variable")]
 
 
 class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
@@ -109,6 +119,30 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(names[0].isdigit())
         for folder in (self.output_dir, f"{self.output_dir}_ids"):
             self.assertFalse(os.path.isdir(folder) and os.listdir(folder))
+
+    @pytest.mark.slow
+    def test_two_exports_have_the_same_bytes(self):
+        model_dir = self._write()
+        contents = []
+        for parent in ("a", "b"):
+            folder = os.path.join(self.folder, parent, "served")
+            version = os.path.join(folder, "1")
+            tiny_exports.export(model_dir, folder)
+            contents.append(
+                {
+                    os.path.relpath(path, version): path.read_bytes()
+                    for path in pathlib.Path(version).rglob("*")
+                    if path.is_file()
+                }
+            )
+        first, second = contents
+        self.assertEqual(first.keys(), second.keys())
+        # A random number; names that count the functions of this process.
+        different = {"fingerprint.pb", "saved_model.pb"}
+        self.assertEqual(
+            {name for name in first if first[name] != second[name]}, different
+        )
+        self.assertEqual(*map(_variables, contents))
 
     def test_passes_the_artifact_to_assets_extra(self):
         model_dir = self._write(tiny_exports.classification(doc_stride=3))
