@@ -317,7 +317,7 @@ def _split_parquet(
         )
         start += parquet.metadata.row_group(number).num_rows
     if on_bytes:
-        on_bytes(size(file.path))
+        on_bytes(compression.stored_size(file.path))
 
 
 def open_parquet(path: str) -> Any:
@@ -339,10 +339,3 @@ def open_parquet(path: str) -> Any:
             f"{path} is not a complete Parquet file ({error}); download it "
             "again."
         ) from error
-
-
-def size(path: str) -> int:
-    """Returns the size of a file in bytes."""
-    with compression.open_stored(path) as file:
-        file.seek(0, os.SEEK_END)
-        return file.tell()

@@ -38,6 +38,7 @@ from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 from bert_tf.errors import UserError
 from bert_tf.flags.corpus import ExtractTextConfig
+from bert_tf.io import compression
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import progress
@@ -164,7 +165,7 @@ def _extract(
     """Extracts the chunks whose parts are missing; returns all parts."""
     extracted: list[Part] = []
     folder = os.path.join(work_dir, "parts")
-    total = sum(inputs.size(file.path) for file in found)
+    total = sum(compression.stored_size(file.path) for file in found)
     with progress.bar(total, "extracting text", "B") as bar:
 
         def tasks() -> Iterator[tuple[Chunk, extraction.ExtractOptions, str]]:

@@ -88,6 +88,7 @@ def _documents(config: LearnVocabularyConfig, path: str) -> Iterator[list[str]]:
         [path],
         replace_invalid_utf8=config.replace_invalid_utf8,
         may_be_empty=True,
+        sample=config.sample,
     )
 
 

@@ -4,13 +4,10 @@ TensorFlow is imported only for remote paths, so processes that read local files
 start at once and stay small.
 """
 
-import contextlib
-import gzip
+import hashlib
 import itertools
 import operator
-import os
 import re
-import zlib
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -21,6 +18,7 @@ from typing import BinaryIO
 import sentencex
 
 from bert_tf.errors import UserError
+from bert_tf.io import compression
 
 # A quotation without its marks. An apostrophe before a letter does not end a
 # quotation in single marks.
@@ -56,6 +54,7 @@ def read_numbered_lines(
     *,
     as_original: bool = False,
     may_be_empty: bool = False,
+    sample: float = 1.0,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, str]]:
     r"""Yields each line with the number of its document, counted from 0.
@@ -65,51 +64,66 @@ def read_numbered_lines(
     a paragraph. Memory holds one line.
 
     Args:
-      files: Paths, local or remote; those ending in .gz are decompressed.
+      files: Paths, local or remote; those ending in .gz, .bz2, .xz or .zst are
+        decompressed.
       one_document_per_file: Whether to ignore blank lines.
       replace_invalid_utf8: Whether bytes that are not UTF-8 become U+FFFD.
       as_original: Whether to read like create_pretraining_data.py:186-203 of
         the original: a document continues in the next file unless a blank line
         ends it, and every \r is dropped (by its `GFile.readline`).
       may_be_empty: Whether files without text are allowed.
-      on_bytes: Called with the number of bytes read since the last call (for
-        .gz, bytes of the compressed file), for a progress bar.
+      sample: Share of the documents to read, chosen by a hash of their first
+        lines; the others count for nothing.
+      on_bytes: Called with the number of bytes read since the last call (of
+        compressed files, before decompression), for a progress bar.
 
     Raises:
-      UserError: If a file cannot be read, is not UTF-8, is a damaged or
-        truncated .gz, or if the files contain no document.
+      UserError: If a file cannot be read, is not UTF-8, is damaged or
+        truncated, or if the files contain no document.
     """
     number = 0
-    in_document = has_text = False
+    in_document = is_chosen = has_text = False
     for path in files:
         for line in _read_lines(path, replace_invalid_utf8, on_bytes):
             if as_original:
                 line = line.replace("\r", "")
             line = line.strip()
             if line:
-                in_document = has_text = True
-                yield number, line
+                if not in_document:
+                    in_document = True
+                    is_chosen = _is_chosen(line, sample)
+                if is_chosen:
+                    has_text = True
+                    yield number, line
             elif in_document and not one_document_per_file:
-                number += 1
+                number += is_chosen
                 in_document = False
         if in_document and not as_original:
-            number += 1
+            number += is_chosen
             in_document = False
     if not has_text and not may_be_empty:
-        raise empty_corpus_error(files)
+        raise empty_corpus_error(files, sample)
 
 
-def empty_corpus_error(files: Sequence[str]) -> UserError:
+def _is_chosen(line: str, sample: float) -> bool:
+    if sample >= 1:
+        return True
+    digest = hashlib.blake2b(line.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) < sample * (1 << 64)
+
+
+def empty_corpus_error(files: Sequence[str], sample: float = 1.0) -> UserError:
     """Returns the error for files without a line of text."""
+    of = f" in the documents of --sample={sample}" if sample < 1 else ""
     return UserError(
-        "The corpus is empty: no line of text in "
+        f"The corpus is empty: no line of text{of} in "
         f"{', '.join(files[:3])}{', ...' if len(files) > 3 else ''}."
     )
 
 
 def count_bytes(files: Sequence[str]) -> int:
     """Returns the total size of all files, which `on_bytes` adds up to."""
-    return sum(map(_size, files))
+    return sum(map(compression.stored_size, files))
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -157,74 +171,27 @@ def _segment_quotations(sentence: str, nesting: int) -> list[str]:
     ]
 
 
-def _is_remote(path: str) -> bool:
-    return "://" in path
-
-
-def _size(path: str) -> int:
-    with _errors_of(path):
-        if _is_remote(path):
-            import tensorflow as tf
-
-            return tf.io.gfile.stat(path).length
-        return os.path.getsize(path)
-
-
-@contextlib.contextmanager
-def _errors_of(path: str) -> Iterator[None]:
-    """Converts errors of reading `path` to `UserError`."""
-    remote_errors = ()
-    if _is_remote(path):
-        import tensorflow as tf
-
-        remote_errors = (tf.errors.OpError,)
-    try:
-        yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(
-            f"{path} is not a complete gzip file ({error}); download it again."
-        ) from error
-    except (OSError, *remote_errors) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-
-
-@contextlib.contextmanager
-def _open(path: str) -> Iterator[BinaryIO]:
-    """Opens a local or remote file without decompression."""
-    if _is_remote(path):
-        import tensorflow as tf
-
-        with tf.io.gfile.GFile(path, "rb") as file:
-            yield file
-    else:
-        with open(path, "rb") as file:
-            yield file
-
-
 def _read_lines(
     path: str, replace: bool, on_bytes: Callable[[int], None] | None
 ) -> Iterator[str]:
     """Yields the decoded lines of one file, with their line ends."""
     offset = 0
-    reported = 0
-    with _errors_of(path), _open(path) as stored:
-        compressed = path.endswith(".gz")
-        file = gzip.GzipFile(fileobj=stored) if compressed else stored
+    with compression.open_decompressed(path, on_bytes) as file:
         for line in _split_lines(file):
             try:
                 yield line.decode("utf-8", "replace" if replace else "strict")
             except UnicodeDecodeError as error:
+                place = (
+                    " of the decompressed text"
+                    if compression.ending(path)
+                    else ""
+                )
                 raise UserError(
-                    f"{path} is not UTF-8 at byte {offset + error.start}"
-                    f"{' of the decompressed text' if compressed else ''} "
-                    f"(0x{line[error.start]:02x}); convert it, or set "
+                    f"{path} is not UTF-8 at byte {offset + error.start}{place}"
+                    f" (0x{line[error.start]:02x}); convert it, or set "
                     "--replace_invalid_utf8 to read such bytes as U+FFFD."
                 ) from error
             offset += len(line)
-            if on_bytes:
-                position = stored.tell() if compressed else offset
-                on_bytes(position - reported)
-                reported = position
 
 
 def _split_lines(file: BinaryIO, chunk_size: int = 1 << 20) -> Iterator[bytes]:

@@ -273,6 +273,7 @@ def count_text(
             corpus.read_numbered_lines(
                 paths,
                 replace_invalid_utf8=config.replace_invalid_utf8,
+                sample=config.sample,
                 on_bytes=bar.update,
             )
         )

@@ -12,6 +12,13 @@ RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 DEFAULT_PREDICTIONS = 20
 
 
+def _require_sample(sample: float) -> None:
+    options.require(
+        0 < sample <= 1,
+        f"--sample must be above 0 and at most 1. Received: {sample}.",
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamConfig:
     """Flags of the scripts that can run on Apache Beam.
@@ -89,7 +96,9 @@ class LearnVocabularyConfig(BeamConfig):
     """Flags of run/learn_vocabulary.py."""
 
     input_file: str = options.data(
-        help_text="Text files (also .gz): comma-separated globs.", reads="files"
+        help_text="Text files (also .gz, .bz2, .xz, .zst): comma-separated "
+        "globs.",
+        reads="files",
     )
     output_file: str = options.output(help_text="Vocabulary file to write.")
     vocab_size: int = options.training(
@@ -117,6 +126,11 @@ class LearnVocabularyConfig(BeamConfig):
     replace_invalid_utf8: bool = options.data(
         False, "Replace bytes that are not UTF-8 with U+FFFD."
     )
+    sample: float = options.data(
+        1.0,
+        "Share of the documents to use, for trials; chosen by a hash of their "
+        "first lines.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,6 +138,7 @@ class LearnVocabularyConfig(BeamConfig):
         options.require_at_least(self, 1, "min_frequency")
         options.require_at_least(self, 0, "num_processes")
         options.require_rate(self, "character_coverage", "heldout_fraction")
+        _require_sample(self.sample)
         options.require(
             self.vocab_size > self.num_unused + 5,
             "--vocab_size must exceed the 5 special and the "
@@ -142,7 +157,8 @@ class CreatePretrainingDataConfig(BeamConfig):
     """
 
     input_file: str = options.data(
-        help_text="Text files (also .gz): comma-separated globs.",
+        help_text="Text files (also .gz, .bz2, .xz, .zst): comma-separated "
+        "globs.",
         affects="place",
         reads="files",
     )
@@ -236,6 +252,11 @@ class CreatePretrainingDataConfig(BeamConfig):
         "stay. Drop it to resume.",
         affects="nothing",
     )
+    sample: float = options.data(
+        1.0,
+        "Share of the documents to use, for trials; chosen by a hash of their "
+        "first lines.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,6 +275,7 @@ class CreatePretrainingDataConfig(BeamConfig):
             f"{self.max_seq_length}. Received: {self.max_predictions_per_seq}.",
         )
         options.require_rate(self, "masked_lm_prob", "short_seq_prob")
+        _require_sample(self.sample)
         options.require_mask_rates(self)
         if self.generator == "original":
             self._check_original()

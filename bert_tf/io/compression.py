@@ -8,6 +8,7 @@ import bz2
 import contextlib
 import io
 import lzma
+import os
 import zlib
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".zst": _zstd_decompressor,
 }
 ENDINGS = tuple(_DECOMPRESSORS)
+_NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
 
 
 def ending(path: str) -> str:
@@ -79,6 +81,20 @@ def open_decompressed(
 ) -> BinaryIO:
     """Returns a binary file with what `read_blocks` yields."""
     return io.BufferedReader(_Blocks(read_blocks(path, on_bytes)))
+
+
+def stored_size(path: str) -> int:
+    """Returns the size of a local or remote file, before decompression.
+
+    Raises:
+      UserError: If it cannot be read.
+    """
+    with _errors_of(path):
+        if "://" in path:
+            import tensorflow as tf
+
+            return tf.io.gfile.stat(path).length
+        return os.path.getsize(path)
 
 
 @contextlib.contextmanager
@@ -137,9 +153,9 @@ class _Decompress:
                 contents = self._stream.decompress(rest)
             except (OSError, ValueError, *_library_errors(self._kind)) as error:
                 raise UserError(
-                    f"{self._path} is not a valid {self._kind} file: {error}, "
-                    f"in the {_BLOCK_BYTES >> 10} KiB from byte {start}; "
-                    "download it again."
+                    f"{self._path} is not a complete {_NAMES[self._kind]} file "
+                    f"({error}), in the {_BLOCK_BYTES >> 10} KiB from byte "
+                    f"{start}; download it again."
                 ) from error
             if contents:
                 yield contents
@@ -152,8 +168,9 @@ class _Decompress:
         """Raises `UserError` if the last stream has no end."""
         if self._stream is not None or not self._has_streams:
             raise UserError(
-                f"{self._path} is not a complete {self._kind} file: it ends at "
-                f"byte {self._offset}, inside a stream; download it again."
+                f"{self._path} is not a complete {_NAMES[self._kind]} file: it "
+                f"ends at byte {self._offset}, inside a stream; download it "
+                "again."
             )
 
 

@@ -1,9 +1,12 @@
+import bz2
 import gzip
+import lzma
 import os
 import subprocess
 import sys
 
 import tensorflow as tf
+import zstandard
 from absl.testing import parameterized
 
 from bert_tf.data import corpus
@@ -79,6 +82,37 @@ class ReadDocumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             list(corpus.read_documents([path])), [["x"], ["\u00fc"]]
         )
+
+    @parameterized.parameters("bz2", "xz", "zst")
+    def test_reads_other_compressions(self, ending):
+        compress = {
+            "bz2": bz2.compress,
+            "xz": lzma.compress,
+            "zst": zstandard.compress,
+        }[ending]
+        path = self.write(f"a.{ending}", compress("x\n\n\u00fc\n".encode()))
+        self.assertEqual(
+            list(corpus.read_documents([path])), [["x"], ["\u00fc"]]
+        )
+
+    def test_sample_takes_whole_documents_wherever_they_are(self):
+        texts = [f"Title {i}.\nBody {i}.\n" for i in range(2000)]
+        first = self.write("a.txt", "\n".join(texts).encode())
+        second = self.write("b.txt", "\n".join(texts[:1000]).encode())
+        numbered = [*corpus.read_numbered_lines([first, second], sample=0.1)]
+        documents = list(corpus.read_documents([first], sample=0.1))
+        self.assertBetween(len(documents), 160, 240)
+        for title, body in documents:
+            self.assertEqual(title.split()[1], body.split()[1])
+        again = [x for x in documents if int(x[0].split()[1][:-1]) < 1000]
+        both = documents + again
+        self.assertEqual(
+            [number for number, _ in numbered],
+            [i for i in range(len(both)) for _ in range(2)],
+        )
+        self.assertEqual([x for _, x in numbered], sum(both, []))
+        with self.assertRaisesRegex(UserError, "documents of --sample=1e-09"):
+            self.read(b"x\n\ny", sample=1e-9)
 
     def test_reads_remote_paths_through_tensorflow(self):
         path = "ram://corpus_test.txt"

@@ -124,6 +124,7 @@ def read_documents(
             config.one_document_per_file,
             config.replace_invalid_utf8,
             as_original=not config.one_document_per_file,
+            sample=config.sample,
             on_bytes=bar.update,
         )
         for chunk in _batched(lines, _LINES_PER_BATCH):

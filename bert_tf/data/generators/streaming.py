@@ -154,6 +154,7 @@ def read_batches(
         config.one_document_per_file,
         config.replace_invalid_utf8,
         may_be_empty=may_be_empty,
+        sample=config.sample,
         on_bytes=on_bytes,
     )
     lines: list[str] = []

@@ -31,6 +31,9 @@ _VERSION = 1
 _PLACES = fields_affecting(CreatePretrainingDataConfig, "place")
 # Not stored: with Beam, the records are the same byte for byte.
 _WITHOUT_EFFECT = fields_affecting(CreatePretrainingDataConfig, "nothing")
+# Later flags, with the defaults that are not stored: data sets made before have
+# the same hash.
+_ADDED = {"sample": 1.0}
 FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
 # Data sets that differ in one of these cannot be combined.
@@ -118,7 +121,7 @@ class Recipe:
     def _flags_with_effect(self) -> dict[str, Any]:
         return {
             flag: value
-            for flag, value in self.flags.items()
+            for flag, value in (_ADDED | self.flags).items()
             if flag not in _PLACES
         }
 
@@ -218,7 +221,7 @@ def build_recipe(
         flags={
             flag: value
             for flag, value in dataclasses.asdict(config).items()
-            if flag not in _WITHOUT_EFFECT
+            if flag not in _WITHOUT_EFFECT and value != _ADDED.get(flag)
         },
         num_output_files=num_output_files,
         vocabulary_hash=vocabulary_hash,

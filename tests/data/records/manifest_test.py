@@ -9,6 +9,7 @@ from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import manifest
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.errors import UserError
+from bert_tf.flags.data import CreatePretrainingDataConfig
 
 
 def _make(files, fingerprint="f1", **changes) -> Manifest:
@@ -209,6 +210,27 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
             "99ff.*x.tfrecord.vocab.txt",
         ):
             found.check_vocabulary("99ff", "mine.txt")
+
+
+class SampleTest(tf.test.TestCase):
+    def test_whole_corpora_have_the_hash_of_earlier_versions(self):
+        path = self.create_tempfile("a.txt", "x\n").full_path
+
+        def recipe(**flags):
+            config = CreatePretrainingDataConfig(
+                input_file=path, output_file="b", vocab_file="c", **flags
+            )
+            return manifest.build_recipe(config, [path], 1, "abcd")
+
+        self.assertNotIn("sample", recipe().flags)
+        sampled = recipe(sample=0.1)
+        self.assertNotEqual(sampled.hash(), recipe().hash())
+        self.assertEqual(
+            recipe().difference(sampled), "--sample=0.1 instead of 1.0"
+        )
+        self.assertEqual(
+            sampled.difference(recipe()), "--sample=1.0 instead of 0.1"
+        )
 
 
 if __name__ == "__main__":
