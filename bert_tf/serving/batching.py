@@ -52,6 +52,10 @@ class BatchingOptions:
     def num_threads(self) -> int:
         return self.num_batch_threads or len(os.sched_getaffinity(0))
 
+    def most_rows(self, signature: Signature, outputs: tuple[str, ...]) -> int:
+        """Returns the maximum number of rows of a call."""
+        return min(self.max_batch_size, signature.most_rows(outputs))
+
     def max_queued_rows(self) -> int | None:
         if not self.max_enqueued_batches:
             return None
@@ -270,7 +274,7 @@ class BatchScheduler:
             self._draining
             or not first.num_rows
             or sum(task.num_rows for task in queue)
-            >= self._options.max_batch_size
+            >= self._options.most_rows(first.signature, first.outputs)
         ):
             return first.queued_at
         return first.queued_at + self._options.batch_timeout_micros / 1e6
@@ -279,11 +283,13 @@ class BatchScheduler:
         """Removes the first task of a queue and the next ones that fit."""
         queue = self._queues[key]
         taken = [queue.popleft()]
-        num_rows = taken[0].num_rows
+        first = taken[0]
+        num_rows = first.num_rows
+        most_rows = self._options.most_rows(first.signature, first.outputs)
         while (
-            taken[0].num_rows
+            first.num_rows
             and queue
-            and num_rows + queue[0].num_rows <= self._options.max_batch_size
+            and num_rows + queue[0].num_rows <= most_rows
         ):
             taken.append(queue.popleft())
             num_rows += taken[-1].num_rows

@@ -54,7 +54,8 @@ class PieceScheduler:
             the model fails.
         """
         num_rows = self._num_rows(call)
-        if num_rows <= self._options.max_batch_size:
+        most_rows = self._options.most_rows(call.signature, call.outputs)
+        if num_rows <= most_rows:
             return await self._scheduler.submit(
                 servable, call.signature, call.inputs, call.outputs
             )
@@ -66,7 +67,9 @@ class PieceScheduler:
         )
         with self._counted():
             if paddings.rows_are_independent:
-                outputs = await request.in_pieces(num_rows, self._piece_rows)
+                outputs = await request.in_pieces(
+                    num_rows, min(self._piece_rows, most_rows)
+                )
                 if outputs is not None:
                     return outputs
             paddings.rows_are_independent = False

@@ -5,6 +5,7 @@ Batching, REST and gRPC work only with these interfaces and NumPy arrays.
 
 import abc
 import dataclasses
+import math
 import threading
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -15,6 +16,12 @@ import tensorflow as tf
 from bert_tf.serving import errors
 
 DEFAULT_SIGNATURE = "serving_default"
+# Attention has a number for each pair of tokens in each head of each layer, so
+# that a call of few long rows may need gigabytes.
+_MAX_CALL_BYTES = 64 << 20
+# A variable dimension, and a string.
+_LONG_ROW = 512
+_STRING_BYTES = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +39,14 @@ class TensorSpec:
     def has_free_batch(self) -> bool:
         """Returns True if the first dimension is variable."""
         return bool(self.shape) and self.shape[0] is None
+
+    def row_bytes(self) -> int:
+        """Returns the size of a long row; 0 if the rank is unknown."""
+        if self.shape is None:
+            return 0
+        sizes = [_LONG_ROW if x is None else x for x in self.shape[1:]]
+        itemsize = _STRING_BYTES if self.dtype == tf.string else self.dtype.size
+        return math.prod(sizes) * itemsize
 
     def holds(self, shape: tuple[int, ...]) -> bool:
         """Returns True if a tensor of this shape fits."""
@@ -63,6 +78,11 @@ class Signature:
         return bool(self.inputs) and all(
             tensor.has_free_batch() for tensor in tensors
         )
+
+    def most_rows(self, outputs: Collection[str]) -> int:
+        """Returns the rows of a call whose outputs fit in `_MAX_CALL_BYTES`."""
+        num_bytes = sum(self.outputs[name].row_bytes() for name in outputs)
+        return max(1, _MAX_CALL_BYTES // max(1, num_bytes))
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Checks the inputs of a request.

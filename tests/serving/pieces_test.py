@@ -1,6 +1,7 @@
 """Tests for bert_tf.serving.pieces, with servables that record calls."""
 
 import asyncio
+import dataclasses
 import threading
 
 import numpy as np
@@ -141,6 +142,39 @@ class PieceSchedulerTest(absltest.TestCase):
         expected = servable.run(call.signature, call.inputs, call.outputs)
         for name, value in expected.items():
             np.testing.assert_array_equal(outputs[name], value)
+
+    def test_calls_with_large_outputs_have_few_rows(self):
+        servable = _Ranges()
+        specs = {"grid": TensorSpec(tf.int64, (None, 20, None, None))}
+        signature = dataclasses.replace(servable.signature, outputs=specs)
+        # 20 x 512 x 512 numbers of 8 bytes: one row of 64 MiB has place.
+        self.assertEqual(signature.most_rows(["grid"]), 1)
+        call = dataclasses.replace(
+            servable.call([3, 3, 3], ["grid"]), signature=signature
+        )
+
+        async def main(pieces):
+            await asyncio.gather(
+                *(pieces.compute(servable, call) for _ in range(2))
+            )
+
+        _run(main)
+        self.assertEqual(servable.calls, [[3]] * 6)
+
+    def test_rows_of_calls_follow_from_the_outputs(self):
+        outputs = {
+            "text": TensorSpec(tf.string, (None, None)),
+            "logits": TensorSpec(tf.float32, (None, 4)),
+            "unknown": TensorSpec(tf.float32, None),
+        }
+        signature = Signature("s", {}, outputs)
+        for names, rows in (
+            (["logits"], 2**22),
+            (["text"], 2**11),
+            (["text", "logits"], 2**26 // (2**15 + 2**4)),
+            (["unknown"], 2**26),
+        ):
+            self.assertEqual(signature.most_rows(names), rows)
 
     def test_ends_when_the_outputs_are_too_large(self):
         servable = _Ranges()
