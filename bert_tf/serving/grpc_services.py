@@ -253,6 +253,7 @@ async def _all(coroutines: Sequence[Coroutine]) -> list:
     finally:
         for task in tasks:
             task.cancel()
+        del tasks, task  # As in `_while_connected` of rest.py.
 
 
 def _decode(

@@ -301,6 +301,9 @@ async def _while_connected(
     finally:
         working.cancel()
         gone.cancel()
+        # The traceback of an error has this frame, so that a cycle would keep
+        # the request's data.
+        del working, gone
 
 
 async def _in_time(size: int, function: Callable, *args):

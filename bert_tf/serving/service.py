@@ -216,9 +216,17 @@ class Service:
         except Exception as error:  # noqa: BLE001  # It becomes the answer.
             answer = errors.from_exception(error)
             status = answer.code_name
-            if answer is not error and status == "INTERNAL":
+            # An error that refers to itself, or to this frame, would keep the
+            # data of its request until the garbage collector comes.
+            if answer is error:
+                del answer
+                raise
+            if status == "INTERNAL":
                 logging.exception("A request failed.")
-            raise answer from error
+            try:
+                raise answer from error
+            finally:
+                del answer
         finally:
             servable = request.servable
             self.metrics.observe_request(

@@ -1,6 +1,7 @@
 """Tests of the limits of requests: the answers name the flag to change."""
 
 import contextlib
+import gc
 import gzip
 import http.client
 import json
@@ -179,6 +180,32 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
                 "The message is not a valid proto.",
             ),
         )
+
+
+class RefusedDataTest(tf.test.TestCase):
+    def test_data_of_refused_requests_is_freed_at_once(self):
+        folder = self.create_tempdir().full_path
+        toy_models.write(f"{folder}/toy")
+        _, config = self.enterContext(
+            toy_models.serving(f"{folder}/toy", port=0, max_request_rows=10)
+        )
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        texts = [f"refused {i}" for i in range(11)]
+        for _ in range(5):
+            status, _ = toy_models.ask(
+                config.rest_api_port, "POST", _PREDICT, _echo(*texts)
+            )
+            self.assertEqual(status, 413)
+        # Another request, so that the last one has ended.
+        toy_models.ask(config.rest_api_port, "GET", "/readyz")
+        kept = [
+            x
+            for x in gc.get_objects()
+            if isinstance(x, list) and x == texts and x is not texts
+        ]
+        self.assertEmpty(kept)
 
 
 class ResponseTest(tf.test.TestCase):
