@@ -20,9 +20,14 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
+
+# More bytes of inputs run alone, or tokenizing them would delay the requests
+# that they were merged with.
+_MAX_MERGED_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +110,18 @@ class Task:
 
     def key(self) -> Hashable:
         """Returns the queue's key: requests with equal keys may be merged."""
+        if is_large(self.inputs):
+            return *self.signature_key(), id(self)
         shapes = tuple(
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
             for name in self.signature.inputs
         )
         return (*self.signature_key(), self.outputs, shapes)
+
+
+def is_large(inputs: Mapping[str, np.ndarray]) -> bool:
+    """Returns True for inputs that are too large to merge with others."""
+    return bodies.num_bytes(inputs) > _MAX_MERGED_BYTES
 
 
 class BatchScheduler:

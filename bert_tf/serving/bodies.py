@@ -196,10 +196,10 @@ def check_repeated(num_bytes: int, subject: str, limits: ServeLimits) -> None:
         )
 
 
-def num_output_bytes(outputs: Mapping[str, np.ndarray]) -> int:
-    """Returns the size of a model's outputs in memory."""
+def num_bytes(values: Mapping[str, np.ndarray]) -> int:
+    """Returns the size of a model's inputs or outputs in memory."""
     size = 0
-    for value in outputs.values():
+    for value in values.values():
         size += value.nbytes
         if value.dtype.hasobject:
             size += sum(_STRING_BYTES + len(x) for x in value.flat)

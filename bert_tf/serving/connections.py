@@ -140,7 +140,8 @@ class _Handshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        if len(self._handshakes) >= self._limits.count:
+        count = len(self._handshakes) + len(self._protocol.connections)
+        if self._handshakes and count >= self._limits.count:
             oldest = next(iter(self._handshakes))
             del self._handshakes[oldest]
             oldest._transport.abort()

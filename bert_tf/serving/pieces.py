@@ -1,4 +1,8 @@
-"""Large requests, computed in pieces that let other requests in between."""
+"""Large requests, computed in pieces that let other requests in between.
+
+Large are those of more rows than a batch, and those of long texts, which are
+one piece.
+"""
 
 import asyncio
 import contextlib
@@ -12,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.serving import batching
 from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchingOptions
@@ -55,7 +60,7 @@ class PieceScheduler:
         """
         num_rows = self._num_rows(call)
         most_rows = self._options.most_rows(call.signature, call.outputs)
-        if num_rows <= most_rows:
+        if num_rows <= most_rows and not batching.is_large(call.inputs):
             return await self._scheduler.submit(
                 servable, call.signature, call.inputs, call.outputs
             )
@@ -66,6 +71,8 @@ class PieceScheduler:
             self._scheduler, self._turn, paddings, self._limits, servable, call
         )
         with self._counted():
+            if num_rows <= most_rows:
+                return await request.run(call.inputs)
             if paddings.rows_are_independent:
                 outputs = await request.in_pieces(
                     num_rows, min(self._piece_rows, most_rows)
@@ -92,8 +99,8 @@ class PieceScheduler:
         limit = self._options.max_enqueued_batches
         if limit and self._num_requests >= limit:
             raise errors.OverloadError(
-                f"{self._num_requests} requests of more rows than "
-                "max_batch_size are in progress, the limit set by "
+                f"{self._num_requests} requests of long texts or more rows "
+                "than max_batch_size are in progress, the limit set by "
                 "max_enqueued_batches; try again later."
             )
         self._num_requests += 1
@@ -171,7 +178,7 @@ class _LargeRequest:
             part = await self._run_rows(rows)
             if not _has_rows(part, len(rows)):
                 return None
-            num_bytes += bodies.num_output_bytes(part)
+            num_bytes += bodies.num_bytes(part)
             bodies.check_response(num_bytes, self._limits)
             pieces.append(rows)
             outputs.append(part)

@@ -26,7 +26,7 @@ from bert_tf.serving.bodies import LARGE_BYTES
 from bert_tf.serving.bodies import Bodies
 from bert_tf.serving.bodies import check_response
 from bert_tf.serving.bodies import check_rows
-from bert_tf.serving.bodies import num_output_bytes
+from bert_tf.serving.bodies import num_bytes
 from bert_tf.serving.calls import Call
 from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.pieces import PieceScheduler
@@ -172,10 +172,10 @@ class Service:
         )
         check_rows(num_rows, self.limits)
         outputs = await self._pieces.compute(servable, call)
-        num_bytes = num_output_bytes(outputs)
-        check_response(num_bytes, self.limits)
-        if num_bytes > LARGE_BYTES:
-            request.reserve(ANSWER_COPIES * num_bytes)
+        size = num_bytes(outputs)
+        check_response(size, self.limits)
+        if size > LARGE_BYTES:
+            request.reserve(ANSWER_COPIES * size)
         return outputs
 
     async def parse(self, size: int, function: Callable, *args):  # noqa: D417

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import threading
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -249,6 +250,28 @@ class PieceSchedulerTest(absltest.TestCase):
         rows = sum(servable.calls, [])
         # Large requests take turns, too.
         self.assertEqual(rows[:7], [1, 1, 7, 2, 2, 1, 1])
+
+    def test_long_inputs_run_alone_and_in_turn(self):
+        servable = _Ranges()
+        servable.gate.clear()
+        # Two numbers of 8 bytes may be merged.
+        self.enter_context(mock.patch.object(batching, "_MAX_MERGED_BYTES", 16))
+
+        async def main(pieces):
+            def start(x):
+                return asyncio.ensure_future(
+                    pieces.compute(servable, servable.call(x))
+                )
+
+            tasks = [start([1])]
+            await asyncio.to_thread(servable.entered.acquire)
+            tasks += map(start, ([2, 2], [3, 3], [4], [5]))
+            await asyncio.sleep(0)
+            servable.gate.set()
+            return [len(x["x"]) for x in await asyncio.gather(*tasks)]
+
+        self.assertEqual(_run(main), [1, 2, 2, 1, 1])
+        self.assertEqual(servable.calls, [[1], [2, 2], [4, 5], [3, 3]])
 
     def test_refuses_too_many_as_a_whole(self):
         servable = _Ranges()

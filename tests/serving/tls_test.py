@@ -79,7 +79,7 @@ class TlsTestCase(tf.test.TestCase):
             return answer.model_version_status[0].version
 
 
-class TlsTest(TlsTestCase):
+class TlsTest(TlsTestCase, parameterized.TestCase):
     def test_both_ports(self):
         config = self.serving(
             tls_cert=self.path("own.pem"), tls_key=self.path("own.key")
@@ -134,13 +134,15 @@ class TlsTest(TlsTestCase):
             self.ask_grpc(config.port)
         self.assertEqual(self.ask_grpc(config.port, "client"), 1)
 
-    def test_slow_handshakes_end_and_make_room(self):
+    # With 600 s they end only because others need their place.
+    @parameterized.parameters(1, 600)
+    def test_slow_handshakes_end_and_make_room(self, seconds):
         config = self.serving(
             port=0,
             tls_cert=self.path("own.pem"),
             tls_key=self.path("own.key"),
             max_connections=2,
-            rest_api_header_timeout_in_ms=1000,
+            rest_api_header_timeout_in_ms=1000 * seconds,
         )
         address = "127.0.0.1", config.rest_api_port
         with contextlib.ExitStack() as stack:
