@@ -72,7 +72,10 @@ def find(
     if not len(signatures):
         return original
     try:
-        keys = np.memmap(path, np.uint64, "w+", shape=shape)
+        # Writing to a map of a sparse file on a full disk ends the process.
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 8 * bands * len(signatures))
+        keys = np.memmap(path, np.uint64, "r+", shape=shape)
         indexed = _store_keys(signatures, keys, rows)
         if considered is not None:
             indexed &= considered

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from bert_tf.corpus import report as reports
 from bert_tf.errors import UserError
 from bert_tf.flags.corpus import ExtractTextConfig
 from bert_tf.io import files
+from bert_tf.io import temporaries
 
 _WITHOUT_EFFECT = configs.fields_affecting(
     ExtractTextConfig, "nothing"
@@ -144,6 +146,17 @@ def start_over(output_file: str, names: Sequence[str], work_dir: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.remove(name)
     shutil.rmtree(work_dir, ignore_errors=True)
+
+
+def clear(names: Sequence[str]) -> None:
+    """Removes temporary files that a killed run left beside the output files.
+
+    Workers of a killed run live until the disk has stored what they wrote, so
+    the first writes of the next run can be too early to remove their files.
+    """
+    folder = os.path.dirname(names[0]) or "."
+    endings = (re.escape(os.path.basename(name)) for name in names)
+    temporaries.clear(folder, "|".join(endings))
 
 
 def written_path(work_dir: str) -> str:

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -43,6 +44,8 @@ from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import progress
 from bert_tf.io import worker_processes
+
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
 
 def run(config: ExtractTextConfig) -> dict[str, Any]:
@@ -85,6 +88,7 @@ def run(config: ExtractTextConfig) -> dict[str, Any]:
             *_store_excluded(config, work_dir),
         )
         made = _make(config, found, options, recipe, names, work_dir)
+        recipes.clear(names)
         reports.write(reports.path_of(config.output_file), made)
         reports.log(made)
         shutil.rmtree(work_dir)
@@ -128,7 +132,8 @@ def _errors_of_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        # numpy reports that fewer bytes were written, without an errno.
+        if error.errno == errno.ENOSPC or _SHORT_WRITE.search(str(error)):
             raise UserError(
                 f"The disk is full: {error}; free some space and rerun the "
                 "same command to resume."

@@ -1,15 +1,11 @@
 """Reader of Wikipedia's XML dumps: the articles of a chunk, one by one."""
 
-import contextlib
 import html
 import re
-import signal
-import threading
-import types
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from bert_tf import errors
+from bert_tf.corpus import page_parser
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
@@ -20,6 +16,7 @@ REDIRECT = "redirect"
 DISAMBIGUATION = "disambiguation page"
 OTHER_MODEL = "page that is not wikitext"
 TOO_SLOW = "page that takes over 10 s"
+TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
 # Fixed by MediaWiki: Media, File and Category. Links to them show nothing.
@@ -28,9 +25,9 @@ _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
 # Templates of disambiguation pages. Dumps do not mark these pages, and each
 # Wikipedia names the template in its own language.
 _DISAMBIGUATION = re.compile(
-    r"__DISAMBIG__|\{\{\s*(?:"
-    r"(?:[\w\s()/'-]*\s)?disambig(?:uation)?(?:[ _]page|[ _]cleanup)?|disamb|"
-    r"disam|dab|hndis|geodis|schooldis|roaddis|numberdis|mathdab|hospitaldis|"
+    r"__DISAMBIG__|\{\{\s{0,9}(?:"
+    r"(?:[\w\s()/'-]{0,60}\s)?disambig(?:uation)?(?:[ _]page|[ _]cleanup)?|"
+    r"disamb|disam|dab|hndis|geodis|schooldis|roaddis|numberdis|mathdab|hospitaldis|"
     r"begriffsklärung|homonymie|page d'homonymie|desambiguación|desambig|"
     r"desambiguação|disambigua|dp|doorverwijspagina|ujednoznacznienie|"
     r"неоднозначность|неоднозначність|пояснение|вишезначна одредница|"
@@ -40,13 +37,9 @@ _DISAMBIGUATION = re.compile(
     r"동음이의어 문서|trang định hướng|desambiguació|argipen|razdvojba|"
     r"razločitev|nozīmju atdalīšana|täpsustuslehekülg|apartigilo|homónimos|"
     r"बहुविकल्पी|แก้ความกำกวม"
-    r")\s*(?:\||\}\})",
+    r")\s{0,9}(?:\||\}\})",
     re.IGNORECASE,
 )
-
-
-class _TooSlow(Exception):
-    pass
 
 
 def read(chunk: Chunk) -> Iterator[Document | Dropped]:
@@ -55,8 +48,7 @@ def read(chunk: Chunk) -> Iterator[Document | Dropped]:
     Raises:
       UserError: If the XML is broken, or mwparserfromhell is missing.
     """
-    with errors.extras():
-        from bert_tf.corpus import wikitext
+    parser = page_parser.shared()
     hidden = hidden_prefixes(chunk.header.decode("utf-8", "replace"))
     start = 0
     while (end := chunk.payload.find(_END, start)) >= 0:
@@ -67,11 +59,12 @@ def read(chunk: Chunk) -> Iterator[Document | Dropped]:
             yield Dropped(number, reason, title)
         else:
             try:
-                with _time_limit():
-                    paragraphs = wikitext.extract(text, hidden)
+                paragraphs = parser.extract(text, hidden, _MAX_SECONDS)
                 yield Document(number, tuple(paragraphs))
-            except (_TooSlow, RecursionError):
+            except page_parser.TooSlowError:
                 yield Dropped(number, TOO_SLOW, title)
+            except page_parser.TooDeepError:
+                yield Dropped(number, TOO_DEEP, title)
         start = stop
     rest = chunk.payload[start:].strip()
     if rest not in (b"", b"</mediawiki>"):
@@ -126,26 +119,3 @@ def hidden_prefixes(header: str) -> frozenset[str]:
         if int(key) in _HIDDEN:
             names.add(html.unescape(name).lower())
     return frozenset(names)
-
-
-@contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
-    """Raises `_TooSlow` after 10 s of this process's time.
-
-    Python delivers signals to the main thread alone; elsewhere there is no
-    limit.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: types.FrameType | None) -> None:
-        raise _TooSlow
-
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, _MAX_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)

@@ -89,5 +89,6 @@ def finished(
             else:
                 waiting[executor.submit(function, *task)] = task
         done, _ = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
-        for future in done:
+        # An error ends the loop, so results come before it.
+        for future in sorted(done, key=lambda x: x.exception() is not None):
             yield waiting.pop(future), future.result()

@@ -1,13 +1,22 @@
 """Tests of text extraction as a whole: inputs, resuming, outputs, report."""
 
 import bz2
+import contextlib
+import gc
 import gzip
+import html
 import json
 import lzma
 import os
 import pathlib
+import shutil
+import signal
+import subprocess
+import sys
 from unittest import mock
 
+import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 import tensorflow as tf
@@ -16,12 +25,32 @@ from absl.testing import parameterized
 from pyarrow import parquet
 
 from bert_tf.corpus import inputs
+from bert_tf.corpus import page_parser
 from bert_tf.corpus import run
+from bert_tf.corpus import wikipedia
+from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
+from bert_tf.errors import WorkerEndedError
+from bert_tf.flags.corpus import ExtractTextConfig
+from tests.support import full_disk
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_DUMP = _ROOT / "tests" / "testdata" / "corpus" / "dump.xml"
+_LONG = "A paragraph of many words that two documents share. " * 4
+# Chunks are small, so that there are many.
+_KILLED = """
+import sys
+from bert_tf.corpus import inputs, run
 from bert_tf.flags.corpus import ExtractTextConfig
 
-_DUMP = pathlib.Path(__file__).parents[1] / "testdata" / "corpus" / "dump.xml"
-_LONG = "A paragraph of many words that two documents share. " * 4
+inputs._CHUNK_BYTES = 2000
+source, output = sys.argv[1:]
+run.run(
+    ExtractTextConfig(
+        input_file=source, output_file=output, num_shards=20, num_processes=2
+    )
+)
+"""
 _PARQUET_ROWS = {"text": ["From Parquet.", None], "key": [7, 8]}
 
 
@@ -120,6 +149,51 @@ class FormatsTest(_CorpusTestCase, parameterized.TestCase):
             },
         )
 
+    @pytest.mark.slow
+    def test_drops_pages_that_the_parser_cannot_finish(self):
+        # Templates that are not closed take the parser, in C, minutes.
+        pages = ["First.", "{{a|" * 20000, "Second.", "<b>" * 40000, "Third."]
+        self.write("a.xml", _dump(pages))
+        with mock.patch.object(wikipedia, "_MAX_SECONDS", 0.5):
+            report = self.extract("a.xml")
+        self.assertEqual(self.read(), "First.\n\nSecond.\n\nThird.\n")
+        self.assertEqual(self.dropped(report), {wikipedia.TOO_SLOW: 2})
+        samples = report["dropped"][wikipedia.TOO_SLOW]["samples"]
+        self.assertCountEqual(
+            [(x["id"], x["text"]) for x in samples],
+            [("2", "Title 2"), ("4", "Title 4")],
+        )
+
+    def test_parser_that_ends_is_counted_or_reported(self):
+        chunk = Chunk("a.xml", 0, 0, "wikipedia", _page(1, "Text.").encode())
+        for ending, expected in (
+            ("signal.raise_signal(signal.SIGSEGV)", wikipedia.TOO_DEEP),
+            ("signal.setitimer(signal.ITIMER_PROF, 0.01)", wikipedia.TOO_SLOW),
+        ):
+            program = f"import signal; {ending}\nwhile True: pass"
+            with (
+                mock.patch.object(page_parser, "_PROGRAM", program),
+                self._own_parser(),
+            ):
+                (dropped,) = wikipedia.read(chunk)
+            self.assertEqual(dropped.reason, expected)
+        program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+        with (
+            mock.patch.object(page_parser, "_PROGRAM", program),
+            self._own_parser(),
+            self.assertRaisesRegex(WorkerEndedError, "status -9, .* memory"),
+        ):
+            list(wikipedia.read(chunk))
+
+    @contextlib.contextmanager
+    def _own_parser(self):
+        parser = page_parser.PageParser()
+        try:
+            with mock.patch.object(page_parser, "shared", return_value=parser):
+                yield
+        finally:
+            parser.close()
+
 
 class OutputTest(_CorpusTestCase):
     @pytest.mark.slow
@@ -183,6 +257,102 @@ class OutputTest(_CorpusTestCase):
         return os.stat(
             self.folder / "x.txt.gz.work" / "parts" / part
         ).st_mtime_ns
+
+    @pytest.mark.slow
+    def test_killed_process_resumes_to_the_same_bytes(self):
+        pages = [f"Text number {i}.\n\n{_LONG * (i % 5)}" for i in range(400)]
+        self.write("a.xml", _dump(pages))
+        shards = [f"out-{i:05d}-of-00020.txt" for i in range(20)]
+        expected = self._start("expected")
+        self.assertEqual(expected.wait(), 0)
+        for stage in (
+            lambda: len(self._listed("made/out.txt.work/parts")) > 1,
+            lambda: len(self._listed("made/out.txt.work/parts")) > 30,
+            lambda: shards[2] in self._recorded("made/out.txt.work"),
+        ):
+            process = self._start("made")
+            while not stage() and process.poll() is None:
+                pass
+            workers = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+            self.assertEqual(process.wait(), -signal.SIGKILL)
+            # They end once the disk has stored what they were writing.
+            psutil.wait_procs(workers)
+        finished = os.stat(self.path(f"made/{shards[2]}"))
+        self.assertEqual(self._start("made").wait(), 0)
+        self.assertEqual(
+            os.stat(self.path(f"made/{shards[2]}")).st_ino,
+            finished.st_ino,
+        )
+        for shard in shards:
+            self.assertEqual(
+                self.read(f"made/{shard}"), self.read(f"expected/{shard}")
+            )
+        # Neither temporary files nor the work folder are left.
+        self.assertEqual(self._listed("made"), self._listed("expected"))
+
+    def _start(self, folder):
+        (self.folder / folder).mkdir(exist_ok=True)
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-c", _KILLED),
+                *(self.path("a.xml"), self.path(f"{folder}/out.txt")),
+            ],
+            env=os.environ | {"PYTHONPATH": str(_ROOT)},
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _recorded(self, folder):
+        path = self.folder / folder / "written.json"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def _listed(self, folder):
+        path = self.folder / folder
+        return sorted(os.listdir(path)) if path.exists() else []
+
+    @pytest.mark.slow
+    def test_full_disk_keeps_finished_work(self):
+        generator = np.random.default_rng(1)
+        texts = [
+            " ".join(map(str, generator.integers(0, 10**9, 120)))
+            for _ in range(250)
+        ]
+        self.write("a.jsonl", self.rows(texts))
+        flags = {"num_shards": 4, "near_duplicate_threshold": 0.8}
+        self.extract("a.jsonl", "x.txt", **flags)
+        shards = [f"x-0000{i}-of-00004.txt" for i in range(4)]
+        reached = set()
+        with full_disk.mount(self, megabytes=2) as folder:
+            for free in range(20, 2000, 60):
+                filler = pathlib.Path(folder, "filler")
+                filler.write_bytes(bytes((2048 - free) << 10))
+                output = os.path.join(folder, "x.txt")
+                try:
+                    self.extract("a.jsonl", output, **flags)
+                    break
+                except UserError as error:
+                    self.assertRegex(str(error), "disk is full.* to resume")
+                finished = sorted(set(shards) & {*os.listdir(folder)})
+                reached.add(len(finished))
+                filler.unlink()
+                # Unmaps the files of the traceback, which take space.
+                gc.collect()
+                # Each size starts from nothing, and one resumes.
+                if len(finished) != 2:
+                    for name in set(os.listdir(folder)):
+                        _remove(pathlib.Path(folder, name))
+                    continue
+                times = [os.stat(f"{folder}/{x}").st_mtime_ns for x in finished]
+                self.extract("a.jsonl", output, **flags)
+                self.assertEqual(
+                    times,
+                    [os.stat(f"{folder}/{x}").st_mtime_ns for x in finished],
+                )
+                break
+            self.assertContainsSubset({0, 2}, reached)
+            for name in shards:
+                made = pathlib.Path(folder, name).read_text(encoding="utf-8")
+                self.assertEqual(made, self.read(name))
 
     @pytest.mark.slow
     def test_filters_duplicates_and_languages(self):
@@ -252,6 +422,28 @@ class BadInputTest(_CorpusTestCase, parameterized.TestCase):
             self.extract(name)
         self.assertEmpty([*self.folder.glob("*.report.json")])
 
+    @parameterized.parameters(".bz2", ".gz", ".xz", ".zst")
+    def test_truncated_archive_names_its_byte(self, ending):
+        path = pathlib.Path(self.write(f"a.xml{ending}", _dump(["Text."] * 9)))
+        data = path.read_bytes()
+        path.write_bytes(data[:-20])
+        with self.assertRaisesRegex(
+            UserError, rf"a\.xml\{ending} is not.* byte {len(data) - 20}"
+        ):
+            self.extract(path.name)
+
+    def test_broken_page_in_a_later_chunk_names_its_byte(self):
+        dump = _dump(["Text."] * 9).replace("Title 8", "Title & 8").encode()
+        self.write("a.xml.bz2", dump)
+        place = dump.index(b"<page><title>Title & 8")
+        with (
+            mock.patch.object(inputs, "_CHUNK_BYTES", 300),
+            self.assertRaisesRegex(
+                UserError, rf"a\.xml\.bz2 is broken XML .* at byte {place} "
+            ),
+        ):
+            self.extract("a.xml.bz2")
+
     def test_refuses_folders_globs_and_names(self):
         self.write("a.txt", "Text.")
         for pattern, message in (
@@ -271,6 +463,22 @@ class BadInputTest(_CorpusTestCase, parameterized.TestCase):
             self.extract("a.txt", language_sampling=0.5)
         with self.assertRaisesRegex(UserError, "codes that py3langid detects"):
             self.extract("a.txt", languages="en,xx")
+
+
+def _page(number, text):
+    return (
+        f"<page><title>Title {number}</title><ns>0</ns><id>{number}</id>"
+        f"<revision><text>{html.escape(text)}</text></revision></page>"
+    )
+
+
+def _dump(texts):
+    pages = "".join(_page(i, text) for i, text in enumerate(texts, 1))
+    return f"<mediawiki><siteinfo/>{pages}</mediawiki>"
+
+
+def _remove(path):
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _write_some(count):
@@ -293,7 +501,7 @@ class _Here:
         future = run.worker_processes.futures.Future()
         try:
             future.set_result(function(*args))
-        except UserError as error:
+        except (OSError, UserError) as error:
             future.set_exception(error)
         return future
 
