@@ -17,6 +17,8 @@ class Chunk:
       payload: Bytes of lines or pages, or the number of a row group.
       header: The XML before the first page of a dump; else "".
       language: The language given with the file, as in de=GLOB; else "".
+      omitted: Characters of a document that is too large, behind the payload,
+        which is only its start; 0 if the payload is whole.
     """
 
     path: str
@@ -26,6 +28,7 @@ class Chunk:
     payload: Any
     header: bytes = b""
     language: str = ""
+    omitted: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +53,10 @@ class Dropped:
       id: The document's.
       reason: A few words, such as "redirect".
       text: The dropped text; the title of a page that was not parsed.
+      omitted: Characters of the dropped text that `text` does not have.
     """
 
     id: str
     reason: str
     text: str
+    omitted: int = 0

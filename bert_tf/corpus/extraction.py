@@ -22,6 +22,7 @@ from bert_tf.corpus.documents import Dropped
 from bert_tf.corpus.filters import FilterOptions
 from bert_tf.corpus.tally import Tally
 
+TOO_LARGE = "document of over 256 MB"
 # Changes when the same chunk gives another part.
 _VERSION = 1
 
@@ -59,6 +60,7 @@ def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     settings = dataclasses.asdict(options)
     del settings["excluded_file"]
     digest.update(json.dumps([_VERSION, chunk.format, settings]).encode())
+    digest.update(chunk.omitted.to_bytes(8))
     if chunk.format == "parquet":
         contents = f"{inputs.fingerprint(chunk.path)} {chunk.payload}".encode()
     else:
@@ -101,7 +103,11 @@ def _read(
     chunk: Chunk, options: ExtractOptions
 ) -> Iterator[Document | Dropped]:
     replace_invalid = options.replace_invalid_utf8
-    if chunk.format == "wikipedia":
+    if chunk.omitted:
+        start = readers.decode(chunk, replace_invalid=True)
+        name = readers.id_of_text(start)
+        yield Dropped(name, TOO_LARGE, start, chunk.omitted)
+    elif chunk.format == "wikipedia":
         yield from wikipedia.read(chunk)
     elif chunk.format == "jsonl":
         yield from readers.read_jsonl(

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+from absl import logging
+
 from bert_tf import errors
 from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
@@ -17,7 +19,8 @@ from bert_tf.io import compression
 from bert_tf.io import paths
 
 _LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)?)=(.+)")
-# Decompressed bytes of a chunk, and the most of a document.
+# Decompressed bytes of a chunk, and the most of a document; larger ones, which
+# mostly lack separators, are dropped without being in memory.
 _CHUNK_BYTES = 1 << 22
 _MAX_DOCUMENT_BYTES = 1 << 28
 _SEPARATORS = {
@@ -25,7 +28,13 @@ _SEPARATORS = {
     "jsonl": (b"\n",),
     "wikipedia": (b"</page>",),
 }
-_UNITS = {"text": "line", "jsonl": "line", "wikipedia": "page"}
+_ADVICE = {
+    "text": "blank lines must separate documents",
+    "jsonl": "each line must be one object",
+    "wikipedia": "a history has each revision, pages-articles only the last",
+}
+# Bytes that do not begin a character.
+_CONTINUATIONS = bytes(range(0x80, 0xC0))
 _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _ENDINGS = {
     "jsonl": (".jsonl", ".ndjson"),
@@ -176,58 +185,103 @@ def split(
     header, start = b"", 0
     pieces = _cut(file, on_bytes)
     for number, piece in enumerate(pieces):
+        contents = piece.contents
         if number == 0:
-            _refuse_utf16(file.path, piece)
+            _refuse_utf16(file.path, contents)
             if file.format == "wikipedia":
-                header, piece = _split_header(file.path, piece)
-            elif piece.startswith(_BYTE_ORDER_MARK):
+                header, contents = _split_header(file.path, contents)
+            elif contents.startswith(_BYTE_ORDER_MARK):
                 header = _BYTE_ORDER_MARK
-                piece = piece.removeprefix(header)
+                contents = contents.removeprefix(header)
             start += len(header)
         if file.format != "wikipedia":
             header = b""
+        if piece.omitted_bytes:
+            logging.warning(
+                "Dropping a document of over %d MB in %s, from byte %d of the "
+                "decompressed file; %s.",
+                _MAX_DOCUMENT_BYTES >> 20,
+                file.path,
+                start,
+                _ADVICE[file.format],
+            )
         yield Chunk(
             file.path,
             number,
             start,
             file.format,
-            piece,
+            contents,
             header,
             file.language,
+            piece.omitted,
         )
-        start += len(piece)
+        start += len(contents) + piece.omitted_bytes
+
+
+@dataclasses.dataclass
+class _Piece:
+    """A stretch of a file.
+
+    Attributes:
+      contents: Whole documents, or the start of one that is too large.
+      omitted_bytes: The bytes behind it of a document that is too large.
+      omitted: Their characters.
+    """
+
+    contents: bytes
+    omitted_bytes: int = 0
+    omitted: int = 0
+
+    def omit(self, contents: bytes | bytearray) -> None:
+        self.omitted_bytes += len(contents)
+        # More than the characters where the bytes are not UTF-8.
+        self.omitted += len(contents.translate(None, _CONTINUATIONS))
 
 
 def _cut(
     file: InputFile, on_bytes: Callable[[int], None] | None
-) -> Iterator[bytes]:
+) -> Iterator[_Piece]:
     """Yields the contents of a file, cut behind separators."""
     rest = bytearray()
     searched = start = 0
     separators = _SEPARATORS[file.format]
+    large: _Piece | None = None
     for block in _read_utf8(file.path, on_bytes):
         rest += block
-        while len(rest) >= _CHUNK_BYTES:
-            end = _find_end(rest, separators, searched)
-            if end is None and len(rest) > _MAX_DOCUMENT_BYTES:
-                end = rest.rfind(b"\n") + 1 if file.format == "text" else 0
-                if not end:
-                    raise UserError(
-                        f"{file.path} has a {_UNITS[file.format]} of more than "
-                        f"{_MAX_DOCUMENT_BYTES >> 20} MB, from byte {start} of "
-                        "the decompressed file; check --input_format."
-                    )
-            if end is None:
-                searched = len(rest)
-                break
-            yield bytes(rest[:end])
-            del rest[:end]
-            start += end
+        while large or len(rest) >= _CHUNK_BYTES:
+            if large is not None:
+                end = _find_next(rest, separators, 0)
+                # Without one, the last bytes may be its start.
+                stop = max(len(rest) - 16, 0) if end is None else end
+                large.omit(rest[:stop])
+                if end is not None:
+                    yield large
+                    large = None
+            else:
+                end = _find_end(rest, separators, searched)
+                if (end or len(rest)) > _MAX_DOCUMENT_BYTES:
+                    # It is the first document of `rest`.
+                    stop = min(_SAMPLE_BYTES, _MAX_DOCUMENT_BYTES // 2)
+                    large = _Piece(bytes(rest[:stop]))
+                    end = stop
+                elif end is None:
+                    searched = len(rest)
+                    break
+                else:
+                    stop = end
+                    yield _Piece(bytes(rest[:stop]))
+            start += stop
+            del rest[:stop]
             searched = 0
+            if end is None:
+                break
     if file.format == "wikipedia":
         _check_end(file.path, rest, start)
-    if rest:
-        yield bytes(rest)
+    if large is not None:
+        large.omit(rest)
+        yield large
+    elif rest:
+        yield _Piece(bytes(rest))
 
 
 def _read_utf8(
@@ -264,7 +318,13 @@ def _find_end(
     ends = [place + size for place, size in ends if place >= 0]
     if ends:
         return max(ends)
-    first = max(min(searched, _CHUNK_BYTES) - 16, searched - 16, 0)
+    return _find_next(contents, separators, max(searched - 16, 0))
+
+
+def _find_next(
+    contents: bytearray, separators: tuple[bytes, ...], first: int
+) -> int | None:
+    """Returns where the first separator from `first` on ends."""
     ends = [(contents.find(x, first), len(x)) for x in separators]
     ends = [place + size for place, size in ends if place >= 0]
     return min(ends) if ends else None

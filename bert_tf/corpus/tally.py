@@ -41,7 +41,7 @@ class Tally:
         """Counts a document or paragraph."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         reason.count += 1
-        reason.characters += len(dropped.text)
+        reason.characters += len(dropped.text) + dropped.omitted
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:

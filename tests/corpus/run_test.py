@@ -1,12 +1,9 @@
 """Tests of text extraction as a whole: inputs, resuming, outputs, report."""
 
 import bz2
-import contextlib
 import gc
 import gzip
-import html
 import json
-import lzma
 import os
 import pathlib
 import shutil
@@ -20,18 +17,14 @@ import psutil
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-import zstandard
 from absl.testing import parameterized
 from pyarrow import parquet
 
 from bert_tf.corpus import inputs
-from bert_tf.corpus import page_parser
 from bert_tf.corpus import run
-from bert_tf.corpus import wikipedia
-from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
-from bert_tf.errors import WorkerEndedError
 from bert_tf.flags.corpus import ExtractTextConfig
+from tests.support import corpus_case
 from tests.support import full_disk
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -54,50 +47,7 @@ run.run(
 _PARQUET_ROWS = {"text": ["From Parquet.", None], "key": [7, 8]}
 
 
-class _CorpusTestCase(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
-    def path(self, name):
-        return str(self.folder / name)
-
-    def write(self, name, contents):
-        if isinstance(contents, str):
-            contents = contents.encode()
-        compress = {
-            ".gz": gzip.compress,
-            ".bz2": bz2.compress,
-            ".xz": lzma.compress,
-            ".zst": zstandard.compress,
-        }.get(os.path.splitext(name)[1], bytes)
-        (self.folder / name).write_bytes(compress(contents))
-        return self.path(name)
-
-    def rows(self, texts):
-        return "".join(json.dumps({"text": x}) + "\n" for x in texts)
-
-    def extract(self, pattern, output="out.txt", **flags):
-        """Runs in this process, unless num_processes is given."""
-        config = ExtractTextConfig(
-            input_file=pattern if "=" in pattern else self.path(pattern),
-            output_file=self.path(output),
-            **flags,
-        )
-        if config.num_processes:
-            return run.run(config)
-        with mock.patch.object(run.worker_processes, "pool") as pool:
-            pool.return_value.__enter__.return_value = _Here()
-            return run.run(config)
-
-    def read(self, name="out.txt"):
-        return (self.folder / name).read_text(encoding="utf-8")
-
-    def dropped(self, report):
-        return {x: y["count"] for x, y in report["dropped"].items()}
-
-
-class FormatsTest(_CorpusTestCase, parameterized.TestCase):
+class FormatsTest(corpus_case.CorpusTestCase, parameterized.TestCase):
     @pytest.mark.slow
     def test_all_formats_in_the_order_of_the_globs(self):
         self.write("a.txt.gz", "One.\nTwo.\r\n\r\nThree.\n")
@@ -149,53 +99,8 @@ class FormatsTest(_CorpusTestCase, parameterized.TestCase):
             },
         )
 
-    @pytest.mark.slow
-    def test_drops_pages_that_the_parser_cannot_finish(self):
-        # Templates that are not closed take the parser, in C, minutes.
-        pages = ["First.", "{{a|" * 20000, "Second.", "<b>" * 40000, "Third."]
-        self.write("a.xml", _dump(pages))
-        with mock.patch.object(wikipedia, "_MAX_SECONDS", 0.5):
-            report = self.extract("a.xml")
-        self.assertEqual(self.read(), "First.\n\nSecond.\n\nThird.\n")
-        self.assertEqual(self.dropped(report), {wikipedia.TOO_SLOW: 2})
-        samples = report["dropped"][wikipedia.TOO_SLOW]["samples"]
-        self.assertCountEqual(
-            [(x["id"], x["text"]) for x in samples],
-            [("2", "Title 2"), ("4", "Title 4")],
-        )
 
-    def test_parser_that_ends_is_counted_or_reported(self):
-        chunk = Chunk("a.xml", 0, 0, "wikipedia", _page(1, "Text.").encode())
-        for ending, expected in (
-            ("signal.raise_signal(signal.SIGSEGV)", wikipedia.TOO_DEEP),
-            ("signal.setitimer(signal.ITIMER_PROF, 0.01)", wikipedia.TOO_SLOW),
-        ):
-            program = f"import signal; {ending}\nwhile True: pass"
-            with (
-                mock.patch.object(page_parser, "_PROGRAM", program),
-                self._own_parser(),
-            ):
-                (dropped,) = wikipedia.read(chunk)
-            self.assertEqual(dropped.reason, expected)
-        program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-        with (
-            mock.patch.object(page_parser, "_PROGRAM", program),
-            self._own_parser(),
-            self.assertRaisesRegex(WorkerEndedError, "status -9, .* memory"),
-        ):
-            list(wikipedia.read(chunk))
-
-    @contextlib.contextmanager
-    def _own_parser(self):
-        parser = page_parser.PageParser()
-        try:
-            with mock.patch.object(page_parser, "shared", return_value=parser):
-                yield
-        finally:
-            parser.close()
-
-
-class OutputTest(_CorpusTestCase):
+class OutputTest(corpus_case.CorpusTestCase):
     @pytest.mark.slow
     def test_resumes_to_the_same_bytes_for_any_number_of_processes(self):
         texts = [f"Text number {i}, {i * i}." for i in range(2000)]
@@ -261,7 +166,7 @@ class OutputTest(_CorpusTestCase):
     @pytest.mark.slow
     def test_killed_process_resumes_to_the_same_bytes(self):
         pages = [f"Text number {i}.\n\n{_LONG * (i % 5)}" for i in range(400)]
-        self.write("a.xml", _dump(pages))
+        self.write("a.xml", corpus_case.dump(pages))
         shards = [f"out-{i:05d}-of-00020.txt" for i in range(20)]
         expected = self._start("expected")
         self.assertEqual(expected.wait(), 0)
@@ -384,99 +289,6 @@ class OutputTest(_CorpusTestCase):
         self.assertGreaterEqual(lines.count(english[0]), 2)
 
 
-class BadInputTest(_CorpusTestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        (
-            "a.jsonl",
-            '{"text": "x"}\n{"t": "y"}\n',
-            r"a\.jsonl, byte 14 .* column 'text'",
-        ),
-        ("a.jsonl", '{"text": "x"}\n[1]\n', "byte 14 .* JSON object"),
-        ("a.jsonl", '{"text": "x"\n', "byte 0 .* not a line of JSON"),
-        ("a.jsonl", '{"text": 5}\n', "byte 0 .* has int 5"),
-        ("a.jsonl", '{"text": "\\ud83d"}\n', "half of a character"),
-        (
-            "a.txt",
-            b"Right.\nStr\xf6me.\n",
-            r"a\.txt is not UTF-8 at byte 10 .*0xf6",
-        ),
-        ("a.txt", b"R\0i\0g\0h\0t\0", "value 0 at byte 1"),
-        ("a.xml", b"<html></html>", "no XML dump"),
-        (
-            "a.xml",
-            "<mediawiki><page></page>",
-            r"a\.xml ends at byte 24 .*truncated",
-        ),
-        (
-            "a.xml",
-            b"<mediawiki><page>&x;</page></mediawiki>",
-            r"a\.xml is broken XML in the page at byte 11",
-        ),
-        ("a.parquet", b"PAR1 and more", "not a complete Parquet file"),
-        ("a.pdf", b"%PDF", "does not know the format"),
-        ("a.txt", b"", "No text is left .* holds no document"),
-    )
-    def test_names_file_and_place(self, name, contents, message):
-        self.write(name, contents)
-        with self.assertRaisesRegex(UserError, message):
-            self.extract(name)
-        self.assertEmpty([*self.folder.glob("*.report.json")])
-
-    @parameterized.parameters(".bz2", ".gz", ".xz", ".zst")
-    def test_truncated_archive_names_its_byte(self, ending):
-        path = pathlib.Path(self.write(f"a.xml{ending}", _dump(["Text."] * 9)))
-        data = path.read_bytes()
-        path.write_bytes(data[:-20])
-        with self.assertRaisesRegex(
-            UserError, rf"a\.xml\{ending} is not.* byte {len(data) - 20}"
-        ):
-            self.extract(path.name)
-
-    def test_broken_page_in_a_later_chunk_names_its_byte(self):
-        dump = _dump(["Text."] * 9).replace("Title 8", "Title & 8").encode()
-        self.write("a.xml.bz2", dump)
-        place = dump.index(b"<page><title>Title & 8")
-        with (
-            mock.patch.object(inputs, "_CHUNK_BYTES", 300),
-            self.assertRaisesRegex(
-                UserError, rf"a\.xml\.bz2 is broken XML .* at byte {place} "
-            ),
-        ):
-            self.extract("a.xml.bz2")
-
-    def test_refuses_folders_globs_and_names(self):
-        self.write("a.txt", "Text.")
-        for pattern, message in (
-            ("", "is a directory without Parquet files"),
-            ("b*.txt", "--input_file matches no file"),
-        ):
-            with self.assertRaisesRegex(UserError, message):
-                self.extract(pattern)
-        for output, message in (
-            ("a.txt", "must differ from the files that are read"),
-            ("b.txt.bz2", "must end in .gz"),
-            (".", "Received a directory"),
-        ):
-            with self.assertRaisesRegex(UserError, message):
-                self.extract("a.txt", output)
-        with self.assertRaisesRegex(UserError, "needs the language of each"):
-            self.extract("a.txt", language_sampling=0.5)
-        with self.assertRaisesRegex(UserError, "codes that py3langid detects"):
-            self.extract("a.txt", languages="en,xx")
-
-
-def _page(number, text):
-    return (
-        f"<page><title>Title {number}</title><ns>0</ns><id>{number}</id>"
-        f"<revision><text>{html.escape(text)}</text></revision></page>"
-    )
-
-
-def _dump(texts):
-    pages = "".join(_page(i, text) for i, text in enumerate(texts, 1))
-    return f"<mediawiki><siteinfo/>{pages}</mediawiki>"
-
-
 def _remove(path):
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -492,18 +304,6 @@ def _write_some(count):
         return write(*args)
 
     return interrupted
-
-
-class _Here:
-    """An executor that runs tasks in this process, without starting workers."""
-
-    def submit(self, function, *args):
-        future = run.worker_processes.futures.Future()
-        try:
-            future.set_result(function(*args))
-        except (OSError, UserError) as error:
-            future.set_exception(error)
-        return future
 
 
 if __name__ == "__main__":

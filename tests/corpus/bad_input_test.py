@@ -1,0 +1,204 @@
+"""Tests of input that is damaged, too large or too slow to read."""
+
+import contextlib
+import json
+import pathlib
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.corpus import inputs
+from bert_tf.corpus import page_parser
+from bert_tf.corpus import wikipedia
+from bert_tf.corpus.documents import Chunk
+from bert_tf.errors import UserError
+from bert_tf.errors import WorkerEndedError
+from bert_tf.io import compression
+from tests.support import corpus_case
+
+
+class SlowPagesTest(corpus_case.CorpusTestCase):
+    @pytest.mark.slow
+    def test_drops_pages_that_the_parser_cannot_finish(self):
+        # Templates that are not closed take the parser, in C, minutes.
+        pages = ["First.", "{{a|" * 20000, "Second.", "<b>" * 40000, "Third."]
+        self.write("a.xml", corpus_case.dump(pages))
+        with mock.patch.object(wikipedia, "_MAX_SECONDS", 0.5):
+            report = self.extract("a.xml")
+        self.assertEqual(self.read(), "First.\n\nSecond.\n\nThird.\n")
+        self.assertEqual(self.dropped(report), {wikipedia.TOO_SLOW: 2})
+        samples = report["dropped"][wikipedia.TOO_SLOW]["samples"]
+        self.assertCountEqual(
+            [(x["id"], x["text"]) for x in samples],
+            [("2", "Title 2"), ("4", "Title 4")],
+        )
+
+    def test_parser_that_ends_is_counted_or_reported(self):
+        chunk = Chunk(
+            "a.xml", 0, 0, "wikipedia", corpus_case.page(1, "Text.").encode()
+        )
+        for ending, expected in (
+            ("signal.raise_signal(signal.SIGSEGV)", wikipedia.TOO_DEEP),
+            ("signal.setitimer(signal.ITIMER_PROF, 0.01)", wikipedia.TOO_SLOW),
+        ):
+            program = f"import signal; {ending}\nwhile True: pass"
+            with (
+                mock.patch.object(page_parser, "_PROGRAM", program),
+                self._own_parser(),
+            ):
+                (dropped,) = wikipedia.read(chunk)
+            self.assertEqual(dropped.reason, expected)
+        program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+        with (
+            mock.patch.object(page_parser, "_PROGRAM", program),
+            self._own_parser(),
+            self.assertRaisesRegex(WorkerEndedError, "status -9, .* memory"),
+        ):
+            list(wikipedia.read(chunk))
+
+    @contextlib.contextmanager
+    def _own_parser(self):
+        parser = page_parser.PageParser()
+        try:
+            with mock.patch.object(page_parser, "shared", return_value=parser):
+                yield
+        finally:
+            parser.close()
+
+
+class LargeDocumentTest(corpus_case.CorpusTestCase, parameterized.TestCase):
+    @parameterized.product(
+        format=("text", "jsonl", "wikipedia"),
+        block=(7, 100, 1 << 16),
+        place=(0, 1, 3),
+    )
+    def test_is_dropped_and_counted(self, format, block, place):
+        texts = [f"Text {i}." for i in range(3)]
+        # Of two bytes a character; not cut at line ends.
+        texts.insert(place, "ä\n" * 2500 if format == "text" else "ä" * 3000)
+        written = {
+            "text": "\n\n".join(texts),
+            "jsonl": "".join(
+                json.dumps({"text": x}, ensure_ascii=False) + "\n"
+                for x in texts
+            ),
+            "wikipedia": corpus_case.dump(texts),
+        }[format]
+        source = self.write("a", written)
+        chunks = {"_CHUNK_BYTES": 300, "_MAX_DOCUMENT_BYTES": 4000}
+        with (
+            mock.patch.multiple(inputs, **chunks),
+            mock.patch.object(compression, "_BLOCK_BYTES", block),
+            self.assertLogs(level="WARNING") as logs,
+        ):
+            report = self.extract("a", input_format=format)
+        self.assertEqual(self.read(), "Text 0.\n\nText 1.\n\nText 2.\n")
+        self.assertEqual(self.dropped(report), {"document of over 256 MB": 1})
+        dropped = report["dropped"]["document of over 256 MB"]
+        contents, starts = {
+            "text": (texts[place] + "\n" * (place < 3), "ä"),
+            "jsonl": (json.dumps({"text": texts[place]}) + "\n", '{"text": "ä'),
+            "wikipedia": (
+                corpus_case.page(place + 1, texts[place]),
+                "<page><title>",
+            ),
+        }[format]
+        if format == "jsonl":
+            contents = contents.replace("\\u00e4", "ä")
+        self.assertNear(dropped["characters"], len(contents), 3)
+        self.assertStartsWith(dropped["samples"][0]["text"], starts)
+        byte = written.encode().index(contents.encode())
+        self.assertIn(f"in {source}, from byte {byte} of", logs.output[0])
+
+
+class BadInputTest(corpus_case.CorpusTestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (
+            "a.jsonl",
+            '{"text": "x"}\n{"t": "y"}\n',
+            r"a\.jsonl, byte 14 .* column 'text'",
+        ),
+        ("a.jsonl", '{"text": "x"}\n[1]\n', "byte 14 .* JSON object"),
+        ("a.jsonl", '{"text": "x"\n', "byte 0 .* not a line of JSON"),
+        ("a.jsonl", '{"text": 5}\n', "byte 0 .* has int 5"),
+        ("a.jsonl", '{"text": "\\ud83d"}\n', "half of a character"),
+        (
+            "a.txt",
+            b"Right.\nStr\xf6me.\n",
+            r"a\.txt is not UTF-8 at byte 10 .*0xf6",
+        ),
+        ("a.txt", b"R\0i\0g\0h\0t\0", "value 0 at byte 1"),
+        ("a.xml", b"<html></html>", "no XML dump"),
+        (
+            "a.xml",
+            "<mediawiki><page></page>",
+            r"a\.xml ends at byte 24 .*truncated",
+        ),
+        (
+            "a.xml",
+            b"<mediawiki><page>&x;</page></mediawiki>",
+            r"a\.xml is broken XML in the page at byte 11",
+        ),
+        ("a.parquet", b"PAR1 and more", "not a complete Parquet file"),
+        ("a.pdf", b"%PDF", "does not know the format"),
+        ("a.txt", b"", "No text is left .* holds no document"),
+    )
+    def test_names_file_and_place(self, name, contents, message):
+        self.write(name, contents)
+        with self.assertRaisesRegex(UserError, message):
+            self.extract(name)
+        self.assertEmpty([*self.folder.glob("*.report.json")])
+
+    @parameterized.parameters(".bz2", ".gz", ".xz", ".zst")
+    def test_truncated_archive_names_its_byte(self, ending):
+        path = pathlib.Path(
+            self.write(f"a.xml{ending}", corpus_case.dump(["Text."] * 9))
+        )
+        data = path.read_bytes()
+        path.write_bytes(data[:-20])
+        with self.assertRaisesRegex(
+            UserError, rf"a\.xml\{ending} is not.* byte {len(data) - 20}"
+        ):
+            self.extract(path.name)
+
+    def test_broken_page_in_a_later_chunk_names_its_byte(self):
+        dump = (
+            corpus_case.dump(["Text."] * 9)
+            .replace("Title 8", "Title & 8")
+            .encode()
+        )
+        self.write("a.xml.bz2", dump)
+        place = dump.index(b"<page><title>Title & 8")
+        with (
+            mock.patch.object(inputs, "_CHUNK_BYTES", 300),
+            self.assertRaisesRegex(
+                UserError, rf"a\.xml\.bz2 is broken XML .* at byte {place} "
+            ),
+        ):
+            self.extract("a.xml.bz2")
+
+    def test_refuses_folders_globs_and_names(self):
+        self.write("a.txt", "Text.")
+        for pattern, message in (
+            ("", "is a directory without Parquet files"),
+            ("b*.txt", "--input_file matches no file"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.extract(pattern)
+        for output, message in (
+            ("a.txt", "must differ from the files that are read"),
+            ("b.txt.bz2", "must end in .gz"),
+            (".", "Received a directory"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.extract("a.txt", output)
+        with self.assertRaisesRegex(UserError, "needs the language of each"):
+            self.extract("a.txt", language_sampling=0.5)
+        with self.assertRaisesRegex(UserError, "codes that py3langid detects"):
+            self.extract("a.txt", languages="en,xx")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,86 @@
+"""Text extraction of small files, shared by several test files."""
+
+import bz2
+import gzip
+import html
+import json
+import lzma
+import os
+import pathlib
+from unittest import mock
+
+import tensorflow as tf
+import zstandard
+
+from bert_tf.corpus import run
+from bert_tf.errors import UserError
+from bert_tf.flags.corpus import ExtractTextConfig
+
+
+class CorpusTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def write(self, name, contents):
+        if isinstance(contents, str):
+            contents = contents.encode()
+        compress = {
+            ".gz": gzip.compress,
+            ".bz2": bz2.compress,
+            ".xz": lzma.compress,
+            ".zst": zstandard.compress,
+        }.get(os.path.splitext(name)[1], bytes)
+        (self.folder / name).write_bytes(compress(contents))
+        return self.path(name)
+
+    def rows(self, texts):
+        return "".join(json.dumps({"text": x}) + "\n" for x in texts)
+
+    def extract(self, pattern, output="out.txt", **flags):
+        """Runs in this process, unless num_processes is given."""
+        config = ExtractTextConfig(
+            input_file=pattern if "=" in pattern else self.path(pattern),
+            output_file=self.path(output),
+            **flags,
+        )
+        if config.num_processes:
+            return run.run(config)
+        with mock.patch.object(run.worker_processes, "pool") as pool:
+            pool.return_value.__enter__.return_value = _Here()
+            return run.run(config)
+
+    def read(self, name="out.txt"):
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    def dropped(self, report):
+        return {x: y["count"] for x, y in report["dropped"].items()}
+
+
+def page(number, text):
+    """Returns a page of a dump."""
+    return (
+        f"<page><title>Title {number}</title><ns>0</ns><id>{number}</id>"
+        f"<revision><text>{html.escape(text)}</text></revision></page>"
+    )
+
+
+def dump(texts):
+    """Returns a dump with these pages, numbered from 1."""
+    pages = "".join(page(i, text) for i, text in enumerate(texts, 1))
+    return f"<mediawiki><siteinfo/>{pages}</mediawiki>"
+
+
+class _Here:
+    """An executor that runs tasks in this process, without starting workers."""
+
+    def submit(self, function, *args):
+        future = run.worker_processes.futures.Future()
+        try:
+            future.set_result(function(*args))
+        except (OSError, UserError) as error:
+            future.set_exception(error)
+        return future
