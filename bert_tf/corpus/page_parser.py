@@ -6,6 +6,7 @@ of its own, one for each worker process, which the kernel ends at the limit.
 """
 
 import atexit
+import contextlib
 import functools
 import pickle
 import signal
@@ -84,7 +85,9 @@ class PageParser:
     def _reason(self) -> Exception:
         """Returns the error for a process that has ended, and forgets it."""
         process, self._process = self._process, None
-        process.stdin.close()
+        # What is left in the buffer cannot be written.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
         process.stdout.close()
         status = process.wait()
         if status == -signal.SIGPROF:

@@ -142,7 +142,7 @@ def start_over(output_file: str, names: Sequence[str], work_dir: str) -> None:
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             names = [*names, *json.load(file)["files"]]
-    for name in {*names, path}:
+    for name in {*names, path, reports.picture_of(output_file)}:
         with contextlib.suppress(FileNotFoundError):
             os.remove(name)
     shutil.rmtree(work_dir, ignore_errors=True)

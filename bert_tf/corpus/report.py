@@ -25,6 +25,11 @@ def path_of(output_file: str) -> str:
     return f"{output_file}.report.json"
 
 
+def picture_of(output_file: str) -> str:
+    """Returns the path of the report's plot."""
+    return f"{output_file}.report.png"
+
+
 def tally_decisions(
     fingerprints: Fingerprints, decisions: Decisions, judged: Judged
 ) -> Tally:

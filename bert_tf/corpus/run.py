@@ -25,6 +25,7 @@ from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
 from bert_tf.corpus import judging
 from bert_tf.corpus import parts
+from bert_tf.corpus import plots
 from bert_tf.corpus import recipe as recipes
 from bert_tf.corpus import report as reports
 from bert_tf.corpus import writing
@@ -89,6 +90,7 @@ def run(config: ExtractTextConfig) -> dict[str, Any]:
         )
         made = _make(config, found, options, recipe, names, work_dir)
         recipes.clear(names)
+        plots.write(reports.picture_of(config.output_file), made)
         reports.write(reports.path_of(config.output_file), made)
         reports.log(made)
         shutil.rmtree(work_dir)

@@ -5,7 +5,6 @@ curve scores over steps; a spread box plots. Verdicts and rows differ in shape
 and in color, and the background is white on dark pages, too.
 """
 
-import textwrap
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -19,21 +18,22 @@ from matplotlib.ticker import MaxNLocator
 
 from bert_tf.experiments import report_text
 from bert_tf.experiments import statistics
+from bert_tf.io import figures
 
-_WIDTH = 4.7  # Inches: at the 360 pixels of a phone, letters have 9.
-_DPI = 200
 _NAME_CHARS = 24
-SMALL = 8  # Points.
 
-# Distinguishable for color-blind readers.
-_BLUE, _ORANGE, _GRAY, _BLACK = "#1f6fb4", "#d95f02", "#767676", "#222222"
-CURVES = ((_BLUE, "o"), (_ORANGE, "s"), (_GRAY, "^"), (_BLACK, "D"))
+CURVES = (
+    (figures.BLUE, "o"),
+    (figures.ORANGE, "s"),
+    (figures.GRAY, "^"),
+    (figures.BLACK, "D"),
+)
 _NO_SIGN = "no sign claimed, or one seed"
 _VERDICTS = {
-    statistics.AGREES: (_BLUE, "o"),
-    statistics.CONTRADICTS: (_ORANGE, "X"),
-    statistics.NOT_DISTINGUISHABLE: (_GRAY, "s"),
-    _NO_SIGN: (_BLACK, "o"),
+    statistics.AGREES: (figures.BLUE, "o"),
+    statistics.CONTRADICTS: (figures.ORANGE, "X"),
+    statistics.NOT_DISTINGUISHABLE: (figures.GRAY, "s"),
+    _NO_SIGN: (figures.BLACK, "o"),
 }
 _PAPER = {"marker": "D", "markersize": 6, "markerfacecolor": "white"}
 
@@ -47,13 +47,6 @@ def draw(path: str, table: Values) -> None:
     figure.savefig(path, format="png")
 
 
-def new_figure(title: str, height: float) -> Figure:
-    """Returns an empty figure with a title; the height is in inches."""
-    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
-    figure.suptitle(_wrap(title, 50), fontsize=11)
-    return figure
-
-
 def _draw_differences(table: Values) -> Figure:
     """Draws a panel for each column: differences with two standard errors."""
     columns = [c for c in table["columns"] if _compared(table, c)]
@@ -64,7 +57,7 @@ def _draw_differences(table: Values) -> Figure:
     for axes, column in zip(panels, columns, strict=True):
         _draw_column(axes, table, column, used)
     if used:
-        legend(figure, [*used.values()], [*used], ncols=2)
+        figures.legend(figure, [*used.values()], [*used], ncols=2)
     return figure
 
 
@@ -72,32 +65,15 @@ def _panels(
     title: str, height: float, counts: Sequence[int]
 ) -> tuple[Figure, Sequence[Axes]]:
     """Returns a figure with a panel for each number of rows, if any."""
-    figure = new_figure(title, height)
+    figure = figures.new_figure(title, height)
     if not counts:
-        figure.text(0.5, 0.3, "no results yet", ha="center", color=_GRAY)
+        figure.text(0.5, 0.3, "no results yet", ha="center", color=figures.GRAY)
         return figure, []
     ratios = [1 + count for count in counts]
     panels = figure.subplots(
         len(counts), 1, squeeze=False, height_ratios=ratios
     )
     return figure, panels[:, 0]
-
-
-def legend(
-    figure: Figure,
-    handles: Sequence[Any],
-    labels: Sequence[str],
-    ncols: int = 1,
-) -> None:
-    """Adds a legend below the panels."""
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=ncols,
-        frameon=False,
-        fontsize=SMALL,
-    )
 
 
 def _compared(table: Values, column: Values) -> list[Values]:
@@ -120,7 +96,7 @@ def _draw_column(
         if value["column"] == column["name"]
         and value["row"] == table["reference_row"]
     )
-    axes.axvline(0, color=_GRAY, linewidth=0.9)
+    axes.axvline(0, color=figures.GRAY, linewidth=0.9)
     for place, value in enumerate(values):
         verdict = value.get("verdict")
         if verdict is None or value["error"] is None:
@@ -142,29 +118,29 @@ def _draw_column(
                 value["paper_difference"],
                 place + 0.2,
                 linestyle="none",
-                color=_BLACK,
+                color=figures.BLACK,
                 **_PAPER,
             )
     _name_rows(axes, [f"{names[v['row']]}\n{_score(v)}" for v in values])
     axes.set_title(column["label"], fontsize=10, loc="left")
     better = "" if column["higher_is_better"] else "; lower is better"
     axes.set_xlabel(
-        _wrap(
+        figures.wrap(
             f"difference to {names[reference['row']]}, {_score(reference)}; "
             f"bars: two standard errors{better}",
             52,
         ),
-        fontsize=SMALL,
+        fontsize=figures.SMALL,
     )
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.margins(x=0.08)
-    finish(axes, "x")
+    figures.finish(axes, "x")
 
 
 def _draw_curves(table: Values) -> Figure:
     """Draws scores over steps, and the paper's curves below."""
     papers = table["paper_curves"]
-    figure = new_figure(table["title"], 6.2 if papers else 3.7)
+    figure = figures.new_figure(table["title"], 6.2 if papers else 3.7)
     panels = figure.subplots(2 if papers else 1, 1, squeeze=False)[:, 0]
     names = report_text.labels(table)
     steps = {column["name"]: column["steps"] for column in table["columns"]}
@@ -187,14 +163,16 @@ def _draw_curves(table: Values) -> Figure:
     panels[0].set_title(
         "Ours, ± one standard deviation", fontsize=10, loc="left"
     )
-    panels[0].set_ylabel(label or table["columns"][0]["metric"], fontsize=SMALL)
+    panels[0].set_ylabel(
+        label or table["columns"][0]["metric"], fontsize=figures.SMALL
+    )
     if papers:
         _draw_panel(panels[1], paper, names)
         panels[1].set_title("The paper's", fontsize=10, loc="left")
-        panels[1].set_ylabel("MNLI dev accuracy", fontsize=SMALL)
+        panels[1].set_ylabel("MNLI dev accuracy", fontsize=figures.SMALL)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
-        legend(figure, handles, labels)
+        figures.legend(figure, handles, labels)
     return figure
 
 
@@ -219,11 +197,11 @@ def _draw_panel(
                 capsize=3,
                 label=names[row],
             )
-    axes.set_xlabel("pretraining steps", fontsize=SMALL)
+    axes.set_xlabel("pretraining steps", fontsize=figures.SMALL)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    finish(axes, "y")
+    figures.finish(axes, "y")
 
 
 def _draw_spread(table: Values) -> Figure:
@@ -250,17 +228,19 @@ def _draw_spread(table: Values) -> Figure:
         _draw_boxes(axes, values)
         _name_rows(axes, [_spread_name(names, value) for value in values])
         axes.set_title(column["label"], fontsize=10, loc="left")
-        axes.set_xlabel(column["metric"].replace("_", " "), fontsize=SMALL)
-        finish(axes, "x")
+        axes.set_xlabel(
+            column["metric"].replace("_", " "), fontsize=figures.SMALL
+        )
+        figures.finish(axes, "x")
     points = {"xdata": [], "ydata": [], "linestyle": "none"}
     handles = {
-        "a run": Line2D(**points, color=_BLUE, marker="o"),
+        "a run": Line2D(**points, color=figures.BLUE, marker="o"),
         "failed: at or below the majority class": Line2D(
-            **points, color=_ORANGE, marker="X"
+            **points, color=figures.ORANGE, marker="X"
         ),
-        "majority class": Line2D([], [], linestyle="--", color=_BLACK),
+        "majority class": Line2D([], [], linestyle="--", color=figures.BLACK),
     }
-    legend(figure, [*handles.values()], [*handles])
+    figures.legend(figure, [*handles.values()], [*handles])
     return figure
 
 
@@ -274,10 +254,10 @@ def _draw_boxes(axes: Axes, values: Sequence[Values]) -> None:
         widths=0.55,
         whis=(0, 100),
         manage_ticks=False,
-        medianprops={"color": _BLACK, "linewidth": 1.4},
-        boxprops={"color": _GRAY},
-        whiskerprops={"color": _GRAY},
-        capprops={"color": _GRAY},
+        medianprops={"color": figures.BLACK, "linewidth": 1.4},
+        boxprops={"color": figures.GRAY},
+        whiskerprops={"color": figures.GRAY},
+        capprops={"color": figures.GRAY},
     )
     for place, value in enumerate(values):
         for number, each in enumerate(value["scores"]):
@@ -285,7 +265,7 @@ def _draw_boxes(axes: Axes, values: Sequence[Values]) -> None:
             axes.plot(
                 each["score"],
                 place + 0.07 * (number % 3 - 1),
-                color=_ORANGE if has_failed else _BLUE,
+                color=figures.ORANGE if has_failed else figures.BLUE,
                 marker="X" if has_failed else "o",
                 markersize=5,
                 alpha=0.85,
@@ -293,7 +273,9 @@ def _draw_boxes(axes: Axes, values: Sequence[Values]) -> None:
                 zorder=3,
             )
     for majority in {v["majority"] for v in values if "majority" in v}:
-        axes.axvline(majority, color=_BLACK, linestyle="--", linewidth=1.0)
+        axes.axvline(
+            majority, color=figures.BLACK, linestyle="--", linewidth=1.0
+        )
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
 
 
@@ -307,26 +289,14 @@ def _spread_name(names: Mapping[str, str], value: Values) -> str:
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:
     wrapped = [
-        "\n".join(_wrap(line, _NAME_CHARS) for line in name.split("\n"))
+        "\n".join(figures.wrap(line, _NAME_CHARS) for line in name.split("\n"))
         for name in names
     ]
     axes.set_yticks(
-        np.arange(len(names)), wrapped, fontsize=SMALL, parse_math=False
+        np.arange(len(names)), wrapped, fontsize=figures.SMALL, parse_math=False
     )
     axes.set_ylim(len(names) - 0.4, -0.6)
 
 
 def _score(value: Values) -> str:
     return report_text.score(value, planned=False)
-
-
-def _wrap(text: str, width: int) -> str:
-    lines = textwrap.wrap(text, width, break_on_hyphens=False)
-    return "\n".join(lines) or text
-
-
-def finish(axes: Axes, grid: str) -> None:
-    """Sets the grid ("x", "y" or "both"), spines and size of the ticks."""
-    axes.grid(axis=grid, alpha=0.3, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=SMALL)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.experiments import plots
+from bert_tf.io import figures
 
 NAME = "pretraining"
 _FOLDER = "pretraining"
@@ -42,7 +43,7 @@ def read(out_dir: str) -> list[dict[str, Any]]:
 
 def draw(path: str, curves: Sequence[Curve]) -> None:
     """Writes the curves as a PNG, on a logarithmic axis."""
-    figure = plots.new_figure("Pretraining, by size of the model", 6.2)
+    figure = figures.new_figure("Pretraining, by size of the model", 6.2)
     panels = figure.subplots(2, 1, sharex=True)
     labels = ("masked-LM loss of training", "masked-LM accuracy, %")
     for axes, metric, label in zip(panels, _METRICS, labels, strict=True):
@@ -61,9 +62,9 @@ def draw(path: str, curves: Sequence[Curve]) -> None:
             )
         axes.set_xscale("log")
         axes.set_title(label, fontsize=10, loc="left")
-        plots.finish(axes, "both")
-    panels[1].set_xlabel("tokens", fontsize=plots.SMALL)
-    plots.legend(figure, *panels[0].get_legend_handles_labels(), ncols=2)
+        figures.finish(axes, "both")
+    panels[1].set_xlabel("tokens", fontsize=figures.SMALL)
+    figures.legend(figure, *panels[0].get_legend_handles_labels(), ncols=2)
     figure.savefig(path, format="png")
 
 

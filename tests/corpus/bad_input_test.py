@@ -19,7 +19,7 @@ from bert_tf.io import compression
 from tests.support import corpus_case
 
 
-class SlowPagesTest(corpus_case.CorpusTestCase):
+class SlowPagesTest(corpus_case.CorpusCase, tf.test.TestCase):
     @pytest.mark.slow
     def test_drops_pages_that_the_parser_cannot_finish(self):
         # Templates that are not closed take the parser, in C, minutes.
@@ -68,7 +68,9 @@ class SlowPagesTest(corpus_case.CorpusTestCase):
             parser.close()
 
 
-class LargeDocumentTest(corpus_case.CorpusTestCase, parameterized.TestCase):
+class LargeDocumentTest(
+    corpus_case.CorpusCase, tf.test.TestCase, parameterized.TestCase
+):
     @parameterized.product(
         format=("text", "jsonl", "wikipedia"),
         block=(7, 100, 1 << 16),
@@ -113,7 +115,9 @@ class LargeDocumentTest(corpus_case.CorpusTestCase, parameterized.TestCase):
         self.assertIn(f"in {source}, from byte {byte} of", logs.output[0])
 
 
-class BadInputTest(corpus_case.CorpusTestCase, parameterized.TestCase):
+class BadInputTest(
+    corpus_case.CorpusCase, tf.test.TestCase, parameterized.TestCase
+):
     @parameterized.parameters(
         (
             "a.jsonl",

@@ -47,7 +47,9 @@ run.run(
 _PARQUET_ROWS = {"text": ["From Parquet.", None], "key": [7, 8]}
 
 
-class FormatsTest(corpus_case.CorpusTestCase, parameterized.TestCase):
+class FormatsTest(
+    corpus_case.CorpusCase, tf.test.TestCase, parameterized.TestCase
+):
     @pytest.mark.slow
     def test_all_formats_in_the_order_of_the_globs(self):
         self.write("a.txt.gz", "One.\nTwo.\r\n\r\nThree.\n")
@@ -100,7 +102,7 @@ class FormatsTest(corpus_case.CorpusTestCase, parameterized.TestCase):
         )
 
 
-class OutputTest(corpus_case.CorpusTestCase):
+class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
     @pytest.mark.slow
     def test_resumes_to_the_same_bytes_for_any_number_of_processes(self):
         texts = [f"Text number {i}, {i * i}." for i in range(2000)]
@@ -142,6 +144,7 @@ class OutputTest(corpus_case.CorpusTestCase):
         second = [(self.folder / name).read_bytes() for name in names]
         self.assertEqual(first, second)
         self.assertEqual(finished, report)
+        self.assertTrue((self.folder / "x.txt.gz.report.png").exists())
         self.assertFalse((self.folder / "x.txt.gz.work").exists())
         pieces = [gzip.decompress(x).decode().split("\n\n") for x in second]
         heldout = {x.strip() for x in pieces.pop()}

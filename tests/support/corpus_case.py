@@ -9,7 +9,6 @@ import os
 import pathlib
 from unittest import mock
 
-import tensorflow as tf
 import zstandard
 
 from bert_tf.corpus import run
@@ -17,7 +16,9 @@ from bert_tf.errors import UserError
 from bert_tf.flags.corpus import ExtractTextConfig
 
 
-class CorpusTestCase(tf.test.TestCase):
+class CorpusCase:
+    """A mixin for `tf.test.TestCase`."""
+
     def setUp(self):
         super().setUp()
         self.folder = pathlib.Path(self.create_tempdir().full_path)
