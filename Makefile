@@ -7,9 +7,11 @@ PARALLEL ?= -n 2 --dist worksteal
 # One worker for each class: its set-up takes minutes.
 PARALLEL_CLASSES ?= -n 2 --dist loadscope
 STEPS ?=
+# Material for MkDocs advertises in the log of each build.
+MKDOCS := NO_MKDOCS_2_WARNING=1 .cache/docs-venv/bin/python -m mkdocs
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
-	lock bench release clean
+	docs docs-serve lock bench release clean
 
 help:
 	@echo "make setup      makes .venv with the runtime dependencies"
@@ -20,6 +22,8 @@ help:
 	@echo "make lint       ruff: rules and formatting; titles of docstrings"
 	@echo "make layers     import rules between the folders"
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
+	@echo "make docs       the documentation site, in .site/"
+	@echo "make docs-serve shows it on http://localhost:8000 and follows changes"
 	@echo "make bench      lists the benchmarks"
 	@echo "make lock       writes requirements_lock.txt"
 	@echo "make release VERSION=0.2.0  changelog, wheel and sdist, both tried"
@@ -54,6 +58,14 @@ layers: setup-test
 bazel: setup-test
 	tools/check_bazel.sh
 
+docs:
+	@tools/setup.sh docs
+	$(MKDOCS) build
+
+docs-serve:
+	@tools/setup.sh docs
+	$(MKDOCS) serve --no-strict
+
 lock: setup-test
 	$(PYTHON_RUN) -m pip install --quiet uv
 	$(PYTHON_RUN) -m uv pip compile --quiet \
@@ -72,4 +84,4 @@ release: setup
 		"import bert_tf; print(bert_tf.__version__)"))
 
 clean:
-	rm -rf .cache .demo .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .cache .demo .site .pytest_cache .ruff_cache .import_linter_cache build dist

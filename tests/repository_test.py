@@ -308,6 +308,7 @@ class RequirementsTest(tf.test.TestCase):
     def test_every_direct_dependency_is_pinned(self):
         for name in (
             "requirements.in",
+            "requirements-docs.txt",
             "requirements-test.txt",
             "requirements-test-no-deps.txt",
         ):

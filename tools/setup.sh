@@ -4,6 +4,7 @@
 #
 #   tools/setup.sh run     what running needs
 #   tools/setup.sh test    that, and what tests and checks need
+#   tools/setup.sh docs    another environment, .cache/docs-venv, for the site
 #
 # PYTHON names another interpreter than the one found on the path. pip uses
 # whatever index and certificates this machine's pip is configured for.
@@ -34,7 +35,12 @@ find_python() {
 
 # The same for the same contents, whatever the files' dates.
 fingerprint() {
-  cat pyproject.toml requirements*.txt tools/setup.sh | sha256sum | cut -d' ' -f1
+  local name files=(pyproject.toml tools/setup.sh)
+  for name in requirements*.txt; do
+    # The site has an environment of its own.
+    [[ $name == requirements-docs.txt ]] || files+=("$name")
+  done
+  cat "${files[@]}" | sha256sum | cut -d' ' -f1
 }
 
 make_environment() {
@@ -48,12 +54,32 @@ make_environment() {
     fail "$python cannot make a virtual environment; on Debian and Ubuntu install the package python3-venv."
 }
 
+make_docs_environment() {
+  local folder=.cache/docs-venv wanted python
+  wanted="$(sha256sum requirements-docs.txt | cut -d' ' -f1)"
+  if is_supported "$folder/bin/python" &&
+    [[ "$(cat "$folder/.setup" 2> /dev/null)" == "$wanted" ]]; then
+    return
+  fi
+  python="$(find_python)"
+  echo "Making $folder with $("$python" --version)."
+  "$python" -m venv --clear "$folder" ||
+    fail "$python cannot make a virtual environment; on Debian and Ubuntu install the package python3-venv."
+  "$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
+    -r requirements-docs.txt
+  echo "$wanted" > "$folder/.setup"
+}
+
 main() {
+  if [[ ${1:-} == docs ]]; then
+    make_docs_environment
+    return
+  fi
   local requirements=(-r requirements.txt)
   case "${1:-}" in
     run) ;;
     test) requirements+=(-r requirements-test.txt) ;;
-    *) fail "Expected \`tools/setup.sh run\` or \`tools/setup.sh test\`." ;;
+    *) fail "Expected \`tools/setup.sh run\`, \`tools/setup.sh test\` or \`tools/setup.sh docs\`." ;;
   esac
   local wanted
   wanted="$(fingerprint)"

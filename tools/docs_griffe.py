@@ -1,0 +1,28 @@
+"""Extension of Griffe: docstrings as Markdown."""
+
+import re
+from typing import Any
+
+import griffe
+
+# A type or shape in a docstring, which Markdown would take for HTML.
+_TAG = re.compile(r"<(?=[A-Za-z/])")
+_CODE = re.compile(r"(`+)(.*?)\1", re.DOTALL)
+
+
+def escape(text: str) -> str:
+    """Returns the text with `<float32>` outside of code as `&lt;float32>`."""
+    parts, end = [], 0
+    for code in _CODE.finditer(text):
+        parts += [_TAG.sub("&lt;", text[end : code.start()]), code[0]]
+        end = code.end()
+    return "".join([*parts, _TAG.sub("&lt;", text[end:])])
+
+
+class DocstringsExtension(griffe.Extension):
+    """Escapes what is not Markdown in the docstrings of all objects."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Changes the docstring of an object that was read."""
+        if obj.docstring:
+            obj.docstring.value = escape(obj.docstring.value)
