@@ -1,10 +1,11 @@
-"""Hooks of MkDocs: pages from outside docs/, and links to them."""
+"""Hooks of MkDocs: pages from outside docs/, generated ones, and links."""
 
 import pathlib
 import sys
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from mkdocs.structure.files import Files
 
@@ -12,6 +13,10 @@ from mkdocs.structure.files import Files
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from tools import docs_links  # noqa: E402
+from tools import docs_reference  # noqa: E402
+
+# The text of each generated page, by its name.
+_generated: dict[str, str] = {}
 
 
 def _names(nav: Any) -> list[str]:
@@ -22,8 +27,39 @@ def _names(nav: Any) -> list[str]:
     return [name for entry in entries for name in _names(entry)]
 
 
+def _expand(nav: Any, pages: list[str]) -> Any:
+    """Returns the menu with the pages of `folder/*` in place of that."""
+    if isinstance(nav, dict):
+        return {title: _expand(value, pages) for title, value in nav.items()}
+    if isinstance(nav, list):
+        return [_expand(entry, pages) for entry in nav]
+    if not nav.endswith("/*"):
+        return nav
+    return _folder(nav.removesuffix("*"), pages)
+
+
+def _folder(folder: str, pages: list[str]) -> list[Any]:
+    """Returns the menu of a folder: its pages, then those of its folders."""
+    inside = [x for x in pages if x.startswith(folder)]
+    here = [x for x in inside if "/" not in x.removeprefix(folder)]
+    below = [x for x in inside if x not in here]
+    return [*here, {"Packages": below}] if below else here
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Makes the generated pages and gives them their places in the menu."""
+    try:
+        _generated.update(docs_reference.pages())
+    except docs_reference.UndocumentedError as error:
+        raise PluginError(str(error)) from error
+    config.nav = _expand(config.nav, list(_generated))
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the menu that are files outside docs/."""
+    """Adds the generated pages, and those of the menu outside docs/."""
+    for name, text in _generated.items():
+        files.append(File.generated(config, name, content=text))
     for name in _names(config.nav):
         path = docs_links.ROOT / name
         if files.get_file_from_path(name) is None and path.is_file():

@@ -1,0 +1,297 @@
+"""Pages that are generated for the site: commands, and the Python API.
+
+Commands are read from the dataclasses in bert_tf/flags, the API from the
+sources, so nothing here imports TensorFlow.
+"""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pathlib
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from bert_tf import __main__ as program
+from bert_tf.config import GROUPS
+from bert_tf.config import IGNORED
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMMANDS = "reference/commands/"
+API = "reference/api/"
+_DOOR = re.compile(r'commands\.run\("(\w+)"\)')
+_VALUES = {bool: "", int: "=INTEGER", float: "=NUMBER", str: "=TEXT"}
+
+# The public names by subject; every name of `bert_tf.__all__` has one.
+_SUBJECTS = {
+    "models": (
+        "Load and save",
+        ("load_model", "save_model", "load_tokenizer"),
+    ),
+    "classes": (
+        "Models",
+        (
+            "BertConfig",
+            "BertModel",
+            "BertForPretraining",
+            "BertForClassification",
+            "BertForQuestionAnswering",
+            "BertForTagging",
+            "BertForMultipleChoice",
+        ),
+    ),
+    "text": ("Text", ("BertTokenizer", "preprocess", "pack")),
+    "training": ("Training", ("build_optimizer",)),
+    "export": ("Export", ("export_savedmodel", "export_tflite")),
+}
+# What docs/adding_a_task.md builds on.
+_EXTENSION = (
+    "bert_tf.tasks.task.Task",
+    "bert_tf.tasks.task.Features",
+    "bert_tf.tasks.task.SoftTargets",
+    "bert_tf.config.option",
+)
+
+
+class UndocumentedError(Exception):
+    """A public name without a docstring, or without a page."""
+
+
+def scripts() -> dict[str, str]:
+    """Returns the module of `bert_tf.commands` of each script, by its path.
+
+    In the order of a user's work: {"run/demo.py": "demo", ...}.
+    """
+    doors = {}
+    for path in [*ROOT.glob("run/*.py"), *ROOT.glob("export/*.py")]:
+        for name in _DOOR.findall(path.read_text(encoding="utf-8")):
+            doors[name] = path.relative_to(ROOT).as_posix()
+    ordered = (name.replace("-", "_") for name in program.names())
+    return {doors[name]: name for name in ordered}
+
+
+def pages() -> dict[str, str]:
+    """Returns the Markdown of each generated page, by its path on the site.
+
+    The first page of a folder is its overview.
+
+    Raises:
+      UndocumentedError: If a public name has no docstring.
+    """
+    return {**_command_pages(), **_api_pages()}
+
+
+def _command_pages() -> dict[str, str]:
+    rows, commands = [], {}
+    for path, name in scripts().items():
+        module = importlib.import_module(f"bert_tf.commands.{name}")
+        subcommand = name.replace("_", "-")
+        title, _, description = inspect.getdoc(module).partition("\n")
+        config_cls = inspect.get_annotations(module.main)["config"]
+        commands[f"{COMMANDS}{name}.md"] = "\n".join(
+            [
+                f"# {subcommand}\n",
+                f"{_escape(title)} The script `python {path}` and the command "
+                f"`bert-tf {subcommand}` are the same program.\n",
+                _markdown(description),
+                *_flag_tables(config_cls),
+            ]
+        )
+        rows.append(f"| [{subcommand}]({name}.md) | `{path}` | {title} |")
+    overview = [
+        "# Commands",
+        "",
+        "Each command is a script of the repository and a subcommand of "
+        "`bert-tf`. `--help` prints the flags by subject, as on these pages; "
+        "`--flagfile=FILE` reads flags from a file, one a line.",
+        "",
+        "| command | script | |",
+        "|---|---|---|",
+        *rows,
+    ]
+    return {f"{COMMANDS}index.md": "\n".join(overview) + "\n", **commands}
+
+
+def _flag_tables(config_cls: type) -> Iterator[str]:
+    """Yields a heading and a table for each subject of flags."""
+    annotations = typing.get_type_hints(config_cls)
+    fields = sorted(
+        dataclasses.fields(config_cls),
+        key=lambda x: x.default is not dataclasses.MISSING,
+    )
+    for group in GROUPS:
+        members = [x for x in fields if x.metadata["group"] == group]
+        if not members:
+            continue
+        yield f"## {group[0].upper()}{group[1:]}\n"
+        if group == IGNORED:
+            names = (f"`{_form(x, annotations[x.name])}`" for x in members)
+            yield ", ".join(names) + "\n"
+            continue
+        yield "| flag | default | |"
+        yield "|---|---|---|"
+        for field in members:
+            form = _form(field, annotations[field.name])
+            text = _cell(field.metadata["help"])
+            if choices := field.metadata["choices"]:
+                text += " One of " + ", ".join(f"`{x}`" for x in choices) + "."
+            yield f"| `{form}` | {_default(field)} | {text} |"
+        yield ""
+
+
+def _form(field: dataclasses.Field, annotation: Any) -> str:
+    """Returns how a flag is written, such as `--seed=INTEGER`."""
+    if isinstance(annotation, types.UnionType):
+        (annotation,) = set(typing.get_args(annotation)) - {type(None)}
+    name = field.metadata["name"] or field.name
+    if annotation is bool:
+        return f"--[no]{name}"
+    return f"--{name}{_VALUES[annotation]}"
+
+
+def _default(field: dataclasses.Field) -> str:
+    if field.default is dataclasses.MISSING:
+        return "required"
+    if isinstance(field.default, bool):
+        return f"`{str(field.default).lower()}`"
+    return "" if field.default in (None, "") else f"`{field.default}`"
+
+
+def _cell(text: str) -> str:
+    """Returns a flag's help as a cell of a table, with flags as code."""
+    text = re.sub(r"(?<![\w`-])--\w[\w=.*/]*\w", r"`\g<0>`", _escape(text))
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def _escape(text: str) -> str:
+    return text.replace("<", "&lt;")
+
+
+def _markdown(docstring: str) -> str:
+    """Returns a docstring whose indented blocks are code as Markdown."""
+    blocks = []
+    for block in re.split(r"\n\s*\n", docstring.strip("\n")):
+        if block.startswith("  "):
+            blocks.append(f"```\n{textwrap.dedent(block)}\n```")
+        elif block:
+            blocks.append(_escape(block))
+    return "\n\n".join(blocks) + "\n"
+
+
+def public_names() -> dict[str, str]:
+    """Returns the module of each name in `bert_tf.__all__`."""
+    tree = ast.parse((ROOT / "bert_tf/__init__.py").read_text("utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "_HOMES":
+            return ast.literal_eval(node.value)
+    raise UndocumentedError("bert_tf/__init__.py must define _HOMES.")
+
+
+def _module_path(module: str) -> pathlib.Path:
+    path = ROOT / f"{module.replace('.', '/')}.py"
+    return path if path.exists() else path.with_suffix("") / "__init__.py"
+
+
+def _title(name: str) -> str:
+    """Returns the first line of the docstring of a dotted name."""
+    module, _, name = name.rpartition(".")
+    tree = ast.parse(_module_path(module).read_text(encoding="utf-8"))
+    for node in tree.body:
+        if getattr(node, "name", None) == name:
+            if docstring := ast.get_docstring(node):
+                return docstring.partition("\n")[0]
+    raise UndocumentedError(f"{module}.{name} has no docstring.")
+
+
+def _api_pages() -> dict[str, str]:
+    homes = public_names()
+    listed = [name for _, names in _SUBJECTS.values() for name in names]
+    if sorted(listed) != sorted(homes):
+        different = ", ".join(sorted(set(listed) ^ set(homes)))
+        raise UndocumentedError(
+            "tools/docs_reference.py must list every name of bert_tf.__all__ "
+            f"once. Received: {different}."
+        )
+    overview = [
+        "# Python API",
+        "",
+        "`import bert_tf` gives the names of the first table. The others are "
+        "of the modules that their paths name.",
+        "",
+        "| name | |",
+        "|---|---|",
+    ]
+    found = {}
+    for page, (heading, names) in _SUBJECTS.items():
+        paths = [f"{homes[name]}.{name}" for name in names]
+        for name, path in zip(names, paths, strict=True):
+            title = _cell(_title(path))
+            overview.append(f"| [`{name}`]({page}.md#{path}) | {title} |")
+        found[f"{API}{page}.md"] = _objects(heading, paths)
+    overview += ["", "| to extend it | |", "|---|---|"]
+    for path in _EXTENSION:
+        title = _cell(_title(path))
+        overview.append(f"| [`{path}`](extension.md#{path}) | {title} |")
+    found[f"{API}extension.md"] = _objects("Extension", _EXTENSION)
+    for room in _rooms():
+        page = f"rooms/{room}.md"
+        found[f"{API}{page}"] = _room_page(room)
+    overview += ["", "| package | |", "|---|---|"]
+    for room in _rooms():
+        title = _cell(_module_title(f"bert_tf.{room}"))
+        overview.append(f"| [`bert_tf.{room}`](rooms/{room}.md) | {title} |")
+    return {f"{API}index.md": "\n".join(overview) + "\n", **found}
+
+
+def _objects(heading: str, paths: typing.Iterable[str]) -> str:
+    return "\n".join([f"# {heading}\n", *(f"::: {x}\n" for x in paths)])
+
+
+def _rooms() -> list[str]:
+    """Returns the packages and modules that docs/architecture.md describes."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    table = page.split("| rooms | contents |")[1].split("\n\n")[0]
+    names = re.findall(r"`(\w+)`", re.sub(r"(?m)\|[^|]*\|$", "", table))
+    # Commands have pages of their own.
+    return sorted(set(names) - {"__main__", "commands"})
+
+
+def _module_title(module: str) -> str:
+    tree = ast.parse(_module_path(module).read_text(encoding="utf-8"))
+    docstring = ast.get_docstring(tree)
+    if not docstring:
+        raise UndocumentedError(f"{module} has no docstring.")
+    return docstring.partition("\n")[0]
+
+
+def _room_page(room: str) -> str:
+    """Returns a page with the modules of a package and what they define."""
+    lines = [f"# bert_tf.{room}\n", _escape(_module_title(f"bert_tf.{room}"))]
+    path = _module_path(f"bert_tf.{room}")
+    paths = (
+        sorted(path.parent.rglob("*.py")) if path.stem == "__init__" else [path]
+    )
+    for path in paths:
+        module = path.relative_to(ROOT).with_suffix("").as_posix()
+        module = module.replace("/", ".").removesuffix(".__init__")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if module != f"bert_tf.{room}":
+            lines += [f"\n## {module}\n", _escape(_module_title(module))]
+        rows = []
+        for node in tree.body:
+            if isinstance(
+                node, ast.ClassDef | ast.FunctionDef
+            ) and not node.name.startswith("_"):
+                form = node.name + (
+                    "" if isinstance(node, ast.ClassDef) else "()"
+                )
+                rows.append(
+                    f"| `{form}` | {_cell(_title(f'{module}.{node.name}'))} |"
+                )
+        if rows:
+            lines += ["", "| name | |", "|---|---|", *rows]
+    return "\n".join(lines) + "\n"
