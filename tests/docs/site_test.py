@@ -1,0 +1,194 @@
+"""Checks the site without building it: menu, generated pages, links."""
+
+import dataclasses
+import importlib
+import inspect
+import pathlib
+import re
+from unittest import mock
+
+import tensorflow as tf
+import yaml
+from absl.testing import parameterized
+
+import bert_tf
+from tools import docs_links
+from tools import docs_reference
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml, in which tags name Python functions."""
+
+
+_Loader.add_multi_constructor(
+    "tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix
+)
+
+
+def _nav():
+    config = yaml.load((_ROOT / "mkdocs.yml").read_text("utf-8"), _Loader)
+    return config["nav"]
+
+
+def _names(nav):
+    if isinstance(nav, str):
+        return [nav]
+    entries = nav.values() if isinstance(nav, dict) else nav
+    return [name for entry in entries for name in _names(entry)]
+
+
+_OUTSIDE = [x for x in _names(_nav()) if (_ROOT / x).is_file()]
+_PAGES = [*(f"docs/{x}" for x in docs_links.pages()), *_OUTSIDE, "README.md"]
+
+
+class MenuTest(tf.test.TestCase):
+    def test_lists_every_page_once_and_no_other(self):
+        names = _names(_nav())
+        self.assertLen(set(names), len(names))
+        self.assertEqual(
+            {x for x in names if not x.endswith("/*")},
+            {*docs_links.pages(), *_OUTSIDE},
+        )
+        self.assertIn("export/deploy/README.md", _OUTSIDE)
+
+    def test_lists_the_folders_of_generated_pages(self):
+        self.assertEqual(
+            {x for x in _names(_nav()) if x.endswith("/*")},
+            {f"{docs_reference.COMMANDS}*", f"{docs_reference.API}*"},
+        )
+
+
+class ReferenceTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.pages = docs_reference.pages()
+
+    def test_every_script_has_a_page_with_all_its_flags(self):
+        scripts = {
+            path.relative_to(_ROOT).as_posix()
+            for folder in ("run", "export")
+            for path in (_ROOT / folder).glob("*.py")
+            if path.stem != "__init__"
+        }
+        self.assertEqual(set(docs_reference.scripts()), scripts)
+        for path, name in docs_reference.scripts().items():
+            page = self.pages[f"{docs_reference.COMMANDS}{name}.md"]
+            module = importlib.import_module(f"bert_tf.commands.{name}")
+            config_cls = inspect.get_annotations(module.main)["config"]
+            self.assertIn(f"`python {path}`", page)
+            for field in dataclasses.fields(config_cls):
+                flag = field.metadata["name"] or field.name
+                self.assertRegex(page, rf"`--(\[no\])?{flag}[=`]")
+
+    def test_rows_of_flags_have_three_cells(self):
+        for name, page in self.pages.items():
+            if name.startswith(docs_reference.COMMANDS):
+                for line in re.findall(r"(?m)^\| `--.*$", page):
+                    cells = re.split(r"(?<!\\)\|", line)
+                    self.assertLen(cells, 5, f"{name}: {line}")
+
+    def test_flag_shows_default_choices_and_code(self):
+        page = self.pages[f"{docs_reference.COMMANDS}pretrain.md"]
+        self.assertIn("| `--vocab_file=TEXT` |", page)
+        self.assertIn("| `--[no]dynamic_masking` | `false` | Draw", page)
+        self.assertRegex(page, r"--hidden_act=TEXT.* One of `gelu`, ")
+        self.assertIn("for `--dynamic_masking`.", page)
+
+    def test_every_public_name_is_on_a_page(self):
+        text = "\n".join(self.pages.values())
+        for name in bert_tf.__all__:
+            self.assertRegex(text, rf"(?m)^::: bert_tf\.[\w.]+\.{name}$")
+        self.assertEqual(
+            set(docs_reference.public_names()), set(bert_tf.__all__)
+        )
+
+    def test_every_package_has_a_page(self):
+        for path in (_ROOT / "bert_tf").glob("*/__init__.py"):
+            room = path.parent.name
+            if room != "commands":
+                self.assertIn(
+                    f"{docs_reference.API}rooms/{room}.md", self.pages
+                )
+
+    def test_refuses_a_name_without_page(self):
+        homes = docs_reference.public_names() | {"tune": "bert_tf.config"}
+        with (
+            mock.patch.object(docs_reference, "public_names", lambda: homes),
+            self.assertRaisesRegex(
+                docs_reference.UndocumentedError, "Received: tune"
+            ),
+        ):
+            docs_reference.pages()
+
+    def test_refuses_a_name_without_docstring(self):
+        with (
+            mock.patch.object(
+                docs_reference.ast, "get_docstring", lambda _: ""
+            ),
+            self.assertRaisesRegex(
+                docs_reference.UndocumentedError, "has no docstring"
+            ),
+        ):
+            docs_reference._api_pages()
+
+
+class LinksTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(_PAGES)
+    def test_files_and_anchors_exist(self, path):
+        text = (_ROOT / path).read_text(encoding="utf-8")
+        for link in docs_links.links(text):
+            found = docs_links.target(path, link)
+            if found is None:
+                continue
+            name, anchor = found
+            self.assertTrue((_ROOT / name).is_file(), f"{path}: {link}")
+            if anchor:
+                page = (_ROOT / name).read_text(encoding="utf-8")
+                self.assertIn(
+                    anchor, docs_links.anchors(page), f"{path}: {link}"
+                )
+
+    @parameterized.parameters(_PAGES)
+    def test_pages_of_the_site_link_only_to_its_pages(self, path):
+        if path == "README.md":
+            return
+        text = (_ROOT / path).read_text(encoding="utf-8")
+        for link in docs_links.links(text):
+            found = docs_links.target(path, link)
+            if found is not None:
+                self.assertIn(found[0], _PAGES, f"{path}: {link}")
+                self.assertNotEqual(found[0], "README.md", path)
+
+    @parameterized.parameters(_PAGES)
+    def test_lists_have_no_tables_that_the_site_breaks(self, path):
+        text = (_ROOT / path).read_text(encoding="utf-8")
+        self.assertNotRegex(text, r"(?m)^ {1,3}(\|.*\||```)")
+
+    @parameterized.parameters(
+        ("docs/a.md", "b.md#c", "b.md#c"),
+        ("docs/a.md", "../x/README.md", "x/README.md"),
+        ("x/README.md", "../docs/a.md#b", "../a.md#b"),
+        ("x/y/README.md", "../../CHANGELOG.md", "../../CHANGELOG.md"),
+        ("CHANGELOG.md", "docs/a.md", "a.md"),
+        ("docs/a.md", "#b", "#b"),
+        ("docs/a.md", "https://example.com/b.md", "https://example.com/b.md"),
+    )
+    def test_links_become_those_of_the_site(self, path, link, expected):
+        text = f"See [it]({link}).\n\n```\n[it]({link})\n```\n"
+        self.assertEqual(
+            docs_links.rewrite(path, text),
+            f"See [it]({expected}).\n\n```\n[it]({link})\n```\n",
+        )
+
+    def test_anchors_are_those_of_github(self):
+        page = "# A `b_c`, d's!\n```\n# no\n```\n## [E](f.md) - g\n## H\n## H\n"
+        self.assertEqual(
+            docs_links.anchors(page), {"a-b_c-ds", "e---g", "h", "h-1"}
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()
