@@ -20,14 +20,13 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 
-# More bytes of inputs run alone, or tokenizing them would delay the requests
-# that they were merged with.
-_MAX_MERGED_BYTES = 1 << 20
+# Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
+# calls are no faster by token, and delay the requests that arrive meanwhile.
+MAX_CALL_SIZE = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +86,12 @@ class Task:
     Attributes:
       servable: The model version, acquired by the creator of the task.
       future: Receives the outputs by name, or the error.
+      is_piece: Whether it is part of a larger request; it is merged with no
+        other.
+      on_end: Called in the event loop when no thread computes it any more, nor
+        will: a cancelled task may be computed to its end.
       num_rows: Rows of the inputs; 0 if the request must run alone.
+      size: Characters and numbers in the inputs.
       queued_at: Time of arrival, by `time.monotonic`.
     """
 
@@ -97,7 +101,10 @@ class Task:
     outputs: tuple[str, ...]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future
+    is_piece: bool = False
+    on_end: Callable[[], None] = lambda: None
     num_rows: int = 0
+    size: int = 0
     queued_at: float = dataclasses.field(default_factory=time.monotonic)
 
     def weight(self) -> int:
@@ -110,7 +117,9 @@ class Task:
 
     def key(self) -> Hashable:
         """Returns the queue's key: requests with equal keys may be merged."""
-        if is_large(self.inputs):
+        if self.is_piece:
+            # Outputs are as wide as the longest row of their call needs, which
+            # would be another request's.
             return *self.signature_key(), id(self)
         shapes = tuple(
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
@@ -119,9 +128,21 @@ class Task:
         return (*self.signature_key(), self.outputs, shapes)
 
 
-def is_large(inputs: Mapping[str, np.ndarray]) -> bool:
-    """Returns True for inputs that are too large to merge with others."""
-    return bodies.num_bytes(inputs) > _MAX_MERGED_BYTES
+def row_sizes(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the characters and numbers of each row, <int64>[num_rows]."""
+    return sum(_row_sizes(x) for x in inputs.values())
+
+
+def _row_sizes(value: np.ndarray) -> np.ndarray:
+    lengths = np.ones(value.shape, np.int64)
+    if value.dtype.kind in "OS":
+        lengths.flat = [len(x) for x in value.flat]
+    return lengths.reshape(len(value), -1).sum(axis=1)
+
+
+def input_size(inputs: Mapping[str, np.ndarray]) -> int:
+    """Returns the number of characters and numbers in a call's inputs."""
+    return sum(int(_row_sizes(np.atleast_1d(x)).sum()) for x in inputs.values())
 
 
 class BatchScheduler:
@@ -159,7 +180,8 @@ class BatchScheduler:
         signature: Signature,
         inputs: Mapping[str, np.ndarray],
         outputs: tuple[str, ...],
-        is_admitted: bool = False,
+        is_piece: bool = False,
+        on_end: Callable[[], None] = lambda: None,
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
@@ -170,8 +192,10 @@ class BatchScheduler:
           signature: One of its signatures.
           inputs: All its inputs.
           outputs: The names of the requested outputs.
-          is_admitted: Whether it is part of a request that began already, so
-            that it may exceed the queue's limit.
+          is_piece: Whether it is part of a request that was admitted as a
+            whole, so that it may exceed the queue's limit.
+          on_end: Called in the event loop when the request has left the queue
+            and no thread computes it; not called if this method raises.
 
         Returns:
           A future for the outputs by name.
@@ -181,7 +205,15 @@ class BatchScheduler:
         """
         loop = asyncio.get_running_loop()
         task = Task(
-            servable, signature, inputs, outputs, loop, loop.create_future()
+            servable,
+            signature,
+            inputs,
+            outputs,
+            loop,
+            loop.create_future(),
+            is_piece,
+            on_end,
+            size=input_size(inputs),
         )
         if signature.is_batched() and self._options.max_batch_size > 1:
             task.num_rows = self._num_rows(task)
@@ -189,7 +221,7 @@ class BatchScheduler:
         with self._changed:
             if self._stopping:
                 raise errors.unavailable("The server is shutting down.")
-            if not is_admitted:
+            if not is_piece:
                 self._check_room(task)
             if not servable.acquire():
                 raise errors.unavailable(
@@ -287,6 +319,7 @@ class BatchScheduler:
             or not first.num_rows
             or sum(task.num_rows for task in queue)
             >= self._options.most_rows(first.signature, first.outputs)
+            or sum(task.size for task in queue) >= MAX_CALL_SIZE
         ):
             return first.queued_at
         return first.queued_at + self._options.batch_timeout_micros / 1e6
@@ -296,15 +329,17 @@ class BatchScheduler:
         queue = self._queues[key]
         taken = [queue.popleft()]
         first = taken[0]
-        num_rows = first.num_rows
+        num_rows, size = first.num_rows, first.size
         most_rows = self._options.most_rows(first.signature, first.outputs)
         while (
             first.num_rows
             and queue
             and num_rows + queue[0].num_rows <= most_rows
+            and size + queue[0].size <= MAX_CALL_SIZE
         ):
             taken.append(queue.popleft())
             num_rows += taken[-1].num_rows
+            size += taken[-1].size
         self._uncount(key, taken)
         return taken
 
@@ -317,6 +352,7 @@ class BatchScheduler:
             queue.remove(task)
             self._uncount(key, [task])
         task.servable.release()
+        task.on_end()
 
     def _uncount(self, key: Hashable, removed: Sequence[Task]) -> None:
         """Updates the numbers of waiting rows after tasks have left a queue."""
@@ -426,7 +462,7 @@ def _deliver(tasks: Sequence[Task], outcomes: Sequence) -> None:
     """Passes the outcomes to the event loops, waking each only once."""
     by_loop = {}
     for task, outcome in zip(tasks, outcomes, strict=True):
-        by_loop.setdefault(task.loop, []).append((task.future, outcome))
+        by_loop.setdefault(task.loop, []).append((task, outcome))
     for loop, pairs in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, pairs)
@@ -437,8 +473,10 @@ def _deliver(tasks: Sequence[Task], outcomes: Sequence) -> None:
             )
 
 
-def _resolve(pairs) -> None:
-    for future, outcome in pairs:
+def _resolve(pairs: Sequence[tuple[Task, object]]) -> None:
+    for task, outcome in pairs:
+        task.on_end()
+        future = task.future
         if future.done():  # Cancelled: the client disconnected or timed out.
             continue
         if isinstance(outcome, errors.RequestError):

@@ -1,6 +1,6 @@
 """Large requests, computed in pieces that let other requests in between.
 
-Large are those of more rows than a batch, and those of long texts, which are
+Large are those of more rows or longer inputs than a call has. A single row is
 one piece.
 """
 
@@ -24,8 +24,8 @@ from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.calls import Call
 from bert_tf.serving.servable import Servable
 
-# A piece leaves room in its batch for the rows of other requests.
-_PIECES_PER_BATCH = 4
+# Requests that arrive meanwhile wait for a quarter of a full call.
+_PIECES_PER_CALL = 4
 
 
 class PieceScheduler:
@@ -45,7 +45,7 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        self._num_requests = 0
+        self._num_rows_admitted = 0
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()
 
@@ -60,7 +60,8 @@ class PieceScheduler:
         """
         num_rows = self._num_rows(call)
         most_rows = self._options.most_rows(call.signature, call.outputs)
-        if num_rows <= most_rows and not batching.is_large(call.inputs):
+        is_short = batching.input_size(call.inputs) <= batching.MAX_CALL_SIZE
+        if num_rows <= most_rows and is_short:
             return await self._scheduler.submit(
                 servable, call.signature, call.inputs, call.outputs
             )
@@ -70,16 +71,14 @@ class PieceScheduler:
         request = _LargeRequest(
             self._scheduler, self._turn, paddings, self._limits, servable, call
         )
-        with self._counted():
-            if num_rows <= most_rows:
-                return await request.run(call.inputs)
-            if paddings.rows_are_independent:
+        with self._counted(num_rows):
+            if num_rows > 1 and paddings.rows_are_independent:
                 outputs = await request.in_pieces(
-                    num_rows, min(self._piece_rows, most_rows)
+                    min(self._piece_rows, most_rows)
                 )
                 if outputs is not None:
                     return outputs
-            paddings.rows_are_independent = False
+                paddings.rows_are_independent = False
             return await request.run(call.inputs)
 
     def _num_rows(self, call: Call) -> int:
@@ -94,20 +93,25 @@ class PieceScheduler:
         return sizes.pop()
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Admits a large request as a whole, or refuses it."""
-        limit = self._options.max_enqueued_batches
-        if limit and self._num_requests >= limit:
+    def _counted(self, num_rows: int) -> Iterator[None]:
+        """Admits a large request as a whole, or refuses it.
+
+        It counts with its rows, but with no more than those of a batch.
+        """
+        limit = self._options.max_queued_rows()
+        weight = min(max(1, num_rows), self._options.max_batch_size)
+        if limit is not None and self._num_rows_admitted + weight > limit:
             raise errors.OverloadError(
-                f"{self._num_requests} requests of long texts or more rows "
-                "than max_batch_size are in progress, the limit set by "
-                "max_enqueued_batches; try again later."
+                f"{self._num_rows_admitted} rows of large requests are in "
+                "progress, counting at most max_batch_size for each, and the "
+                "limit is max_enqueued_batches * max_batch_size, "
+                f"{limit}; try again later."
             )
-        self._num_requests += 1
+        self._num_rows_admitted += weight
         try:
             yield
         finally:
-            self._num_requests -= 1
+            self._num_rows_admitted -= weight
 
 
 class _Paddings:
@@ -156,25 +160,34 @@ class _LargeRequest:
     async def run(
         self, inputs: Mapping[str, np.ndarray]
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs for some rows, in this request's turn."""
-        async with self._turn:
-            return await self._scheduler.submit(
+        """Returns the outputs for some rows, in this request's turn.
+
+        The turn ends when nothing is computed any more, so that clients that go
+        away, one after the other, occupy no more threads than others.
+        """
+        await self._turn.acquire()
+        try:
+            future = self._scheduler.submit(
                 self._servable,
                 self._call.signature,
                 inputs,
                 self._call.outputs,
-                is_admitted=True,
+                is_piece=True,
+                on_end=self._turn.release,
             )
+        except errors.RequestError:
+            self._turn.release()
+            raise
+        return await future
 
     async def in_pieces(
-        self, num_rows: int, piece_rows: int
+        self, piece_rows: int
     ) -> Mapping[str, np.ndarray] | None:
         """Returns the outputs; None if pieces have not one row for each row."""
         pieces = []
         outputs = []
         num_bytes = 0
-        for first in range(0, num_rows, piece_rows):
-            rows = np.arange(first, min(first + piece_rows, num_rows))
+        for rows in split(batching.row_sizes(self._call.inputs), piece_rows):
             part = await self._run_rows(rows)
             if not _has_rows(part, len(rows)):
                 return None
@@ -250,9 +263,22 @@ class _LargeRequest:
         return True
 
 
+def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
+    """Yields the rows of each piece, <int64>[N], from the sizes of all rows."""
+    most = batching.MAX_CALL_SIZE // _PIECES_PER_CALL
+    first = size = 0
+    for row, row_size in enumerate(sizes):
+        is_full = row - first == piece_rows or size + row_size > most
+        if row > first and is_full:
+            yield np.arange(first, row)
+            first, size = row, 0
+        size += row_size
+    yield np.arange(first, len(sizes))
+
+
 def _piece_rows(options: BatchingOptions) -> int:
     """Returns the number of rows of a piece, which is an allowed size."""
-    rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
+    rows = max(1, options.max_batch_size // _PIECES_PER_CALL)
     sizes = options.allowed_batch_sizes
     if not sizes:
         return rows

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import weakref
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -184,6 +185,16 @@ class BatchSchedulerTest(absltest.TestCase):
             "What is larger by itself runs alone.",
         )
         self.assertEqual(values[-1], [[14]] * 5)
+
+    def test_takes_no_more_than_the_size_of_a_call(self):
+        self.enter_context(mock.patch.object(batching, "MAX_CALL_SIZE", 6))
+        values, observed, _ = _run(
+            _Recorder(),
+            BatchingOptions(num_batch_threads=1),
+            [[[1]], [[1, 1], [2, 2]], [[3, 3]], [[4, 4]], [[5] * 9]],
+        )
+        self.assertEqual(values[-1], [[10] * 9])
+        self.assertEqual(observed, [(1, 1), (2, 3), (1, 1), (1, 1)])
 
     def test_a_bad_request_does_not_fail_its_batch(self):
         servable = _Recorder()

@@ -12,6 +12,7 @@ from absl.testing import absltest
 from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import batching
 from bert_tf.serving import errors
+from bert_tf.serving import pieces as pieces_lib
 from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.calls import Call
 from bert_tf.serving.pieces import PieceScheduler
@@ -247,15 +248,18 @@ class PieceSchedulerTest(absltest.TestCase):
             await asyncio.gather(*large, small)
 
         _run(main)
-        rows = sum(servable.calls, [])
-        # Large requests take turns, too.
-        self.assertEqual(rows[:7], [1, 1, 7, 2, 2, 1, 1])
+        # Large requests take turns, too, and share no call with others: their
+        # outputs would be as wide as the others need.
+        self.assertEqual(
+            servable.calls[:5], [[1, 1], [7], [2, 2], [1, 1], [2, 2]]
+        )
+        self.assertLen(servable.calls, 11)
 
-    def test_long_inputs_run_alone_and_in_turn(self):
+    def test_splits_long_rows_that_fit_in_a_batch(self):
         servable = _Ranges()
         servable.gate.clear()
-        # Two numbers of 8 bytes may be merged.
-        self.enter_context(mock.patch.object(batching, "_MAX_MERGED_BYTES", 16))
+        # Two numbers a row: 6 rows in a call, and 1 in a piece.
+        self.enter_context(mock.patch.object(batching, "MAX_CALL_SIZE", 12))
 
         async def main(pieces):
             def start(x):
@@ -263,15 +267,58 @@ class PieceSchedulerTest(absltest.TestCase):
                     pieces.compute(servable, servable.call(x))
                 )
 
-            tasks = [start([1])]
+            tasks = [start([1] * 6)]
             await asyncio.to_thread(servable.entered.acquire)
-            tasks += map(start, ([2, 2], [3, 3], [4], [5]))
+            tasks += map(start, ([2] * 7, *[[4]] * 8))
             await asyncio.sleep(0)
             servable.gate.set()
             return [len(x["x"]) for x in await asyncio.gather(*tasks)]
 
-        self.assertEqual(_run(main), [1, 2, 2, 1, 1])
-        self.assertEqual(servable.calls, [[1], [2, 2], [4, 5], [3, 3]])
+        self.assertEqual(_run(main), [6, 7, *[1] * 8])
+        self.assertEqual(
+            servable.calls, [[1] * 6, [2], [4] * 6, [4] * 2, *[[2]] * 6]
+        )
+
+    def test_pieces_by_their_characters(self):
+        texts = np.array([b"a" * n for n in (3000, 2000, 1, 5000, 9, 9)])
+        sizes = batching.row_sizes({"text": texts.astype(object)})
+        self.assertEqual(sizes.tolist(), [3000, 2000, 1, 5000, 9, 9])
+        found = [x.tolist() for x in pieces_lib.split(sizes, 3)]
+        self.assertEqual(found, [[0], [1, 2], [3], [4, 5]])
+        found = [x.tolist() for x in pieces_lib.split(sizes[4:], 1)]
+        self.assertEqual(found, [[0], [1]])
+
+    def test_clients_that_go_away_take_one_turn_at_a_time(self):
+        servable = _Ranges()
+        servable.gate.clear()
+        options = BatchingOptions(max_batch_size=8, num_batch_threads=2)
+
+        async def main(pieces):
+            def start(x):
+                return asyncio.ensure_future(
+                    pieces.compute(servable, servable.call(x))
+                )
+
+            for number in (1, 2, 3):
+                gone = start([number] * 9)
+                if number == 1:
+                    await asyncio.to_thread(servable.entered.acquire)
+                await asyncio.sleep(0)
+                gone.cancel()
+            small = start([7])
+            await asyncio.to_thread(servable.entered.acquire)
+            # A piece is still computed, so the next one waits.
+            last = start([4] * 9)
+            await asyncio.sleep(0)
+            is_waiting = not servable.entered.acquire(blocking=False)
+            servable.gate.set()
+            await asyncio.gather(small, last)
+            return is_waiting
+
+        self.assertTrue(_run(main, options))
+        self.assertCountEqual(
+            servable.calls, [[1, 1], [7], [4, 4], [4, 4], [4, 4], [4, 4], [4]]
+        )
 
     def test_refuses_too_many_as_a_whole(self):
         servable = _Ranges()
