@@ -137,7 +137,7 @@ def _row_sizes(value: np.ndarray) -> np.ndarray:
     lengths = np.ones(value.shape, np.int64)
     if value.dtype.kind in "OS":
         lengths.flat = [len(x) for x in value.flat]
-    return lengths.reshape(len(value), -1).sum(axis=1)
+    return lengths.sum(axis=tuple(range(1, value.ndim)))
 
 
 def input_size(inputs: Mapping[str, np.ndarray]) -> int:
@@ -316,6 +316,7 @@ class BatchScheduler:
         first = queue[0]
         if (
             self._draining
+            or first.is_piece
             or not first.num_rows
             or sum(task.num_rows for task in queue)
             >= self._options.most_rows(first.signature, first.outputs)

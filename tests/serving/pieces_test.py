@@ -279,6 +279,13 @@ class PieceSchedulerTest(absltest.TestCase):
             servable.calls, [[1] * 6, [2], [4] * 6, [4] * 2, *[[2]] * 6]
         )
 
+    def test_pieces_wait_for_no_other_requests(self):
+        servable = _Ranges()
+        options = BatchingOptions(max_batch_size=8, batch_timeout_micros=10**9)
+        call = servable.call([3] * 9)
+        _run(lambda pieces: pieces.compute(servable, call), options)
+        self.assertLen(servable.calls, 5)
+
     def test_pieces_by_their_characters(self):
         texts = np.array([b"a" * n for n in (3000, 2000, 1, 5000, 9, 9)])
         sizes = batching.row_sizes({"text": texts.astype(object)})

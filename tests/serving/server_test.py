@@ -116,7 +116,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_answers_accepted_requests_before_it_stops(self):
         answers = []
-        body = {"signature_name": "echo", "instances": ["x" * 100_000] * 20}
+        body = {"signature_name": "echo", "instances": ["x" * 100] * 20}
         with toy_models.serving(
             f"{self.folder}/toy",
             # The request waits until the server stops.
