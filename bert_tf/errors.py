@@ -1,6 +1,7 @@
 """Exceptions that end a script early, and the names of scripts for messages."""
 
 import contextlib
+import errno
 import importlib.util
 import os
 import re
@@ -71,6 +72,12 @@ class NotFiniteError(UserError):
     """
 
 
+# TensorFlow's errors have the text of the error number, and numpy's only report
+# that fewer bytes were written.
+_DISK_IS_FULL = re.compile(
+    rf"{re.escape(os.strerror(errno.ENOSPC))}|\d+ requested and \d+ written"
+)
+
 # The exit status after Ctrl-C, as shells report it: 128 + SIGINT.
 INTERRUPTED = 130
 
@@ -89,6 +96,30 @@ class Preempted(BaseException):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+@contextlib.contextmanager
+def full_disks() -> Iterator[None]:
+    """Turns errors of the code inside about a full disk into one sentence.
+
+    Raises:
+      UserError: If the code inside fails because a disk is full.
+
+    >>> with full_disks():
+    ...     pass
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not _DISK_IS_FULL.search(str(error)):
+            raise
+        (line, *_) = str(error).splitlines()
+        raise UserError(
+            f"The disk is full: {line}; free some space and rerun the same "
+            "command."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """Tests for bert_tf.errors."""
 
+import errno
 import importlib.util
+import os
 import sys
 from unittest import mock
 
@@ -44,6 +46,30 @@ class ExtrasTest(tf.test.TestCase):
 
 
 class UserErrorTest(tf.test.TestCase):
+    def test_full_disk_is_one_sentence(self):
+        text = os.strerror(errno.ENOSPC)
+        for error in (
+            OSError(errno.ENOSPC, text, "a.txt"),
+            RuntimeError(f"a.txt; {text}\n[Op:Save]"),  # As TensorFlow's.
+            OSError("9 requested and 3 written"),  # As numpy's.
+        ):
+            with self.assertRaisesRegex(
+                errors.UserError, r"^The disk is full: .*[^]]; free some space"
+            ):
+                with errors.full_disks():
+                    raise error
+
+    def test_other_errors_are_not_of_full_disks(self):
+        for error in (
+            OSError(errno.EIO, os.strerror(errno.EIO)),
+            MemoryError(),
+            errors.UserError(os.strerror(errno.ENOSPC)),
+        ):
+            with self.assertRaises(type(error)) as raised:
+                with errors.full_disks():
+                    raise error
+            self.assertIs(raised.exception, error)
+
     def test_names_from_files_cannot_fill_or_command_a_terminal(self):
         error = errors.UserError("a\x1b[31m\ud800\n\té")
         self.assertEqual(str(error), "a\\x1b[31m\\ud800\n\té")

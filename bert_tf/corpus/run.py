@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.corpus import decontamination
 from bert_tf.corpus import extraction
 from bert_tf.corpus import fingerprints
@@ -46,9 +46,8 @@ from bert_tf.io import locks
 from bert_tf.io import progress
 from bert_tf.io import worker_processes
 
-_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
-
+@errors.full_disks()
 def run(config: ExtractTextConfig) -> dict[str, Any]:
     """Extracts the text, resumes, or finds that it is finished.
 
@@ -67,7 +66,7 @@ def run(config: ExtractTextConfig) -> dict[str, Any]:
     recipe = recipes.build(config, found)
     work_dir = f"{config.output_file}.work"
     with (
-        _errors_of_disk(),
+        _errors_of_output(),
         locks.one_writer_beside(config.output_file, "--output_file"),
     ):
         if config.overwrite_output_dir:
@@ -130,16 +129,10 @@ def _require_languages(found: Sequence[inputs.InputFile]) -> None:
 
 
 @contextlib.contextmanager
-def _errors_of_disk() -> Iterator[None]:
+def _errors_of_output() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # numpy reports that fewer bytes were written, without an errno.
-        if error.errno == errno.ENOSPC or _SHORT_WRITE.search(str(error)):
-            raise UserError(
-                f"The disk is full: {error}; free some space and rerun the "
-                "same command to resume."
-            ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
             raise UserError(
                 f"--output_file cannot be written ({error}); choose another "

@@ -7,7 +7,6 @@ does not mix its records with these.
 """
 
 import dataclasses
-import errno
 import hashlib
 import os
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.data import start_over as start_overs
 from bert_tf.data.generators import original as original_generator
 from bert_tf.data.generators import streaming as streaming_generator
@@ -38,6 +38,7 @@ _GENERATORS = {
 }
 
 
+@errors.full_disks()
 def create(config: CreatePretrainingDataConfig) -> Manifest:
     """Creates the data set, resumes it, or finds that it is finished.
 
@@ -86,13 +87,6 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
         if is_new and not any(map(tf.io.gfile.exists, output_files)):
             tf.io.gfile.rmtree(work_dir)
         raise
-    except (OSError, tf.errors.ResourceExhaustedError) as error:
-        if os.strerror(errno.ENOSPC) not in str(error):
-            raise
-        raise UserError(
-            f"The disk is full: {error}; free some space and rerun the same "
-            "command to resume."
-        ) from error
     tf.io.gfile.rmtree(work_dir)
     return made
 

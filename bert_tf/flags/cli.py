@@ -258,7 +258,7 @@ def run(main: Callable[[Any], None]) -> None:
             config = read_config()
             if isinstance(config, ModelSourceConfig):
                 config.set_environment()
-            with interrupt, errors.extras():
+            with interrupt, errors.extras(), errors.full_disks():
                 paths.check_inputs(config)
                 main(config)
         except UserError as error:

@@ -131,6 +131,7 @@ class _PretrainingTrainer(Trainer):
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._left_out_before = metadata.get("corrupt_records", [])
+        self._earlier_devices = metadata.get("devices", {})
         self._start = metadata.get("initial_weights", {})
         if config.do_eval:
             # Errors in the evaluation data are raised before training.
@@ -365,9 +366,11 @@ class _PretrainingTrainer(Trainer):
         )
 
     def _describe_devices(self) -> dict[str, Any]:
-        return resume_checks.describe_devices(
-            self.devices, self.training_step.compiled
-        )
+        """Describes the devices of the last step."""
+        compiled = self.training_step.compiled
+        if not compiled and self._earlier_devices:
+            return self._earlier_devices  # This process has done no step.
+        return resume_checks.describe_devices(self.devices, compiled)
 
     def metadata(self) -> dict[str, Any]:
         return dict(self.identity) | {

@@ -239,7 +239,7 @@ class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
                     self.extract("a.jsonl", output, **flags)
                     break
                 except UserError as error:
-                    self.assertRegex(str(error), "disk is full.* to resume")
+                    self.assertRegex(str(error), "disk is full.*; free")
                 finished = sorted(set(shards) & {*os.listdir(folder)})
                 reached.add(len(finished))
                 filler.unlink()

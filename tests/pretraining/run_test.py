@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -100,6 +101,22 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             os.stat(self.path("out", "model", "README.md")).st_mtime_ns,
             written,
         )
+
+    def test_model_card_does_not_change_by_resuming(self):
+        self.copy_run()
+        folder = pathlib.Path(self.path("out", "model"))
+
+        def read_card():
+            lines = (folder / "README.md").read_text("utf-8").splitlines()
+            # The copied run has its files in another folder.
+            return [x for x in lines if "tmp/" not in x]
+
+        card = read_card()
+        self.assertIn("what XLA compiled", str(card))
+        # As if it was killed between its last checkpoint and its model.
+        shutil.rmtree(folder)
+        self.pretrain()
+        self.assertEqual(read_card(), card)
 
     @pytest.mark.slow
     def test_refuses_to_end_before_the_last_checkpoint(self):
