@@ -121,7 +121,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
     @pytest.mark.slow
     def test_learns_documents_of_iob1(self):
         results = self._run(do_train=True, do_predict=True)
-        self.assertGreater(results["dev"]["f1"], 0.8)
+        self.assertGreater(results["dev"]["f1"], 0.6)
         self.assertNotIn("test", results)
         text = (self.output / "eval_results.txt").read_text()
         self.assertIn(f"eval_f1 = {results['dev']['f1']:.3}"[:14], text)
