@@ -9,7 +9,6 @@ batch size follows the load.
 import asyncio
 import collections
 import dataclasses
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,62 +20,14 @@ import numpy as np
 from absl import logging
 
 from bert_tf.serving import errors
+from bert_tf.serving import servable as servables
+from bert_tf.serving.batching_options import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
 # calls are no faster by token, and delay the requests that arrive meanwhile.
 MAX_CALL_SIZE = 1 << 14
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchingOptions:
-    """Batching parameters, with TensorFlow Serving's names.
-
-    Attributes:
-      max_batch_size: Maximum number of rows in a batch. A request with more
-        rows is split (bert_tf.serving.pieces).
-      batch_timeout_micros: Time that a request may wait for others while a
-        thread is free, in microseconds.
-      max_enqueued_batches: Number of full batches that may wait for each
-        signature; 0 means any number.
-      num_batch_threads: Batches computed at once; 0 means one per core.
-      allowed_batch_sizes: Numbers of rows that batches are padded to,
-        increasing up to `max_batch_size`; empty means any number.
-      has_independent_rows: False if no request is split.
-    """
-
-    max_batch_size: int = 64
-    batch_timeout_micros: int = 0
-    max_enqueued_batches: int = 10
-    num_batch_threads: int = 0
-    allowed_batch_sizes: tuple[int, ...] = ()
-    has_independent_rows: bool = True
-
-    def num_threads(self) -> int:
-        return self.num_batch_threads or len(os.sched_getaffinity(0))
-
-    def most_rows(self, signature: Signature, outputs: tuple[str, ...]) -> int:
-        """Returns the maximum number of rows of a call."""
-        return min(self.max_batch_size, signature.most_rows(outputs))
-
-    def max_queued_rows(self) -> int | None:
-        if not self.max_enqueued_batches:
-            return None
-        return self.max_enqueued_batches * self.max_batch_size
-
-
-def without_merging() -> BatchingOptions:
-    """Returns options that run every request alone.
-
-    As many requests run at once as in TensorFlow Serving.
-    """
-    return BatchingOptions(
-        max_batch_size=1,
-        max_enqueued_batches=0,
-        num_batch_threads=4 * len(os.sched_getaffinity(0)),
-        has_independent_rows=False,
-    )
 
 
 @dataclasses.dataclass(eq=False)
@@ -126,23 +77,6 @@ class Task:
             for name in self.signature.inputs
         )
         return (*self.signature_key(), self.outputs, shapes)
-
-
-def row_sizes(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the characters and numbers of each row, <int64>[num_rows]."""
-    return sum(_row_sizes(x) for x in inputs.values())
-
-
-def _row_sizes(value: np.ndarray) -> np.ndarray:
-    lengths = np.ones(value.shape, np.int64)
-    if value.dtype.kind in "OS":
-        lengths.flat = [len(x) for x in value.flat]
-    return lengths.sum(axis=tuple(range(1, value.ndim)))
-
-
-def input_size(inputs: Mapping[str, np.ndarray]) -> int:
-    """Returns the number of characters and numbers in a call's inputs."""
-    return sum(int(_row_sizes(np.atleast_1d(x)).sum()) for x in inputs.values())
 
 
 class BatchScheduler:
@@ -213,7 +147,7 @@ class BatchScheduler:
             loop.create_future(),
             is_piece,
             on_end,
-            size=input_size(inputs),
+            size=servables.input_size(inputs),
         )
         if signature.is_batched() and self._options.max_batch_size > 1:
             task.num_rows = self._num_rows(task)

@@ -24,7 +24,7 @@ from tensorflow_serving.config import model_server_config_pb2
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.serving import errors
-from bert_tf.serving.batching import BatchingOptions
+from bert_tf.serving.batching_options import BatchingOptions
 
 _FLAG = "--model_config_file"
 # A version's number is an int64, as in TensorFlow Serving.

@@ -19,8 +19,9 @@ from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import batching
 from bert_tf.serving import bodies
 from bert_tf.serving import errors
-from bert_tf.serving.batching import BatchingOptions
+from bert_tf.serving import servable as servables
 from bert_tf.serving.batching import BatchScheduler
+from bert_tf.serving.batching_options import BatchingOptions
 from bert_tf.serving.calls import Call
 from bert_tf.serving.servable import Servable
 
@@ -60,7 +61,7 @@ class PieceScheduler:
         """
         num_rows = self._num_rows(call)
         most_rows = self._options.most_rows(call.signature, call.outputs)
-        is_short = batching.input_size(call.inputs) <= batching.MAX_CALL_SIZE
+        is_short = servables.input_size(call.inputs) <= batching.MAX_CALL_SIZE
         if num_rows <= most_rows and is_short:
             return await self._scheduler.submit(
                 servable, call.signature, call.inputs, call.outputs
@@ -187,7 +188,7 @@ class _LargeRequest:
         pieces = []
         outputs = []
         num_bytes = 0
-        for rows in split(batching.row_sizes(self._call.inputs), piece_rows):
+        for rows in split(servables.row_sizes(self._call.inputs), piece_rows):
             part = await self._run_rows(rows)
             if not _has_rows(part, len(rows)):
                 return None

@@ -224,3 +224,20 @@ def _type_name(value: np.ndarray) -> str:
 
 def _shape_text(shape: tuple[int | None, ...]) -> str:
     return "[" + ",".join("?" if n is None else str(n) for n in shape) + "]"
+
+
+def row_sizes(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the characters and numbers of each row, <int64>[num_rows]."""
+    return sum(_row_sizes(x) for x in inputs.values())
+
+
+def _row_sizes(value: np.ndarray) -> np.ndarray:
+    lengths = np.ones(value.shape, np.int64)
+    if value.dtype.kind in "OS":
+        lengths.flat = [len(x) for x in value.flat]
+    return lengths.sum(axis=tuple(range(1, value.ndim)))
+
+
+def input_size(inputs: Mapping[str, np.ndarray]) -> int:
+    """Returns the number of characters and numbers in a call's inputs."""
+    return sum(int(_row_sizes(np.atleast_1d(x)).sum()) for x in inputs.values())

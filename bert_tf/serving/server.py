@@ -16,14 +16,14 @@ from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import access
 from bert_tf.serving import api_keys
-from bert_tf.serving import batching
+from bert_tf.serving import batching_options
 from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
 from bert_tf.serving import signals
 from bert_tf.serving import tls
-from bert_tf.serving.batching import BatchingOptions
+from bert_tf.serving.batching_options import BatchingOptions
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.service import Service
@@ -277,7 +277,7 @@ class ModelServer:
 
 def _batching(config: ServeConfig) -> BatchingOptions:
     if not config.enable_batching:
-        return batching.without_merging()
+        return batching_options.without_merging()
     if config.batching_parameters_file:
         return model_config.read_batching(config.batching_parameters_file)
     return BatchingOptions(**config.batching())

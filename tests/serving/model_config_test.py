@@ -6,7 +6,7 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import model_config
-from bert_tf.serving.batching import BatchingOptions
+from bert_tf.serving.batching_options import BatchingOptions
 from bert_tf.serving.model_config import ModelConfig
 from bert_tf.serving.model_config import VersionPolicy
 

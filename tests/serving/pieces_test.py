@@ -11,9 +11,11 @@ from absl.testing import absltest
 
 from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import batching
+from bert_tf.serving import batching_options
 from bert_tf.serving import errors
 from bert_tf.serving import pieces as pieces_lib
-from bert_tf.serving.batching import BatchingOptions
+from bert_tf.serving import servable as servables
+from bert_tf.serving.batching_options import BatchingOptions
 from bert_tf.serving.calls import Call
 from bert_tf.serving.pieces import PieceScheduler
 from bert_tf.serving.servable import Servable
@@ -216,7 +218,7 @@ class PieceSchedulerTest(absltest.TestCase):
 
     def test_does_not_split_without_batching(self):
         servable = _Ranges()
-        options = batching.without_merging()
+        options = batching_options.without_merging()
         call = servable.call([1] * 99)
         _run(lambda pieces: pieces.compute(servable, call), options)
         self.assertEqual(servable.calls, [[1] * 99])
@@ -288,7 +290,7 @@ class PieceSchedulerTest(absltest.TestCase):
 
     def test_pieces_by_their_characters(self):
         texts = np.array([b"a" * n for n in (3000, 2000, 1, 5000, 9, 9)])
-        sizes = batching.row_sizes({"text": texts.astype(object)})
+        sizes = servables.row_sizes({"text": texts.astype(object)})
         self.assertEqual(sizes.tolist(), [3000, 2000, 1, 5000, 9, 9])
         found = [x.tolist() for x in pieces_lib.split(sizes, 3)]
         self.assertEqual(found, [[0], [1, 2], [3], [4, 5]])
