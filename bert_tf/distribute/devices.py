@@ -69,6 +69,7 @@ class Devices:
       coordinator: Exchanges values between the workers.
       cluster: The workers; None for a run of one process.
       xla: `--xla`; "auto" in scripts without that flag.
+      deterministic: Whether operations repeat their results bit for bit.
     """
 
     strategy: tf.distribute.Strategy
@@ -77,6 +78,7 @@ class Devices:
     coordinator: Coordinator
     cluster: Cluster | None = None
     xla: str = "auto"
+    deterministic: bool = True
 
     @property
     def fuse(self) -> bool:

@@ -151,7 +151,10 @@ class Trial(Trainer):
                 config.num_length_buckets,
             ),
             xla.max_lengths(
-                config.xla, self.devices.kind, config.num_length_buckets
+                config.xla,
+                self.devices.kind,
+                self.devices.deterministic,
+                config.num_length_buckets,
             ),
         )
 
@@ -212,7 +215,9 @@ class Trial(Trainer):
             optimizer,
             plan,
             devices.precision.needs_loss_scale,
-            Compilation(config.xla, devices.kind, row_shapes),
+            Compilation(
+                config.xla, devices.kind, row_shapes, devices.deterministic
+            ),
             MemoryWatch(sizes, plan),
         )
 

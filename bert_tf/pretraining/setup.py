@@ -74,7 +74,9 @@ def build_training(
         optimizer,
         plan,
         devices.precision.needs_loss_scale,
-        Compilation(config.xla, devices.kind),
+        Compilation(
+            config.xla, devices.kind, deterministic=devices.deterministic
+        ),
         MemoryWatch(sizes, plan),
     )
 

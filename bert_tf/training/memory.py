@@ -239,7 +239,8 @@ def sizes_of(
         devices.kind,
         len(devices.strategy.extended.worker_devices),
         remat,
-        xla.choose(devices.xla, devices.kind) == xla.STEP,
+        xla.choose(devices.xla, devices.kind, devices.deterministic)
+        == xla.STEP,
     )
 
 

@@ -184,6 +184,15 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
     return update_of_weight
 
 
+def assign_on_replica(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
+    """Assigns the copy of a variable that belongs to this replica.
+
+    Outside of a strategy, the variable itself. Replicas that assign the same
+    value keep their copies equal; `variable.assign` would refuse that.
+    """
+    return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+
 def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
     """Returns the factor that clips gradients to a global norm.
 
@@ -307,39 +316,35 @@ class BertOptimizer(keras.optimizers.Optimizer):
             self.assign(target, value)
 
     def update_weight(
-        self, strategy, variable, gradient, *, jit=True, **scalars
-    ) -> None:
-        """Updates one variable on every device, for the training step.
+        self, variable, gradient, *, jit=True, **scalars
+    ) -> list[tf.Operation]:
+        """Updates one variable, for the training step.
 
-        Call it in cross-replica context.
+        Call it in replica context: each replica updates its own copy.
 
         Args:
-          strategy: The `tf.distribute.Strategy`.
           variable: One that the optimizer was built with.
-          gradient: <float32>[...], summed over the replicas; with several
-            replicas a distributed value.
+          gradient: <float32>[...], summed over the replicas.
           jit: Whether to compile the update.
           **scalars: `scale` <float32>[], the factor of the gradient;
             `learning_rate` <float32>[]; `step` <int64>[], updates done before;
             `apply` <bool>[], false to change nothing.
+
+        Returns:
+          The assignments, if called in a graph.
         """
-        update_one = guarded_update(self.rule_for(variable), jit)
-        m, v = self.slots(variable)
         factor = self._rate_factor(variable)
         # Skipped where it is 1, to save an operation per weight.
         if factor != 1.0:
             scalars["learning_rate"] *= factor
-
-        def on_device(weight, m, v, gradient):
-            targets = (weight, m, v)
-            old = [target.read_value() for target in targets]
-            new = update_one(*old, gradient, **scalars)
-            for target, value in zip(targets, new, strict=True):
-                target.assign(value, read_value=False)
-
-        strategy.extended.update(
-            variable.value, on_device, args=(m.value, v.value, gradient)
-        )
+        targets = (variable, *self.slots(variable))
+        old = [tf.convert_to_tensor(target) for target in targets]
+        update_one = guarded_update(self.rule_for(variable), jit)
+        new = update_one(*old, gradient, **scalars)
+        return [
+            assign_on_replica(target.value, value)
+            for target, value in zip(targets, new, strict=True)
+        ]
 
     def get_config(self) -> dict[str, Any]:
         values = dataclasses.asdict(self.rule)

@@ -3,7 +3,11 @@
 A step is split over replicas and, within a replica, over micro-batches. The
 counts of the whole step are summed first, so that the losses of all parts add
 up to the loss of the whole; then gradients are summed, clipped once and applied
-once.
+once. Each replica does all of this itself, collectives included, as TPUs
+require, and updates its own copy of the weights, which stay equal.
+
+The host reads nothing while a call runs: the loop counts on the host, and a
+step that is not finite turns the updates of the following ones off.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -44,25 +48,25 @@ class LossScale:
         """Returns the current scale, <float32>[]."""
         return tf.convert_to_tensor(self._scale)
 
-    def adapt(self, is_finite: tf.Tensor) -> tf.Tensor:
-        """Adapts the scale after a step.
+    def adapt(self, is_finite: tf.Tensor, apply: tf.Tensor) -> tf.Tensor:
+        """Adapts the scale after a step, in replica context.
 
         Args:
           is_finite: <bool>[], whether the gradients were finite.
+          apply: <bool>[], false to change nothing.
 
         Returns:
           <bool>[], false if they were not and the scale cannot be halved again.
         """
-        scale = self.value()
-        good_steps = tf.where(
-            is_finite, tf.convert_to_tensor(self._good_steps) + 1, 0
-        )
+        scale, old = self.value(), tf.convert_to_tensor(self._good_steps)
+        good_steps = tf.where(is_finite, old + 1, 0)
         is_due = good_steps >= _STEPS_UNTIL_LARGER
         grown = tf.where(is_due, scale * 2.0, scale)
-        self._scale.assign(tf.where(is_finite, grown, scale / 2.0))
-        self._good_steps.assign(
-            tf.where(is_due, tf.zeros_like(good_steps), good_steps)
-        )
+        adapted = tf.where(is_finite, grown, scale / 2.0)
+        good_steps = tf.where(is_due, tf.zeros_like(good_steps), good_steps)
+        assign = optimizers.assign_on_replica
+        assign(self._scale, tf.where(apply, adapted, scale))
+        assign(self._good_steps, tf.where(apply, good_steps, old))
         return is_finite | (scale > 1.0)
 
     def state(self) -> dict[str, Any]:
@@ -116,17 +120,35 @@ class TrainingStep:
         self.optimizer = optimizer
         self.plan = plan
         self._variables = optimizer.trained_variables
+        self._num_devices = len(strategy.extended.worker_devices)
         self._compilation = compilation or Compilation()
-        self._compilation.check(len(strategy.extended.worker_devices))
-        self._compute = self._compilation.wrap(self._replica_gradients)
+        self._compilation.check(self._num_devices)
         self._memory_watch = memory_watch
-        self.compiled = ""
         self._metric_names = objective.metrics + _STEP_METRICS
         self.loss_scale = None
         if scale_loss:
             self._metric_names += ("loss_scale",)
             with strategy.scope():
                 self.loss_scale = LossScale()
+        self._build_programs()
+
+    def _build_programs(self) -> None:
+        """Makes the functions of a step, to be traced in the first call."""
+        compilation = self._compilation
+        self.compiled = ""
+        self._count = self.objective.count
+        self._compute = self._replica_gradients
+        self._update = self._update_weights
+        self._step_on_replica = self._replica_step
+        if compilation.includes_collectives(self._num_devices):
+            self._step_on_replica = compilation.wrap(self._replica_step)
+        else:
+            self._count = compilation.wrap_part(self._count)
+            self._compute = compilation.wrap(self._compute)
+            self._update = compilation.wrap_part(self._update)
+        self._run = tf.function(
+            self._run_loop, autograph=False, reduce_retracing=True
+        )
 
     @property
     def global_step(self) -> int:
@@ -142,8 +164,8 @@ class TrainingStep:
 
         Returns:
           True if loss and gradients were finite, and the metrics of the last
-          step, computed before its update. If a step is not finite, the loop
-          stops before its update and the metrics are those of that step.
+          step, computed before its update. If a step is not finite, neither
+          it nor the following ones change anything, and the metrics are its.
 
         Raises:
           UserError: If memory is exhausted.
@@ -167,57 +189,64 @@ class TrainingStep:
             traced = self._run.get_concrete_function(
                 iterator, tf.TensorSpec([], tf.int32)
             )
-            self.compiled = self._compilation.describe(traced.graph)
+            self.compiled = self._compilation.describe(
+                traced.graph, self._num_devices
+            )
             logging.info("%s", self.compiled)
         is_finite, metrics = self._run(iterator, tf.constant(num_steps))
         values = {name: float(value) for name, value in metrics.items()}
         return bool(is_finite), values
 
-    @tf.function(autograph=False, reduce_retracing=True)
-    def _run(self, iterator, num_steps):
-        def is_unfinished(done, is_finite, metrics):
-            del metrics
-            return (done < num_steps) & is_finite
+    def _run_loop(self, iterator, num_steps):
+        # The condition is the host's count alone: a flag would have to come
+        # from the device, after each step.
+        def is_unfinished(done, is_healthy, metrics):
+            del is_healthy, metrics
+            return done < num_steps
 
-        def run_next(done, is_finite, metrics):
-            del is_finite, metrics
-            is_finite, metrics = self._run_step(next(iterator))
-            return done + 1, is_finite, metrics
+        def run_next(done, is_healthy, metrics):
+            results = self._strategy.run(
+                self._step_on_replica, (next(iterator), is_healthy, metrics)
+            )
+            # Equal on all replicas.
+            is_healthy, metrics = tf.nest.map_structure(
+                lambda x: self._strategy.experimental_local_results(x)[0],
+                results,
+            )
+            return done + 1, is_healthy, metrics
 
         nothing = dict.fromkeys(self._metric_names, tf.constant(0.0))
-        _, is_finite, metrics = tf.while_loop(
+        _, is_healthy, metrics = tf.while_loop(
             is_unfinished,
             run_next,
             (tf.constant(0), tf.constant(True), nothing),
             parallel_iterations=1,
         )
-        return is_finite, metrics
+        return is_healthy, metrics
 
-    def _run_step(self, batch):
-        """Runs one step, in cross-replica context."""
-        strategy = self._strategy
-        count = self._add_up(strategy.run(self.objective.count, (batch,)))
-        gradients, sums = strategy.run(
-            self._compute, (batch, count, self._scale())
-        )
-        sums = {name: self._add_up(value) for name, value in sums.items()}
-        metrics = self.objective.normalize(sums, count)
-        gradients = strategy.extended.batch_reduce_to(
-            tf.distribute.ReduceOp.SUM,
-            [
-                (gradient, variable.value)
-                for gradient, variable in zip(
-                    gradients, self._variables, strict=True
-                )
-            ],
-        )
-        is_finite, applied = self._apply(gradients, metrics["loss"])
-        return is_finite, metrics | applied
+    def _replica_step(self, rows, is_healthy, metrics):
+        """Runs one step, in replica context.
 
-    def _add_up(self, value):
-        """Returns the sum over the replicas."""
-        reduce = self._strategy.reduce
-        return reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+        Args:
+          rows: Features, [R, ...].
+          is_healthy: <bool>[], false after a step that was not finite: then
+            nothing changes, and the results are these arguments.
+          metrics: Those of the step before.
+
+        Returns:
+          `is_healthy` and `metrics` after the step.
+        """
+        count = self._add_up(self._count(rows))
+        gradients, sums = self._compute(rows, count, self._scale())
+        gradients, sums = self._add_up(gradients), self._add_up(sums)
+        return self._update(gradients, sums, count, is_healthy, metrics)
+
+    def _add_up(self, values):
+        """Returns the sums of nested values over the replicas."""
+        if self._strategy.num_replicas_in_sync == 1:
+            return values
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
     def _scale(self):
         if self.loss_scale is None:
@@ -267,45 +296,54 @@ class TrainingStep:
         gradients = tape.gradient(loss, weights)
         return [tf.convert_to_tensor(g) for g in gradients], sums
 
-    def _apply(self, gradients, loss):
-        """Clips and applies gradients; returns is_finite and more metrics."""
+    def _update_weights(self, gradients, sums, count, is_healthy, last):
+        """Clips and applies gradients, in replica context.
+
+        Args:
+          gradients: Those of the whole step.
+          sums: The sums of the whole step.
+          count: The count of the whole step.
+          is_healthy: <bool>[], false to change nothing.
+          last: The metrics to return then.
+
+        Returns:
+          <bool>[], whether training may continue, and the metrics.
+        """
         optimizer = self.optimizer
+        metrics = self.objective.normalize(sums, count)
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
         scale = self._scale()
-        norm = self._global_norm(gradients) / scale
+        norm = tf.linalg.global_norm(gradients) / scale
         rate = optimizer.learning_rate_at(step)
-        apply = tf.math.is_finite(loss) & tf.math.is_finite(norm)
+        is_finite = tf.math.is_finite(metrics["loss"])
+        can_continue = apply = is_finite & tf.math.is_finite(norm)
         factor = optimizers.clip_factor(norm, optimizer.global_clipnorm)
         for variable, gradient in zip(self._variables, gradients, strict=True):
             optimizer.update_weight(
-                self._strategy,
                 variable,
                 gradient,
-                jit=self._compilation.compiles_updates,
+                jit=self._compilation.compiles_each_update,
                 scale=factor / scale,
                 learning_rate=rate,
                 step=step,
-                apply=apply,
+                apply=apply & is_healthy,
             )
-        metrics = {"learning_rate": rate, "grad_norm": norm}
-        is_finite = apply
+        metrics |= {"learning_rate": rate, "grad_norm": norm}
         if self.loss_scale is not None:
             metrics["loss_scale"] = scale
             # A smaller scale can fix infinite gradients, but no infinite loss.
-            can_recover = self.loss_scale.adapt(apply)
-            is_finite = can_recover & tf.math.is_finite(loss)
-        optimizer.iterations.value.assign_add(
-            tf.cast(is_finite, optimizer.iterations.dtype)
+            can_recover = self.loss_scale.adapt(apply, is_healthy)
+            can_continue = can_recover & is_finite
+        can_continue &= is_healthy
+        optimizers.assign_on_replica(
+            optimizer.iterations,
+            optimizer.iterations
+            + tf.cast(can_continue, optimizer.iterations.dtype),
         )
-        return is_finite, metrics
-
-    def _global_norm(self, gradients):
-        """Returns the norm, <float32>[], of gradients equal on all devices."""
-        first = [
-            self._strategy.experimental_local_results(gradient)[0]
-            for gradient in gradients
-        ]
-        return tf.linalg.global_norm(first)
+        return can_continue, {
+            name: tf.where(is_healthy, value, last[name])
+            for name, value in metrics.items()
+        }
 
 
 def _slice(value, start, size):

@@ -1,12 +1,15 @@
 """Chooses which parts of the training step XLA compiles (`--xla`).
 
-`step`: one program for everything that a device computes in a step: forward
-pass, backward pass and micro-batches, with known shapes and without strings, as
-a TPU requires. Collectives, clipping and the loop over steps stay outside.
+`step`: everything that a device computes in a step, forward pass, backward pass
+and micro-batches, with known shapes and without strings, as a TPU requires. On
+a GPU the updates of all weights are a second program, and collectives run
+between the two; with `--xla=on` several GPUs have one program for all of it, in
+which collectives overlap the backward pass.
 `chains`: the operations between the matrix products, see
 bert_tf/modeling/fused.py. That is faster on CPUs, where oneDNN's products are
-faster than XLA's.
-In both cases each weight's update is a program. `off`: nothing is compiled.
+faster than XLA's. Each weight's update is a program, as on a CPU XLA would copy
+weights that a program assigns.
+`off`: nothing is compiled.
 
 Shapes:
   R: examples of a replica.
@@ -34,14 +37,18 @@ _DEFAULT_LENGTHS = 4
 
 # In the names of functions, to recognize them in the graph.
 _STEP_NAME = "compiled_step"
+_PART_NAME = "compiled_part"
 
 
-def choose(flag: str, kind: str) -> str:
+def choose(flag: str, kind: str, deterministic: bool = False) -> str:
     """Returns the part of the step to compile: "off", "chains" or "step".
 
     Args:
       flag: `--xla`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
+      deterministic: Whether operations must be deterministic. XLA then makes
+        scalar updates, sorted, of the word table's gradient on a GPU, which
+        takes as long as the rest of the step.
 
     Raises:
       UserError: For "off" on a TPU.
@@ -53,12 +60,15 @@ def choose(flag: str, kind: str) -> str:
                 "the flag."
             )
         return STEP
-    return {"off": OFF, "auto": CHAINS, "on": STEP}[flag]
+    suits = STEP if kind == "GPU" and not deterministic else CHAINS
+    return {"off": OFF, "auto": suits, "on": STEP}[flag]
 
 
-def max_lengths(flag: str, kind: str, num_length_buckets: int) -> int:
+def max_lengths(
+    flag: str, kind: str, deterministic: bool, num_length_buckets: int
+) -> int:
     """Returns the maximum number of lengths of batches; 0 means any number."""
-    if num_length_buckets or choose(flag, kind) != STEP:
+    if num_length_buckets or choose(flag, kind, deterministic) != STEP:
         return 0
     logging.info(
         "Batches have at most %d lengths, as XLA compiles the step for each; "
@@ -72,9 +82,12 @@ class Compilation:
     """Compiles the computations of a device in a step.
 
     Args:
+      flag: `--xla`.
+      kind: "CPU", "GPU" or "TPU".
       row_shapes: Feature to the shape of its rows, for each length that
         batches may have, in ascending order; by default all batches have one
         shape.
+      deterministic: Whether operations must be deterministic.
 
     Attributes:
       mode: The part that is compiled: "off", "chains" or "step".
@@ -85,13 +98,18 @@ class Compilation:
         flag: str = "auto",
         kind: str = "CPU",
         row_shapes: Sequence[Mapping[str, Sequence[int]]] = (),
+        deterministic: bool = False,
     ) -> None:
-        self.mode = choose(flag, kind)
+        self.mode = choose(flag, kind, deterministic)
         self._settings = f"--xla={flag}, {kind}"
         self._kind = kind
-        # The TPU strategy compiles everything it runs.
-        self._compiles_step = self.mode == STEP and kind != "TPU"
         self._row_shapes = row_shapes
+        self._includes_collectives = flag == "on"
+
+    @property
+    def _compiles_step(self) -> bool:
+        # The TPU strategy compiles everything it runs.
+        return self.mode == STEP and self._kind != "TPU"
 
     def check(self, num_local_devices: int) -> None:
         """Checks that the devices of this process can run compiled steps.
@@ -112,9 +130,34 @@ class Compilation:
             )
 
     @property
-    def compiles_updates(self) -> bool:
-        """True if XLA compiles the update of each weight."""
-        return self.mode != OFF
+    def updates_together(self) -> bool:
+        """True if one program updates all weights."""
+        return self.mode == STEP and self._kind != "CPU"
+
+    @property
+    def compiles_each_update(self) -> bool:
+        """True if XLA compiles the update of each weight by itself."""
+        return self.mode != OFF and not self.updates_together
+
+    def includes_collectives(self, num_devices: int) -> bool:
+        """Returns whether one program computes a step, with its collectives."""
+        return (
+            self._kind == "GPU"
+            and self.mode == STEP
+            and self._includes_collectives
+            and num_devices > 1
+        )
+
+    def fall_back(self) -> bool:
+        """Compiles the chains alone from now on; returns whether that differs.
+
+        Only a GPU's step may fail to compile: for other devices it is refused,
+        or tested.
+        """
+        if self._kind != "GPU" or self.mode != STEP:
+            return False
+        self.mode = CHAINS
+        return True
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function of a replica's rows, compiled if necessary.
@@ -129,14 +172,29 @@ class Compilation:
         def compiled_step(*args):
             return function(*args)
 
-        program = compiled_step
-        if self._compiles_step:
-            program = tf.function(
-                compiled_step, jit_compile=True, autograph=False
-            )
+        program = self._compile(compiled_step)
         if not self._row_shapes:
             return program
         return self._by_length(program)
+
+    def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function of a replica, compiled if updates are together.
+
+        Outside of programs, operations on few numbers cost a GPU more than
+        those on many.
+        """
+        if not self.updates_together:
+            return function
+
+        def compiled_part(*args):
+            return function(*args)
+
+        return self._compile(compiled_part)
+
+    def _compile(self, function):
+        if not self._compiles_step:
+            return function
+        return tf.function(function, jit_compile=True, autograph=False)
 
     def _by_length(self, program):
         """Returns a function with a program for each length of rows."""
@@ -165,26 +223,33 @@ class Compilation:
 
         return choose_program
 
-    def describe(self, graph: tf.Graph) -> str:
-        """Describes the compiled parts of the graph of a step."""
+    def describe(self, graph: tf.Graph, num_devices: int = 1) -> str:
+        """Describes the compiled parts of the graph of a step.
+
+        Args:
+          graph: The graph.
+          num_devices: Devices of this process; each has its own programs.
+        """
         names = compiled_functions(graph)
-        steps = [name for name in names if _STEP_NAME in name]
+        steps = sum(_STEP_NAME in name for name in names) // num_devices
         updates = [name for name in names if optimizers.COMPILED_NAME in name]
-        if not names and not self._compiles_step and self.mode == STEP:
+        if not names and self.mode == STEP and not self._compiles_step:
             return f"XLA ({self._settings}): the whole step, by the device."
         parts = []
-        if steps:
-            number = (
-                "1 program" if len(steps) == 1 else f"{len(steps)} programs"
-            )
+        if self.includes_collectives(num_devices):
+            parts.append("the whole step of all devices, collectives included")
+        elif steps:
+            number = "1 program" if steps == 1 else f"{steps} programs"
             parts.append(
-                f"the whole step of a device ({number}), collectives and "
-                "clipping outside"
+                f"the whole step of a device ({number}), collectives "
+                f"{'' if self.updates_together else 'and clipping '}outside"
             )
         elif len(names) > len(updates):
             parts.append("the chains between the matrix products")
         if updates:
             parts.append("the updates of the weights")
+        elif any(_PART_NAME in name for name in names):
+            parts.append("the updates of all weights, in one program")
         return f"XLA ({self._settings}): {'; '.join(parts) or 'nothing'}."
 
 

@@ -93,7 +93,6 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         for step, gradient in enumerate(self.gradients):
             if in_one_pass:
                 optimizer.update_weight(
-                    tf.distribute.get_strategy(),
                     variable,
                     tf.constant(gradient * 4),
                     scale=tf.constant(0.25),
@@ -115,7 +114,6 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         optimizer = optimizers.build_optimizer("bert_adam", 0.01)
         optimizer.build([variable])
         optimizer.update_weight(
-            tf.distribute.get_strategy(),
             variable,
             tf.constant(self.gradients[0] * np.inf),
             scale=tf.constant(np.nan, tf.float32),

@@ -49,7 +49,7 @@ def _trained(**options):
 
 class LossScaleTest(tf.test.TestCase):
     def _adapt(self, scale, is_finite):
-        return bool(scale.adapt(tf.constant(is_finite)))
+        return bool(scale.adapt(tf.constant(is_finite), tf.constant(True)))
 
     def test_halves_at_once_and_doubles_after_many_steps(self):
         scale = LossScale()
@@ -77,6 +77,15 @@ class LossScaleTest(tf.test.TestCase):
         self.assertTrue(self._adapt(scale, False))
         self.assertFalse(self._adapt(scale, False))
 
+    def test_does_not_change_where_it_is_not_to_be_applied(self):
+        scale = LossScale()
+        scale.restore({"loss_scale": 8.0, "calm_steps": 1999})
+        for is_finite in (True, False):
+            scale.adapt(tf.constant(is_finite), tf.constant(False))
+            self.assertEqual(
+                scale.state(), {"loss_scale": 8.0, "calm_steps": 1999}
+            )
+
     def test_a_checkpoint_without_a_scale_changes_nothing(self):
         scale = LossScale()
         scale.restore({"seed": 3})
@@ -87,6 +96,7 @@ class LossScaleTest(tf.test.TestCase):
 class TrainingStepTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {"devices": 2},
+        {"devices": 4},
         {"max_micro_batch_size": 2},
         {"devices": 2, "max_micro_batch_size": 2},
     )

@@ -44,12 +44,17 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         ("off", "CPU", "off"),
         ("auto", "CPU", "chains"),
         ("on", "CPU", "step"),
-        ("auto", "GPU", "chains"),
+        ("auto", "GPU", "step"),
+        ("on", "GPU", "step"),
         ("auto", "TPU", "step"),
         ("on", "TPU", "step"),
     )
     def test_chooses_by_flag_and_device(self, flag, kind, expected):
         self.assertEqual(xla.choose(flag, kind), expected)
+
+    def test_a_deterministic_gpu_compiles_the_step_only_on_demand(self):
+        self.assertEqual(xla.choose("auto", "GPU", True), "chains")
+        self.assertEqual(xla.choose("on", "GPU", True), "step")
 
     def test_a_tpu_refuses_xla_off(self):
         with self.assertRaisesRegex(UserError, "--xla=off"):
@@ -59,7 +64,8 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         ("on", 0, 4), ("on", 2, 0), ("auto", 0, 0), ("off", 0, 0)
     )
     def test_a_compiled_step_has_few_lengths(self, flag, buckets, expected):
-        self.assertEqual(xla.max_lengths(flag, "CPU", buckets), expected)
+        self.assertEqual(xla.max_lengths(flag, "CPU", True, buckets), expected)
+        self.assertEqual(xla.max_lengths("auto", "GPU", False, 0), 4)
 
 
 class _TestCase(tf.test.TestCase, parameterized.TestCase):
