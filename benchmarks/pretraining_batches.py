@@ -1,31 +1,106 @@
-"""Batches of random tokens, for benchmarks of the training step."""
+"""Batches of random tokens, and the step that run/pretrain.py makes of them."""
+
+import dataclasses
+import os
 
 import numpy as np
 
 LENGTH = 128
 _PREDICTIONS = 20
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def random_batch(vocab_size: int, batch_size: int) -> dict[str, np.ndarray]:
+def random_batch(
+    vocab_size: int,
+    batch_size: int,
+    length: int = LENGTH,
+    predictions: int = _PREDICTIONS,
+) -> dict[str, np.ndarray]:
     """Returns the features of a batch, of unequal lengths.
 
     Args:
       vocab_size: Ids are below it.
       batch_size: Rows.
+      length: Tokens of a row, padding included.
+      predictions: Masked tokens of a row.
     """
     rng = np.random.default_rng(0)
-    lengths = rng.integers(LENGTH // 2, LENGTH + 1, (batch_size, 1))
-    mask = (np.arange(LENGTH) < lengths).astype("int32")
-    shape = (batch_size, _PREDICTIONS)
+    lengths = rng.integers(length // 2, length + 1, (batch_size, 1))
+    mask = (np.arange(length) < lengths).astype("int32")
+    shape = (batch_size, predictions)
     return {
         "input_ids": rng.integers(1000, vocab_size, mask.shape, "int32") * mask,
         "input_mask": mask,
-        "segment_ids": (np.arange(LENGTH) > lengths // 2).astype("int32")
+        "segment_ids": (np.arange(length) > lengths // 2).astype("int32")
         * mask,
         "masked_lm_positions": np.sort(
-            rng.integers(1, LENGTH // 2, shape, "int32"), 1
+            rng.integers(1, length // 2, shape, "int32"), 1
         ),
         "masked_lm_ids": rng.integers(1000, vocab_size, shape, "int32"),
         "masked_lm_weights": np.ones(shape, "float32"),
         "next_sentence_labels": rng.integers(0, 2, (batch_size, 1), "int32"),
     }
+
+
+def predictions_of(length: int) -> int:
+    """Returns the masked tokens of a row, as in the recipes."""
+    return round(0.15 * length) if length > LENGTH else _PREDICTIONS
+
+
+def build_step(size: str, length: int, batch_size: int, kind="", **flags):
+    """Builds the step of run/pretrain.py, and an iterator of one batch.
+
+    Args:
+      size: A folder of bert_tf/recipes/configs.
+      length: Tokens of a row.
+      batch_size: Rows of a step.
+      kind: The kind of device that the step is for; by default this machine's.
+        Another one's step can be traced, and on a CPU computed, too.
+      **flags: Further flags of run/pretrain.py.
+
+    Returns:
+      The `Devices`, the `TrainingStep`, and its iterator.
+    """
+    import tensorflow as tf
+
+    from bert_tf.distribute import batches as batches_lib
+    from bert_tf.distribute import devices as device_setup
+    from bert_tf.distribute import precision
+    from bert_tf.flags.pretrain import PretrainConfig
+    from bert_tf.pretraining import data as pretraining_input
+    from bert_tf.pretraining import setup as training_setup
+    from bert_tf.training import losses
+
+    config = PretrainConfig(
+        bert_config_file=os.path.join(
+            _ROOT, f"bert_tf/recipes/configs/{size}/bert_config.json"
+        ),
+        input_file="",
+        output_dir="",
+        do_train=True,
+        max_seq_length=length,
+        max_predictions_per_seq=predictions_of(length),
+        train_batch_size=batch_size,
+        **flags,
+    )
+    devices = device_setup.prepare(config)
+    if kind and kind != devices.kind:
+        devices = dataclasses.replace(
+            devices,
+            kind=kind,
+            precision=precision.resolve_precision(config.mixed_precision, kind),
+            deterministic=bool(config.deterministic),
+        )
+        losses.overwrites_logits = lambda: kind == "CPU"
+    bert_config = pretraining_input.read_model_config(config)
+    step = training_setup.build_training(config, bert_config, devices)
+    batch = random_batch(
+        bert_config.vocab_size, batch_size, length, predictions_of(length)
+    )
+    batch["example_index"] = np.arange(batch_size, dtype=np.int64)
+    dataset = tf.data.Dataset.from_tensors(batch).repeat()
+    dataset = batches_lib.add_dropout_seeds(dataset, seed=1)
+    iterator = batches_lib.distribute_batches(
+        devices.strategy, dataset, step.plan
+    )
+    return devices, step, iterator

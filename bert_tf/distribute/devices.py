@@ -15,49 +15,16 @@ from absl import logging
 
 from bert_tf.distribute import cluster as clusters
 from bert_tf.distribute import health as worker_health
+from bert_tf.distribute import precision as precisions
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
+from bert_tf.distribute.precision import Precision
 from bert_tf.errors import UserError
 from bert_tf.flags.devices import DeviceConfig
 
 # How long the workers may take to connect once all are running. TensorFlow
 # would wait an hour for one that ended in the meantime.
 _SECONDS_TO_CONNECT = 180
-# The names in `/proc/cpuinfo` of the units that multiply bfloat16. Without them
-# bfloat16 is emulated, many times slower than float32.
-_CPU_BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
-_CPU_FLAGS_FILE = "/proc/cpuinfo"
-
-_BFLOAT16_CAPABILITY = (8, 0)  # Ampere
-_FLOAT16_CAPABILITY = (7, 0)  # Volta
-
-_POLICIES = {
-    "float32": "float32",
-    "bfloat16": "mixed_bfloat16",
-    "float16": "mixed_float16",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Precision:
-    """A compute precision and why it was chosen.
-
-    Attributes:
-      name: "float32", "bfloat16" or "float16".
-    """
-
-    name: str
-    reason: str
-
-    @property
-    def policy(self) -> str:
-        """The Keras dtype policy; weights stay float32 in each."""
-        return _POLICIES[self.name]
-
-    @property
-    def needs_loss_scale(self) -> bool:
-        """True if small gradients underflow, as with 5 exponent bits."""
-        return self.name == "float16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +37,7 @@ class Devices:
       cluster: The workers; None for a run of one process.
       xla: `--xla`; "auto" in scripts without that flag.
       deterministic: Whether operations repeat their results bit for bit.
+      all_reduce_dtype: The dtype in which gradients are summed over devices.
     """
 
     strategy: tf.distribute.Strategy
@@ -79,6 +47,7 @@ class Devices:
     cluster: Cluster | None = None
     xla: str = "auto"
     deterministic: bool = True
+    all_reduce_dtype: str = "float32"
 
     @property
     def fuse(self) -> bool:
@@ -129,25 +98,98 @@ def prepare(flags: DeviceConfig) -> Devices:
             flags.tpu or flags.tpu_name,
             cluster,
         )
-    # Otherwise the order of additions may differ from run to run.
-    tf.config.experimental.enable_op_determinism()
     kind = device_type(strategy)
-    if flags.tpu_name and kind != "TPU":
-        logging.warning("--tpu_name has no effect without --use_tpu.")
-    precision = resolve_precision(flags.mixed_precision, kind)
+    deterministic = flags.deterministic
+    if deterministic is None:
+        deterministic = kind != "GPU"
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    if flags.tensor_float_32 is not None:
+        tf.config.experimental.enable_tensor_float_32_execution(
+            flags.tensor_float_32
+        )
+    # Scripts that only predict have no such flags.
+    xla = getattr(flags, "xla", "auto")
+    all_reduce_dtype = getattr(flags, "all_reduce_dtype", "float32")
+    _warn_of_flags(flags, kind, strategy, all_reduce_dtype)
+    precision = precisions.resolve_precision(flags.mixed_precision, kind)
     logging.info(
-        "Strategy %s with %d %s%s; precision %s (%s).",
+        "Strategy %s with %d %s%s (%s); precision %s (%s).",
         type(strategy).__name__,
         strategy.num_replicas_in_sync,
         kind,
         f" of {cluster.num_workers} workers" if cluster else "",
+        ", ".join(map(_name_device, strategy.extended.worker_devices)),
         precision.name,
         precision.reason,
     )
-    # Scripts that only predict have no such flag.
-    xla = getattr(flags, "xla", "auto")
+    logging.info("%s", _describe_determinism(deterministic))
+    if precisions.has_tensor_float_32(kind):
+        is_used = tf.config.experimental.tensor_float_32_execution_enabled()
+        logging.info(
+            "Products of float32 are computed in %s.",
+            "TF32, with 10 bits after the point; --notensor_float_32 uses 23"
+            if is_used
+            else "float32 (--notensor_float_32)",
+        )
     coordinator = Coordinator(strategy, cluster)
-    return Devices(strategy, kind, precision, coordinator, cluster, xla)
+    return Devices(
+        strategy,
+        kind,
+        precision,
+        coordinator,
+        cluster,
+        xla,
+        deterministic,
+        all_reduce_dtype,
+    )
+
+
+def _warn_of_flags(
+    flags: DeviceConfig,
+    kind: str,
+    strategy: tf.distribute.Strategy,
+    all_reduce_dtype: str,
+) -> None:
+    """Logs the flags that have no effect on these devices."""
+    if flags.tpu_name and kind != "TPU":
+        logging.warning("--tpu_name has no effect without --use_tpu.")
+    if flags.tensor_float_32 is not None and not precisions.has_tensor_float_32(
+        kind
+    ):
+        logging.warning(
+            "--tensor_float_32 has no effect: only GPUs since Ampere have TF32."
+        )
+    if all_reduce_dtype != "float32" and strategy.num_replicas_in_sync == 1:
+        logging.warning(
+            "--all_reduce_dtype=%s has no effect on one device.",
+            all_reduce_dtype,
+        )
+
+
+def _name_device(name: str) -> str:
+    """Returns a short name of a device, for a GPU with its model."""
+    spec = tf.DeviceSpec.from_string(name)
+    short = f"{spec.device_type}:{spec.device_index}"
+    gpus = tf.config.list_physical_devices(spec.device_type)
+    if spec.device_type != "GPU" or spec.device_index >= len(gpus):
+        return short
+    details = tf.config.experimental.get_device_details(gpus[spec.device_index])
+    return f"{short} {details.get('device_name', '')}".strip()
+
+
+def _describe_determinism(deterministic: bool) -> str:
+    """Returns what the choice means for numbers, and for resuming."""
+    if deterministic:
+        return (
+            "Operations are deterministic: on the same devices a run that "
+            "resumes computes the same numbers as one that was not interrupted."
+        )
+    return (
+        "Operations are not deterministic: a run that resumes has the same "
+        "batches, masks and dropout, but its sums may be rounded in another "
+        "way; --deterministic repeats them bit for bit, at a cost on GPUs."
+    )
 
 
 @contextlib.contextmanager
@@ -337,65 +379,3 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
     """Returns the kind of device of a strategy: "CPU", "GPU" or "TPU"."""
     device = strategy.extended.worker_devices[0]
     return tf.DeviceSpec.from_string(device).device_type
-
-
-def _cpu_bfloat16_flags() -> list[str]:
-    """Returns the bfloat16 units of this machine's CPU."""
-    try:
-        with open(_CPU_FLAGS_FILE, encoding="utf-8") as file:
-            lines = [line for line in file if line.startswith("flags")]
-    except OSError:
-        return []
-    present = set(lines[0].split()) if lines else set()
-    return [flag for flag in _CPU_BFLOAT16_FLAGS if flag in present]
-
-
-def _gpu_capability() -> tuple[int, int] | None:
-    """Returns the lowest compute capability of the GPUs, or None."""
-    capabilities = []
-    for gpu in tf.config.list_physical_devices("GPU"):
-        details = tf.config.experimental.get_device_details(gpu)
-        capabilities.append(details.get("compute_capability", (0, 0)))
-    return min(capabilities) if capabilities else None
-
-
-def _choose_precision(device_type: str) -> Precision:
-    """Returns the fastest precision the hardware supports."""
-    if device_type == "TPU":
-        return Precision("bfloat16", "TPUs compute in bfloat16")
-    if device_type == "GPU":
-        capability = _gpu_capability() or (0, 0)
-        name = "float32"
-        if capability >= _BFLOAT16_CAPABILITY:
-            name = "bfloat16"
-        elif capability >= _FLOAT16_CAPABILITY:
-            name = "float16"
-        version = ".".join(map(str, capability))
-        return Precision(name, f"the GPU has compute capability {version}")
-    flags = _cpu_bfloat16_flags()
-    if flags:
-        return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
-    return Precision(
-        "float32",
-        f"the CPU has none of {', '.join(_CPU_BFLOAT16_FLAGS)}",
-    )
-
-
-def resolve_precision(flag: str, device_type: str) -> Precision:
-    """Turns `--mixed_precision` into the compute precision.
-
-    Args:
-      flag: "float32", "bfloat16", "float16" or "auto".
-      device_type: "CPU", "GPU" or "TPU".
-    """
-    if flag == "auto":
-        return _choose_precision(device_type)
-    if flag == "bfloat16" and device_type == "CPU":
-        fastest = _choose_precision(device_type)
-        if fastest.name == "float32":
-            return Precision(
-                "float32",
-                f"--mixed_precision=bfloat16 is not used, as {fastest.reason} "
-                "and would only emulate it",
-            )
-    return Precision(flag, f"--mixed_precision={flag}")

@@ -219,6 +219,7 @@ class Trial(Trainer):
                 config.xla, devices.kind, row_shapes, devices.deterministic
             ),
             MemoryWatch(sizes, plan),
+            devices.all_reduce_dtype,
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -264,21 +265,21 @@ class Trial(Trainer):
 
     def _train(self) -> None:
         self.store.clean()
-        iterator = None
         while True:
             # Evaluate first: the trial may have stopped during an evaluation.
             if self._selection.is_due(self.step):
                 self._evaluate(self.evaluator(self._flags.eval_batch_size))
             if self.step >= self.last_step or self._selection.should_stop():
                 break
-            if iterator is None:
-                iterator = batches_lib.distribute_batches(
+            self.run_steps(
+                lambda step: batches_lib.distribute_batches(
                     self.devices.strategy,
-                    functools.partial(self._input.dataset, self.step),
+                    functools.partial(self._input.dataset, step),
                     self.training_step.plan,
-                )
-            stop = self._selection.next_stop(self.step)
-            self.run_steps(iterator, self._input.read, stop)
+                ),
+                self._input.read,
+                self._selection.next_stop(self.step),
+            )
         self.checkpoints.wait()
 
     def evaluator(self, batch_size: int) -> Evaluator:

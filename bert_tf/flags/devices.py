@@ -27,8 +27,9 @@ class DeviceConfig:
         None, "Address of the TPU.", affects="place"
     )
     distribution_strategy: str = options.hardware(
-        "one_device",
-        "tf.distribute strategy.",
+        "auto",
+        "tf.distribute strategy. auto uses all GPUs of all workers, or the "
+        "CPU.",
         affects="place",
         choices=(*STRATEGIES, "tpu", "parameter_server"),
     )
@@ -52,6 +53,18 @@ class DeviceConfig:
         "Compute precision. auto uses bfloat16 where the hardware supports "
         "it; weights stay float32.",
         choices=PRECISIONS,
+    )
+    deterministic: bool | None = options.hardware(
+        None,
+        "Use only operations that repeat their results bit for bit; by default "
+        "on CPUs and TPUs, not on GPUs, which are slower so.",
+        affects="place",
+    )
+    tensor_float_32: bool | None = options.hardware(
+        None,
+        "Compute float32 products in TF32, with 10 bits after the point, as "
+        "TensorFlow does by default on GPUs since Ampere.",
+        affects="place",
     )
 
     def __post_init__(self) -> None:
@@ -116,10 +129,16 @@ class TrainingDeviceConfig(DeviceConfig):
     xla: str = options.hardware(
         "auto",
         "XLA compilation of the training step: on compiles all of it, off "
-        "nothing, auto what suits the device. The log reports what was "
-        "compiled.",
+        "nothing, auto what suits the device: all of it on GPUs unless "
+        "--deterministic. The log reports what was compiled.",
         affects="place",
         choices=XLA_MODES,
+    )
+    all_reduce_dtype: str = options.hardware(
+        "float32",
+        "Dtype in which devices exchange gradients; bfloat16 halves the bytes.",
+        affects="place",
+        choices=("float32", "bfloat16"),
     )
     remat: bool = options.hardware(
         False,

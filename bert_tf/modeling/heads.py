@@ -102,6 +102,28 @@ class Transform(layers.BertLayer):
         )
 
 
+@tf.custom_gradient
+def take_positions(sequence, positions):
+    """Gathers positions of each row, with a gradient that is a product.
+
+    The gradient of `tf.gather` is a scatter, which a GPU adds up in any order.
+
+    Args:
+      sequence: <float>[B, S, H].
+      positions: <int32>[B, P].
+
+    Returns:
+      <float>[B, P, H].
+    """
+    length = fused.shape_of(sequence)[1]
+
+    def gradient(upstream):
+        places = tf.one_hot(positions, length, dtype=upstream.dtype)
+        return tf.matmul(places, upstream, transpose_a=True), None
+
+    return tf.gather(sequence, positions, batch_dims=1), gradient
+
+
 def _tied_product(rows, table, bfloat16_gradient):
     """Returns rows . transposed(table) in float32.
 
@@ -165,8 +187,10 @@ class MaskedLMHead(layers.BertLayer):
 
     def call(self, sequence_output, word_embeddings, masked_lm_positions=None):
         chosen = sequence_output
-        if masked_lm_positions is not None:
+        if masked_lm_positions is not None and self.for_inference:
             chosen = tf.gather(chosen, masked_lm_positions, batch_dims=1)
+        elif masked_lm_positions is not None:
+            chosen = take_positions(chosen, masked_lm_positions)
         transformed = self.transform(chosen)
         shape = fused.shape_of(transformed)
         rows = tf.cast(tf.reshape(transformed, [-1, shape[-1]]), tf.float32)

@@ -42,23 +42,27 @@ class TrainingReader:
         config: PretrainConfig,
         source: PretrainingInput,
         devices: Devices,
-        plan: StepPlan,
         vocab_size: int,
     ) -> None:
         self._config = config
         self._source = source
         self._devices = devices
-        self._plan = plan
         self._vocab_size = vocab_size
         self._service: DataService | None = None
 
-    def read_from(self, step: int) -> Iterator[dict[str, tf.Tensor]]:
+    def read_from(
+        self, step: int, plan: StepPlan
+    ) -> Iterator[dict[str, tf.Tensor]]:
         """Returns the batches from a step on, for `TrainingStep.run`.
 
         All workers must call this together.
+
+        Args:
+          step: The step, counted from 0.
+          plan: How a batch is split.
         """
         first = step * self._source.batch_size
-        self._service = self._join_service()
+        self._service = self._join_service(plan)
 
         def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
             rows = (first_row, num_rows)
@@ -73,7 +77,7 @@ class TrainingReader:
             # damage at the same step, so none waits for another one.
             batches = self._prepare(self._source.dataset(first))
         return batches_lib.distribute_batches(
-            self._devices.strategy, batches, self._plan
+            self._devices.strategy, batches, plan
         )
 
     def read_batch(self, step: int) -> Mapping[str, np.ndarray]:
@@ -91,19 +95,19 @@ class TrainingReader:
         dataset = pretraining_input.check_ids(dataset, self._vocab_size)
         return batches_lib.add_dropout_seeds(dataset, self._config.seed)
 
-    def _join_service(self) -> DataService | None:
+    def _join_service(self, plan: StepPlan) -> DataService | None:
         """Returns the data service that prepares the batches, if any."""
         config, coordinator = self._config, self._devices.coordinator
         if config.tf_data_service is None:
             return None
-        replicas = self._plan.num_replicas // coordinator.num_workers
+        replicas = plan.num_replicas // coordinator.num_workers
         return DataService.find(
             config.tf_data_service,
             # Batches prepared for an earlier start of the run are useless.
             token=coordinator.from_chief(secrets.token_hex(8)),
             trainer=coordinator.index,
             num_trainers=coordinator.num_workers,
-            rows_per_trainer=self._plan.per_replica * replicas,
+            rows_per_trainer=plan.per_replica * replicas,
         )
 
 

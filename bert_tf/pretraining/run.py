@@ -351,13 +351,12 @@ class _PretrainingTrainer(Trainer):
         )
         self._budget = source.budget
         vocab_size = data.bert_config.vocab_size
-        reader = TrainingReader(
-            config, source, self.devices, self.training_step.plan, vocab_size
-        )
+        reader = TrainingReader(config, source, self.devices, vocab_size)
         pretraining_reader.leave_out_damaged(
             "training",
             lambda: self.run_steps(
-                reader.read_from(self.step), reader.read_batch
+                lambda step: reader.read_from(step, self.training_step.plan),
+                reader.read_batch,
             ),
             source,
             self.devices,

@@ -78,6 +78,7 @@ def build_training(
             config.xla, devices.kind, deterministic=devices.deterministic
         ),
         MemoryWatch(sizes, plan),
+        devices.all_reduce_dtype,
     )
 
 

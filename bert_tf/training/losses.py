@@ -12,6 +12,7 @@ Shapes:
 """
 
 import abc
+from collections.abc import Callable
 from collections.abc import Mapping
 
 import keras
@@ -27,20 +28,55 @@ _NO_WEIGHT = 1e-5
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # A GPU's kernel sums in any order, so TensorFlow refuses it where runs must
-    # be repeatable; the replacement takes several arrays.
-    return not tf.config.list_logical_devices("GPU")
+    # Accelerators fuse the replacement, and it is deterministic there, which
+    # their kernel of the raw operation is not.
+    return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
+
+
+@tf.custom_gradient
+def compared_cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None]]]:
+    """Returns the loss of each label, found by comparison.
+
+    A gather would have a gradient that scatters one number a row into zeros as
+    large as the logits.
+
+    Args:
+      logits: <float32>[..., V].
+      labels: <int32>[...].
+
+    Returns:
+      <float32>[...].
+    """
+    # 64 bits, as a GPU compares 32 bits on its host unless XLA compiles it.
+    ids = tf.range(logits.shape[-1], dtype=tf.int64)
+    is_label = ids == tf.cast(labels, tf.int64)[..., tf.newaxis]
+    total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
+
+    def gradient(upstream):
+        slope = tf.exp(logits - total) - tf.cast(is_label, tf.float32)
+        return slope * upstream[..., tf.newaxis], None
+
+    chosen = tf.reduce_sum(tf.where(is_label, logits, 0.0), axis=-1)
+    return total[..., 0] - chosen, gradient
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns the loss of each label, in the shape of the labels."""
     if not overwrites_logits():
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return compared_cross_entropy(logits, labels)
     losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
         features=tf.reshape(logits, [-1, logits.shape[-1]]),
         labels=tf.reshape(labels, [-1]),
     )
     return tf.reshape(losses, tf.shape(labels))
+
+
+def _are_correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns <float32>[...]: 1 where the largest logit is the label's."""
+    predictions = tf.argmax(logits, axis=-1)  # 64 bits, as above.
+    return tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
 
 
 def masked_lm_sums(
@@ -56,11 +92,10 @@ def masked_lm_sums(
     Returns:
       `masked_lm_sum` and `masked_lm_correct`, both <float32>[].
     """
-    predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    correct = _are_correct(logits, labels)
     # After this nothing else reads the logits, so the loss may overwrite them.
-    with tf.control_dependencies([predictions]):
+    with tf.control_dependencies([correct]):
         losses = _cross_entropy(logits, labels)
-    correct = tf.cast(predictions == labels, tf.float32)
     return {
         "masked_lm_sum": tf.reduce_sum(losses * weights),
         "masked_lm_correct": tf.reduce_sum(correct * weights),
@@ -81,9 +116,11 @@ def next_sentence_sums(
       `next_sentence_sum` and `next_sentence_correct`, both <float32>[].
     """
     labels = tf.reshape(labels, [-1])
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-    correct = tf.cast(predictions == labels, tf.float32)
+    if overwrites_logits():
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    else:
+        losses = compared_cross_entropy(logits, labels)
+    correct = _are_correct(logits, labels)
     return {
         "next_sentence_sum": tf.reduce_sum(losses * weights),
         "next_sentence_correct": tf.reduce_sum(correct * weights),

@@ -12,23 +12,18 @@ Shapes:
 
 import contextlib
 import dataclasses
-import os
-import pathlib
 import re
-import resource
-import shutil
-import subprocess
 from collections.abc import Iterator
 
-import psutil
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.config import BertConfig
-from bert_tf.distribute import devices as device_setup
+from bert_tf.distribute import precision as precisions
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.training import available_memory
 from bert_tf.training import losses
 from bert_tf.training import xla
 
@@ -45,13 +40,6 @@ _LOGITS_COPIES = 4
 # tensors; and the compiler's memory if XLA compiles the whole step.
 _RUNTIME_BYTES = 270_000_000
 _STEP_COMPILER_BYTES = 300_000_000
-_CGROUP_LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-    ),
-)
 # With more tokens at once a CPU gets no faster, but needs more memory.
 _CPU_TOKENS_AT_ONCE = 4096
 
@@ -61,6 +49,10 @@ _ACTIVATION_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # Errors of allocators; TensorFlow raises the same class for a full disk.
 _OUT_OF_MEMORY = re.compile("oom when allocating|out of memory", re.IGNORECASE)
+
+
+class OutOfMemoryError(UserError):
+    """A device has too little memory for a step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +209,7 @@ class StepSizes:
 
     def available(self) -> int | None:
         """Returns the bytes for a step, weights and slots included."""
-        free = available_bytes(self.kind)
+        free = available_memory.available_bytes(self.kind)
         return None if free is None else free + self.held
 
 
@@ -291,7 +283,11 @@ class MemoryWatch:
                 _gigabytes(self._estimated),
             )
 
-    def explain(self, error: Exception) -> UserError | None:
+    def for_plan(self, plan: StepPlan) -> "MemoryWatch":
+        """Returns a watch of the same model's steps, split in another way."""
+        return MemoryWatch(self._sizes, plan)
+
+    def explain(self, error: Exception) -> OutOfMemoryError | None:
         """Returns the error to raise if memory is exhausted, else None."""
         text = str(error)
         match = _OUT_OF_MEMORY.search(text)
@@ -304,7 +300,7 @@ class MemoryWatch:
         reason = text[start:].strip().split("\n")[0].strip().rstrip(".")
         free = self._sizes.available()
         available = "" if free is None else f", {_gigabytes(free)} available"
-        return UserError(
+        return OutOfMemoryError(
             f"Out of memory ({reason or 'no memory left'}): a step of "
             f"{self._plan.micro_batch_size} sequences at once on a device was "
             f"estimated to take {_gigabytes(self._estimated)}{available}; "
@@ -338,7 +334,7 @@ class MemoryWatch:
         if not sizes.remat:
             other = dataclasses.replace(sizes, remat=True)
             yield "--remat", self._total(other, size)
-        half = device_setup.resolve_precision("bfloat16", sizes.kind).name
+        half = precisions.resolve_precision("bfloat16", sizes.kind).name
         if sizes.precision == "float32" and half == "bfloat16":
             other = dataclasses.replace(sizes, precision=half)
             yield "--mixed_precision=bfloat16", self._total(other, size)
@@ -346,67 +342,6 @@ class MemoryWatch:
 
 def _gigabytes(number: int) -> str:
     return f"{number / 1e9:.1f} GB"
-
-
-def available_bytes(device_type: str) -> int | None:
-    """Returns the free bytes of a device, or None if unknown."""
-    if device_type == "GPU":
-        return _free_gpu_bytes()
-    return _free_ram_bytes() if device_type == "CPU" else None
-
-
-def _free_ram_bytes() -> int:
-    free = [psutil.virtual_memory().available]
-    for limit_file, usage_file in _CGROUP_LIMITS:
-        try:
-            limit, usage = (
-                int(pathlib.Path(path).read_text())
-                for path in (limit_file, usage_file)
-            )
-        except (OSError, ValueError):
-            continue  # No limit ("max"), or another version of cgroups.
-        free.append(limit - usage + _reclaimable(usage_file))
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:  # `ulimit -v`.
-        free.append(limit - psutil.Process().memory_info().vms)
-    return max(min(free), 0)
-
-
-def _reclaimable(usage_file: str) -> int:
-    """Returns the bytes of cached files, which the kernel frees on demand."""
-    statistics = os.path.join(os.path.dirname(usage_file), "memory.stat")
-    try:
-        with open(statistics, encoding="utf-8") as file:
-            values = dict(line.split() for line in file)
-    except (OSError, ValueError):
-        return 0
-    # In version 1 of cgroups the total includes the groups below.
-    name = "total_inactive_file"
-    return int(values.get(name, values.get("inactive_file", 0)))
-
-
-def _free_gpu_bytes() -> int | None:
-    """Queries the driver, as TensorFlow does not report free memory."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    answer = subprocess.run(
-        [
-            command,
-            "--query-gpu=memory.free",
-            "--format=csv,noheader,nounits",
-            *([f"--id={visible}"] if visible else []),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    free = answer.stdout.split()
-    # A GPU that shares the memory of the machine reports no number.
-    if answer.returncode or not free or not all(map(str.isdecimal, free)):
-        return None
-    return min(map(int, free)) << 20
 
 
 class PeakMeter:

@@ -90,6 +90,8 @@ def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
         "the number of workers": devices.coordinator.num_workers,
         "the number of replicas": devices.strategy.num_replicas_in_sync,
         "the precision": devices.precision.name,
+        "the dtype of the all-reduce": devices.all_reduce_dtype,
+        "determinism": devices.deterministic,
     }
     return described | ({"what XLA compiled": compiled} if compiled else {})
 

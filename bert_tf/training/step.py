@@ -14,6 +14,7 @@ Shapes:
   R: examples of a replica.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -25,12 +26,22 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training.losses import Objective
 from bert_tf.training.memory import MemoryWatch
+from bert_tf.training.memory import OutOfMemoryError
 from bert_tf.training.xla import Compilation
 
 _STEP_METRICS = ("learning_rate", "grad_norm")
 
 _FIRST_SCALE = 2.0**15
 _STEPS_UNTIL_LARGER = 2000
+# Errors of the compiler and of GPU libraries it calls.
+_COMPILER_ERRORS = (
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.UnimplementedError,
+    tf.errors.UnknownError,
+)
 
 
 class LossScale:
@@ -95,10 +106,12 @@ class TrainingStep:
         step whose gradient overflows then counts, but changes no weight.
       compilation: What XLA compiles; by default the chains of the model.
       memory_watch: Logs the memory of the steps, if given.
+      all_reduce_dtype: The dtype in which gradients are summed over replicas.
 
     Attributes:
       model: The model.
       optimizer: The optimizer.
+      plan: How a step is split; `recover` may change it.
       loss_scale: The `LossScale`, or None.
       compiled: A description of what XLA compiled; empty before the first step.
     """
@@ -113,6 +126,7 @@ class TrainingStep:
         scale_loss: bool = False,
         compilation: Compilation | None = None,
         memory_watch: MemoryWatch | None = None,
+        all_reduce_dtype: str = "float32",
     ):
         self._strategy = strategy
         self.model = model
@@ -124,11 +138,13 @@ class TrainingStep:
         self._compilation = compilation or Compilation()
         self._compilation.check(self._num_devices)
         self._memory_watch = memory_watch
+        self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
         self.loss_scale = None
-        if scale_loss:
-            self._metric_names += ("loss_scale",)
-            with strategy.scope():
+        with strategy.scope():
+            self._is_updating = tf.Variable(False, trainable=False)
+            if scale_loss:
+                self._metric_names += ("loss_scale",)
                 self.loss_scale = LossScale()
         self._build_programs()
 
@@ -136,6 +152,7 @@ class TrainingStep:
         """Makes the functions of a step, to be traced in the first call."""
         compilation = self._compilation
         self.compiled = ""
+        self._has_run = False
         self._count = self.objective.count
         self._compute = self._replica_gradients
         self._update = self._update_weights
@@ -168,7 +185,7 @@ class TrainingStep:
           it nor the following ones change anything, and the metrics are its.
 
         Raises:
-          UserError: If memory is exhausted.
+          OutOfMemoryError: If memory is exhausted.
         """
         watch = self._memory_watch
         if watch is None:
@@ -195,7 +212,60 @@ class TrainingStep:
             logging.info("%s", self.compiled)
         is_finite, metrics = self._run(iterator, tf.constant(num_steps))
         values = {name: float(value) for name, value in metrics.items()}
+        self._has_run = True
         return bool(is_finite), values
+
+    def recover(self, error: Exception) -> bool:
+        """Computes steps in another way if `run` failed for want of it.
+
+        Out of memory: with half the micro-batch. A step that a GPU cannot
+        compile or reduce: without compiling all of it. Weights, optimizer and
+        step are those before the step that failed; the caller has to read on
+        from there.
+
+        Returns:
+          False if there is no other way: with several workers, as the others
+          wait for this one; or if weights are partly updated.
+        """
+        is_single = self._num_devices == self._strategy.num_replicas_in_sync
+        if not is_single or not self._is_between_steps():
+            return False
+        size = self.plan.micro_batch_size
+        if isinstance(error, OutOfMemoryError) and size > 1:
+            self.plan = dataclasses.replace(
+                self.plan, max_micro_batch_size=-(-size // 2)
+            )
+            logging.warning(
+                "%s Training goes on from step %d with %d sequences at once; "
+                "results differ by rounding.",
+                error,
+                self.global_step,
+                self.plan.micro_batch_size,
+            )
+            self._memory_watch = self._memory_watch.for_plan(self.plan)
+        elif (
+            isinstance(error, _COMPILER_ERRORS)
+            and not self._has_run
+            and "IteratorGetNext" not in str(error)
+            and self._compilation.fall_back()
+        ):
+            logging.warning(
+                "The compiled step failed, so only its chains are compiled "
+                "from now on, which is slower (%s).",
+                str(error).strip().split("\n")[0],
+            )
+        else:
+            return False
+        self._build_programs()
+        return True
+
+    def _is_between_steps(self) -> bool:
+        """Returns whether all replicas have done all updates of a step."""
+        results = self._strategy.experimental_local_results
+        steps = {int(x) for x in results(self.optimizer.iterations.value)}
+        return len(steps) == 1 and not any(
+            map(bool, results(self._is_updating))
+        )
 
     def _run_loop(self, iterator, num_steps):
         # The condition is the host's count alone: a flag would have to come
@@ -238,7 +308,7 @@ class TrainingStep:
         """
         count = self._add_up(self._count(rows))
         gradients, sums = self._compute(rows, count, self._scale())
-        gradients, sums = self._add_up(gradients), self._add_up(sums)
+        sums, gradients = self._add_up(sums), self._reduce(gradients)
         return self._update(gradients, sums, count, is_healthy, metrics)
 
     def _add_up(self, values):
@@ -247,6 +317,18 @@ class TrainingStep:
             return values
         context = tf.distribute.get_replica_context()
         return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+    def _reduce(self, gradients):
+        """Returns the sums of gradients over the replicas."""
+        if self._all_reduce_dtype == "float32":
+            return self._add_up(gradients)
+        small = [tf.cast(g, self._all_reduce_dtype) for g in gradients]
+        return [
+            tf.cast(total, gradient.dtype)
+            for total, gradient in zip(
+                self._add_up(small), gradients, strict=True
+            )
+        ]
 
     def _scale(self):
         if self.loss_scale is None:
@@ -318,15 +400,21 @@ class TrainingStep:
         is_finite = tf.math.is_finite(metrics["loss"])
         can_continue = apply = is_finite & tf.math.is_finite(norm)
         factor = optimizers.clip_factor(norm, optimizer.global_clipnorm)
+        # Set while weights are being assigned one by one, for `recover`.
+        with tf.control_dependencies([norm]):
+            begin = optimizers.assign_on_replica(self._is_updating, True)
+        with tf.control_dependencies([begin]):
+            is_applied = tf.identity(apply & is_healthy)
+        updates = []
         for variable, gradient in zip(self._variables, gradients, strict=True):
-            optimizer.update_weight(
+            updates += optimizer.update_weight(
                 variable,
                 gradient,
                 jit=self._compilation.compiles_each_update,
                 scale=factor / scale,
                 learning_rate=rate,
                 step=step,
-                apply=apply & is_healthy,
+                apply=is_applied,
             )
         metrics |= {"learning_rate": rate, "grad_norm": norm}
         if self.loss_scale is not None:
@@ -340,6 +428,8 @@ class TrainingStep:
             optimizer.iterations
             + tf.cast(can_continue, optimizer.iterations.dtype),
         )
+        with tf.control_dependencies(updates):
+            optimizers.assign_on_replica(self._is_updating, False)
         return can_continue, {
             name: tf.where(is_healthy, value, last[name])
             for name, value in metrics.items()

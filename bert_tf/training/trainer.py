@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ from bert_tf.training.checkpoints import AsyncCheckpoints
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.checkpoints import CheckpointStore
 from bert_tf.training.checkpoints import State
+from bert_tf.training.memory import OutOfMemoryError
 from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
 
@@ -125,6 +127,7 @@ class Trainer(abc.ABC):
             output_dir, keep_checkpoint_max, self.coordinator.is_chief
         )
         self._preemption = preemption
+        self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
         self._log: training_metrics.MetricsLog | None = None
         self._logged_step = 0
         self._compiles = True
@@ -222,15 +225,15 @@ class Trainer(abc.ABC):
 
     def run_steps(
         self,
-        iterator,
+        read_from: Callable[[int], Iterator[dict[str, tf.Tensor]]],
         read_batch: Callable[[int], Mapping[str, np.ndarray]],
         stop_at: int | None = None,
     ) -> None:
         """Trains until the last step or until an earlier one.
 
         Args:
-          iterator: The batches from the current step on, for
-            `TrainingStep.run`.
+          read_from: Returns the batches from a step on, for
+            `TrainingStep.run`. The next call of this method reads on.
           read_batch: Returns the batch of a step, counted from 0.
           stop_at: Step to stop at; by default the last one.
 
@@ -244,19 +247,24 @@ class Trainer(abc.ABC):
         self._saved_at = time.monotonic()
         try:
             with self._preemption.deferred():
-                self._run_until(end, iterator, read_batch)
+                self._run_until(end, read_from, read_batch)
         except BaseException:
             self.close_bar()
+            self._iterator = None
             raise
         finally:
             with self.coordinator.finishing():
                 self.checkpoints.wait()
         if self.step == self.last_step:
             self.close_bar()
+            self._iterator = None
         self._close_log()
 
     def _run_until(
-        self, end: int, iterator, read_batch: Callable[[int], Any]
+        self,
+        end: int,
+        read_from: Callable[[int], Any],
+        read_batch: Callable[[int], Any],
     ) -> None:
         """Calls the graph until the step `end` is done."""
         config, step = self._config, self.step
@@ -271,8 +279,17 @@ class Trainer(abc.ABC):
                 self._stop(step)
             if not count:
                 return
+            if self._iterator is None:
+                self._iterator = read_from(step)
             pacer.start()
-            is_finite, metrics = self.training_step.run(iterator, count)
+            try:
+                results = self.training_step.run(self._iterator, count)
+            except (OutOfMemoryError, tf.errors.OpError) as error:
+                if not self.training_step.recover(error):
+                    raise
+                step, self._iterator = self.step, None
+                continue
+            is_finite, metrics = results
             seconds = pacer.stop(count)
             if not is_finite:
                 self._give_up(metrics, read_batch)

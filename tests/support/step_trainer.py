@@ -71,6 +71,8 @@ class StepTrainer:
       scale_loss: Whether the loss is scaled; by default only for float16.
       weight_scale: Standard deviation of the initial weights.
       seed: The seed of dropout.
+      objective: The class of the objective.
+      all_reduce_dtype: The dtype in which gradients are summed over devices.
     """
 
     def __init__(
@@ -89,6 +91,8 @@ class StepTrainer:
         scale_loss=None,
         weight_scale=0.3,
         seed=5,
+        objective=PretrainingObjective,
+        all_reduce_dtype="float32",
     ):
         config = BertConfig.from_dict(
             CONFIG.to_dict()
@@ -128,19 +132,24 @@ class StepTrainer:
         self.training_step = TrainingStep(
             self.strategy,
             model,
-            PretrainingObjective(use_next_sentence),
+            objective(use_next_sentence),
             self.optimizer,
             self.plan,
             scale_loss,
             compilation or Compilation(),
+            all_reduce_dtype=all_reduce_dtype,
         )
-        self.iterator = batches_lib.distribute_batches(
-            self.strategy,
-            dataset(examples(24), batch_size, seed),
-            self.plan,
-        )
+        self._dataset = dataset(examples(24), batch_size, seed)
+        self.read_again()
         self.metrics = []
         self.is_finite = True
+
+    def read_again(self):
+        """Starts at the first batch again; returns itself."""
+        self.iterator = batches_lib.distribute_batches(
+            self.strategy, self._dataset, self.training_step.plan
+        )
+        return self
 
     def train(self, *calls):
         """Trains `calls` steps in each call into the graph; returns itself."""

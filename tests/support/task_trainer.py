@@ -110,6 +110,7 @@ class TaskTrainer:
       xla_flag: `--xla`.
       devices: The number of devices that share a step.
       max_micro_batch_size: Maximum rows of a micro-batch; 0 means all.
+      kind: The kind of device that the step is compiled for.
       **model_arguments: Further arguments of the model.
     """
 
@@ -122,6 +123,7 @@ class TaskTrainer:
         xla_flag="auto",
         devices=1,
         max_micro_batch_size=0,
+        kind="CPU",
         **model_arguments,
     ):
         task, examples = TASKS[name]()
@@ -166,7 +168,7 @@ class TaskTrainer:
             objective,
             optimizer,
             plan,
-            compilation=xla.Compilation(xla_flag, "CPU", self.row_shapes),
+            compilation=xla.Compilation(xla_flag, kind, self.row_shapes),
         )
         iterator = batches_lib.distribute_batches(
             strategy, source.dataset(0), plan

@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import json
-import os
-import pathlib
 import subprocess
 import sys
 from unittest import mock
@@ -16,6 +14,7 @@ from absl.testing import parameterized
 
 from bert_tf.config import BertConfig
 from bert_tf.distribute.batches import StepPlan
+from bert_tf.training import available_memory
 from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training.memory import MemoryEstimate
@@ -78,39 +77,6 @@ class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(largest("CPU", max_seq_length=5000), 1)
         self.assertIsNone(largest("GPU", max_seq_length=128))
 
-    def test_available_memory_of_this_machine(self):
-        self.assertBetween(memory.available_bytes("CPU"), 1e8, 1e14)
-        self.assertIsNone(memory.available_bytes("TPU"))
-
-    def test_cached_files_count_as_available(self):
-        folder = pathlib.Path(self.create_tempdir().full_path)
-        for name, value in (("max", 10**8), ("current", 9 * 10**7)):
-            (folder / f"memory.{name}").write_text(f"{value}\n")
-        limits = [(f"{folder}/memory.max", f"{folder}/memory.current")]
-        with mock.patch.object(memory, "_CGROUP_LIMITS", limits):
-            self.assertEqual(memory.available_bytes("CPU"), 10**7)
-            (folder / "memory.stat").write_text(
-                f"anon 5\ninactive_file {4 * 10**7}\n"
-            )
-            self.assertEqual(memory.available_bytes("CPU"), 5 * 10**7)
-
-    @parameterized.parameters(
-        ("8000\n3000\n", 3000 << 20), ("[N/A]\n", None), ("", None)
-    )
-    def test_available_memory_of_a_gpu(self, answer, expected):
-        folder = pathlib.Path(self.create_tempdir().full_path)
-        program = folder / "nvidia-smi"
-        program.write_text(
-            f"#!/bin/sh\necho \"$@\" > {folder}/arguments\nprintf '{answer}'\n"
-        )
-        program.chmod(0o755)
-        path = f"{folder}:{os.environ['PATH']}"
-        with mock.patch.dict(
-            os.environ, {"PATH": path, "CUDA_VISIBLE_DEVICES": "1,2"}
-        ):
-            self.assertEqual(memory.available_bytes("GPU"), expected)
-        self.assertIn("--id=1,2", (folder / "arguments").read_text())
-
 
 class PeakMeterTest(tf.test.TestCase):
     def test_measures_memory_taken_after_construction(self):
@@ -143,7 +109,9 @@ _OUT_OF_MEMORY = tf.errors.ResourceExhaustedError(
 
 
 def _watch(free, **values):
-    with mock.patch.object(memory, "available_bytes", return_value=free):
+    with mock.patch.object(
+        available_memory, "available_bytes", return_value=free
+    ):
         plan = StepPlan(values.pop("batch_size", 256), 2)
         sizes = StepSizes(**(vars(_SIZES) | values))
         return MemoryWatch(sizes, plan)
@@ -164,7 +132,7 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
         with (
             self.assertLogs(level="WARNING") as logs,
             mock.patch(
-                "bert_tf.distribute.devices._gpu_capability",
+                "bert_tf.distribute.precision._gpu_capability",
                 return_value=(8, 0),
             ),
         ):

@@ -1,12 +1,17 @@
 """Tests for bert_tf.training.trainer."""
 
+import itertools
 import types
 from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.errors import UserError
+from bert_tf.training import losses
 from bert_tf.training import trainer
+from bert_tf.training.checkpoints import CheckpointStore
+from tests.support import pretrain_case
 
 
 class PacerTest(tf.test.TestCase):
@@ -77,6 +82,69 @@ class CheckpointIntervalTest(tf.test.TestCase, parameterized.TestCase):
         with clock:
             is_due = trainer.Trainer._checkpoint_is_due(stub, step)
         self.assertEqual(is_due, expected)
+
+
+def _need_memory_for(most_rows, is_short=lambda: True):
+    """Patches the losses to lack memory for micro-batches of more rows."""
+    compute_sums = losses.PretrainingObjective.compute_sums
+
+    def check():
+        if is_short():
+            raise MemoryError("out of memory, as a test wants it")
+
+    def patched(self, outputs, rows):
+        if rows["input_ids"].shape[0] > most_rows:
+            with tf.control_dependencies([tf.py_function(check, [], [])]):
+                outputs = tf.nest.map_structure(tf.identity, outputs)
+        return compute_sums(self, outputs, rows)
+
+    return mock.patch.object(
+        losses.PretrainingObjective, "compute_sums", patched
+    )
+
+
+class OutOfMemoryTest(pretrain_case.PretrainCase, tf.test.TestCase):
+    def _train(self, output_dir, **flags):
+        """Returns the log and the last checkpoint of a run."""
+        log = self.pretrain(
+            output_dir=self.path(output_dir), train_batch_size=8, **flags
+        )
+        store = CheckpointStore(self.path(output_dir), 1, writable=False)
+        return log, store.restore_latest()
+
+    def test_halves_the_micro_batch_and_trains_on(self):
+        with _need_memory_for(2):
+            log, received = self._train("short")
+        lines = [line for line in log if "Training goes on" in line]
+        self.assertLen(lines, 2)
+        self.assertRegex(lines[0], "Out of memory .out of memory, as a test.*")
+        self.assertIn("from step 0 with 4 sequences at once", lines[0])
+        self.assertIn("from step 0 with 2 sequences at once", lines[1])
+        _, expected = self._train("small", micro_batch_size="2")
+        self.assertEqual(received.step, 6)
+        self.assertEqual(received.metadata["micro_batch_size"], 2)
+        for name, value in expected.tensors.items():
+            self.assertAllEqual(received.tensors[name], value, name)
+
+    def test_no_step_is_lost_or_repeated(self):
+        calls = itertools.count()
+        # In the second step of a call of two.
+        with _need_memory_for(4, lambda: next(calls) == 3):
+            log, received = self._train("short", num_train_steps=8)
+        (line,) = [line for line in log if "Training goes on" in line]
+        self.assertIn("from step 3 with 4 sequences at once", line)
+        _, expected = self._train("whole", num_train_steps=8)
+        self.assertEqual(received.step, 8)
+        for name, value in expected.tensors.items():
+            if "/key/bias" not in name:
+                self.assertAllClose(
+                    received.tensors[name], value, 1e-4, 1e-4, name
+                )
+
+    def test_ends_with_advice_where_nothing_is_left_to_halve(self):
+        with _need_memory_for(0):
+            with self.assertRaisesRegex(UserError, "a step of 1 sequences"):
+                self._train("none")
 
 
 if __name__ == "__main__":

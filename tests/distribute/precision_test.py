@@ -1,4 +1,4 @@
-"""Tests for choosing the precision in bert_tf.distribute.devices."""
+"""Tests for choosing the precision in bert_tf.distribute.precision."""
 
 import os
 from unittest import mock
@@ -6,7 +6,7 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.distribute import devices as device_setup
+from bert_tf.distribute import precision
 
 
 class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
@@ -15,7 +15,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
         with open(path, "w") as file:
             file.write(f"model name\t: X\nflags\t\t: fpu {flags}\n" * 2)
         self.enter_context(
-            mock.patch.object(device_setup, "_CPU_FLAGS_FILE", path)
+            mock.patch.object(precision, "_CPU_FLAGS_FILE", path)
         )
 
     @parameterized.parameters(
@@ -30,14 +30,14 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_on_a_cpu(self, flag, flags, name, reason):
         self._with_cpu(flags)
-        chosen = device_setup.resolve_precision(flag, "CPU")
+        chosen = precision.resolve_precision(flag, "CPU")
         self.assertEqual(chosen.name, name)
         self.assertIn(reason, chosen.reason)
 
     def test_without_cpu_flags_auto_is_float32(self):
-        with mock.patch.object(device_setup, "_CPU_FLAGS_FILE", "/nowhere"):
+        with mock.patch.object(precision, "_CPU_FLAGS_FILE", "/nowhere"):
             self.assertEqual(
-                device_setup.resolve_precision("auto", "CPU").name, "float32"
+                precision.resolve_precision("auto", "CPU").name, "float32"
             )
 
     @parameterized.parameters(
@@ -45,20 +45,20 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_on_a_gpu(self, capability, name):
         with mock.patch.object(
-            device_setup, "_gpu_capability", return_value=capability
+            precision, "_gpu_capability", return_value=capability
         ):
             self.assertEqual(
-                device_setup.resolve_precision("auto", "GPU").name, name
+                precision.resolve_precision("auto", "GPU").name, name
             )
 
     def test_on_a_tpu(self):
         self.assertEqual(
-            device_setup.resolve_precision("auto", "TPU").name, "bfloat16"
+            precision.resolve_precision("auto", "TPU").name, "bfloat16"
         )
 
     def test_policies(self):
         policies = {
-            name: device_setup.Precision(name, "").policy
+            name: precision.Precision(name, "").policy
             for name in ("float32", "bfloat16", "float16")
         }
         self.assertEqual(
@@ -69,10 +69,8 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
                 "float16": "mixed_float16",
             },
         )
-        self.assertTrue(device_setup.Precision("float16", "").needs_loss_scale)
-        self.assertFalse(
-            device_setup.Precision("bfloat16", "").needs_loss_scale
-        )
+        self.assertTrue(precision.Precision("float16", "").needs_loss_scale)
+        self.assertFalse(precision.Precision("bfloat16", "").needs_loss_scale)
 
 
 if __name__ == "__main__":
