@@ -187,7 +187,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
         (
             "PretrainConfig",
             {"tpu": "grpc://10.0.0.2"},
-            "--tpu needs --distribution_strategy=tpu. .*=one_device",
+            "--tpu needs --distribution_strategy=tpu. .*=auto",
         ),
         (
             "PretrainConfig",

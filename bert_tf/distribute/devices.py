@@ -298,6 +298,11 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
         raise UserError(
             f"--num_gpus={num_devices} is more than the devices present. "
             f"Found: {present} {kind}."
+            + (
+                " To split a CPU for a test, add --distribution_strategy="
+                "mirrored."
+            )
+            * (name == "auto" and not gpus)
         )
     if name == "one_device" and num_devices > 1:
         raise UserError(

@@ -35,6 +35,7 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("mirrored", 5, "--num_gpus=5 is more.*4 CPU"),
         ("one_device", 2, "--distribution_strategy=mirrored"),
+        ("auto", 5, "4 CPU. To split.*--distribution_strategy=mirrored"),
     )
     def test_refuses_missing_devices(self, name, count, message):
         with self.assertRaisesRegex(UserError, message):

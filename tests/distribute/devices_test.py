@@ -1,20 +1,28 @@
 """Tests for bert_tf.distribute.devices."""
 
+import dataclasses
 import faulthandler
 import signal
 from unittest import mock
 
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
 from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.devices import TrainingDeviceConfig
 from tests.support import worker_processes
 
 
-class DevicesTest(tf.test.TestCase):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _TrainingFlags(TrainingDeviceConfig):
+    do_train: bool = True
+
+
+class DevicesTest(tf.test.TestCase, parameterized.TestCase):
     def test_workers_must_use_the_same_precision(self):
         prepared = device_setup.prepare(DeviceConfig())
         coordinator = mock.create_autospec(Coordinator, instance=True)
@@ -33,9 +41,63 @@ class DevicesTest(tf.test.TestCase):
                 self.fail("The block was entered.")
 
     def test_warns_of_flags_without_effect(self):
+        flags = _TrainingFlags(
+            tpu_name="mine", tensor_float_32=False, all_reduce_dtype="bfloat16"
+        )
+        self.addCleanup(
+            tf.config.experimental.enable_tensor_float_32_execution,
+            tf.config.experimental.tensor_float_32_execution_enabled(),
+        )
         with self.assertLogs(level="WARNING") as logs:
-            device_setup.prepare(DeviceConfig(tpu_name="mine"))
-        self.assertIn("--tpu_name has no effect", logs.output[0])
+            devices = device_setup.prepare(flags)
+        self.assertEqual(devices.all_reduce_dtype, "bfloat16")
+        for name in ("tpu_name", "tensor_float_32", "all_reduce_dtype"):
+            self.assertIn(f"--{name}", "\n".join(logs.output))
+        self.assertLen(logs.output, 3)
+        self.assertFalse(
+            tf.config.experimental.tensor_float_32_execution_enabled()
+        )
+
+    @parameterized.parameters(
+        (None, "CPU", True),
+        (None, "GPU", False),
+        (None, "TPU", True),
+        (True, "GPU", True),
+        (False, "CPU", False),
+    )
+    def test_chooses_and_reports_determinism(self, flag, kind, expected):
+        config = tf.config.experimental
+        with (
+            mock.patch.object(device_setup, "device_type", return_value=kind),
+            mock.patch.object(config, "enable_op_determinism") as enable,
+            self.assertLogs(level="INFO") as logs,
+        ):
+            devices = device_setup.prepare(DeviceConfig(deterministic=flag))
+        self.assertEqual(devices.deterministic, expected)
+        self.assertEqual(enable.called, expected)
+        strategy, determinism = logs.output
+        self.assertIn("1 " + kind + " (CPU:0)", strategy)
+        self.assertEqual("are deterministic" in determinism, expected)
+        self.assertIn("a run that resumes", determinism)
+
+    def test_reports_how_float32_is_multiplied(self):
+        enabled = "tensor_float_32_execution_enabled"
+        for is_used, reported in ((True, "in TF32"), (False, "in float32")):
+            with (
+                mock.patch.object(
+                    device_setup, "device_type", return_value="GPU"
+                ),
+                mock.patch(
+                    "bert_tf.distribute.precision._gpu_capability",
+                    return_value=(8, 0),
+                ),
+                mock.patch.object(
+                    tf.config.experimental, enabled, return_value=is_used
+                ),
+                self.assertLogs(level="INFO") as logs,
+            ):
+                device_setup.prepare(DeviceConfig())
+            self.assertIn(reported, logs.output[-1])
 
     def test_missing_devices_are_an_error_before_startup(self):
         hosts = worker_processes.free_hosts(2)
