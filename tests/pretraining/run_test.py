@@ -216,7 +216,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         log = self.pretrain(
             do_train=False, do_eval=True, input_file=records, seed=3
         )
-        self.assertStartsWith(log[1], "Resumed at step 2")
+        self.assertStartsWith(log[2], "Resumed at step 2")
         self.assertNotIn("New phase", "\n".join(log))
         results = files.read_bytes(self.path("out", "eval_results.txt"))
         self.assertIn(b"global_step = 2\n", results)
