@@ -399,7 +399,7 @@ class TrainingStep:
         rate = optimizer.learning_rate_at(step)
         is_finite = tf.math.is_finite(metrics["loss"])
         can_continue = apply = is_finite & tf.math.is_finite(norm)
-        factor = optimizers.clip_factor(norm, optimizer.global_clipnorm)
+        factor = optimizers.clip_factor(norm, optimizer.global_clipnorm) / scale
         # Set while weights are being assigned one by one, for `recover`.
         with tf.control_dependencies([norm]):
             begin = optimizers.assign_on_replica(self._is_updating, True)
@@ -411,7 +411,7 @@ class TrainingStep:
                 variable,
                 gradient,
                 jit=self._compilation.compiles_each_update,
-                scale=factor / scale,
+                scale=factor,
                 learning_rate=rate,
                 step=step,
                 apply=is_applied,

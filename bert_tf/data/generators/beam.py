@@ -280,8 +280,10 @@ class _Concatenate(beam_runner.Step):
         per_file = self.plan.num_parts // len(self.output_files)
         # A runner may process the same element again.
         if not streaming.is_finished(self.plan.parts_folder, number, path):
-            streaming.concatenate_parts(self.plan, number, per_file, path)
-        yield from ()
+            # Yields nothing, as no part is unfinished.
+            yield from streaming.concatenate_parts(
+                self.plan, number, per_file, path
+            )
 
 
 def _write_files(

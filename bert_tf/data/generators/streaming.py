@@ -23,6 +23,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent import futures
@@ -307,35 +308,61 @@ def _write_files(
     todo = [part for parts in missing.values() for part in sorted(parts)]
     num_tokens = len(store.tokens) * plan.config.dupe_factor
     done = num_tokens * (plan.num_parts - len(todo)) // plan.num_parts
-    with progress.bar(num_tokens, "writing records", "token", done) as bar:
+    unfinished = set(todo)
+    growing: dict[int, Iterator[None]] = {}
+
+    def grow(number: int) -> None:
+        """Appends the parts of a file up to the first that is unfinished."""
+        if number not in growing:
+            growing[number] = concatenate_parts(
+                plan, number, per_file, output_files[number], unfinished
+            )
+        if next(growing[number], True):  # None while it waits.
+            del growing[number]
+
+    with (
+        progress.bar(num_tokens, "writing records", "token", done) as bar,
+        contextlib.ExitStack() as stack,
+    ):
+        # If the run ends early, these remove their temporary files.
+        stack.callback(lambda: [file.close() for file in growing.values()])
         for number, parts in missing.items():
             if not parts:
-                concatenate_parts(plan, number, per_file, output_files[number])
+                grow(number)
         tasks = ((plan, part) for part in todo)
         for (_, part), _ in worker_processes.finished(
             pool, num_processes, streaming_worker.write_part, tasks
         ):
-            number = part // per_file
-            missing[number].remove(part)
-            if not missing[number]:
-                concatenate_parts(plan, number, per_file, output_files[number])
+            unfinished.remove(part)
+            grow(part // per_file)
             bar.update(num_tokens // plan.num_parts)
 
 
 def concatenate_parts(
-    plan: PartsPlan, number: int, per_file: int, output_file: str
-) -> None:
-    """Concatenates the parts of a record file, then removes them."""
+    plan: PartsPlan,
+    number: int,
+    per_file: int,
+    output_file: str,
+    unfinished: Collection[int] = (),
+) -> Iterator[None]:
+    """Concatenates the parts of a record file, then removes them.
+
+    It waits at a `yield` for each part that is in `unfinished`, so that the
+    file is nearly written when its last part is.
+    """
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()
-    for part in parts:
-        values = files.read_json(plan.counts_path(part))
-        counts.add(RecordCounts.from_dict(values))
     with files.atomic_file(output_file) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             for part in parts:
+                while part in unfinished:
+                    yield
+                values = files.read_json(plan.counts_path(part))
+                counts.add(RecordCounts.from_dict(values))
                 with tf.io.gfile.GFile(plan.records_path(part), "rb") as source:
                     shutil.copyfileobj(source, file, _COPY_BYTES)
+                file.flush()
+                files.start_writing(temporary)
         num_bytes = tf.io.gfile.stat(temporary).length
         written = FileCounts(counts.num_instances, num_bytes)
         files.write_json(

@@ -169,42 +169,44 @@ def make_records(
       length].
     """
     max_seq_length = plan.config.max_seq_length
-    column = np.arange(max_seq_length)
     # Columns in each row: A starts at 1, then the first [SEP], B and its [SEP].
-    first_sep = 1 + instances.a_lengths[:, np.newaxis]
-    b_place = first_sep + 1
-    last_sep = b_place + instances.b_lengths[:, np.newaxis]
+    first_sep = 1 + instances.a_lengths
+    last_sep = first_sep + 1 + instances.b_lengths
     if not plan.config.next_sentence_pairs:
         last_sep = first_sep
-    # Positions of the tokens of A, B, A, B, ... in the store and in the batch.
-    lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
-    starts = np.stack([instances.a_starts, instances.b_starts], axis=1)
-    rows = np.arange(len(instances))[:, np.newaxis] * max_seq_length
-    places = rows + np.append(np.ones_like(b_place), b_place, axis=1)
     shape = (len(instances), max_seq_length)
-    input_ids = np.zeros(shape, np.int32)
-    candidates = np.zeros(shape, bool)
-    inside = _runs(places, lengths)
-    input_ids.reshape(-1)[inside] = store.take(_runs(starts, lengths))
-    candidates.reshape(-1)[inside] = True
-    input_ids[:, 0] = plan.cls_id
-    np.put_along_axis(input_ids, first_sep, plan.sep_id, axis=1)
-    np.put_along_axis(input_ids, last_sep, plan.sep_id, axis=1)
-    input_mask = column <= last_sep
-    segment_ids = ((column > first_sep) & input_mask).astype(np.uint8)
+    rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
+    # Of the tokens of A, B, A, B, ... in the batch and in the store.
+    lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
+    places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
+    starts = np.stack([instances.a_starts, instances.b_starts], axis=1)
+    flat_ids = np.zeros(len(instances) * max_seq_length, np.int32)
+    flat_ids[_runs(places, lengths)] = store.take(_runs(starts, lengths))
+    flat_ids[rows] = plan.cls_id
+    flat_ids[rows + first_sep] = plan.sep_id
+    flat_ids[rows + last_sep] = plan.sep_id
+    input_ids = flat_ids.reshape(shape)
+    # Narrow, as numpy compares many of these at once.
+    column = np.arange(max_seq_length, dtype=np.uint16)
+    first, last = (
+        x.astype(np.uint16)[:, np.newaxis] for x in (first_sep, last_sep)
+    )
+    input_mask = column <= last
+    segment_ids = ((column > first) & input_mask).view(np.uint8)
+    candidates = (column > 0) & (column < last) & (column != first)
     masked = masks.mask_batch(
         input_ids,
         segment_ids,
         candidates,
         plan.starts_word,
-        last_sep[:, 0] + 1,
+        last_sep + 1,
         plan.config,
         plan.mask_id,
         rng,
     )
     return {
         "input_ids": input_ids,
-        "input_mask": input_mask.astype(np.uint8),
+        "input_mask": input_mask.view(np.uint8),
         "segment_ids": segment_ids,
         "next_sentence_labels": instances.random_next[:, np.newaxis],
         **masked,

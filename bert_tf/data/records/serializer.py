@@ -4,14 +4,18 @@ The bytes are those of `tf.io.TFRecordWriter` around a `tf.train.Example`
 serialized deterministically (keys in sorted order). TensorFlow is not imported,
 so worker processes that only write records start quickly and stay small.
 
-The trick: each row has a slot for every byte that it may need, and one boolean
-selection drops the unused slots.
+The trick: each row has a slot for every byte that it may need. Columns that all
+rows use are copied as they are. For the others, varints of several bytes, zeros
+mark the slots that are not used, and `bytes.translate` deletes them: no varint
+has a zero byte, but that of 0, which the end of a row is padded with.
 
 Format: tensorflow/core/example/feature.proto, tensorflow/core/lib/io/
 record_writer.h, protobuf's encoding of varints and of packed fields.
 """
 
+import functools
 import struct
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -21,12 +25,11 @@ import numpy as np
 from bert_tf.features import PRETRAINING
 from bert_tf.features import Feature
 
-# A record: length <uint64>, its checksum <uint32>; contents; checksum.
-_HEADER_BYTES = 12
-_FOOTER_BYTES = 4
 # Their memory fits into the processor's caches and is reused; larger arrays
 # would be returned to the system each time.
 _ROWS_AT_ONCE = 512
+# Varints of smaller values are looked up.
+_TABLE_BITS = 17
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -55,31 +58,31 @@ class _Layout:
     """Rows of byte slots, written from the last byte to the first.
 
     Writing backwards allows to put a length before the data it measures.
-
-    Attributes:
-      num_bytes: <int64>[batch]: bytes of each row that are used so far.
     """
 
     def __init__(self, batch_size: int) -> None:
-        self.num_bytes = np.zeros(batch_size, np.int64)
+        # <int64>[batch]: bytes of each row that are used so far, and how often
+        # rows got different numbers of them.
+        self._num_bytes = np.zeros(batch_size, np.int64)
+        self._num_changes = 0
         self._num_slots = 0
         # Data and its position, counted from the end of a row: bytes that all
-        # rows share, or slots with an optional mask of used slots.
+        # rows share, or values and the slots that each takes.
         self._constants: list[tuple[int, bytes]] = []
-        self._variables: list[tuple[int, np.ndarray, np.ndarray | None]] = []
+        self._variables: list[tuple[int, np.ndarray, int]] = []
 
     def constant(self, data: bytes) -> None:
         """Prepends the same bytes to every row."""
         self._num_slots += len(data)
         self._constants.append((self._num_slots, data))
-        self.num_bytes += len(data)
+        self._num_bytes += len(data)
 
     def floats(self, values: np.ndarray) -> None:
         """Prepends `values` <float32>[batch, length]."""
         data = np.ascontiguousarray(values, "<f4").view(np.uint8)
         self._num_slots += data.shape[1]
-        self._variables.append((self._num_slots, data, None))
-        self.num_bytes += data.shape[1]
+        self._variables.append((self._num_slots, data, 1))
+        self._num_bytes += data.shape[1]
 
     def varints(self, values: np.ndarray) -> None:
         """Prepends `values` <unsigned int>[batch, length] as varints.
@@ -87,56 +90,114 @@ class _Layout:
         A varint has 7 bits per byte, lowest first; the highest bit of a byte is
         set if another one follows.
         """
-        batch_size, length = values.shape
         # As many slots as the largest value takes.
-        num_slots = max(1, -(-int(values.max()).bit_length() // 7))
-        self._num_slots += length * num_slots
-        self.num_bytes += length
-        if num_slots == 1:
-            self._variables.append((self._num_slots, values, None))
-            return
-        slots = np.empty((batch_size, length, num_slots), np.uint8)
-        used = np.ones((batch_size, length, num_slots), bool)
-        rest = values
-        for place in range(num_slots - 1):
-            more = rest > 0x7F
-            slots[..., place] = rest & 0x7F | more.astype(rest.dtype) << 7
-            used[..., place + 1] = more
-            self.num_bytes += np.count_nonzero(more, axis=1)
-            rest = rest >> 7
-        slots[..., -1] = rest
-        self._variables.append(
-            (
-                self._num_slots,
-                slots.reshape(batch_size, -1),
-                used.reshape(batch_size, -1),
-            )
-        )
+        width = max(1, -(-int(values.max()).bit_length() // 7))
+        self._num_slots += values.shape[1] * width
+        self._num_bytes += values.shape[1]
+        for place in range(1, width):
+            self._num_bytes += _count_rows(values >= 1 << 7 * place)
+        if values.min() >> 7 * (width - 1):  # All take as many.
+            values = _to_slots(values, width).reshape(len(values), -1)
+            width = 1
+        self._num_changes += width > 1
+        self._variables.append((self._num_slots, values, width))
 
-    def length(self, since: np.ndarray) -> None:
-        """Prepends the number of bytes written after `since`."""
-        size = self.num_bytes - since
-        if np.all(size == size[0]):
+    def mark(self) -> tuple[np.ndarray, int]:
+        """Returns what `length` needs to measure from here on."""
+        return self._num_bytes.copy(), self._num_changes
+
+    def length(self, since: tuple[np.ndarray, int]) -> None:
+        """Prepends the number of bytes written after a mark."""
+        size = self._num_bytes - since[0]
+        if self._num_changes == since[1]:
             self.constant(_encode_varint(int(size[0])))
         else:
             self.varints(_narrow(size[:, np.newaxis]))
 
-    def selected(self) -> np.ndarray:
-        """Returns the used bytes of all rows, <uint8>[sum(num_bytes)]."""
-        shape = (len(self.num_bytes), self._num_slots)
+    def rows(self) -> Iterator[bytes]:
+        """Yields the used bytes of each row."""
+        return map(b"".join, zip(*self._runs(), strict=True))
+
+    def _runs(self) -> Iterator[Sequence[bytes]]:
+        """Yields columns of all rows, from the first to the last."""
         row = np.zeros(self._num_slots, np.uint8)
         for place, data in self._constants:
             start = self._num_slots - place
             row[start : start + len(data)] = np.frombuffer(data, np.uint8)
-        slots, used = np.empty(shape, np.uint8), np.ones(shape, bool)
-        slots[:] = row
-        for place, values, mask in self._variables:
+        dense = np.empty((len(self._num_bytes), self._num_slots), np.uint8)
+        dense[:] = row
+        begin = 0
+        for place, values, width in reversed(self._variables):
             start = self._num_slots - place
-            columns = slice(start, start + values.shape[1])
-            slots[:, columns] = values
-            if mask is not None:
-                used[:, columns] = mask
-        return slots[used]
+            stop = start + values.shape[1] * width
+            if width == 1:
+                dense[:, start:stop] = values
+                continue
+            yield _cut_rows(dense[:, begin:start])
+            yield from _encode_rows(values, width)
+            begin = stop
+        yield _cut_rows(dense[:, begin:])
+
+
+def _cut_rows(rows: np.ndarray) -> Sequence[bytes]:
+    """Returns the rows of <uint8>[batch, length]."""
+    batch, length = rows.shape
+    data = rows.tobytes()
+    return [data[i * length : (i + 1) * length] for i in range(batch)]
+
+
+def _encode_rows(values: np.ndarray, width: int) -> Iterator[Sequence[bytes]]:
+    """Yields the varints of rows of <unsigned int>[batch, length], in pieces.
+
+    A varint has at most `width` bytes.
+    """
+    batch, length = values.shape
+    bits = int(values.max()).bit_length()
+    if bits <= _TABLE_BITS:
+        slots = np.take(_table(bits), values).view(np.uint8)
+    else:
+        slots = _to_slots(values, width)
+    is_not_zero = values != 0
+    counts = _count_rows(is_not_zero)
+    is_padded = (np.arange(length) < counts[:, np.newaxis]) == is_not_zero
+    if is_padded.all():
+        packed = slots.tobytes().translate(None, b"\0")
+        sizes = counts + sum(
+            _count_rows(values >= 1 << 7 * place) for place in range(1, width)
+        )
+    else:
+        used = slots.reshape(batch, length, width) != 0
+        used[..., 0] = True
+        packed = slots.reshape(used.shape)[used].tobytes()
+        sizes = np.count_nonzero(used, axis=(1, 2))
+        counts[:] = length
+    zeros = bytes(length)
+    stops = np.cumsum(sizes).tolist()
+    starts = [0, *stops[:-1]]
+    yield [packed[i:j] for i, j in zip(starts, stops, strict=True)]
+    yield [zeros[count:] for count in counts.tolist()]
+
+
+def _count_rows(values: np.ndarray) -> np.ndarray:
+    """Returns the true values of each row of <bool>[batch, length]."""
+    # Several times as fast as numpy's count along an axis.
+    return np.bitwise_count(np.packbits(values, axis=1)).sum(axis=1, dtype=int)
+
+
+@functools.cache
+def _table(bits: int) -> np.ndarray:
+    """Returns the varints of 0 to 2^bits - 1, each as one element."""
+    slots = _to_slots(np.arange(1 << bits, dtype=np.uint32), -(-bits // 7))
+    return slots.view(f"V{slots.shape[1]}")[:, 0]
+
+
+def _to_slots(values: np.ndarray, width: int) -> np.ndarray:
+    """Returns the bytes of varints, <uint8>[..., width]; 0 if not used."""
+    slots = np.empty((*values.shape, width), np.uint8)
+    for place in range(width):
+        rest = values >> 7 * place
+        slots[..., place] = rest & 0x7F | (rest > 0x7F).astype(rest.dtype) << 7
+    return slots
 
 
 def _encode_varint(value: int) -> bytes:
@@ -162,19 +223,13 @@ def _narrow(values: np.ndarray) -> np.ndarray:
 
 def _lay_out(
     batch: Mapping[str, np.ndarray], features: Sequence[Feature]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the framed rows with checksums and lengths still zero.
-
-    Returns:
-      The bytes of all rows <uint8>[sum of sizes], and their sizes without the
-      frame <int64>[batch].
-    """
+) -> _Layout:
+    """Returns the serialized examples of a batch."""
     layout = _Layout(len(batch[features[0].name]))
-    layout.constant(bytes(_FOOTER_BYTES))
-    contents_end = layout.num_bytes.copy()
+    contents_end = layout.mark()
     for feature in sorted(features, key=lambda x: x.name, reverse=True):
         name, values = feature.name.encode(), batch[feature.name]
-        entry_end = layout.num_bytes.copy()
+        entry_end = layout.mark()
         if feature.stored_dtype == "int64":
             layout.varints(_narrow(values))
             list_tag = _INT64_LIST
@@ -189,9 +244,7 @@ def _lay_out(
         layout.constant(_MAP_ENTRY)
     layout.length(contents_end)
     layout.constant(_FEATURES)
-    sizes = layout.num_bytes - contents_end
-    layout.constant(bytes(_HEADER_BYTES))
-    return layout.selected(), sizes
+    return layout
 
 
 def serialize(
@@ -214,33 +267,20 @@ def serialize(
         raise ValueError(
             f"Features must have the same number of rows. Received: {num_rows}."
         )
-    return b"".join(
-        _serialize_rows(
-            {
-                name: values[start : start + _ROWS_AT_ONCE]
-                for name, values in batch.items()
-            },
-            features,
-        )
-        for start in range(0, len(batch[features[0].name]), _ROWS_AT_ONCE)
-    )
+    pieces: list[bytes] = []
+    for start in range(0, len(batch[features[0].name]), _ROWS_AT_ONCE):
+        rows = {
+            name: values[start : start + _ROWS_AT_ONCE]
+            for name, values in batch.items()
+        }
+        for contents in _lay_out(rows, features).rows():
+            checksum = _CHECKSUM.pack(masked_crc32c(contents))
+            pieces += _header(len(contents)), contents, checksum
+    return b"".join(pieces)
 
 
-def _serialize_rows(
-    batch: Mapping[str, np.ndarray], features: Sequence[Feature]
-) -> bytes:
-    """Lays out rows, then fills in lengths and checksums."""
-    contents, sizes = _lay_out(batch, features)
-    stops = np.cumsum(sizes + _HEADER_BYTES + _FOOTER_BYTES) - _FOOTER_BYTES
-    view, data = memoryview(contents), contents.tobytes()
-    headers: dict[int, bytes] = {}
-    for stop, size in zip(stops.tolist(), sizes.tolist(), strict=True):
-        header = headers.get(size)
-        if header is None:
-            length = _RECORD_LENGTH.pack(size)
-            header = length + _CHECKSUM.pack(masked_crc32c(length))
-            headers[size] = header
-        start = stop - size
-        view[start - _HEADER_BYTES : start] = header
-        _CHECKSUM.pack_into(view, stop, masked_crc32c(data[start:stop]))
-    return contents.tobytes()
+@functools.lru_cache(maxsize=4096)
+def _header(size: int) -> bytes:
+    """Returns what precedes a record's contents: length and its checksum."""
+    length = _RECORD_LENGTH.pack(size)
+    return length + _CHECKSUM.pack(masked_crc32c(length))

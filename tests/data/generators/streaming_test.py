@@ -368,12 +368,32 @@ class RestartTest(StreamingGeneratorTestCase):
             limit = num_parts // 2
             with self.assertRaises(KeyboardInterrupt):
                 self.generate()
-            finished = glob.glob(os.path.join(self.folder, "out-?.tfrecord"))
+            finished = glob.glob(os.path.join(self.folder, "out-*"))
+            # One file; that which was growing is removed.
             self.assertLen(finished, 1)
             limit = None
             result = self.generate()
         self.assertCountEqual(written, range(num_parts))
         self.assertEqual(contents(result.files), expected)
+
+    def test_a_file_grows_while_its_parts_are_written(self):
+        sizes, seen = [], []
+        write_part = streaming_worker.write_part
+
+        def write_and_look(plan, part):
+            write_part(plan, part)
+            (growing,) = glob.glob(os.path.join(self.folder, "*.tmp*")) or [""]
+            seen.append(os.path.getsize(growing) if growing else 0)
+            sizes.append(os.path.getsize(plan.records_path(part)))
+
+        with (
+            self.threads(),
+            mock.patch.object(streaming_worker, "write_part", write_and_look),
+        ):
+            self.generate(num_files=1)
+        self.assertGreater(len(sizes), 8)
+        # At the end only the tasks that are taken ahead are missing.
+        self.assertGreaterEqual(seen[-1], sum(sizes[:-4]))
 
     def test_a_deleted_file_is_written_again(self):
         with self.threads():

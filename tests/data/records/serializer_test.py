@@ -73,6 +73,21 @@ class ExampleSerializerTest(tf.test.TestCase, parameterized.TestCase):
 
         self.assertEqual(serializer.serialize(batch), expected)
 
+    @parameterized.parameters(200, 30522, 2**20, 2**31 - 1)
+    def test_zeros_may_be_anywhere(self, vocab_size):
+        batch = make_batch(9, vocab_size=vocab_size)
+        batch["input_ids"] = batch["input_ids"].astype(np.int64)
+        batch["input_ids"][:, 0] = vocab_size - 1
+        batch["input_ids"][2, 1] = 0
+        batch["masked_lm_ids"][:] = 0
+        data = serializer.serialize(batch)
+        begin = 12
+        for row in range(9):
+            expected = serialize_with_tensorflow(batch, row)
+            self.assertEqual(data[begin : begin + len(expected)], expected)
+            begin += len(expected) + 16
+        self.assertLen(data, begin - 12)
+
     def test_integer_dtype_does_not_matter(self):
         batch = make_batch(9)
         as_int64 = {
