@@ -65,6 +65,7 @@ _PRECISIONS = {
     "openvino": ("float32", "bfloat16"),
     "keras_hub": ("float32", "bfloat16"),
 }
+_READ_ONNX = {"onnxruntime", "openvino"}
 # Each export of bert_tf: its precision, what its litert/ is called above, and
 # what the exporter calls that.
 _EXPORTS = (
@@ -150,9 +151,8 @@ def _start(folder, ways, num_texts):
     if _OURS in ways:
         settings["exports"] = _make_exports(folder, num_texts)
     here = os.path.dirname(os.path.abspath(__file__))
-    servers = {}
-    # Who makes the ONNX file comes first.
-    for framework in sorted(ways, key=lambda x: x != "transformers"):
+
+    def start(framework):
         is_peer = framework not in (_OURS, "keras_hub")
         python = (
             environments.make("latency", *_PEERS) if is_peer else sys.executable
@@ -160,7 +160,7 @@ def _start(folder, ways, num_texts):
         program = (
             "serving_latency_peer.py" if is_peer else "serving_latency_tf.py"
         )
-        servers[framework] = turns.Server(
+        server = turns.Server(
             [
                 python,
                 os.path.join(here, program),
@@ -168,8 +168,15 @@ def _start(folder, ways, num_texts):
             ],
             environments.clean_environment() if is_peer else dict(os.environ),
         )
-        servers[framework].ask(precision=None, batches=[])
-    return servers
+        server.ask(precision=None, batches=[])  # Answers once it has started.
+        return server
+
+    if "transformers" not in ways and not _READ_ONNX.isdisjoint(ways):
+        start("transformers").end()  # It writes the ONNX file.
+    return {
+        framework: start(framework)
+        for framework in sorted(ways, key=lambda x: x != "transformers")
+    }
 
 
 def _requests(examples, size, turn):
