@@ -6,14 +6,24 @@ A BERT of the given size with random weights and two labels is exported as a
 SavedModel and asked for short texts by 64 clients, each with one request at a
 time:
 
-- without merging and with it, in turns (`--rounds`), so that both see the
-  machine in the same state;
+- two servers in turns (`--rounds`), so that both see the machine in the same
+  state: by default one without merging, and one with it;
 - with merging while a new version appears;
 - with a queue that is much too short, where refusals (503) are right.
 
 Every other status is a failure and ends the benchmark, as does a server that
 needs more and more memory. The last line is the median ratio of the requests
-answered in a second, with merging / without.
+answered in a second, of the second server to the first.
+
+One merged call on all cores, against as many calls as cores that compete:
+
+  python benchmarks/serving_load.py --size=base --precision=bfloat16 \
+      --seconds=30 --rounds=5 --against= --server_flags=--num_batch_threads=1
+
+Against an earlier version in another checkout, which exports the model, too:
+
+  python benchmarks/serving_load.py --size=base --precision=bfloat16 \
+      --seconds=30 --rounds=5 --against= --against_root=../before
 """
 
 import contextlib
@@ -62,7 +72,13 @@ _MAX_WORDS = flags.DEFINE_integer(
     "max_words", 8, "Longer texts are left out; 8 words are about 16 pieces."
 )
 _FLAGS_OF_SERVER = flags.DEFINE_list(
-    "server_flags", [], "More flags for the server that merges."
+    "server_flags", [], "More flags for the second server."
+)
+_AGAINST = flags.DEFINE_list(
+    "against", ["--noenable_batching"], "More flags for the first server."
+)
+_AGAINST_ROOT = flags.DEFINE_string(
+    "against_root", str(_ROOT), "Checkout that the first server runs in."
 )
 
 _MODEL = "load"
@@ -81,15 +97,31 @@ def main(argv):
     del argv
     texts = _texts()
     with tempfile.TemporaryDirectory() as folder:
-        first, second = _export(pathlib.Path(folder))
+        folder = pathlib.Path(folder)
+        _write_model(folder)
+        first = _export(folder, _ROOT, "this")
+        other_root = pathlib.Path(_AGAINST_ROOT.value).resolve()
+        other = first
+        if other_root != _ROOT:
+            other = _export(folder, other_root, "other")
+        second = folder / "second"
+        shutil.copytree(first / "1", second)
         ratios = []
         for _ in range(_ROUNDS.value):
-            alone = _load(first, texts, ["--noenable_batching"])
-            merged = _load(first, texts, _FLAGS_OF_SERVER.value)
-            ratios.append(merged["per_second"] / alone["per_second"])
+            against = _load(other, texts, _AGAINST.value, root=other_root)
+            measured = _load(first, texts, _FLAGS_OF_SERVER.value)
+            ratios.append(measured["per_second"] / against["per_second"])
         _load(first, texts, _FLAGS_OF_SERVER.value, second)
         _overload(first, texts)
-    print(f"with merging / without: {statistics.median(ratios):.2f}")
+    print(
+        f"{_name(_FLAGS_OF_SERVER.value)} / {_name(_AGAINST.value)}: "
+        f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to "
+        f"{max(ratios):.2f})"
+    )
+
+
+def _name(server_flags):
+    return " ".join(server_flags) or "default flags"
 
 
 def _texts():
@@ -106,8 +138,8 @@ def _texts():
     return short[:: -(-len(short) // _MAX_TEXTS)]
 
 
-def _export(folder):
-    """Returns the folder of a model's first version, and a second one."""
+def _write_model(folder):
+    """Writes the model to the folder `model`."""
     from bert_tf.checkpoints import model_directory
     from bert_tf.config import BertConfig
     from bert_tf.modeling.bert import named_variables
@@ -137,23 +169,27 @@ def _export(folder):
         {"kind": task.kind} | task.to_json(),
         "# Random weights\n",
     )
+
+
+def _export(folder, root, name):
+    """Exports the model with a checkout; returns the folder of its version."""
+    base_path = folder / name / _MODEL
     subprocess.run(
         [
             *(sys.executable, "export/savedmodel.py"),
             f"--model_dir={folder / 'model'}",
-            f"--output_dir={folder / _MODEL}",
+            f"--output_dir={base_path}",
             f"--precision={_PRECISION.value}",
         ],
-        cwd=_ROOT,
-        env=_environment(),
+        cwd=root,
+        env=_environment(root),
         stdout=subprocess.DEVNULL,
         check=True,
     )
-    shutil.copytree(folder / _MODEL / "1", folder / "second")
-    return folder / _MODEL, folder / "second"
+    return base_path
 
 
-def _load(base_path, texts, server_flags, second=None):
+def _load(base_path, texts, server_flags, second=None, root=_ROOT):
     """Returns what the clients of a server have seen.
 
     Args:
@@ -161,9 +197,10 @@ def _load(base_path, texts, server_flags, second=None):
       texts: What they ask for.
       server_flags: Flags of the server.
       second: A version that appears in the middle, and goes at the end.
+      root: The checkout of the server.
     """
     new = base_path / "2"
-    with _serving(base_path, server_flags) as (process, port):
+    with _serving(base_path, server_flags, root) as (process, port):
         # Everything has been used once before memory is looked at.
         _clients(port, texts, _WARM_UP_SECONDS).wait()
         memory = [_memory(process)]
@@ -179,7 +216,7 @@ def _load(base_path, texts, server_flags, second=None):
         _wait(lambda: second is None or _states(port) == _TAKEN_OVER)
     if second:
         shutil.rmtree(new)
-    name = " ".join(server_flags) or "with merging"
+    name = _name(server_flags) + (f", {root}" if root != _ROOT else "")
     name += ", a new version" if second else ""
     megabytes = " ".join(f"{x / 1e6:.0f}" for x in memory)
     print(
@@ -213,7 +250,7 @@ def _overload(base_path, texts):
 
 
 @contextlib.contextmanager
-def _serving(base_path, server_flags):
+def _serving(base_path, server_flags, root=_ROOT):
     """Yields a server's process and port when it answers."""
     port, grpc_port = _free_ports()
     process = subprocess.Popen(
@@ -224,8 +261,8 @@ def _serving(base_path, server_flags):
             f"--port={grpc_port}",
             *server_flags,
         ],
-        cwd=_ROOT,
-        env=_environment(),
+        cwd=root,
+        env=_environment(root),
         stderr=subprocess.DEVNULL,
     )
     try:
@@ -321,8 +358,8 @@ def _free_ports():
         return first.getsockname()[1], second.getsockname()[1]
 
 
-def _environment():
-    return os.environ | {"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+def _environment(root):
+    return os.environ | {"PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 if __name__ == "__main__":

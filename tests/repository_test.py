@@ -126,6 +126,22 @@ def _changed_flags(first, second):
     }
 
 
+class PackedWeightsTest(tf.test.TestCase):
+    def test_only_serving_and_prediction_assume_frozen_weights(self):
+        self.assertEqual(
+            {
+                str(path.relative_to(_ROOT))
+                for path in (_ROOT / "bert_tf").rglob("*.py")
+                if "packed_weights.assume()" in path.read_text("utf-8")
+            },
+            {
+                "bert_tf/commands/predict.py",
+                "bert_tf/export/served_model.py",
+                "bert_tf/serving/precision.py",
+            },
+        )
+
+
 class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
     def _parse(self, *args):
         values = flags.FlagValues()

@@ -12,6 +12,8 @@ JSON lines, or a table:
 It appears when it is complete.
 """
 
+from bert_tf.distribute import cpu
+from bert_tf.distribute import packed_weights
 from bert_tf.flags.predict import PredictConfig
 
 
@@ -19,6 +21,8 @@ def main(config: PredictConfig) -> None:
     from bert_tf.tasks import inputs
 
     inputs.check_prediction(config)
+    if cpu.computes_in_bfloat16(config.mixed_precision):
+        packed_weights.assume()
     from bert_tf.inference import predict
 
     predict.run(config)

@@ -18,6 +18,9 @@ def main(config: ServeConfig) -> None:
     from bert_tf.export import served_model
 
     config = served_model.prepare(config)
+    from bert_tf.serving import precision
+
+    precision.pack_weights(config)
     from bert_tf.serving import server
 
     server.run(config)

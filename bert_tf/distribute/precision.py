@@ -4,10 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-# The names in `/proc/cpuinfo` of the units that multiply bfloat16. Without them
-# bfloat16 is emulated, many times slower than float32.
-_CPU_BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
-_CPU_FLAGS_FILE = "/proc/cpuinfo"
+from bert_tf.distribute import cpu
 
 _BFLOAT16_CAPABILITY = (8, 0)  # Ampere
 _FLOAT16_CAPABILITY = (7, 0)  # Volta
@@ -41,17 +38,6 @@ class Precision:
         return self.name == "float16"
 
 
-def _cpu_bfloat16_flags() -> list[str]:
-    """Returns the bfloat16 units of this machine's CPU."""
-    try:
-        with open(_CPU_FLAGS_FILE, encoding="utf-8") as file:
-            lines = [line for line in file if line.startswith("flags")]
-    except OSError:
-        return []
-    present = set(lines[0].split()) if lines else set()
-    return [flag for flag in _CPU_BFLOAT16_FLAGS if flag in present]
-
-
 def _gpu_capability() -> tuple[int, int] | None:
     """Returns the lowest compute capability of the GPUs, or None."""
     capabilities = []
@@ -74,12 +60,12 @@ def _choose_precision(device_type: str) -> Precision:
             name = "float16"
         version = ".".join(map(str, capability))
         return Precision(name, f"the GPU has compute capability {version}")
-    flags = _cpu_bfloat16_flags()
+    flags = cpu.bfloat16_flags()
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
     return Precision(
         "float32",
-        f"the CPU has none of {', '.join(_CPU_BFLOAT16_FLAGS)}",
+        f"the CPU has none of {', '.join(cpu.BFLOAT16_FLAGS)}",
     )
 
 

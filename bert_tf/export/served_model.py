@@ -10,6 +10,8 @@ import re
 from absl import logging
 
 from bert_tf import errors
+from bert_tf.distribute import cpu
+from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
@@ -86,6 +88,9 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             folder,
             errors.program("export/savedmodel.py"),
         )
+        if cpu.bfloat16_flags() and not has_litert:
+            # The export will be in bfloat16, and TensorFlow is imported next.
+            packed_weights.assume()
         # Imported here, as it takes seconds and is not needed the second time.
         from bert_tf.export import savedmodel
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
+from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.modeling import fit_arguments
 from bert_tf.modeling import logit_losses
@@ -238,7 +239,12 @@ class KerasMethods(raw_batches.BatchMethods):
             )
 
     def train_step(self, data):
-        """Trains on a batch, with the dropout of the optimizer's step."""
+        """Trains on a batch, with the dropout of the optimizer's step.
+
+        Raises:
+          UserError: If TensorFlow is to ignore updates of weights.
+        """
+        packed_weights.refuse()
         # With accumulation the optimizer does not count each batch.
         if not self.optimizer.gradient_accumulation_steps:
             encoder = getattr(self, "bert", self)

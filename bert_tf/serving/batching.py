@@ -21,7 +21,7 @@ from absl import logging
 
 from bert_tf.serving import errors
 from bert_tf.serving import servable as servables
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 

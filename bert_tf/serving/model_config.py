@@ -1,48 +1,29 @@
-"""Configuration files of the server, and the version folders on disk.
+"""Configuration of the served models, and their version folders on disk.
 
-Names and files are TensorFlow Serving's: `ModelServerConfig`
-(model_server_config.proto) and `BatchingParameters`.
+The file is TensorFlow Serving's `ModelServerConfig`
+(model_server_config.proto). A local file is read without TensorFlow.
 """
 
 import contextlib
 import dataclasses
 import os
-import stat
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
-from google.protobuf import descriptor_pb2
-from google.protobuf import descriptor_pool
 from google.protobuf import message
-from google.protobuf import message_factory
 from google.protobuf import text_format
-from google.protobuf import wrappers_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import UserError
+from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
-from bert_tf.serving import errors
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.io import paths
 
 _FLAG = "--model_config_file"
 # A version's number is an int64, as in TensorFlow Serving.
 _MAX_VERSION = 2**63 - 1
-# TensorFlow Serving's defaults for parameters that are not in the file.
-_BATCHING_DEFAULTS = BatchingOptions(
-    max_batch_size=1000, batch_timeout_micros=0, max_enqueued_batches=10
-)
-_BATCHING_NUMBERS = {
-    "max_batch_size": 1,
-    "batch_timeout_micros": 2,
-    "max_enqueued_batches": 3,
-    "num_batch_threads": 4,
-}
-# Parameters without any effect that a client could see.
-_IGNORED_FIELDS = frozenset({"thread_pool_name"})
-_BATCHING_FLAG = "--batching_parameters_file"
-_FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +62,17 @@ class ModelConfig:
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
+def of_flags(config: ServeConfig) -> list[ModelConfig]:
+    """Returns the models of --model_config_file or --model_base_path.
+
+    Raises:
+      UserError: If the file is invalid, or its models cannot be served.
+    """
+    if config.model_config_file:
+        return read(config.model_config_file)
+    return of_one_model(config.model_base_path, config.model_name)
+
+
 def of_one_model(base_path: str, name: str | None) -> list[ModelConfig]:
     """Returns the configuration for --model_base_path, named as its folder."""
     name = name or os.path.basename(os.path.abspath(base_path))
@@ -94,15 +86,25 @@ def read(path: str) -> list[ModelConfig]:
       UserError: If the file is invalid, or its models cannot be served.
     """
     config = model_server_config_pb2.ModelServerConfig()
-    _read_into(config, path, _FLAG)
+    read_into(config, path, _FLAG)
     try:
         return from_proto(config)
     except ValueError as error:
         raise UserError(f"{_FLAG}={path}: {error}") from error
 
 
-def _read_into(proto: message.Message, path: str, flag: str) -> None:
-    contents = files.read_bytes(files.require_file(path, flag))
+def read_into(proto: message.Message, path: str, flag: str) -> None:
+    """Reads a text file into a message.
+
+    Raises:
+      UserError: If the file is invalid; it names the flag.
+    """
+    files.require_file(path, flag)
+    if paths.is_remote(path):
+        contents = files.read_bytes(path)
+    else:
+        with open(path, "rb") as file:
+            contents = file.read()
     try:
         text_format.Parse(contents, proto)
     except (text_format.ParseError, UnicodeDecodeError) as error:
@@ -221,114 +223,15 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
     """
     return frozenset(
         (path, status.st_size, status.st_mtime_ns)
-        for path, status in _walk(directory)
+        for path, status in walk(directory)
     )
 
 
-def check_regular(directory: str) -> None:
-    """Checks that a version holds no pipe, device or socket.
-
-    Loading it could wait forever.
-
-    Raises:
-      RequestError: If it does.
-    """
-    for path, status in _walk(directory):
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise errors.failed_precondition(f"{path} is not a regular file")
-
-
-def _walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
+def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields the files of a directory with their sizes, times and kinds."""
     for folder, _, names in os.walk(directory):
         for name in names:
             path = os.path.join(folder, name)
             # Deleted, or a loop of links.
             with contextlib.suppress(OSError):
                 yield path, os.stat(path)
-
-
-def read_batching(path: str) -> BatchingOptions:
-    """Reads a text file of `BatchingParameters`.
-
-    Raises:
-      UserError: If the file is invalid, or sets an unsupported parameter.
-    """
-    parameters = _batching_message_class()()
-    _read_into(parameters, path, _BATCHING_FLAG)
-    values = {}
-    for field, value in parameters.ListFields():
-        if field.name in _BATCHING_NUMBERS:
-            values[field.name] = value.value
-        elif field.name == "allowed_batch_sizes":
-            values[field.name] = tuple(value)
-        elif field.name not in _IGNORED_FIELDS:
-            raise UserError(
-                f"{path} sets {field.name}, which this server does not "
-                "support; remove that line."
-            )
-    options = BatchingOptions(**(vars(_BATCHING_DEFAULTS) | values))
-    _check_batching(options, path)
-    return options
-
-
-def _check_batching(options: BatchingOptions, path: str) -> None:
-    sizes = options.allowed_batch_sizes
-    if options.max_batch_size < 1 or options.max_enqueued_batches < 1:
-        raise UserError(
-            f"max_batch_size and max_enqueued_batches of {path} must be at "
-            f"least 1. Received: {options.max_batch_size} and "
-            f"{options.max_enqueued_batches}."
-        )
-    if options.batch_timeout_micros < 0 or options.num_batch_threads < 0:
-        raise UserError(
-            f"batch_timeout_micros and num_batch_threads of {path} must not "
-            f"be negative. Received: {options.batch_timeout_micros} and "
-            f"{options.num_batch_threads}."
-        )
-    if sizes and (
-        list(sizes) != sorted(set(sizes)) or sizes[-1] != options.max_batch_size
-    ):
-        raise UserError(
-            f"allowed_batch_sizes of {path} must rise and end with "
-            f"max_batch_size={options.max_batch_size}. Received: "
-            f"{', '.join(map(str, sizes))}."
-        )
-
-
-def _batching_message_class() -> type:
-    """Returns the class of the message `BatchingParameters`.
-
-    tensorflow-serving-api has no module for it. Source:
-    session_bundle_config.proto of TensorFlow Serving 2.20.
-    """
-    proto = descriptor_pb2.FileDescriptorProto(
-        name="batching_parameters.proto",
-        package="bert_tf.serving",
-        syntax="proto3",
-        dependency=["google/protobuf/wrappers.proto"],
-    )
-    parameters = proto.message_type.add(name="BatchingParameters")
-    optional = _FIELD.LABEL_OPTIONAL
-
-    def add(name, number, kind, label=optional, type_name=None):
-        parameters.field.add(
-            name=name,
-            number=number,
-            type=kind,
-            label=label,
-            type_name=type_name,
-        )
-
-    for name, number in _BATCHING_NUMBERS.items():
-        type_name = ".google.protobuf.Int64Value"
-        add(name, number, _FIELD.TYPE_MESSAGE, type_name=type_name)
-    type_name = ".google.protobuf.StringValue"
-    add("thread_pool_name", 5, _FIELD.TYPE_MESSAGE, type_name=type_name)
-    add("allowed_batch_sizes", 6, _FIELD.TYPE_INT64, _FIELD.LABEL_REPEATED)
-    add("pad_variable_length_inputs", 7, _FIELD.TYPE_BOOL)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(proto)
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("bert_tf.serving.BatchingParameters")
-    )

@@ -22,6 +22,7 @@ from bert_tf.serving import model_config
 from bert_tf.serving.model_config import ModelConfig
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
+from bert_tf.serving.servable import check_regular
 
 # The states of a version, as `ModelVersionStatus` names them.
 START = "START"
@@ -405,7 +406,7 @@ class ModelManager:
             model.versions[number] = version
         logging.info("Loading version %d of model %s.", number, name)
         try:
-            model_config.check_regular(directory)
+            check_regular(directory)
             servable = self._engine.load(name, number, directory)
             try:
                 if self._warm_up:
@@ -422,8 +423,7 @@ class ModelManager:
                 error,
             )
             with self._lock:
-                version.state, version.error = END, error
-                version.files = files
+                version.state, version.error, version.files = END, error, files
             return False
         with self._lock:
             version.state, version.servable = AVAILABLE, servable

@@ -21,6 +21,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
 from bert_tf.serving import errors
+from bert_tf.serving import precision
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
@@ -127,6 +128,7 @@ class SavedModelEngine(Engine):
         )
 
     def load(self, name: str, version: int, directory: str) -> SavedModel:
+        precision.report(name, version, directory)
         return SavedModel(name, version, directory, self._config)
 
     def missing(self, directory: str) -> str | None:

@@ -6,6 +6,7 @@ Batching, REST and gRPC work only with these interfaces and NumPy arrays.
 import abc
 import dataclasses
 import math
+import stat
 import threading
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.serving import errors
+from bert_tf.serving import model_config
 
 DEFAULT_SIGNATURE = "serving_default"
 # Attention has a number for each pair of tokens in each head of each layer, so
@@ -196,6 +198,19 @@ class Engine(abc.ABC):
         Raises:
           OSError: If the directory cannot be read.
         """
+
+
+def check_regular(directory: str) -> None:
+    """Checks that a version holds no pipe, device or socket.
+
+    Loading it could wait forever.
+
+    Raises:
+      RequestError: If it does.
+    """
+    for path, status in model_config.walk(directory):
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise errors.failed_precondition(f"{path} is not a regular file")
 
 
 def _other_names(received: set[str], expected: set[str]) -> str:

@@ -16,14 +16,14 @@ from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import access
 from bert_tf.serving import api_keys
-from bert_tf.serving import batching_options
+from bert_tf.serving import batching_parameters
 from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
 from bert_tf.serving import signals
 from bert_tf.serving import tls
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.service import Service
@@ -69,13 +69,7 @@ class ModelServer:
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
-        self._models = (
-            model_config.read(config.model_config_file)
-            if config.model_config_file
-            else model_config.of_one_model(
-                config.model_base_path, config.model_name
-            )
-        )
+        self._models = model_config.of_flags(config)
         self._batching = _batching(config)
         self._tls = tls.read(config)
         self._keys = None
@@ -277,9 +271,9 @@ class ModelServer:
 
 def _batching(config: ServeConfig) -> BatchingOptions:
     if not config.enable_batching:
-        return batching_options.without_merging()
+        return batching_parameters.without_merging()
     if config.batching_parameters_file:
-        return model_config.read_batching(config.batching_parameters_file)
+        return batching_parameters.read(config.batching_parameters_file)
     return BatchingOptions(**config.batching())
 
 

@@ -20,7 +20,7 @@ from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.batching import Task
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.bodies import ANSWER_COPIES
 from bert_tf.serving.bodies import LARGE_BYTES
 from bert_tf.serving.bodies import Bodies

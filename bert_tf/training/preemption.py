@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 from bert_tf.distribute import devices as device_setup
+from bert_tf.distribute import packed_weights
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
@@ -100,8 +101,9 @@ def prepare(
 
     Raises:
       UserError: If another process trains in --output_dir, or it cannot be
-        written.
+        written, or TensorFlow is to ignore updates of weights.
     """
+    packed_weights.refuse()
     with Preemption() as preemption, train_log.recording():
         # Workers must connect before TensorFlow computes anything.
         devices = device_setup.prepare(config)

@@ -1,6 +1,7 @@
 """Tests of `fit` of loaded models."""
 
 import os
+from unittest import mock
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from tests.support import fit_case
 
@@ -163,6 +165,21 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             model.evaluate(*map(_PolarsSeries, columns), verbose=0), expected
         )
+
+    @parameterized.parameters(True, False)
+    def test_packed_weights_are_refused(self, is_eager):
+        model = self.new()
+        model.compile(run_eagerly=is_eager)
+        assumed = {packed_weights.VARIABLE: "1"}
+        with mock.patch.dict(os.environ, assumed):
+            for train in (
+                lambda: model.fit(fit_case.TEXTS, fit_case.LABELS, verbose=0),
+                lambda: model.train_on_batch(fit_case.TEXTS, fit_case.LABELS),
+            ):
+                with self.assertRaisesRegex(
+                    UserError, f"{packed_weights.VARIABLE}=1; unset it"
+                ):
+                    train()
 
     def test_no_rows(self):
         model = self.new(compiled={"optimizer": "sgd"})

@@ -1,6 +1,7 @@
 """Tests for run/serve.py as a process."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -10,11 +11,14 @@ import threading
 import time
 
 import pytest
+import tensorflow as tf
 from absl.testing import absltest
 
 from tests.support import toy_models
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The width of a product that oneDNN computes with packed weights.
+_WIDTH = 512
 _ECHO = {"signature_name": "echo", "instances": ["é"]}
 
 
@@ -24,7 +28,7 @@ class ServeTest(absltest.TestCase):
         self.folder = self.create_tempdir().full_path
 
     @contextlib.contextmanager
-    def serve(self, *flags):
+    def serve(self, *flags, **environment):
         """Yields the process and its REST port; ends it in any case."""
         port = toy_models.free_port()
         process = subprocess.Popen(
@@ -37,7 +41,7 @@ class ServeTest(absltest.TestCase):
                 *flags,
             ],
             cwd=_ROOT,
-            env=os.environ | {"PYTHONPATH": str(_ROOT)},
+            env=os.environ | {"PYTHONPATH": str(_ROOT)} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -112,6 +116,56 @@ class ServeTest(absltest.TestCase):
         self.assertEqual(process.returncode, 0, log)
         self.assertIn("3 has no saved_model.pb", log)
         self.assertNotIn("Traceback", log)
+
+    def write_product(self, base_path, version, factor, precision):
+        """Writes a model that multiplies by packed weights, with a card."""
+        model = tf.Module()
+        model.kernel = tf.Variable(tf.fill([_WIDTH, _WIDTH], factor / _WIDTH))
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        def product(x):
+            rows = tf.tile(x[:, tf.newaxis], [1, _WIDTH])
+            total = tf.matmul(rows, model.kernel)
+            return {"y": tf.nn.relu(total + tf.zeros([_WIDTH]))[:, 0]}
+
+        model.product = product
+        temporary = f"{self.folder}/new"
+        tf.saved_model.save(model, temporary, {"serving_default": product})
+        os.makedirs(f"{temporary}/assets.extra")
+        with open(f"{temporary}/assets.extra/model_card.json", "w") as file:
+            json.dump({"export": {"precision": precision}}, file)
+        os.makedirs(base_path, exist_ok=True)
+        os.rename(temporary, f"{base_path}/{version}")
+
+    @pytest.mark.slow
+    def test_serves_the_weights_of_a_new_version_with_packed_weights(self):
+        base_path = f"{self.folder}/product"
+        self.write_product(base_path, 1, 1.0, "bfloat16")
+        flags = ("--file_system_poll_wait_seconds=0.05",)
+        ask = {"inputs": {"x": [1.5] * 64}}
+
+        def first_output(port):
+            _, answer = toy_models.ask(
+                port, "POST", "/v1/models/product:predict", ask
+            )
+            return answer["outputs"][0]
+
+        # Float32 behaves as bfloat16 does, on CPUs without bfloat16, too.
+        with self.serve(
+            f"--model_base_path={base_path}", *flags, TF_ENABLE_ONEDNN_OPTS="1"
+        ) as (process, port):
+            self.wait_until(lambda: self.is_ready(port), process)
+            self.assertEqual(first_output(port), 1.5)
+            self.write_product(base_path, 2, 2.0, "bfloat16")
+            self.wait_until(lambda: first_output(port) == 3.0, process)
+            self.write_product(base_path, 3, 4.0, "float32")
+            self.wait_until(lambda: first_output(port) == 6.0, process)
+            process.send_signal(signal.SIGTERM)
+            log, _ = process.communicate(timeout=toy_models.TIMEOUT_SECONDS)
+        self.assertEqual(log.count("packed once for bfloat16"), 1, log)
+        slower = [x for x in log.splitlines() if "packs weights for" in x]
+        self.assertLen(slower, 1, log)
+        self.assertIn("Version 3 of model product is not marked", slower[0])
 
     @pytest.mark.slow
     def test_startup_error_is_one_sentence(self):

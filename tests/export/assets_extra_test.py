@@ -24,7 +24,7 @@ from bert_tf.export import warmup
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.io import files
-from bert_tf.serving import model_config
+from bert_tf.serving import batching_parameters
 from tests.support import in_process
 from tests.support import tiny_exports
 
@@ -146,7 +146,7 @@ class ExtrasTest(tf.test.TestCase):
             os.path.join(self.version, "batching_params.pbtxt"),
             os.path.join(self.output_dir, model_card.BATCHING_FILE),
         ):
-            options = model_config.read_batching(path)
+            options = batching_parameters.read(path)
             self.assertEqual(options.max_batch_size, 64)
             self.assertEqual(options.batch_timeout_micros, 0)
             self.assertNotIn(b"\npad_variable", files.read_bytes(path))

@@ -10,9 +10,9 @@ import tensorflow as tf
 from absl.testing import absltest
 
 from bert_tf.serving import batching
-from bert_tf.serving import batching_options
+from bert_tf.serving import batching_parameters
 from bert_tf.serving import errors
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import TensorSpec
@@ -396,7 +396,7 @@ class BatchSchedulerTest(absltest.TestCase):
     def test_does_not_merge_with_batching_disabled(self):
         servable = _Recorder()
         servable.gate.set()
-        options = batching_options.without_merging()
+        options = batching_parameters.without_merging()
         _, observed, _ = _run(servable, options, [[[i]] for i in range(9)])
         self.assertEqual(observed, [(1, 1)] * 9)
 

@@ -18,7 +18,7 @@ from bert_tf.serving import errors
 from bert_tf.serving import litert
 from bert_tf.serving import saved_model
 from bert_tf.serving.batching import BatchScheduler
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.calls import Call
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.pieces import PieceScheduler

@@ -11,11 +11,11 @@ from absl.testing import absltest
 
 from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import batching
-from bert_tf.serving import batching_options
+from bert_tf.serving import batching_parameters
 from bert_tf.serving import errors
 from bert_tf.serving import pieces as pieces_lib
 from bert_tf.serving import servable as servables
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.calls import Call
 from bert_tf.serving.pieces import PieceScheduler
 from bert_tf.serving.servable import Servable
@@ -218,7 +218,7 @@ class PieceSchedulerTest(absltest.TestCase):
 
     def test_does_not_split_without_batching(self):
         servable = _Ranges()
-        options = batching_options.without_merging()
+        options = batching_parameters.without_merging()
         call = servable.call([1] * 99)
         _run(lambda pieces: pieces.compute(servable, call), options)
         self.assertEqual(servable.calls, [[1] * 99])

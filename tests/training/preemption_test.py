@@ -10,10 +10,12 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.distribute import packed_weights
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.pretraining import evaluate as pretraining_evaluation
 from bert_tf.training import checkpoints
+from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
 from tests.support import killed_process
@@ -50,6 +52,16 @@ class PreemptionTest(tf.test.TestCase, parameterized.TestCase):
                 done.append("all of it")
             done.append("more")
         self.assertEqual(done, ["all of it"])
+
+    def test_refuses_packed_weights_before_anything_else(self):
+        assumed = {packed_weights.VARIABLE: "1"}
+        with (
+            mock.patch.dict(os.environ, assumed),
+            self.assertRaisesRegex(UserError, packed_weights.VARIABLE),
+            # Neither devices nor flags are looked at.
+            preemptions.prepare(None),
+        ):
+            self.fail("The block began.")
 
     def test_a_second_signal_ends_the_process(self):
         with self.assertRaises(Preempted), Preemption() as preemption:

@@ -1,0 +1,50 @@
+"""Packed weights of bfloat16 products, for processes that never train.
+
+oneDNN multiplies weights in a layout of its own. TensorFlow makes that layout
+again in each call, of 170 MB for BERT-base, unless an environment variable
+promises that no weight changes. An operation then keeps the weights that it
+read first, whatever happens to the variable behind them: training would go on
+with the values of its first step, without an error. In float32 products with
+packed weights are slower. TensorFlow reads the variable once, at its first
+product, so a process sets it before it imports TensorFlow.
+"""
+
+import os
+import sys
+
+from absl import logging
+
+from bert_tf.errors import UserError
+
+VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
+
+
+def assume() -> None:
+    """Makes TensorFlow keep packed weights, unless the user set the variable.
+
+    Does nothing in a process that has imported TensorFlow, and so may train.
+    """
+    if VARIABLE not in os.environ and "tensorflow" not in sys.modules:
+        os.environ[VARIABLE] = "1"
+        logging.info("Weights are packed once for bfloat16 (%s=1).", VARIABLE)
+
+
+def are_assumed() -> bool:
+    """Returns True if this process keeps packed weights."""
+    # The values that TensorFlow takes for true.
+    return os.environ.get(VARIABLE, "").lower() in ("1", "true")
+
+
+def refuse() -> None:
+    """Refuses to train with packed weights.
+
+    Raises:
+      UserError: If the variable is set.
+    """
+    if are_assumed():
+        raise UserError(
+            f"Expected {VARIABLE} to be unset where a model is trained: "
+            "TensorFlow would ignore each update of the weights. Received: "
+            f"{VARIABLE}={os.environ[VARIABLE]}; unset it and rerun the same "
+            "command."
+        )

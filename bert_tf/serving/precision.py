@@ -1,0 +1,66 @@
+"""The precision that an export is marked with, and packed weights for it."""
+
+import os
+
+from absl import logging
+
+from bert_tf.distribute import packed_weights
+from bert_tf.flags.serve import ServeConfig
+from bert_tf.io import stored_files
+from bert_tf.serving import model_config
+from bert_tf.serving.model_config import ModelConfig
+
+_CARD = os.path.join("assets.extra", "model_card.json")
+_PACKED = "bfloat16"
+
+
+def read(directory: str) -> str | None:
+    """Returns the precision of a version; None if it is not marked.
+
+    Servers load SavedModels of any origin, with or without a model card.
+    """
+    path = os.path.join(directory, _CARD)
+    try:
+        with open(stored_files.require(path), "rb") as file:
+            card = stored_files.parse_json(file.read(), path)
+        return card["export"]["precision"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def pack_weights(config: ServeConfig) -> None:
+    """Packs weights if the newest version of each model is in bfloat16.
+
+    Call it before TensorFlow is imported.
+
+    Raises:
+      UserError: If --model_config_file is invalid.
+    """
+    if config.engine == "savedmodel" and all(
+        _newest(model) == _PACKED for model in model_config.of_flags(config)
+    ):
+        packed_weights.assume()
+
+
+def report(name: str, version: int, directory: str) -> None:
+    """Logs a version that packed weights make slower."""
+    precision = read(directory)
+    if packed_weights.are_assumed() and precision != _PACKED:
+        logging.info(
+            "Version %d of model %s is not marked bfloat16 but %s, and slower "
+            "than by itself: this server packs weights for bfloat16 (%s=1).",
+            version,
+            name,
+            precision,
+            packed_weights.VARIABLE,
+        )
+
+
+def _newest(model: ModelConfig) -> str | None:
+    """Returns the precision of the newest version to serve, if there is one."""
+    try:
+        versions = model_config.find_versions(model.base_path)
+    except (OSError, ValueError):
+        return None  # The server refuses it, with the reason.
+    served = model.policy.choose(versions)
+    return read(versions[max(served)]) if served else None
