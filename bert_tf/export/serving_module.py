@@ -1,5 +1,8 @@
 """Builds the signatures of a SavedModel from a model and a serving head.
 
+Padding is not computed, unless a head reads its outputs. Signatures that other
+programs than TensorFlow read, and `attention`, compute it.
+
 Shapes:
   B: batch size.
   P: tokens per text.
@@ -19,6 +22,8 @@ import tensorflow as tf
 
 from bert_tf.export import graph_file
 from bert_tf.export.heads.head import ServingHead
+from bert_tf.features import INPUT_MASK
+from bert_tf.modeling import layouts
 
 SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 FROM_IDS = "from_ids"
@@ -60,6 +65,7 @@ class ServingModule:
     ) -> None:
         self._head = head
         self._model = model
+        self._unpad = not head.reads_padding
         # Several signatures call it, but the graph holds it once.
         self._answer = tf.function(
             self._answer_strings,
@@ -106,7 +112,7 @@ class ServingModule:
         strings = head.input_specs()
 
         def from_ids(**inputs):
-            return answer_ids(head, self._model, inputs)
+            return answer_ids(head, self._model, inputs, self._unpad)
 
         def from_examples(examples):
             return self._serve(**parse_examples(examples, strings))
@@ -140,6 +146,7 @@ class ServingModule:
             rows.inputs,
             self._head.rows_at_once(rows.inputs),
             self._head.condense,
+            self._unpad,
         )
         return self._head.answer(outputs, rows)
 
@@ -168,13 +175,16 @@ def for_predict(
 
 
 def answer_ids(
-    head: ServingHead, model: keras.Model, inputs: _Tensors
+    head: ServingHead,
+    model: keras.Model,
+    inputs: _Tensors,
+    unpad: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Returns the answer to a tensor for each of `ServingHead.ids_specs`."""
     rows = head.ids_rows(inputs)
     # All rows at once: the client chooses their number, and other readers of
     # SavedModels do not support loops.
-    answer = head.answer_ids(compute(model, rows.inputs), rows)
+    answer = head.answer_ids(compute(model, rows.inputs, unpad=unpad), rows)
     return for_predict(head, answer)
 
 
@@ -272,6 +282,7 @@ def compute(
     inputs: Mapping[str, tf.Tensor],
     max_rows_at_once: int | tf.Tensor | None = None,
     condense: _Condense = dict,
+    unpad: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Calls a model in the graph, a bounded number of rows at a time.
 
@@ -283,12 +294,19 @@ def compute(
       condense: Reduces the outputs of each call to the tensors [R, ...] that
         are kept and returned; all hidden states of a book would not fit in
         memory.
+      unpad: Whether to compute tokens alone, so that outputs of padding are 0.
     """
+
+    def call(rows):
+        if unpad:
+            rows = rows | layouts.find_tokens(rows[INPUT_MASK.name])
+        return model(rows, training=False)
+
     if max_rows_at_once is None:
-        return model(dict(inputs), training=False)
+        return call(dict(inputs))
 
     def condensed(rows):
-        return condense(model(rows, training=False))
+        return condense(call(rows))
 
     specs = {
         name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)

@@ -1,5 +1,8 @@
 """Multi-head self-attention over padded sequences.
 
+Hidden states are rows of a layout (see `layouts`); attention itself is always
+computed for all positions of a batch.
+
 Shapes:
   B: batch size.
   S: sequence length.
@@ -49,13 +52,14 @@ class SelfAttention(layers.BertLayer):
     to `Attention`. Source: modeling.py:559-751 of the original.
 
     Call arguments:
-      hidden_states: <float>[B, S, H].
+      hidden_states: <float>[..., H], rows of the layout.
       attention_bias: <float32>[B, 1, 1 or S, S] from `build_attention_bias`.
       dropout_seeds: <int32>[B], or None for no dropout.
+      layout: The layout of the rows; by default they are [B, S, H].
 
     Returns:
-      The context <float>[B, S, H] and the attention weights, after dropout,
-      <float>[B, N, S, S]; both in the compute dtype.
+      The context <float>[..., H], rows of the layout, and the attention
+      weights, after dropout, <float>[B, N, S, S]; both in the compute dtype.
 
     Reference:
       Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.
@@ -74,12 +78,21 @@ class SelfAttention(layers.BertLayer):
         self.key = self.project(width, shape, "key")
         self.value = self.project(width, shape, "value")
 
-    def call(self, hidden_states, attention_bias, dropout_seeds=None):
+    def call(
+        self, hidden_states, attention_bias, dropout_seeds=None, layout=None
+    ):
+        layout = layout or self.padded
         if self.for_inference:
-            return self._infer(hidden_states, attention_bias)
-        query = self._project_heads(self.query, hidden_states)  # [B, N, S, D]
-        key = self._project_heads(self.key, hidden_states)  # [B, N, S, D]
-        value = self._project_heads(self.value, hidden_states)  # [B, N, S, D]
+            return self._infer(hidden_states, attention_bias, layout)
+        query, key, value = (
+            fused.bias_split_heads(
+                projection(hidden_states),
+                tf.convert_to_tensor(projection.bias),
+                layout,
+                jit=self.fuse,
+            )
+            for projection in (self.query, self.key, self.value)
+        )  # [B, N, S, D] each
         probs = fused.masked_softmax_dropout(
             tf.matmul(query, key, transpose_b=True),
             attention_bias,
@@ -88,51 +101,33 @@ class SelfAttention(layers.BertLayer):
             rate=self.bert_config.attention_probs_dropout_prob,
             jit=self.fuse,
         )  # [B, N, S, S]
-        return fused.merge_heads(tf.matmul(probs, value)), probs
+        return layout.merge_heads(tf.matmul(probs, value)), probs
 
-    def _infer(self, hidden_states, attention_bias):
+    def _infer(self, hidden_states, attention_bias, layout):
         """Computes what `call` returns, all of it in the compute dtype.
 
         TensorFlow's optimizer fuses the product of queries and keys, the
         scale and the attention bias into one operation.
         """
-        batch, length, _ = fused.shape_of(hidden_states)
-        heads = self.bert_config.num_attention_heads
-        parts = tf.reshape(
-            self.query_key_value.affine(hidden_states),
-            [batch, length, 3, heads, self.head_size],
-        )
-        query, key, value = tf.unstack(
-            tf.transpose(parts, [2, 0, 3, 1, 4]), num=3
-        )  # [B, N, S, D] each
+        parts = layout.split_heads(self.query_key_value.affine(hidden_states))
+        query, key, value = tf.unstack(parts, num=3)  # [B, N, S, D] each
         scores = tf.matmul(query, key, transpose_b=True)
         scale = tf.constant(self.head_size**-0.5, scores.dtype)
         probs = tf.nn.softmax(
             scores * scale + tf.cast(attention_bias, scores.dtype)
         )
-        return fused.merge_heads(tf.matmul(probs, value)), probs
-
-    def _project_heads(self, projection, hidden_states):
-        return fused.bias_split_heads(
-            projection(hidden_states),
-            tf.convert_to_tensor(projection.bias),
-            self.bert_config.num_attention_heads,
-            jit=self.fuse,
-        )
+        return layout.merge_heads(tf.matmul(probs, value)), probs
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Attention(layers.BertLayer):
     """Self-attention with output projection, residual and layer norm.
 
-    Call arguments:
-      hidden_states: <float>[B, S, H].
-      attention_bias: <float32>[B, 1, 1 or S, S] from `build_attention_bias`.
-      dropout_seeds: <int32>[B], or None for no dropout.
+    Call arguments: As for `SelfAttention`.
 
     Returns:
-      The hidden states <float>[B, S, H] and the attention weights
-      <float>[B, N, S, S], both in the compute dtype.
+      The hidden states <float>[..., H], rows of the layout, and the attention
+      weights <float>[B, N, S, S], both in the compute dtype.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, **kwargs):
@@ -144,9 +139,16 @@ class Attention(layers.BertLayer):
         self.self_attention.build(hidden_states_shape)
         self.residual_output.build(hidden_states_shape)
 
-    def call(self, hidden_states, attention_bias, dropout_seeds=None):
+    def call(
+        self, hidden_states, attention_bias, dropout_seeds=None, layout=None
+    ):
+        layout = layout or self.padded
         context, probs = self.self_attention(
-            hidden_states, attention_bias, dropout_seeds=dropout_seeds
+            hidden_states,
+            attention_bias,
+            dropout_seeds=dropout_seeds,
+            layout=layout,
         )
-        keys = dropout.draw_keys(dropout_seeds, self.dropout_id + 1)
+        width = self.bert_config.hidden_size
+        keys = layout.draw_keys(dropout_seeds, self.dropout_id + 1, width)
         return self.residual_output(context, hidden_states, keys), probs

@@ -18,6 +18,7 @@ from bert_tf.modeling import embeddings
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads as head_layers
 from bert_tf.modeling import layers
+from bert_tf.modeling import layouts
 from bert_tf.modeling import saving
 from bert_tf.modeling.keras_methods import KerasMethods
 
@@ -36,7 +37,7 @@ _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 def standardize_inputs(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     names = ("input_ids", "input_mask", "segment_ids")
-    unknown = sorted(set(inputs) - set(names))
+    unknown = sorted(set(inputs) - {*names, *layouts.INPUTS})
     if unknown or "input_ids" not in inputs:
         raise UserError(
             "The model's inputs are `input_ids` and, optionally, `input_mask` "
@@ -93,7 +94,9 @@ class BertModel(_ConfiguredModel):
       inputs: A dictionary of `input_ids` <int32>[B, S] and, if there is
         padding or a second segment, `input_mask` <int32>[B, S] (1 for tokens,
         0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
-        zeros).
+        zeros). With `token_indices` and `token_places` from
+        `layouts.find_tokens`, padding is not computed, and its outputs are
+        0.
       training: Whether to apply dropout.
       dropout_seeds: <int32>[B]; the configuration and its seed determine an
         example's dropout. Drawn by Keras if not given.
@@ -163,24 +166,32 @@ class BertModel(_ConfiguredModel):
             dropout_seeds = None
         elif dropout_seeds is None:
             dropout_seeds = self.draw_seeds(input_ids)
+        layout = layouts.choose(
+            inputs, self.bert_config.num_attention_heads, self.for_inference
+        )
         embedded = self.embeddings(
-            input_ids, segment_ids, dropout_seeds=dropout_seeds
+            input_ids, segment_ids, dropout_seeds=dropout_seeds, layout=layout
         )
         attention_bias = attention.build_attention_bias(
             input_mask, self.bert_config.left_to_right
         )
         encoded, probs = self.encoder(
-            embedded, attention_bias, dropout_seeds=dropout_seeds
+            embedded,
+            attention_bias,
+            dropout_seeds=dropout_seeds,
+            layout=layout,
         )
-        outputs = {"sequence_output": encoded[-1]}
+        sequence_output = layout.restore(encoded[-1])
+        outputs = {"sequence_output": sequence_output}
         if self.has_pooler:
             outputs["pooled_output"] = self.pooler(
-                encoded[-1], input_mask=input_mask
+                sequence_output, input_mask=input_mask
             )
         if self.return_all_layers:
-            outputs["encoder_outputs"] = encoded
+            others = [layout.restore(states) for states in encoded[:-1]]
+            outputs["encoder_outputs"] = [*others, sequence_output]
         if self.return_embeddings:
-            outputs["embedding_output"] = embedded
+            outputs["embedding_output"] = layout.restore(embedded)
         if self.return_attention_probs:
             outputs["attention_probs"] = probs
         return outputs

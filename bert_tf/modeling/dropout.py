@@ -45,15 +45,18 @@ def _mix(x):
     return _xor_shift(x, 16)
 
 
-def draw_keys(seeds, dropout_id):
+def draw_keys(seeds, dropout_id, first_positions=None):
     """Returns the keys of one dropout in the model, a pair for each example.
 
     Args:
       seeds: <int32>[batch], the examples' seeds, or None.
       dropout_id: An integer that no other dropout in the model has.
+      first_positions: <int32>[batch], for parts of examples: the position
+        within the example of each part's first element. By default 0.
 
     Returns:
-      <uint32>[batch, 2]; None for None, which means no dropout.
+      <uint32>[batch, 2], for parts of examples [batch, 3]; None for None, which
+      means no dropout.
     """
     if seeds is None:
         return None
@@ -61,7 +64,10 @@ def draw_keys(seeds, dropout_id):
     place = _uint32(dropout_id * _GOLDEN_RATIO % 2**32)
     first = _mix(_mix(seeds) + place)
     second = _mix(_mix(seeds ^ _uint32(_GOLDEN_RATIO)) ^ place)
-    return tf.stack([first, second], axis=-1)
+    keys = [first, second]
+    if first_positions is not None:
+        keys.append(tf.cast(first_positions, tf.uint32))
+    return tf.stack(keys, axis=-1)
 
 
 def derive_seeds(seeds, number):
@@ -87,18 +93,20 @@ def draw_mask(shape, rate, keys):
     Args:
       shape: [batch, ...], a list of integers or scalar tensors.
       rate: Probability of dropping an element, below 1.
-      keys: <uint32>[batch, 2] from `draw_keys`.
+      keys: <uint32>[batch, 2 or 3] from `draw_keys`.
 
     Returns:
       <bool>[batch, ...], True with probability 1 - rate.
     """
     position = tf.range(tf.reduce_prod(shape[1:]))
     x = tf.cast(position, tf.uint32)[tf.newaxis, :]
+    if keys.shape[-1] == 3:
+        x += keys[:, 2:]
     # The second key enters between the rounds: with one key alone, masks of
     # two examples would be permutations of each other by a single XOR.
     x = tf.bitwise.bitwise_xor(x, keys[:, :1])
     x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
-    x = _xor_shift(x, 15) + keys[:, 1:]
+    x = _xor_shift(x, 15) + keys[:, 1:2]
     x = _xor_shift(x * _uint32(_MULTIPLIER_2), 16)
     threshold = min(round(rate * 2**32), 2**32 - 1)
     return tf.reshape(x >= _uint32(threshold), shape)

@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
 
 
@@ -48,9 +47,11 @@ class Embeddings(layers.BertLayer):
       input_ids: <int32>[B, S].
       segment_ids: <int32>[B, S].
       dropout_seeds: <int32>[B], or None for no dropout.
+      layout: The layout of the result, see `layouts`; by default padded.
 
     Returns:
-      <float>[B, S, H] in the compute dtype.
+      <float>[..., H], rows of the layout, by default [B, S, H], in the compute
+      dtype.
 
     Raises:
       UserError: If S is above `max_position_embeddings`.
@@ -85,7 +86,11 @@ class Embeddings(layers.BertLayer):
             self.variable_dtype,
         )
 
-    def call(self, input_ids, segment_ids, dropout_seeds=None):
+    def call(self, input_ids, segment_ids, dropout_seeds=None, layout=None):
+        layout = layout or self.padded
+        positions = self._positions(self._length(input_ids))
+        input_ids = layout.select(input_ids)
+        segment_ids = layout.select(segment_ids)
         table = tf.convert_to_tensor(self.word_embeddings)
         # Without a gradient, plain `tf.gather` runs on every server.
         look_up = tf.gather if self.for_inference else lookup
@@ -96,10 +101,10 @@ class Embeddings(layers.BertLayer):
             tf.one_hot(segment_ids, self.bert_config.type_vocab_size),
             tf.cast(self.token_type_embeddings, tf.float32),
         )
-        positions = self._positions(self._length(input_ids))
-        embedded = words + segments + tf.cast(positions, tf.float32)
-        keys = dropout.draw_keys(dropout_seeds, self.dropout_id)
-        return self.layer_norm(embedded, keys)
+        positions = layout.select_positions(tf.cast(positions, tf.float32))
+        width = self.bert_config.hidden_size
+        keys = layout.draw_keys(dropout_seeds, self.dropout_id, width)
+        return self.layer_norm(words + segments + positions, keys)
 
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""

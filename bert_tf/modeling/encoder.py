@@ -8,6 +8,8 @@ between the products are compiled; otherwise TensorFlow may fuse other
 operations and round differently. Source: Chen et al., 2016, "Training deep nets
 with sublinear memory cost".
 
+Hidden states are rows of a layout, see `layouts`.
+
 Shapes:
   B: batch size.
   S: sequence length.
@@ -19,7 +21,6 @@ import keras
 import tensorflow as tf
 
 from bert_tf.modeling import attention
-from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
 
 # An encoder layer drops attention weights and elements of its two outputs.
@@ -48,12 +49,19 @@ class EncoderLayer(layers.BertLayer):
         inner = self.bert_config.intermediate_size
         self.residual_output.build((*hidden_states_shape[:-1], inner))
 
-    def call(self, hidden_states, attention_bias, dropout_seeds=None):
+    def call(
+        self, hidden_states, attention_bias, dropout_seeds=None, layout=None
+    ):
+        layout = layout or self.padded
         attended, probs = self.attention(
-            hidden_states, attention_bias, dropout_seeds=dropout_seeds
+            hidden_states,
+            attention_bias,
+            dropout_seeds=dropout_seeds,
+            layout=layout,
         )
         inner = self.intermediate(attended)
-        keys = dropout.draw_keys(dropout_seeds, self.dropout_id + 2)
+        width = self.bert_config.hidden_size
+        keys = layout.draw_keys(dropout_seeds, self.dropout_id + 2, width)
         return self.residual_output(inner, attended, keys), probs
 
 
@@ -70,8 +78,9 @@ class Encoder(layers.BertLayer):
     Call arguments: As for `EncoderLayer`.
 
     Returns:
-      Two lists with one entry per layer: hidden states <float>[B, S, H] and
-      attention weights <float>[B, N, S, S], all in the compute dtype.
+      Two lists with one entry per layer: hidden states <float>[..., H], rows of
+      the layout, and attention weights <float>[B, N, S, S], all in the compute
+      dtype.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, remat=False, **kwargs):
@@ -91,30 +100,31 @@ class Encoder(layers.BertLayer):
         for layer in self.encoder_layers:
             layer.build(hidden_states_shape)
 
-    def call(self, hidden_states, attention_bias, dropout_seeds=None):
+    def call(
+        self, hidden_states, attention_bias, dropout_seeds=None, layout=None
+    ):
+        arguments = {"dropout_seeds": dropout_seeds, "layout": layout}
         # Without seeds, that is, outside of training, nothing is kept anyway.
         if self.remat and dropout_seeds is not None:
             return self._rematerialize(
-                hidden_states, attention_bias, dropout_seeds
+                hidden_states, attention_bias, arguments
             ), []
         outputs, weights = [], []
         for layer in self.encoder_layers:
             hidden_states, probs = layer(
-                hidden_states, attention_bias, dropout_seeds=dropout_seeds
+                hidden_states, attention_bias, **arguments
             )
             outputs.append(hidden_states)
             weights.append(probs)
         return outputs, weights
 
-    def _rematerialize(self, hidden_states, attention_bias, dropout_seeds):
+    def _rematerialize(self, hidden_states, attention_bias, arguments):
         """Returns the hidden states of all layers and keeps nothing else."""
         outputs = []
         for layer in self.encoder_layers:
 
             def compute(inputs, layer=layer):
-                return layer(
-                    inputs, attention_bias, dropout_seeds=dropout_seeds
-                )[0]
+                return layer(inputs, attention_bias, **arguments)[0]
 
             hidden_states = tf.recompute_grad(compute)(hidden_states)
             outputs.append(hidden_states)

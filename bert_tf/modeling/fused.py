@@ -94,43 +94,40 @@ def bias_activation(x, bias, activation, *, jit=False):
 # === x + bias, with the heads apart ===
 
 
-def _bias_split_heads(x, bias, heads):
-    batch, length, width = shape_of(x)
-    values = tf.cast(_float(x) + bias, x.dtype)
-    values = tf.reshape(values, [batch, length, heads, width // heads])
-    return tf.transpose(values, [0, 2, 1, 3])
+def _add_bias(x, bias):
+    return tf.cast(_float(x) + bias, x.dtype)
 
 
-def merge_heads(x):
-    """Returns <float>[batch, length, width] of [batch, heads, length, size]."""
-    batch, heads, length, size = shape_of(x)
-    merged = tf.transpose(x, [0, 2, 1, 3])
-    return tf.reshape(merged, [batch, length, heads * size])
+def _bias_split_heads(x, bias, layout):
+    return layout.split_heads(_add_bias(x, bias))
 
 
-def bias_split_heads(x, bias, heads, *, jit=False):
+def bias_split_heads(x, bias, layout, *, jit=False):
     """Returns x + bias, with the heads apart.
 
     Args:
-      x: <float>[batch, length, width].
+      x: <float>[..., width], rows of a layout.
       bias: <float32>[width].
-      heads: Number of heads; divides the width.
+      layout: The layout, see `layouts`.
       jit: Whether to compile.
 
     Returns:
       <float>[batch, heads, length, width / heads], of the dtype of `x`.
     """
     if not jit:
-        return _bias_split_heads(x, bias, heads)
+        return _bias_split_heads(x, bias, layout)
 
     @tf.custom_gradient
     def chain(x, bias):
         def gradient(upstream):
             # Not compiled: TensorFlow's own transposition is faster.
-            rows = merge_heads(upstream)
+            rows = layout.merge_heads(upstream)
             return rows, *_sum_rows(rows)
 
-        return _compile(_bias_split_heads, heads)(x, bias), gradient
+        if layout.is_padded:
+            return _compile(_bias_split_heads, layout)(x, bias), gradient
+        # XLA gathers row by row on a CPU.
+        return layout.split_heads(_compile(_add_bias)(x, bias)), gradient
 
     return chain(x, bias)
 
@@ -193,7 +190,7 @@ def bias_dropout_residual_layer_norm(
       residual: <float>[batch, ..., width], of the dtype of `x`.
       gamma: <float32>[width].
       beta: <float32>[width].
-      keys: <uint32>[batch, 2] or None.
+      keys: <uint32>[batch, 2 or 3] or None.
       epsilon: Added to the variance.
       rate: Probability of dropping an element.
       jit: Whether to compile.
@@ -248,7 +245,7 @@ def layer_norm_dropout(
       x: <float>[batch, ..., width].
       gamma: <float32>[width].
       beta: <float32>[width].
-      keys: <uint32>[batch, 2] or None.
+      keys: <uint32>[batch, 2 or 3] or None.
       epsilon: Added to the variance.
       rate: Probability of dropping an element.
       dtype: Of the result.

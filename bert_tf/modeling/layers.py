@@ -3,6 +3,7 @@
 Shapes:
   B: batch size.
   S: sequence length.
+  T: rows of unpadded hidden states.
   H: hidden size.
   I: intermediate size.
 """
@@ -13,6 +14,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.modeling import activations
 from bert_tf.modeling import fused
+from bert_tf.modeling import layouts
 
 
 def truncated_normal(stddev):
@@ -109,6 +111,13 @@ class BertLayer(Configured, BasicLayer):
         self.dropout_id = dropout_id
         self.fuse = fuse
         self.for_inference = for_inference
+
+    @property
+    def padded(self):
+        """The layout of hidden states of all positions."""
+        return layouts.Padded(
+            self.bert_config.num_attention_heads, self.for_inference
+        )
 
     def project(self, width, input_shape, name="dense"):
         """Returns a new, built `Projection` of this layer's precision."""
@@ -221,7 +230,11 @@ class Projection(BasicLayer):
         rows = self._add_bias(inputs, self.bias)
         if self.on_rows is not None:
             self.on_rows(inputs, rows)
-        return self._with_width(activate(rows), inputs)
+        rows = activate(rows)
+        # A reshape would keep a sum with the result apart from the product.
+        if inputs.shape.rank == 2:
+            return rows
+        return self._with_width(rows, inputs)
 
     def _scaled(self, inputs):
         """Returns inputs . kernel + bias, computed with scaled columns."""
@@ -275,7 +288,8 @@ class LayerNorm(BasicLayer):
 
     Call arguments:
       inputs: <float>[B, ..., width].
-      keys: <uint32>[B, 2] from `dropout.draw_keys`, or None for no dropout.
+      keys: <uint32>[B, 2 or 3] from `dropout.draw_keys`, or None for no
+        dropout.
 
     Returns:
       <float>[B, ..., width] in the compute dtype.
@@ -318,10 +332,10 @@ class Intermediate(BertLayer):
     Source: modeling.py:866-871 of the original.
 
     Call arguments:
-      inputs: <float>[B, S, H].
+      inputs: <float>[..., H], rows of a layout.
 
     Returns:
-      <float>[B, S, I] in the compute dtype.
+      <float>[..., I] in the compute dtype.
     """
 
     def build(self, input_shape):
@@ -340,12 +354,13 @@ class ResidualOutput(BertLayer):
     modeling.py:857-880 of the original.
 
     Call arguments:
-      inputs: <float>[B, S, H or I].
-      residual: <float>[B, S, H].
-      keys: <uint32>[B, 2] from `dropout.draw_keys`, or None for no dropout.
+      inputs: <float>[..., H or I], rows of a layout.
+      residual: <float>[..., H].
+      keys: <uint32>[B, 2] or [T, 3] from the layout's `draw_keys`, or None for
+        no dropout.
 
     Returns:
-      <float>[B, S, H] in the compute dtype.
+      <float>[..., H] in the compute dtype.
     """
 
     def build(self, inputs_shape, residual_shape=None):

@@ -22,6 +22,7 @@ from bert_tf.modeling import bert
 from bert_tf.modeling import bilstm
 from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
+from bert_tf.modeling import layouts
 
 # Fixed in the original, independent of the config (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
@@ -412,6 +413,9 @@ class BertForMultipleChoice(BertWithOutputHead):
         flat = {}
         for name, value in inputs.items():
             value = tf.convert_to_tensor(value)
+            if name == layouts.TOKEN_INDICES:
+                flat[name] = value
+                continue
             if value.shape.rank != 3:
                 raise UserError(
                     f"`{name}` of multiple choice must be [examples, choices, "

@@ -7,8 +7,10 @@ from absl.testing import parameterized
 from bert_tf.config import HIDDEN_ACTS
 from bert_tf.modeling import dropout
 from bert_tf.modeling import fused
+from bert_tf.modeling import layouts
 
 _BATCH, _LENGTH, _WIDTH, _HEADS = 3, 5, 8, 2
+_LAYOUT = layouts.Padded(_HEADS)
 
 
 def _normal(*shape, dtype="float32", seed=0):
@@ -80,19 +82,19 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
     def test_bias_split_heads(self, dtype):
         self._assert_jit_agrees(
             lambda x, bias, jit: fused.bias_split_heads(
-                x, bias, _HEADS, jit=jit
+                x, bias, _LAYOUT, jit=jit
             ),
             [_rows(dtype), _normal(_WIDTH)],
         )
 
     def test_split_heads_puts_each_element_in_its_place(self):
         x, bias = _rows("float32"), _normal(_WIDTH)
-        split = fused.bias_split_heads(x, bias, _HEADS)
+        split = fused.bias_split_heads(x, bias, _LAYOUT)
         expected = (x + bias).numpy()
         for head in range(_HEADS):
             columns = slice(head * 4, head * 4 + 4)
             self.assertAllEqual(split[:, head], expected[:, :, columns])
-        self.assertAllEqual(fused.merge_heads(split), expected)
+        self.assertAllEqual(_LAYOUT.merge_heads(split), expected)
 
     @parameterized.product(rate=(0.0, 0.3), dtype=("float32", "bfloat16"))
     def test_bias_dropout_residual_layer_norm(self, rate, dtype):

@@ -1,0 +1,314 @@
+"""Layouts of hidden states: all positions of a batch, or its tokens alone.
+
+A batch of sequences of unequal length is padded to [B, S]. Everything but
+attention works on each position by itself, so `Unpadded` keeps hidden states as
+a matrix [T, H] of the tokens. Only queries, keys and values become padded, and
+their context returns to [T, H]; both ways are gathers of whole heads, in place
+of the transpositions that split and merge the heads of padded states. Nothing
+that is computed for a token depends on padding, dropout included, so the two
+layouts compute the same.
+
+T may exceed the number of tokens, so that programs that are compiled for each T
+stay few. Rows beyond the tokens belong to padding, and are computed as those of
+a padded batch are.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  T: rows of unpadded hidden states, at most B * S.
+  H: hidden size.
+  N: attention heads.
+  D: head size, H / N.
+"""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import tensorflow as tf
+
+from bert_tf.modeling import dropout
+from bert_tf.modeling.dropout import shape_of
+
+# Optional inputs of models; together they choose `Unpadded`.
+TOKEN_INDICES = "token_indices"
+TOKEN_PLACES = "token_places"
+INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
+# The most numbers of rows that micro-batches should have, as a program may be
+# compiled for each.
+_MAX_ROW_COUNTS = 32
+
+
+def find_tokens(input_mask):
+    """Returns the inputs for a layout with a row for each token.
+
+    The first position of a sequence has a row even if it is padding, as the
+    pooler reads it.
+
+    Args:
+      input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
+
+    Returns:
+      `token_indices` <int32>[T], the position of each row among all positions
+      of the batch; `token_places` <int32>[..., S], the row of each position, T
+      for a position without one.
+    """
+    length = shape_of(input_mask)[-1]
+    has_row = tf.reshape((input_mask > 0) | (tf.range(length) == 0), [-1])
+    indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
+    rank = tf.cumsum(tf.cast(has_row, tf.int32), exclusive=True)
+    places = tf.where(has_row, rank, tf.size(indices))
+    return {
+        TOKEN_INDICES: indices,
+        TOKEN_PLACES: tf.reshape(places, tf.shape(input_mask)),
+    }
+
+
+def find_tokens_of_parts(input_mask, part_size, step):
+    """Returns the inputs for a layout with as many rows in each micro-batch.
+
+    The number of rows is rounded up, and padding has the rows beyond the
+    tokens.
+
+    Args:
+      input_mask: <int32>[R, ..., S], 1 for tokens and 0 for padding.
+      part_size: Examples of a micro-batch; divides R.
+      step: An example has a multiple of so many rows on average, or one for
+        each of its positions.
+
+    Returns:
+      `token_indices` <int32>[R, T / part_size], the position of each row among
+      all positions of its micro-batch; `token_places` <int32>[R, ..., S], the
+      row of each position, T or more for a position without one.
+    """
+    shape = tf.shape(input_mask)
+    per_example = tf.reduce_prod(shape[1:])
+    size = part_size * per_example
+    is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
+    num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
+    # Rows of an example, on average.
+    least = -(-tf.reduce_max(num_tokens) // part_size)
+    num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
+    places = tf.where(
+        is_token > 0,
+        tf.cumsum(is_token, axis=-1, exclusive=True),
+        num_tokens + tf.cumsum(1 - is_token, axis=-1, exclusive=True),
+    )
+    # The places are a permutation of the positions, and this its inverse.
+    indices = tf.argsort(places, axis=-1)[:, : part_size * num_rows]
+    indices = tf.reshape(indices, [shape[0], num_rows])
+    return {
+        TOKEN_INDICES: tf.ensure_shape(indices, [input_mask.shape[0], None]),
+        TOKEN_PLACES: tf.reshape(places, shape),
+    }
+
+
+def row_step(longest):
+    """Returns the `step` of `find_tokens_of_parts` for the longest examples.
+
+    Args:
+      longest: The shape of the longest example's `input_mask`.
+    """
+    return -(-math.prod(longest) // _MAX_ROW_COUNTS)
+
+
+def choose(inputs, num_heads, for_inference):
+    """Returns the layout for the inputs of a model, a dictionary."""
+    if TOKEN_INDICES not in inputs:
+        return Padded(num_heads, for_inference)
+    indices, places = (inputs[name] for name in INPUTS)
+    return Unpadded(indices, places, num_heads, for_inference)
+
+
+def _num_parts(for_inference):
+    """Returns how many projections of a row are split into heads at once."""
+    # In the form for inference one product makes queries, keys and values.
+    return 3 if for_inference else 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded:
+    """Hidden states of all positions, <float>[B, S, H].
+
+    Attributes:
+      num_heads: Attention heads, N.
+      for_inference: Whether the model has the form of `inference.prepare`.
+    """
+
+    is_padded: ClassVar[bool] = True
+
+    num_heads: int
+    for_inference: bool = False
+
+    def select(self, values):
+        """Returns the rows for <...>[B, S, ...], values of each position."""
+        return values
+
+    def select_positions(self, table):
+        """Returns the rows for <float>[S, H], equal in all sequences."""
+        return table
+
+    def restore(self, rows):
+        """Returns <float>[B, S, H], 0 for positions without a row."""
+        return rows
+
+    def draw_keys(self, seeds, dropout_id, width):
+        """Returns the keys of a dropout of rows; see `dropout.draw_keys`.
+
+        Args:
+          seeds: <int32>[B], or None.
+          dropout_id: As for `dropout.draw_keys`.
+          width: Elements of a row.
+        """
+        del width
+        return dropout.draw_keys(seeds, dropout_id)
+
+    def split_heads(self, rows):
+        """Returns the heads of rows, <float>[B, N, S, D].
+
+        In the form for inference rows are queries, keys and values side by
+        side, and the result is [3, B, N, S, D].
+        """
+        batch, length, width = shape_of(rows)
+        parts, heads = _num_parts(self.for_inference), self.num_heads
+        size = width // (parts * heads)
+        if parts == 1:
+            rows = tf.reshape(rows, [batch, length, heads, size])
+            return tf.transpose(rows, [0, 2, 1, 3])
+        rows = tf.reshape(rows, [batch, length, parts, heads, size])
+        return tf.transpose(rows, [2, 0, 3, 1, 4])
+
+    def merge_heads(self, heads):
+        """Returns the rows of heads <float>[B, N, S, D]."""
+        batch, number, length, size = shape_of(heads)
+        merged = tf.transpose(heads, [0, 2, 1, 3])
+        return tf.reshape(merged, [batch, length, number * size])
+
+
+class Unpadded:
+    """Hidden states of tokens, <float>[T, H]; the methods are `Padded`'s.
+
+    No gradient scatters: that of a gather is the gather the other way.
+
+    Args:
+      indices: `token_indices` <int32>[...] of T elements; see `find_tokens`.
+      places: `token_places` <int32>[B, S].
+      num_heads: Attention heads, N.
+      for_inference: Whether the model has the form of `inference.prepare`, so
+        that there is no gradient.
+    """
+
+    is_padded: ClassVar[bool] = False
+
+    def __init__(self, indices, places, num_heads, for_inference=False):
+        self._gather = _gather if for_inference else _gather_both_ways
+        self._indices = indices = tf.reshape(indices, [-1])
+        self._batch, self._length = shape_of(places)
+        self._has_row = places < tf.size(indices)
+        # The first row stands for missing ones: as keys they are masked, and
+        # nothing reads them as queries.
+        self._places = tf.where(self._has_row, places, 0)
+        self._sequences = indices // self._length
+        self._positions = indices % self._length
+        head = tf.range(num_heads)
+        # Among the B * N * S heads of the batch, [T, N].
+        self._heads_of_rows = (
+            self._sequences[:, tf.newaxis] * num_heads + head
+        ) * self._length + self._positions[:, tf.newaxis]
+        # Among the heads of all rows, [B, N, S]; with parts [parts, B, N, S].
+        parts = _num_parts(for_inference)
+        self._heads_of_positions = (
+            self._places[:, tf.newaxis] * (parts * num_heads)
+            + head[:, tf.newaxis]
+        )
+        if parts > 1:
+            part = tf.reshape(tf.range(parts) * num_heads, [-1, 1, 1, 1])
+            self._heads_of_positions += part
+        self._num_heads, self._num_parts = num_heads, parts
+
+    def select(self, values):
+        flat = tf.reshape(values, [-1, *shape_of(values)[2:]])
+        return tf.gather(flat, self._indices)
+
+    def select_positions(self, table):
+        # The gradient adds up [B, S, H], as that of padded states does.
+        every = tf.broadcast_to(
+            table, [self._batch, self._length, table.shape[-1]]
+        )
+        return self._gather(
+            tf.reshape(every, [-1, table.shape[-1]]),
+            self._indices,
+            self._places,
+            self._has_row,
+        )
+
+    def restore(self, rows):
+        padded = self._gather(rows, self._places, self._indices)
+        return _or_zero(self._has_row, padded)
+
+    def draw_keys(self, seeds, dropout_id, width):
+        if seeds is None:
+            return None
+        return dropout.draw_keys(
+            tf.gather(seeds, self._sequences),
+            dropout_id,
+            self._positions * width,
+        )
+
+    def split_heads(self, rows):
+        size = rows.shape[-1] // (self._num_parts * self._num_heads)
+        return self._gather(
+            tf.reshape(rows, [-1, size]),
+            self._heads_of_positions,
+            self._heads_of_rows,
+        )
+
+    def merge_heads(self, heads):
+        size = heads.shape[-1]
+        merged = self._gather(
+            tf.reshape(heads, [-1, size]),
+            self._heads_of_rows,
+            self._heads_of_positions,
+            self._has_row[:, tf.newaxis],
+        )
+        return tf.reshape(merged, [-1, self._num_heads * size])
+
+
+def _gather(rows, there, *_):
+    """Returns rows[there] without a gradient of its own, for exports."""
+    return tf.gather(rows, there)
+
+
+def _gather_both_ways(rows, there, back, is_read=None):
+    """Returns rows[there]; the gradient is gathered, too.
+
+    Args:
+      rows: <float>[rows, width].
+      there: <int32>[...], the row of each element of the result.
+      back: <int32>[...], for each row the index of the element that it is in;
+        a row has one at most.
+      is_read: <bool>, whether a row has one; broadcasts to `back`. By default
+        all have.
+
+    Returns:
+      <float>[..., width].
+    """
+
+    @tf.custom_gradient
+    def gather(rows):
+        def gradient(upstream):
+            flat = tf.reshape(upstream, [-1, upstream.shape[-1]])
+            into_rows = tf.gather(flat, back)
+            if is_read is not None:
+                into_rows = _or_zero(is_read, into_rows)
+            return tf.reshape(into_rows, tf.shape(rows))
+
+        return tf.gather(rows, there), gradient
+
+    return gather(rows)
+
+
+def _or_zero(condition, rows):
+    """Returns rows <float>[..., width], 0 where the condition <bool> fails."""
+    zero = tf.zeros([], rows.dtype)
+    return tf.where(condition[..., tf.newaxis], rows, zero)

@@ -1,0 +1,260 @@
+"""Tests for bert_tf.modeling.layouts: without padding nothing else changes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.config import BertConfig
+from bert_tf.modeling import bert as models
+from bert_tf.modeling import inference
+from bert_tf.modeling import layouts
+from bert_tf.modeling import task_models
+
+_LENGTH = 9
+_CONFIG = BertConfig(
+    vocab_size=31,
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=40,
+    max_position_embeddings=11,
+    type_vocab_size=2,
+    hidden_dropout_prob=0.2,
+    attention_probs_dropout_prob=0.3,
+)
+_LEFT_TO_RIGHT = BertConfig.from_dict(
+    _CONFIG.to_dict() | {"left_to_right": True}
+)
+_LABELS = ["a", "b", "c"]
+_EVERYTHING = {
+    "return_all_layers": True,
+    "return_embeddings": True,
+    "return_attention_probs": True,
+}
+_MODELS = {
+    "encoder": lambda **values: models.BertModel(
+        _CONFIG, **_EVERYTHING | values
+    ),
+    "pretraining": lambda **values: models.BertForPretraining(
+        _CONFIG, **values
+    ),
+    "left_to_right": lambda **values: task_models.BertForClassification(
+        _LEFT_TO_RIGHT, labels=_LABELS, **values
+    ),
+    "bilstm": lambda **values: task_models.BertForClassification(
+        _CONFIG, labels=_LABELS, head="bilstm", lstm_size=5, **values
+    ),
+    "question_answering": lambda **values: task_models.BertForQuestionAnswering(
+        _CONFIG, **values
+    ),
+    "tagging": lambda **values: task_models.BertForTagging(
+        _CONFIG, labels=_LABELS, **values
+    ),
+    "feature_based": lambda **values: task_models.BertForTagging(
+        _CONFIG,
+        labels=_LABELS,
+        approach="feature_based",
+        layer_combination="weighted_sum_all_layers",
+        lstm_size=5,
+        **values,
+    ),
+    "multiple_choice": lambda **values: task_models.BertForMultipleChoice(
+        _CONFIG, **values
+    ),
+}
+
+
+def _inputs(name):
+    rng = np.random.default_rng(4)
+    shape = (3, 2, _LENGTH) if name == "multiple_choice" else (3, _LENGTH)
+    lengths = rng.integers(3, _LENGTH + 1, (*shape[:-1], 1))
+    mask = (np.arange(_LENGTH) < lengths).astype(np.int32)
+    inputs = {
+        # Padding differs from row to row, and must not matter.
+        "input_ids": rng.integers(1, 31, shape, np.int32),
+        "input_mask": mask,
+        "segment_ids": (np.arange(_LENGTH) >= 3).astype(np.int32) * mask,
+    }
+    if name == "pretraining":
+        inputs["masked_lm_positions"] = np.array([[1, 2], [2, 0], [1, 2]])
+    return {x: tf.constant(value) for x, value in inputs.items()}
+
+
+def _build(name, **values):
+    """Returns a model whose weights differ everywhere."""
+    model = _MODELS[name](**values)
+    rng = np.random.default_rng(5)
+    for variable in models.named_variables(model).values():
+        variable.assign(rng.normal(scale=0.3, size=variable.shape))
+    return model
+
+
+def _of_tokens(outputs, mask):
+    """Returns outputs with 0 for padding, as float32 arrays."""
+
+    def zero(values):
+        values = tf.cast(values, tf.float32).numpy()
+        is_token = mask.numpy() > 0
+        shape = mask.shape.as_list()
+        if values.ndim >= len(shape) + 2 and values.shape[-1] == shape[-1]:
+            # Attention of tokens, [..., N, S, S].
+            return values * is_token[..., np.newaxis, :, np.newaxis]
+        if values.shape[: len(shape)] == tuple(shape):
+            rest = [1] * (values.ndim - len(shape))
+            return values * is_token.reshape(*shape, *rest)
+        return values
+
+    return tf.nest.map_structure(zero, outputs)
+
+
+class ModelsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(
+        name=tuple(_MODELS), precision=("float32", "bfloat16", None)
+    )
+    def test_outputs_do_not_change(self, name, precision):
+        model = _build(name)
+        tolerance = 2e-2 if precision == "bfloat16" else 1e-5
+        if precision:
+            model = inference.prepare(model, precision)
+        inputs = _inputs(name)
+        mask = inputs["input_mask"]
+        compute = tf.function(lambda x: model(x, training=False))
+        unpadded = inputs | layouts.find_tokens(mask)
+        self.assertAllClose(
+            _of_tokens(compute(unpadded), mask),
+            _of_tokens(compute(inputs), mask),
+            rtol=tolerance,
+            atol=tolerance,
+        )
+
+    @parameterized.product(
+        name=("encoder", "pretraining", "left_to_right", "tagging"),
+        fuse=(False, True),
+    )
+    @pytest.mark.slow
+    def test_gradients_do_not_change(self, name, fuse):
+        self._compare_gradients(name, fuse=fuse)
+
+    @pytest.mark.slow
+    def test_gradients_do_not_change_with_remat(self):
+        self._compare_gradients("pretraining", fuse=True, remat=True)
+
+    @pytest.mark.slow
+    def test_gradients_of_multiple_choice_do_not_change(self):
+        self._compare_gradients("multiple_choice", fuse=True)
+
+    def _compare_gradients(self, name, **values):
+        """Compares outputs and gradients, with dropout."""
+        model = _build(name, **values)
+        inputs = _inputs(name)
+        mask = inputs["input_mask"]
+        variables = [x.value for x in model.trainable_variables]
+        seeds = tf.constant([7, 8, 9])
+
+        @tf.function(autograph=False)
+        def compute(inputs):
+            with tf.GradientTape() as tape:
+                outputs = model(inputs, training=True, dropout_seeds=seeds)
+                loss = tf.constant(0.0)
+                for number, x in enumerate(tf.nest.flatten(outputs)):
+                    shape = x.shape.as_list()
+                    if shape[1:2] == [_LENGTH]:
+                        rest = [1] * (len(shape) - 2)
+                        x *= tf.cast(
+                            tf.reshape(mask, [-1, _LENGTH, *rest]), x.dtype
+                        )
+                    if shape[-2:] == [_LENGTH, _LENGTH]:
+                        x *= tf.cast(mask[:, None, :, None], x.dtype)
+                    # Every element counts by its own weight.
+                    weights = tf.sin(tf.range(tf.size(x), dtype=tf.float32))
+                    loss += (1.0 + number) * tf.reduce_sum(
+                        tf.reshape(x, [-1]) * weights
+                    )
+            gradients = tape.gradient(
+                loss, variables, unconnected_gradients="zero"
+            )
+            return outputs, [tf.convert_to_tensor(x) for x in gradients]
+
+        expected, gradients = compute(inputs)
+        # All positions have rows, tokens alone, and some padding beside them.
+        for num_rows in (None, "tokens", "parts"):
+            if num_rows is None:
+                every = tf.ones_like(mask)
+                extra = layouts.find_tokens_of_parts(every, len(mask), 1)
+            elif num_rows == "tokens":
+                extra = layouts.find_tokens(mask)
+            else:
+                extra = layouts.find_tokens_of_parts(mask, len(mask), 3)
+            outputs, received = compute(inputs | extra)
+            self.assertAllClose(
+                _of_tokens(outputs, mask),
+                _of_tokens(expected, mask),
+                rtol=1e-5,
+                atol=1e-5,
+            )
+            # Biases of keys have no effect, so that theirs are rounding errors.
+            least = 1e-3 * max(np.abs(x).max() for x in gradients)
+            for x, one, other in zip(
+                model.trainable_variables, received, gradients, strict=True
+            ):
+                scale = max(least, np.abs(other).max())
+                self.assertAllClose(
+                    one / scale, other / scale, rtol=0, atol=1e-5, msg=x.path
+                )
+
+
+class FindTokensTest(tf.test.TestCase, parameterized.TestCase):
+    def test_tokens_have_rows_in_order(self):
+        mask = [[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]]
+        found = layouts.find_tokens(tf.constant(mask))
+        self.assertAllEqual(found["token_indices"], [0, 1, 4, 8, 9, 10])
+        self.assertAllEqual(
+            found["token_places"], [[0, 1, 6, 6], [2, 6, 6, 6], [3, 4, 5, 6]]
+        )
+
+    def test_masks_may_have_holes(self):
+        found = layouts.find_tokens(tf.constant([[1, 0, 1], [0, 1, 1]]))
+        self.assertAllEqual(found["token_indices"], [0, 2, 3, 4, 5])
+
+    def test_a_batch_may_be_empty(self):
+        found = layouts.find_tokens(tf.zeros([0, 4], tf.int32))
+        self.assertAllEqual(found["token_indices"], [])
+        self.assertAllEqual(found["token_places"], np.zeros([0, 4]))
+
+    def test_parts_have_as_many_rows(self):
+        mask = tf.constant([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]])
+        found = layouts.find_tokens_of_parts(mask, 2, step=1)
+        # Four tokens in the first part and three in the second, to which
+        # padding is added.
+        self.assertAllEqual(
+            found["token_indices"], [[0, 1], [2, 3], [0, 1], [3, 2]]
+        )
+        self.assertAllEqual(
+            found["token_places"], [[0, 1, 2], [3, 4, 5], [0, 1, 3], [2, 4, 5]]
+        )
+
+    def test_parts_of_several_sequences_an_example(self):
+        mask = tf.constant([[[1, 1, 0], [1, 0, 0]], [[0, 0, 0], [0, 0, 0]]])
+        found = layouts.find_tokens_of_parts(mask, 1, step=1)
+        self.assertAllEqual(found["token_indices"], [[0, 1, 3], [0, 1, 2]])
+        self.assertAllEqual(found["token_places"].shape, [2, 2, 3])
+
+    def test_numbers_of_rows_are_few_and_large_enough(self):
+        rng = np.random.default_rng(3)
+        counts = set()
+        step = layouts.row_step([100])
+        for length in rng.integers(0, 101, 150):
+            mask = (np.arange(100) < rng.integers(0, length + 1, [4, 1])) * 1
+            found = layouts.find_tokens_of_parts(tf.constant(mask), 4, step)
+            num_rows = found["token_indices"].shape[1]
+            counts.add(num_rows)
+            self.assertLessEqual(mask.sum(), 4 * num_rows)
+            self.assertLess(4 * num_rows, mask.sum() + 4 * step + 4)
+            is_row = found["token_places"].numpy() < 4 * num_rows
+            self.assertTrue(is_row[mask > 0].all())
+        self.assertLessEqual(len(counts), 32)
+
+
+if __name__ == "__main__":
+    tf.test.main()
