@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from bert_tf.distribute import packed_weights
 from bert_tf.modeling import inference
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.predict import Predictor
@@ -23,10 +24,15 @@ class PreparedModel:
         self._predictors: dict[tuple[int, int], Predictor] = {}
 
     def update(self) -> None:
-        """Copies the model's current weights."""
+        """Copies the model's current weights.
+
+        Raises:
+          UserError: If TensorFlow is to ignore updates of weights.
+        """
         if self._copy is None:
             self._copy = inference.prepare(self.model, self.model.compute_dtype)
         else:
+            packed_weights.refuse()
             inference.copy_weights(self.model, self._copy)
 
     def predictor(

@@ -180,6 +180,21 @@ def restore_order(
     return restored
 
 
+def share_of_tokens(
+    lengths: np.ndarray, allowed_lengths: Sequence[int]
+) -> float:
+    """Returns the share of tokens if each example has an allowed length.
+
+    Args:
+      lengths: <int64>[N], lengths of the examples.
+      allowed_lengths: The allowed lengths, ascending.
+    """
+    padded = np.array(allowed_lengths)[
+        np.searchsorted(allowed_lengths, lengths)
+    ]
+    return float(np.sum(lengths) / max(1, np.sum(padded)))
+
+
 def _check(
     lengths: np.ndarray, batch_size: int, allowed_lengths: Sequence[int]
 ) -> None:

@@ -176,7 +176,7 @@ class DistillationObjective(label_losses.Objective):
         if self._parts.keys() <= {"label"}:
             return rows
         outputs = self._teacher(
-            {name: rows[name] for name in self.inputs}, training=False
+            label_losses.model_inputs(self.inputs, rows), training=False
         )
         outputs = tf.nest.map_structure(tf.stop_gradient, outputs)
         return rows | {_TEACHER: outputs}

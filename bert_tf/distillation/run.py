@@ -236,6 +236,7 @@ class Teacher(ObjectiveSource):
                 self._config.eval_batch_size,
                 self._config.num_length_buckets,
                 self._devices,
+                self._config.unpad,
             )
             evaluated = evaluator.evaluate(
                 split, self._task, select_threshold=True

@@ -70,6 +70,8 @@ def distribute_batches(
     dataset: tf.data.Dataset | ReadRows,
     plan: StepPlan,
     finite: bool = False,
+    transform: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
+    | None = None,
 ) -> Iterator[dict[str, tf.Tensor]]:
     """Returns an iterator that gives each replica its rows of each batch.
 
@@ -79,6 +81,7 @@ def distribute_batches(
         a function that returns the rows of one worker.
       plan: How a batch is split.
       finite: Whether the batches end, as in an evaluation.
+      transform: Changes the rows of a replica, [R, ...], if given.
     """
 
     def for_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -97,6 +100,8 @@ def distribute_batches(
             )
         if plan.per_replica < share:
             own = own.rebatch(plan.per_replica, drop_remainder=True)
+        if transform is not None:
+            own = own.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
         if not finite:
             # Otherwise TensorFlow checks before each batch whether it is the
             # last one.

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data import length_buckets
 from bert_tf.distribute.devices import Devices
 from bert_tf.io import files
 from bert_tf.io import progress
@@ -22,6 +23,7 @@ from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import output as training_output
+from bert_tf.training import unpad as unpadding
 
 EVAL_RESULTS_FILE = "eval_results.txt"
 RESULTS_FILE = "eval_results.json"
@@ -78,6 +80,7 @@ class Evaluator:
     Args:
       batch_size: Rows per batch.
       num_length_buckets: See `predict.allowed_lengths`.
+      unpad: `--unpad`.
     """
 
     def __init__(
@@ -87,8 +90,11 @@ class Evaluator:
         batch_size: int,
         num_length_buckets: int,
         devices: Devices,
+        unpad: str = "auto",
     ) -> None:
         self._reader = reader
+        self._unpad = unpad
+        self._kind = devices.kind
         self._is_chief = devices.coordinator.is_chief
         self._num_length_buckets = num_length_buckets
         self._computer = task_prediction.OutputComputer(
@@ -105,6 +111,12 @@ class Evaluator:
         examples, features = self._reader.read(split)
         lengths = task_prediction.allowed_lengths(
             features.lengths, task.max_seq_length, self._num_length_buckets
+        )
+        self._computer.unpad = unpadding.choose(
+            self._unpad,
+            self._kind,
+            lambda: length_buckets.share_of_tokens(features.lengths, lengths),
+            reads_padding=task.reads_padding,
         )
         doing = "predicting" if split.startswith(TEST) else "evaluating"
         with progress.bar(

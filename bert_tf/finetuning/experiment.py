@@ -96,6 +96,7 @@ class Experiment:
             batch_size,
             self.config.num_length_buckets,
             self.devices,
+            self.config.unpad,
         )
 
     def for_trial(self, trial_config: TrialConfig) -> "Experiment":

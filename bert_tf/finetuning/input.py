@@ -81,6 +81,12 @@ class FinetuneInput:
         tokens = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
         return float(np.mean(tokens) / self._batch_size)
 
+    def share_of_tokens(self) -> float:
+        """Returns the share of tokens among the positions of some batches."""
+        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
+        masks = [self.read(step)[INPUT_MASK.name] for step in steps]
+        return sum(x.sum() for x in masks) / sum(x.size for x in masks)
+
     def row_shapes(self) -> list[dict[str, tuple[int, ...]]]:
         """Returns the row shapes of each batch length, by feature name."""
         examples = {batch.length: batch.indices[:1] for batch in self._plan}

@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
 from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import input as finetuning_input
 from bert_tf.finetuning import parameter_groups
@@ -31,6 +33,7 @@ from bert_tf.tasks.task import Features
 from bert_tf.training import memory
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import resume as resume_checks
+from bert_tf.training import unpad as unpadding
 from bert_tf.training import xla
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.checkpoints import CheckpointStore
@@ -104,6 +107,16 @@ class Trial(Trainer):
         )
         model, objective = self._build_model()
         self._input = self._build_input(features, batch_size, last_step)
+        stored = None
+        if checkpoint is not None:  # Earlier versions always padded.
+            stored = checkpoint.metadata.get("unpad", False)
+        self._unpad = unpadding.choose(
+            self._flags.unpad,
+            self.devices.kind,
+            self._input.share_of_tokens,
+            stored,
+            self._experiment.task.reads_padding,
+        )
         schedule = TrainerConfig(
             last_step=last_step,
             metrics_every=(
@@ -235,6 +248,7 @@ class Trial(Trainer):
             "identity": self.identity,
             "devices": resume_checks.describe_devices(self.devices),
             "evaluations": self._selection.evaluations,
+            "unpad": self._unpad,
         }
 
     @property
@@ -272,15 +286,24 @@ class Trial(Trainer):
             if self.step >= self.last_step or self._selection.should_stop():
                 break
             self.run_steps(
-                lambda step: batches_lib.distribute_batches(
-                    self.devices.strategy,
-                    functools.partial(self._input.dataset, step),
-                    self.training_step.plan,
-                ),
+                self._read_from,
                 self._input.read,
                 self._selection.next_stop(self.step),
             )
         self.checkpoints.wait()
+
+    def _read_from(self, step: int) -> Iterator[dict[str, tf.Tensor]]:
+        """Returns the batches from a step on, split by the current plan."""
+        plan, transform = self.training_step.plan, None
+        if self._unpad:
+            longest = self._input.row_shapes()[-1][INPUT_MASK.name]
+            transform = unpadding.token_finder(plan, longest)
+        return batches_lib.distribute_batches(
+            self.devices.strategy,
+            functools.partial(self._input.dataset, step),
+            plan,
+            transform=transform,
+        )
 
     def evaluator(self, batch_size: int) -> Evaluator:
         """Returns an evaluator of the model, which is compiled only once."""

@@ -7,6 +7,8 @@ from bert_tf.flags import options
 
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
+# Computation without padding.
+UNPAD_MODES = ("auto", "on", "off")
 # XLA compilation of a replica's training step.
 XLA_MODES = ("auto", "on", "off")
 
@@ -47,6 +49,14 @@ class DeviceConfig:
     )
     task_index: int | None = options.hardware(
         None, "Index of this worker in --worker_hosts, from 0.", affects="place"
+    )
+    unpad: str = options.hardware(
+        "auto",
+        "Computation without padding: on computes the tokens alone, off the "
+        "padding too, auto what is faster. Results differ by rounding. "
+        "Training keeps the choice when it resumes.",
+        affects="nothing",
+        choices=UNPAD_MODES,
     )
     mixed_precision: str = options.hardware(
         "float32",

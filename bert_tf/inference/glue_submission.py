@@ -127,6 +127,7 @@ def _run_on(devices: Devices, config: GlueSubmissionConfig) -> None:
             devices,
             config.batch_size,
             config.num_length_buckets,
+            config.unpad,
         )
         for part in parts:
             if _model_of(part.task) == name:

@@ -27,6 +27,7 @@ from bert_tf.tasks import registry
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
+from bert_tf.training import unpad as unpadding
 
 
 def run(config: PredictConfig) -> None:
@@ -69,6 +70,7 @@ def _run_on(devices: Devices, config: PredictConfig) -> None:
         devices,
         config.batch_size,
         config.num_length_buckets,
+        config.unpad,
     )
     with _open_output(config, stored, devices) as (num_stored, append):
         num_stored = coordinator.from_chief(num_stored)
@@ -102,12 +104,21 @@ def build_predictor(
     devices: Devices,
     batch_size: int,
     num_length_buckets: int,
+    unpad: str,
 ) -> Predictor:
     """Loads a fine-tuned model.
 
     Raises:
-      UserError: If it has no vocabulary, or its parts do not match.
+      UserError: If it has no vocabulary, its parts do not match, or it cannot
+        leave padding out.
     """
+    unpads = unpadding.choose(
+        unpad,
+        devices.kind,
+        # The rows of any batch are as fast to gather as to transpose.
+        lambda: 0.0,
+        reads_padding=task.reads_padding,
+    )
     tokenizer = stored.build_tokenizer()
     with devices.strategy.scope():
         model = inference.prepare(
@@ -121,6 +132,7 @@ def build_predictor(
         batch_size,
         num_length_buckets,
         devices.strategy,
+        unpads,
     )
 
 

@@ -11,6 +11,7 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.features import INPUT_IDS
 from bert_tf.io import progress
 from bert_tf.training import losses
+from bert_tf.training import unpad as unpadding
 
 
 def evaluate(
@@ -21,6 +22,7 @@ def evaluate(
     strategy: tf.distribute.Strategy | None = None,
     use_next_sentence: bool = True,
     show_progress: bool = True,
+    unpad: bool = False,
 ) -> dict[str, float | int]:
     """Computes losses and accuracies over all examples.
 
@@ -39,7 +41,8 @@ def evaluate(
     independently: other text of the same kind would move it by so much.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
-    all its batches count, and the strategy is the current one.
+    all its batches count, and the strategy is the current one. With `unpad`
+    padding is not computed.
 
     Returns:
       `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss`,
@@ -55,10 +58,12 @@ def evaluate(
         dataset.element_spec[INPUT_IDS.name].shape[0],
         strategy.num_replicas_in_sync,
     )
+    longest = dataset.element_spec[INPUT_IDS.name].shape[1:]
+    transform = unpadding.token_finder(plan, longest) if unpad else None
 
     def compute_sums(rows):
-        inputs = losses.PretrainingObjective.inputs
-        outputs = model({name: rows[name] for name in inputs})
+        names = losses.PretrainingObjective.inputs
+        outputs = model(losses.model_inputs(names, rows))
         sums = losses.pretraining_sums(outputs, rows, use_next_sentence)
         weights, examples = tf.unstack(losses.pretraining_counts(rows))
         return sums | {"masked_lm_weights": weights, "examples": examples}
@@ -79,7 +84,7 @@ def evaluate(
         total, "evaluating", "batch", hidden=not show_progress
     ) as bar:
         for rows in batches_lib.distribute_batches(
-            strategy, dataset, plan, finite=True
+            strategy, dataset, plan, finite=True, transform=transform
         ):
             sums = {
                 name: np.float64(value)

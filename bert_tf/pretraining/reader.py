@@ -23,11 +23,15 @@ from bert_tf.distribute import health as worker_health
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.features import INPUT_MASK
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.pretraining import data as pretraining_input
+from bert_tf.training import unpad as unpadding
 
 # Errors that reading a damaged record raises.
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
+# Batches to estimate the share of padding from.
+_SAMPLED_BATCHES = 8
 # How long the workers wait for each other at a damaged record, in seconds.
 _TIMEOUT = 60.0
 
@@ -50,8 +54,15 @@ class TrainingReader:
         self._vocab_size = vocab_size
         self._service: DataService | None = None
 
+    def share_of_tokens(self, step: int) -> float:
+        """Returns the share of tokens among the positions of some batches."""
+        dataset = self._source.dataset(step * self._source.batch_size)
+        dataset = dataset.take(_SAMPLED_BATCHES)
+        masks = [batch[INPUT_MASK.name] for batch in dataset]
+        return float(np.mean(masks))
+
     def read_from(
-        self, step: int, plan: StepPlan
+        self, step: int, plan: StepPlan, unpad: bool = False
     ) -> Iterator[dict[str, tf.Tensor]]:
         """Returns the batches from a step on, for `TrainingStep.run`.
 
@@ -60,6 +71,7 @@ class TrainingReader:
         Args:
           step: The step, counted from 0.
           plan: How a batch is split.
+          unpad: Whether to add the tokens, so that padding is not computed.
         """
         first = step * self._source.batch_size
         self._service = self._join_service(plan)
@@ -76,8 +88,12 @@ class TrainingReader:
             # Then all workers parse the same records and detect the same
             # damage at the same step, so none waits for another one.
             batches = self._prepare(self._source.dataset(first))
+        transform = None
+        if unpad:
+            longest = [self._config.max_seq_length]
+            transform = unpadding.token_finder(plan, longest)
         return batches_lib.distribute_batches(
-            self._devices.strategy, batches, plan
+            self._devices.strategy, batches, plan, transform=transform
         )
 
     def read_batch(self, step: int) -> Mapping[str, np.ndarray]:

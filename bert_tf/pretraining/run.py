@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shlex
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,7 @@ from bert_tf.training import preemption as preemptions
 from bert_tf.training import resume as resume_checks
 from bert_tf.training import start_over as start_overs
 from bert_tf.training import state as training_state
+from bert_tf.training import unpad as unpadding
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
@@ -77,6 +79,8 @@ class _PretrainingTrainer(Trainer):
         self._predictions_flag = config.max_predictions_per_seq
         self._budget = Budget(0)
         self._left_out_before: list[dict[str, Any]] = []
+        # Whether padding is left out; None before it is chosen.
+        self._unpad: bool | None = None
         self._start: dict[str, Any] = {}
 
     def identify(self) -> Mapping[str, Any]:
@@ -132,6 +136,8 @@ class _PretrainingTrainer(Trainer):
         metadata = checkpoint.metadata if checkpoint else {}
         self._left_out_before = metadata.get("corrupt_records", [])
         self._earlier_devices = metadata.get("devices", {})
+        if checkpoint is not None:  # Earlier versions always padded.
+            self._unpad = metadata.get("unpad", False)
         self._start = metadata.get("initial_weights", {})
         if config.do_eval:
             # Errors in the evaluation data are raised before training.
@@ -352,17 +358,32 @@ class _PretrainingTrainer(Trainer):
         self._budget = source.budget
         vocab_size = data.bert_config.vocab_size
         reader = TrainingReader(config, source, self.devices, vocab_size)
+
+        def train() -> None:
+            self._choose_unpad(lambda: reader.share_of_tokens(self.step))
+            self.run_steps(
+                lambda step: reader.read_from(
+                    step, self.training_step.plan, self._unpad
+                ),
+                reader.read_batch,
+            )
+
         pretraining_reader.leave_out_damaged(
             "training",
-            lambda: self.run_steps(
-                lambda step: reader.read_from(step, self.training_step.plan),
-                reader.read_batch,
-            ),
+            train,
             source,
             self.devices,
             vocab_size,
             reader.explain,
         )
+
+    def _choose_unpad(self, share_of_tokens: Callable[[], float]) -> None:
+        """Chooses whether to leave padding out, or keeps the choice."""
+        chosen = unpadding.choose(
+            self._flags.unpad, self.devices.kind, share_of_tokens, self._unpad
+        )
+        # Another worker may have read other records.
+        self._unpad = self.coordinator.from_chief(chosen)
 
     def _describe_devices(self) -> dict[str, Any]:
         """Describes the devices of the last step."""
@@ -375,6 +396,7 @@ class _PretrainingTrainer(Trainer):
         return dict(self.identity) | {
             "devices": self._describe_devices(),
             "micro_batch_size": self.training_step.plan.micro_batch_size,
+            "unpad": self._unpad,
             "corrupt_records": self._budget.describe(self._left_out_before),
             **({"initial_weights": self._start} if self._start else {}),
         }
@@ -383,6 +405,8 @@ class _PretrainingTrainer(Trainer):
         config, source = self._flags, self._eval_input
         if not self.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and untrained.")
+        # Without training there is no choice to keep.
+        self._choose_unpad(lambda: 1.0)
         results = pretraining_reader.leave_out_damaged(
             "evaluation",
             lambda: pretraining_evaluation.evaluate(
@@ -393,6 +417,7 @@ class _PretrainingTrainer(Trainer):
                 self.devices.strategy,
                 config.use_next_sentence,
                 self.coordinator.is_chief,
+                self._unpad,
             ),
             source,
             self.devices,

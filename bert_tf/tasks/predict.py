@@ -26,6 +26,8 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.io import progress
+from bert_tf.modeling import layouts
+from bert_tf.modeling.dropout import shape_of
 from bert_tf.tasks.task import NOT_FINITE
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
@@ -85,6 +87,9 @@ class OutputComputer:
       batch_size: Rows computed at once on all replicas together; rounded up to
         a multiple of the number of replicas.
       strategy: The devices; by default TensorFlow's choice.
+
+    Attributes:
+      unpad: Whether to compute the tokens alone.
     """
 
     def __init__(
@@ -93,7 +98,9 @@ class OutputComputer:
         task: Task,
         batch_size: int,
         strategy: tf.distribute.Strategy | None = None,
+        unpad: bool = False,
     ) -> None:
+        self.unpad = unpad
         self._model = model
         self._task = task
         self._strategy = strategy or tf.distribute.get_strategy()
@@ -176,8 +183,9 @@ class OutputComputer:
             )
             for name, x in tensors.items()
         }
-        key = tuple(
-            sorted((n, s.dtype, str(s.shape)) for n, s in specs.items())
+        key = (
+            self.unpad,
+            *sorted((n, s.dtype, str(s.shape)) for n, s in specs.items()),
         )
         if key not in self._functions:
             self._functions[key] = tf.function(
@@ -194,9 +202,10 @@ class OutputComputer:
 
         def compute_part():
             part = {name: self._part(value) for name, value in batch.items()}
-            outputs = self._model(
-                {name: part[name] for name in MODEL_INPUTS}, training=False
-            )
+            inputs = {name: part[name] for name in MODEL_INPUTS}
+            if self.unpad:
+                inputs |= self._find_tokens(inputs[INPUT_MASK.name])
+            outputs = self._model(inputs, training=False)
             return self._task.select_outputs(outputs), self._loss_sums(
                 outputs, part, self._part(is_row)
             )
@@ -210,6 +219,14 @@ class OutputComputer:
             },
             self._strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None),
         )
+
+    def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
+        if self._model.for_inference:
+            return layouts.find_tokens(input_mask)
+        # The chains of a model in training are compiled for each number.
+        batch, *choices, _ = shape_of(input_mask)
+        step = layouts.row_step([*choices, self._task.max_seq_length])
+        return layouts.find_tokens_of_parts(input_mask, batch, step)
 
     def _part(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns this replica's rows, [B / R, ...] out of [B, ...]."""
@@ -269,6 +286,7 @@ class Predictor:
       num_length_buckets: As for `allowed_lengths`; the first examples
         determine the lengths.
       strategy: The devices; by default TensorFlow's choice.
+      unpad: Whether to compute the tokens alone.
     """
 
     def __init__(
@@ -279,12 +297,15 @@ class Predictor:
         batch_size: int = 32,
         num_length_buckets: int = 0,
         strategy: tf.distribute.Strategy | None = None,
+        unpad: bool = False,
     ) -> None:
         self.task = task
         self._tokenizer = tokenizer
         self._num_length_buckets = num_length_buckets
         self._lengths: tuple[int, ...] | None = None
-        self._computer = OutputComputer(model, task, batch_size, strategy)
+        self._computer = OutputComputer(
+            model, task, batch_size, strategy, unpad
+        )
 
     def predict(
         self,

@@ -130,6 +130,11 @@ class Task(abc.ABC):
         """True if a greater `metric` is better."""
         return True
 
+    @property
+    def reads_padding(self) -> bool:
+        """True if the loss or predictions depend on outputs of padding."""
+        return False
+
     def splits(self, kind: str) -> tuple[str, ...]:
         """Returns the splits of a kind, "train", "dev" or "test", in order."""
         return tuple(s for s in self.files if s.split("_")[0] == kind)

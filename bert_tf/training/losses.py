@@ -14,11 +14,13 @@ Shapes:
 import abc
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from bert_tf.distribute import batches as batches_lib
+from bert_tf.modeling import layouts
 from bert_tf.tasks.task import Task
 
 # Keeps a step without any masked token from dividing by zero
@@ -192,6 +194,19 @@ def normalize(
             ),
         }
     return values
+
+
+def model_inputs(
+    names: Sequence[str], rows: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Returns the features of these names, and the tokens if rows have them.
+
+    Args:
+      names: `Objective.inputs`.
+      rows: Features, with those of `layouts.INPUTS` if padding is left out.
+    """
+    tokens = [name for name in layouts.INPUTS if name in rows]
+    return {name: rows[name] for name in (*names, *tokens)}
 
 
 class Objective(abc.ABC):

@@ -23,6 +23,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.distribute.batches import StepPlan
+from bert_tf.training import losses
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training.losses import Objective
 from bert_tf.training.memory import MemoryWatch
@@ -369,7 +370,7 @@ class TrainingStep:
         rows = objective.add_targets(rows)
         with tf.GradientTape() as tape:
             outputs = self.model(
-                {name: rows[name] for name in objective.inputs},
+                losses.model_inputs(objective.inputs, rows),
                 training=True,
                 dropout_seeds=rows["dropout_seeds"],
             )

@@ -72,6 +72,10 @@ class SquadTask(task.Task):
         """F1 at the current threshold."""
         return "f1"
 
+    @property
+    def reads_padding(self) -> bool:
+        return not self.mask_padding
+
     def read(self, split: str) -> tuple[SquadExample, ...]:
         """Reads a SQuAD file.
 

@@ -1,0 +1,101 @@
+"""Chooses whether padding is computed (`--unpad`), and adds what that needs.
+
+Without padding the same batches and dropout give the same losses, up to the
+order of additions. The rows of a micro-batch are rounded up to one of a few
+numbers, as programs are compiled for each.
+"""
+
+import math
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.errors import UserError
+from bert_tf.features import INPUT_MASK
+from bert_tf.modeling import layouts
+
+# The share of tokens from which on batches are padded with --unpad=auto:
+# gathering the tokens then takes as long as computing the padding.
+_FULL = 0.95
+
+Rows = dict[str, tf.Tensor]
+
+
+def choose(
+    flag: str,
+    kind: str,
+    share_of_tokens: Callable[[], float],
+    stored: bool | None = None,
+    reads_padding: bool = False,
+) -> bool:
+    """Returns whether to leave padding out.
+
+    Args:
+      flag: `--unpad`: "auto", "on" or "off".
+      kind: "CPU", "GPU" or "TPU".
+      share_of_tokens: Returns the share of tokens among the positions of
+        batches, which auto depends on.
+      stored: The choice of the checkpoint, which auto keeps.
+      reads_padding: Whether the task reads the outputs of padding.
+
+    Raises:
+      UserError: For "on" where padding must be computed.
+    """
+    if reads_padding and flag == "on":
+        raise UserError(
+            "--unpad=on is for tasks that do not read the outputs of padding. "
+            "Received: question answering in batches of one length, as in the "
+            "original; drop --unpad, or --num_length_buckets=1."
+        )
+    if kind == "TPU" and flag == "on":
+        raise UserError(
+            "A TPU runs programs for one shape, so it computes padding. "
+            "Received: --unpad=on; drop the flag."
+        )
+    if flag != "auto":
+        chosen = flag == "on"
+    elif reads_padding or kind == "TPU":
+        chosen = False
+    elif stored is not None:
+        chosen = stored
+    else:  # Not measured on GPUs.
+        chosen = kind == "CPU" and share_of_tokens() < _FULL
+    if stored is not None and chosen != stored:
+        logging.info(
+            "Padding is %scomputed from here on: --unpad=%s.",
+            "not " if chosen else "",
+            flag,
+        )
+    return chosen
+
+
+def token_finder(
+    plan: StepPlan, longest: Sequence[int]
+) -> Callable[[Mapping[str, tf.Tensor]], Rows]:
+    """Returns a function that adds the tokens to a replica's rows.
+
+    Args:
+      plan: How a batch is split.
+      longest: The longest shape of an example's `input_mask`.
+    """
+    step = layouts.row_step(longest)
+    logging.info(
+        "Padding is not computed: a micro-batch of %d examples has a multiple "
+        "of %d rows for its tokens, so at most %d numbers of rows are compiled "
+        "for.",
+        plan.micro_batch_size,
+        step * plan.micro_batch_size,
+        -(-math.prod(longest) // step),
+    )
+
+    def add(rows: Mapping[str, tf.Tensor]) -> Rows:
+        found = layouts.find_tokens_of_parts(
+            rows[INPUT_MASK.name], plan.micro_batch_size, step
+        )
+        return {**rows, **found}
+
+    return add
