@@ -15,6 +15,7 @@ def random_batch(
     batch_size: int,
     length: int = LENGTH,
     predictions: int = _PREDICTIONS,
+    fill: float | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns the features of a batch, of unequal lengths.
 
@@ -23,9 +24,17 @@ def random_batch(
       batch_size: Rows.
       length: Tokens of a row, padding included.
       predictions: Masked tokens of a row.
+      fill: Share of tokens, most rows being full and the others half as long,
+        as in records; by default lengths are random from half the length on.
     """
     rng = np.random.default_rng(0)
     lengths = rng.integers(length // 2, length + 1, (batch_size, 1))
+    if fill is not None:
+        missing = round((1 - fill) * batch_size * length)
+        lengths[:] = length
+        for row in range(batch_size):
+            lengths[row] -= min(missing, length // 2)
+            missing -= length - lengths[row, 0]
     mask = (np.arange(length) < lengths).astype("int32")
     shape = (batch_size, predictions)
     return {

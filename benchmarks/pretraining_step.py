@@ -1,14 +1,22 @@
-r"""Times a pretraining step against KerasHub's BertMaskedLM, pair by pair.
+r"""Times a pretraining step against KerasHub's BertMaskedLM, in turns.
 
   python benchmarks/pretraining_step.py --precision=bfloat16
 
-Both train a BERT of base size on batches of 16 x 128 random pieces with 20
-predictions each, dropout on, one process each; they take turns, so that both
-see the machine in the same state. Ours also has the next-sentence head, the
-original's optimizer and the gradient clipping of a real run. The last line is
-the median ratio of the rates, ours / KerasHub's.
+All ways train a BERT of base size on the same batch of random tokens with 20
+predictions a sequence, dropout on, one process each; they take turns, so that
+all see the machine in the same state. Ours also have the next-sentence head,
+the original's optimizer and the gradient clipping of a real run. Rates count
+the tokens without padding, and with it in parentheses. The last lines are the
+median ratios of the rates, of the first way to each other one.
+
+Without padding and with it, at the share of tokens of real records:
+
+  python benchmarks/pretraining_step.py --ways=unpadded,padded --fill=0.82 \
+      --length=512 --batch_size=4
 """
 
+import dataclasses
+import functools
 import multiprocessing
 import os
 import statistics
@@ -23,13 +31,44 @@ _PRECISION = flags.DEFINE_enum(
 )
 _PAIRS = flags.DEFINE_integer("pairs", 7, "Turns of each.")
 _STEPS = flags.DEFINE_integer("steps", 2, "Steps in a turn.")
+_WAYS = flags.DEFINE_list(
+    "ways", ["unpadded", "padded", "KerasHub"], "Ways to compare."
+)
+_LAYERS = flags.DEFINE_integer("layers", 12, "Encoder layers.")
+_LENGTH = flags.DEFINE_integer("length", 128, "Length of a sequence.")
+_BATCH = flags.DEFINE_integer("batch_size", 16, "Sequences of a batch.")
+_FILL = flags.DEFINE_float(
+    "fill",
+    None,
+    "Share of tokens (default: random lengths from half of --length on).",
+)
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of each.")
 
-_BATCH = 16
 _VOCAB = 30522
 
 
-def _build_ours(precision):
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The model and the batch; the fields are the flags'."""
+
+    precision: str
+    layers: int
+    batch_size: int
+    length: int
+    fill: float | None
+
+    def batch(self):
+        """Returns the features of the batch."""
+        return pretraining_batches.random_batch(
+            _VOCAB, self.batch_size, self.length, fill=self.fill
+        )
+
+    @property
+    def policy(self):
+        return "float32" if self.precision == "float32" else "mixed_bfloat16"
+
+
+def _build_ours(work, unpad):
     import keras
     import tensorflow as tf
 
@@ -38,6 +77,7 @@ def _build_ours(precision):
     from bert_tf.distribute import devices as device_setup
     from bert_tf.modeling.bert import BertForPretraining
     from bert_tf.training import step as training_step
+    from bert_tf.training import unpad as unpadding
     from bert_tf.training.losses import PretrainingObjective
     from bert_tf.training.optimizer import build_optimizer
 
@@ -46,39 +86,39 @@ def _build_ours(precision):
     strategy = device_setup.build_strategy("one_device")
     with strategy.scope():
         model = BertForPretraining(
-            BertConfig(vocab_size=_VOCAB, type_vocab_size=2),
+            BertConfig(
+                vocab_size=_VOCAB,
+                type_vocab_size=2,
+                num_hidden_layers=work.layers,
+            ),
             fuse=True,
-            dtype="float32" if precision == "float32" else "mixed_bfloat16",
+            dtype=work.policy,
         )
         optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
+    plan = batches_lib.StepPlan(work.batch_size)
     training = training_step.TrainingStep(
-        strategy,
-        model,
-        PretrainingObjective(),
-        optimizer,
-        batches_lib.StepPlan(_BATCH),
+        strategy, model, PretrainingObjective(), optimizer, plan
     )
-    batch = pretraining_batches.random_batch(_VOCAB, _BATCH)
-    batch["example_index"] = list(range(_BATCH))
+    batch = work.batch()
+    batch["example_index"] = list(range(work.batch_size))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     dataset = batches_lib.add_dropout_seeds(dataset, seed=1)
+    transform = unpadding.token_finder(plan, [work.length]) if unpad else None
     iterator = batches_lib.distribute_batches(
-        strategy, dataset, batches_lib.StepPlan(_BATCH)
+        strategy, dataset, plan, transform=transform
     )
     return lambda steps: training.run(iterator, steps)
 
 
-def _build_keras_hub(precision):
+def _build_keras_hub(work):
     import keras
     import keras_hub
 
-    keras.config.set_dtype_policy(
-        "float32" if precision == "float32" else "mixed_bfloat16"
-    )
+    keras.config.set_dtype_policy(work.policy)
     backbone = keras_hub.models.BertBackbone(
         vocabulary_size=_VOCAB,
-        num_layers=12,
+        num_layers=work.layers,
         num_heads=12,
         hidden_dim=768,
         intermediate_dim=3072,
@@ -90,7 +130,7 @@ def _build_keras_hub(precision):
         optimizer=keras.optimizers.AdamW(1e-4),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    batch = pretraining_batches.random_batch(_VOCAB, _BATCH)
+    batch = work.batch()
     inputs = {
         "token_ids": batch["input_ids"],
         "padding_mask": batch["input_mask"],
@@ -107,16 +147,20 @@ def _build_keras_hub(precision):
     return run
 
 
-_BUILDERS = {"bert_tf": _build_ours, "KerasHub": _build_keras_hub}
+_BUILDERS = {
+    "unpadded": functools.partial(_build_ours, unpad=True),
+    "padded": functools.partial(_build_ours, unpad=False),
+    "KerasHub": _build_keras_hub,
+}
 
 
-def _serve(name, precision, threads, pipe):
+def _serve(name, work, threads, pipe):
     """Runs as many steps as the pipe says; answers with the seconds."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    run = _BUILDERS[name](precision)
+    run = _BUILDERS[name](work)
     run(1)
     run(1)
     pipe.send(0.0)
@@ -128,31 +172,50 @@ def _serve(name, precision, threads, pipe):
 
 def main(argv):
     del argv
+    work = _Work(
+        _PRECISION.value,
+        _LAYERS.value,
+        _BATCH.value,
+        _LENGTH.value,
+        _FILL.value,
+    )
     context = multiprocessing.get_context("spawn")
     pipes = {}
-    for name in _BUILDERS:
+    for name in _WAYS.value:
         pipes[name], theirs = context.Pipe()
-        arguments = (name, _PRECISION.value, _THREADS.value, theirs)
+        arguments = (name, work, _THREADS.value, theirs)
         context.Process(target=_serve, args=arguments, daemon=True).start()
         pipes[name].recv()
-    tokens = _STEPS.value * _BATCH * pretraining_batches.LENGTH
-    ratios = []
-    for pair in range(_PAIRS.value):
-        rates = {}
+    tokens = int(work.batch()["input_mask"].sum())
+    positions = work.batch_size * work.length
+    rates = {name: [] for name in pipes}
+    for turn in range(_PAIRS.value):
         # Who goes first changes, in case the turn before leaves heat behind.
-        for name in sorted(pipes, reverse=bool(pair % 2)):
+        for name in sorted(pipes, reverse=bool(turn % 2)):
             pipes[name].send(_STEPS.value)
-            rates[name] = tokens / pipes[name].recv()
-        ratios.append(rates["bert_tf"] / rates["KerasHub"])
-        shown = "  ".join(f"{n} {r:6.0f} tokens/s" for n, r in rates.items())
-        print(f"pair {pair + 1}: {shown}  ratio {ratios[-1]:.2f}", flush=True)
+            seconds = pipes[name].recv() / _STEPS.value
+            rates[name].append(tokens / seconds)
+        shown = "  ".join(
+            f"{name} {rate[-1]:6.0f} ({rate[-1] * positions / tokens:.0f})"
+            for name, rate in rates.items()
+        )
+        print(f"turn {turn + 1}, tokens/s: {shown}", flush=True)
     for pipe in pipes.values():
         pipe.send(0)
     print(
-        f"bert_tf / KerasHub, {_PRECISION.value}: median "
-        f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to "
-        f"{max(ratios):.2f})"
+        f"{work.precision}, {work.layers} layers, {work.batch_size} x "
+        f"{work.length}, {tokens / positions:.2f} of the positions are tokens"
     )
+    first, *others = rates
+    for name in others:
+        ratios = [
+            one / other
+            for one, other in zip(rates[first], rates[name], strict=True)
+        ]
+        print(
+            f"{first} / {name}: median {statistics.median(ratios):.2f} (from "
+            f"{min(ratios):.2f} to {max(ratios):.2f})"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Builds the signatures of a SavedModel from a model and a serving head.
 
-Padding is not computed, unless a head reads its outputs. Signatures that other
-programs than TensorFlow read, and `attention`, compute it.
+Padding is not computed, except where its outputs are read or returned, and in
+the signature that other programs than TensorFlow read.
 
 Shapes:
   B: batch size.
@@ -112,7 +112,8 @@ class ServingModule:
         strings = head.input_specs()
 
         def from_ids(**inputs):
-            return answer_ids(head, self._model, inputs, self._unpad)
+            unpad = self._unpad and not head.returns_padding
+            return answer_ids(head, self._model, inputs, unpad)
 
         def from_examples(examples):
             return self._serve(**parse_examples(examples, strings))

@@ -95,6 +95,7 @@ class Evaluator:
         self._reader = reader
         self._unpad = unpad
         self._kind = devices.kind
+        self._batch_width = batch_size * model.bert_config.hidden_size
         self._is_chief = devices.coordinator.is_chief
         self._num_length_buckets = num_length_buckets
         self._computer = task_prediction.OutputComputer(
@@ -115,7 +116,10 @@ class Evaluator:
         self._computer.unpad = unpadding.choose(
             self._unpad,
             self._kind,
-            lambda: length_buckets.share_of_tokens(features.lengths, lengths),
+            lambda: unpadding.pays(
+                length_buckets.share_of_tokens(features.lengths, lengths),
+                self._batch_width * lengths[-1],
+            ),
             reads_padding=task.reads_padding,
         )
         doing = "predicting" if split.startswith(TEST) else "evaluating"

@@ -107,16 +107,6 @@ class Trial(Trainer):
         )
         model, objective = self._build_model()
         self._input = self._build_input(features, batch_size, last_step)
-        stored = None
-        if checkpoint is not None:  # Earlier versions always padded.
-            stored = checkpoint.metadata.get("unpad", False)
-        self._unpad = unpadding.choose(
-            self._flags.unpad,
-            self.devices.kind,
-            self._input.share_of_tokens,
-            stored,
-            self._experiment.task.reads_padding,
-        )
         schedule = TrainerConfig(
             last_step=last_step,
             metrics_every=(
@@ -129,7 +119,29 @@ class Trial(Trainer):
             tokens_per_example=self._input.tokens_per_example(),
             description="fine-tuning",
         )
-        return self._build_step(model, objective, schedule), schedule
+        training_step = self._build_step(model, objective, schedule)
+        self._unpad = self._choose_unpad(checkpoint, training_step.plan)
+        return training_step, schedule
+
+    def _choose_unpad(
+        self, checkpoint: Checkpoint | None, plan: StepPlan
+    ) -> bool:
+        """Returns whether to leave padding out."""
+        experiment, stored = self._experiment, None
+        if checkpoint is not None:  # Earlier versions always padded.
+            stored = checkpoint.metadata.get("unpad", False)
+        longest = math.prod(self._input.row_shapes()[-1][INPUT_MASK.name])
+        width = experiment.stored.config.hidden_size
+        return unpadding.choose(
+            self._flags.unpad,
+            self.devices.kind,
+            lambda: unpadding.pays(
+                self._input.share_of_tokens(),
+                plan.micro_batch_size * longest * width,
+            ),
+            stored,
+            experiment.task.reads_padding,
+        )
 
     def _build_model(self) -> tuple[keras.Model, Objective]:
         """Builds the model and its objective with their initial weights."""

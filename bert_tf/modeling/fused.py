@@ -94,12 +94,8 @@ def bias_activation(x, bias, activation, *, jit=False):
 # === x + bias, with the heads apart ===
 
 
-def _add_bias(x, bias):
-    return tf.cast(_float(x) + bias, x.dtype)
-
-
 def _bias_split_heads(x, bias, layout):
-    return layout.split_heads(_add_bias(x, bias))
+    return layout.split_heads(tf.cast(_float(x) + bias, x.dtype))
 
 
 def bias_split_heads(x, bias, layout, *, jit=False):
@@ -126,8 +122,10 @@ def bias_split_heads(x, bias, layout, *, jit=False):
 
         if layout.is_padded:
             return _compile(_bias_split_heads, layout)(x, bias), gradient
-        # XLA gathers row by row on a CPU.
-        return layout.split_heads(_compile(_add_bias)(x, bias)), gradient
+        # XLA gathers row by row on a CPU, and TensorFlow adds the bias within
+        # the product.
+        values = tf.nn.bias_add(x, tf.cast(bias, x.dtype))
+        return layout.split_heads(values), gradient
 
     return chain(x, bias)
 

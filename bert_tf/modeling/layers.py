@@ -230,11 +230,7 @@ class Projection(BasicLayer):
         rows = self._add_bias(inputs, self.bias)
         if self.on_rows is not None:
             self.on_rows(inputs, rows)
-        rows = activate(rows)
-        # A reshape would keep a sum with the result apart from the product.
-        if inputs.shape.rank == 2:
-            return rows
-        return self._with_width(rows, inputs)
+        return self._with_width(activate(rows), inputs)
 
     def _scaled(self, inputs):
         """Returns inputs . kernel + bias, computed with scaled columns."""
@@ -265,6 +261,9 @@ class Projection(BasicLayer):
         return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):
+        # A reshape would keep what is added to a product apart from it.
+        if inputs.shape.rank == 2:
+            return rows
         shape = [*fused.shape_of(inputs)[:-1], self.width]
         return tf.reshape(rows, shape)
 

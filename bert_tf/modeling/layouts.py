@@ -204,10 +204,8 @@ class Unpadded:
         self._gather = _gather if for_inference else _gather_both_ways
         self._indices = indices = tf.reshape(indices, [-1])
         self._batch, self._length = shape_of(places)
-        self._has_row = places < tf.size(indices)
-        # The first row stands for missing ones: as keys they are masked, and
-        # nothing reads them as queries.
-        self._places = tf.where(self._has_row, places, 0)
+        self._num_heads = num_heads
+        self._num_parts = _num_parts(for_inference)
         self._sequences = indices // self._length
         self._positions = indices % self._length
         head = tf.range(num_heads)
@@ -215,16 +213,30 @@ class Unpadded:
         self._heads_of_rows = (
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
-        # Among the heads of all rows, [B, N, S]; with parts [parts, B, N, S].
-        parts = _num_parts(for_inference)
-        self._heads_of_positions = (
-            self._places[:, tf.newaxis] * (parts * num_heads)
+        # Positions without a row have a row of zeros after the last one. In
+        # attention the first row stands for it, which saves appending zeros:
+        # such keys are masked, and nothing reads such queries.
+        num_rows = tf.size(indices)
+        self._places = tf.minimum(places, num_rows)
+        self._heads_of_positions = self._find_heads(
+            tf.where(places < num_rows, places, 0), head
+        )
+        self._heads_or_zeros = self._find_heads(self._places, head)
+
+    def _find_heads(self, places, head):
+        """Returns the heads of rows <int32>[B, S] among those of all rows.
+
+        Returns:
+          <int32>[B, N, S], or with several parts [parts, B, N, S].
+        """
+        heads = (
+            places[:, tf.newaxis] * (self._num_parts * self._num_heads)
             + head[:, tf.newaxis]
         )
-        if parts > 1:
-            part = tf.reshape(tf.range(parts) * num_heads, [-1, 1, 1, 1])
-            self._heads_of_positions += part
-        self._num_heads, self._num_parts = num_heads, parts
+        if self._num_parts == 1:
+            return heads
+        part = tf.range(self._num_parts) * self._num_heads
+        return heads + tf.reshape(part, [-1, 1, 1, 1])
 
     def select(self, values):
         flat = tf.reshape(values, [-1, *shape_of(values)[2:]])
@@ -232,19 +244,17 @@ class Unpadded:
 
     def select_positions(self, table):
         # The gradient adds up [B, S, H], as that of padded states does.
-        every = tf.broadcast_to(
-            table, [self._batch, self._length, table.shape[-1]]
-        )
+        width = table.shape[-1]
+        every = tf.broadcast_to(table, [self._batch, self._length, width])
         return self._gather(
-            tf.reshape(every, [-1, table.shape[-1]]),
+            tf.reshape(every, [-1, width]),
             self._indices,
-            self._places,
-            self._has_row,
+            back=self._places,
+            zeros_back=1,
         )
 
     def restore(self, rows):
-        padded = self._gather(rows, self._places, self._indices)
-        return _or_zero(self._has_row, padded)
+        return self._gather(rows, self._places, zeros=1, back=self._indices)
 
     def draw_keys(self, seeds, dropout_id, width):
         if seeds is None:
@@ -260,7 +270,7 @@ class Unpadded:
         return self._gather(
             tf.reshape(rows, [-1, size]),
             self._heads_of_positions,
-            self._heads_of_rows,
+            back=self._heads_of_rows,
         )
 
     def merge_heads(self, heads):
@@ -268,27 +278,27 @@ class Unpadded:
         merged = self._gather(
             tf.reshape(heads, [-1, size]),
             self._heads_of_rows,
-            self._heads_of_positions,
-            self._has_row[:, tf.newaxis],
+            back=self._heads_or_zeros,
+            zeros_back=self._num_heads,
         )
         return tf.reshape(merged, [-1, self._num_heads * size])
 
 
-def _gather(rows, there, *_):
-    """Returns rows[there] without a gradient of its own, for exports."""
-    return tf.gather(rows, there)
+def _gather(rows, there, zeros=0, **_):
+    """Returns gathered rows without a gradient of its own, for exports."""
+    return tf.gather(_append_zeros(rows, zeros), there)
 
 
-def _gather_both_ways(rows, there, back, is_read=None):
-    """Returns rows[there]; the gradient is gathered, too.
+def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
+    """Returns gathered rows; the gradient is gathered, too.
 
     Args:
       rows: <float>[rows, width].
       there: <int32>[...], the row of each element of the result.
-      back: <int32>[...], for each row the index of the element that it is in;
-        a row has one at most.
-      is_read: <bool>, whether a row has one; broadcasts to `back`. By default
-        all have.
+      back: <int32>[...], for each row the element of the result that it is in;
+        a row may be in one at most that has a gradient.
+      zeros: Rows of zeros after the last one, which `there` may name.
+      zeros_back: Zeros after the last element, which `back` may name.
 
     Returns:
       <float>[..., width].
@@ -298,17 +308,17 @@ def _gather_both_ways(rows, there, back, is_read=None):
     def gather(rows):
         def gradient(upstream):
             flat = tf.reshape(upstream, [-1, upstream.shape[-1]])
-            into_rows = tf.gather(flat, back)
-            if is_read is not None:
-                into_rows = _or_zero(is_read, into_rows)
+            into_rows = tf.gather(_append_zeros(flat, zeros_back), back)
             return tf.reshape(into_rows, tf.shape(rows))
 
-        return tf.gather(rows, there), gradient
+        return tf.gather(_append_zeros(rows, zeros), there), gradient
 
     return gather(rows)
 
 
-def _or_zero(condition, rows):
-    """Returns rows <float>[..., width], 0 where the condition <bool> fails."""
-    zero = tf.zeros([], rows.dtype)
-    return tf.where(condition[..., tf.newaxis], rows, zero)
+def _append_zeros(rows, number):
+    """Returns <float>[rows + number, width]."""
+    if not number:
+        return rows
+    zeros = tf.zeros([number, rows.shape[-1]], rows.dtype)
+    return tf.concat([rows, zeros], axis=0)

@@ -360,7 +360,14 @@ class _PretrainingTrainer(Trainer):
         reader = TrainingReader(config, source, self.devices, vocab_size)
 
         def train() -> None:
-            self._choose_unpad(lambda: reader.share_of_tokens(self.step))
+            plan = self.training_step.plan
+            width = data.bert_config.hidden_size
+            self._choose_unpad(
+                lambda: unpadding.pays(
+                    reader.share_of_tokens(self.step),
+                    plan.micro_batch_size * config.max_seq_length * width,
+                )
+            )
             self.run_steps(
                 lambda step: reader.read_from(
                     step, self.training_step.plan, self._unpad
@@ -377,10 +384,10 @@ class _PretrainingTrainer(Trainer):
             reader.explain,
         )
 
-    def _choose_unpad(self, share_of_tokens: Callable[[], float]) -> None:
+    def _choose_unpad(self, is_faster: Callable[[], bool]) -> None:
         """Chooses whether to leave padding out, or keeps the choice."""
         chosen = unpadding.choose(
-            self._flags.unpad, self.devices.kind, share_of_tokens, self._unpad
+            self._flags.unpad, self.devices.kind, is_faster, self._unpad
         )
         # Another worker may have read other records.
         self._unpad = self.coordinator.from_chief(chosen)
@@ -406,7 +413,7 @@ class _PretrainingTrainer(Trainer):
         if not self.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and untrained.")
         # Without training there is no choice to keep.
-        self._choose_unpad(lambda: 1.0)
+        self._choose_unpad(lambda: False)
         results = pretraining_reader.leave_out_damaged(
             "evaluation",
             lambda: pretraining_evaluation.evaluate(

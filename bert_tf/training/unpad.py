@@ -18,17 +18,30 @@ from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
 from bert_tf.modeling import layouts
 
-# The share of tokens from which on batches are padded with --unpad=auto:
-# gathering the tokens then takes as long as computing the padding.
+# From this share of tokens on, gathering them takes as long as computing the
+# padding.
 _FULL = 0.95
+# Elements of the hidden states of a micro-batch below which compiling programs
+# for several numbers of rows takes longer than they save.
+_LEAST_ELEMENTS = 1 << 18
 
 Rows = dict[str, tf.Tensor]
+
+
+def pays(share_of_tokens: float, num_elements: int) -> bool:
+    """Returns whether a CPU trains faster without padding.
+
+    Args:
+      share_of_tokens: The share of tokens among the positions of batches.
+      num_elements: Elements of the hidden states of a padded micro-batch.
+    """
+    return share_of_tokens < _FULL and num_elements >= _LEAST_ELEMENTS
 
 
 def choose(
     flag: str,
     kind: str,
-    share_of_tokens: Callable[[], float],
+    is_faster: Callable[[], bool],
     stored: bool | None = None,
     reads_padding: bool = False,
 ) -> bool:
@@ -37,8 +50,7 @@ def choose(
     Args:
       flag: `--unpad`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
-      share_of_tokens: Returns the share of tokens among the positions of
-        batches, which auto depends on.
+      is_faster: Returns whether a CPU is faster without padding.
       stored: The choice of the checkpoint, which auto keeps.
       reads_padding: Whether the task reads the outputs of padding.
 
@@ -63,7 +75,7 @@ def choose(
     elif stored is not None:
         chosen = stored
     else:  # Not measured on GPUs.
-        chosen = kind == "CPU" and share_of_tokens() < _FULL
+        chosen = kind == "CPU" and is_faster()
     if stored is not None and chosen != stored:
         logging.info(
             "Padding is %scomputed from here on: --unpad=%s.",

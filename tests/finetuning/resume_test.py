@@ -31,7 +31,7 @@ class ResumeTest(
 ):
     @parameterized.parameters(
         ({},),
-        ({"keep_best": True, "evaluate_every_steps": 6},),
+        ({"keep_best": True, "evaluate_every_steps": 6, "unpad": "on"},),
     )
     def test_resumes_bit_for_bit(self, values):
         through = self.config(output_dir=self.out("through"), **values)

@@ -130,6 +130,16 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
 
+    def test_without_padding(self):
+        model = bert_model.BertForPretraining(_CONFIG)
+        dataset = self.data.evaluation_dataset()
+        expected = pretraining_evaluation.evaluate(model, dataset, 12)
+        results = pretraining_evaluation.evaluate(
+            model, dataset, 12, unpad=True
+        )
+        for name, value in expected.items():
+            self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
+
     def test_without_next_sentence(self):
         model = bert_model.BertForPretraining(_CONFIG)
         results = pretraining_evaluation.evaluate(

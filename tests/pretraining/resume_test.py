@@ -27,6 +27,7 @@ class PretrainResumeTest(tf.test.TestCase):
             num_train_steps=_STEPS,
             iterations_per_loop=1,
             save_checkpoints_steps=7,
+            unpad="on",
         )
         through = os.path.join(folder, "through")
         process = _start(**flags | {"output_dir": through})

@@ -9,6 +9,7 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.modeling import bert as bert_model
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import state as training_state
+from bert_tf.training import unpad as unpadding
 from bert_tf.training.losses import PretrainingObjective
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
@@ -73,6 +74,7 @@ class StepTrainer:
       seed: The seed of dropout.
       objective: The class of the objective.
       all_reduce_dtype: The dtype in which gradients are summed over devices.
+      unpad: Whether to leave padding out.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class StepTrainer:
         seed=5,
         objective=PretrainingObjective,
         all_reduce_dtype="float32",
+        unpad=False,
     ):
         config = BertConfig.from_dict(
             CONFIG.to_dict()
@@ -139,6 +142,7 @@ class StepTrainer:
             compilation or Compilation(),
             all_reduce_dtype=all_reduce_dtype,
         )
+        self._unpad = unpad
         self._dataset = dataset(examples(24), batch_size, seed)
         self.read_again()
         self.metrics = []
@@ -146,8 +150,13 @@ class StepTrainer:
 
     def read_again(self):
         """Starts at the first batch again; returns itself."""
+        plan, transform = self.training_step.plan, None
+        if self._unpad:
+            transform = unpadding.token_finder(
+                plan, [CONFIG.max_position_embeddings]
+            )
         self.iterator = batches_lib.distribute_batches(
-            self.strategy, self._dataset, self.training_step.plan
+            self.strategy, self._dataset, plan, transform=transform
         )
         return self
 

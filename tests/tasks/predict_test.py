@@ -12,6 +12,7 @@ from scipy import special
 from bert_tf.api import load
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
+from bert_tf.modeling import inference
 from bert_tf.modeling.bert import named_variables
 from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForMultipleChoice
@@ -69,6 +70,8 @@ class _Features:
 
 class _Task:
     """A task with the methods that prediction uses; records each trace."""
+
+    max_seq_length = 12
 
     def __init__(self):
         self.batches = []
@@ -163,6 +166,22 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllClose(
             computed.loss, _expected_loss(expected, features), rtol=1e-5
+        )
+
+    @parameterized.parameters(True, False)
+    def test_tokens_alone_give_the_same_outputs(self, for_inference):
+        model, features = _classifier(), _Features(_LENGTHS)
+        logits = _one_by_one(model, features)
+        if for_inference:
+            model = inference.prepare(model)
+        computed = task_prediction.OutputComputer(
+            model, _Task(), 4, unpad=True
+        ).compute(features, _EIGHTS)
+        self.assertAllClose(
+            computed.outputs["logits"], logits, atol=1e-5, rtol=1e-5
+        )
+        self.assertAllClose(
+            computed.loss, _expected_loss(logits, features), rtol=1e-5
         )
 
     def test_traces_once_and_sees_new_weights(self):

@@ -92,6 +92,8 @@ class ServingHead(abc.ABC):
     outputs: ClassVar[tuple[str, ...]]
     # Whether `answer` reads the outputs of padding, too.
     reads_padding: ClassVar[bool] = False
+    # Whether `answer_ids` returns outputs of padding, too.
+    returns_padding: ClassVar[bool] = False
     # The method of TensorFlow Serving's other interfaces, if any: `answer` then
     # also returns `classes` and `scores` ("classify") or `outputs` ("regress").
     method: ClassVar[Literal["classify", "regress"] | None] = None

@@ -49,6 +49,7 @@ class QuestionAnswering(head.ServingHead):
 
     inputs = (_QUESTION, _CONTEXT)
     outputs = (squad.START_LOGITS, squad.END_LOGITS)
+    returns_padding = True
     flags = (
         "doc_stride",
         "max_query_length",
@@ -70,7 +71,7 @@ class QuestionAnswering(head.ServingHead):
                 f"{task.max_query_length}, to leave room for the paragraph. "
                 f"Received: {length}."
             )
-        self.reads_padding = not task.mask_padding
+        self.reads_padding = task.reads_padding
 
     @classmethod
     def build(cls, source: Source) -> Self:

@@ -46,6 +46,7 @@ class Tagging(ServingHead):
 
     inputs = ("text",)
     outputs = ("logits",)
+    returns_padding = True
     flags = ("doc_stride",)
     max_rows_at_once = 32
 
