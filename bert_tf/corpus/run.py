@@ -58,6 +58,7 @@ def run(config: ExtractTextConfig) -> dict[str, Any]:
       UserError: If the input is unsuitable, or if the output exists and was
         made with other flags or input.
     """
+    config.require_beam()
     names = recipes.output_files(config)
     found = inputs.find(config.input_file, config.input_format)
     if config.language_sampling is not None:
@@ -107,7 +108,14 @@ def _make(
     """Writes the text; returns the report."""
     processes = config.num_processes or os.cpu_count() or 1
     with worker_processes.pool(processes) as pool:
-        extracted = _extract(found, options, pool, processes, work_dir)
+        folder = os.path.join(work_dir, "parts")
+        if config.runner:
+            # Imported here because Apache Beam is optional.
+            from bert_tf.corpus import beam
+
+            extracted = beam.extract(config, found, options, folder, work_dir)
+        else:
+            extracted = _extract(found, options, pool, processes, folder)
         judged, decisions, prints, tally = _judge(config, extracted, work_dir)
         orders, languages = _choose(config, extracted, decisions, prints)
         for name, order in orders.items():
@@ -160,11 +168,10 @@ def _extract(
     options: extraction.ExtractOptions,
     pool: Any,
     processes: int,
-    work_dir: str,
+    folder: str,
 ) -> list[Part]:
     """Extracts the chunks whose parts are missing; returns all parts."""
     extracted: list[Part] = []
-    folder = os.path.join(work_dir, "parts")
     total = sum(compression.stored_size(file.path) for file in found)
     with progress.bar(total, "extracting text", "B") as bar:
 

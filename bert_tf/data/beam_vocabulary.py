@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.data import vocabulary_building
-from bert_tf.data.generators import beam_runner
 from bert_tf.data.vocabulary_building import CountedText
+from bert_tf.distribute import beam_runner
 from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.io import files
 

@@ -3,12 +3,13 @@
 import dataclasses
 
 from bert_tf.flags import options
+from bert_tf.flags.data import BeamConfig
 
 INPUT_FORMATS = ("auto", "wikipedia", "jsonl", "parquet", "text")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExtractTextConfig:
+class ExtractTextConfig(BeamConfig):
     """Flags of run/extract_text.py."""
 
     input_file: str = options.data(
@@ -108,6 +109,13 @@ class ExtractTextConfig:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        options.require(
+            self.runner != "DataflowRunner",
+            "--runner must be one whose workers share a disk with this "
+            "machine, as the work folder is on it. Received: DataflowRunner; "
+            "use FlinkRunner or SparkRunner, or drop it.",
+        )
         options.require_at_least(
             self,
             0,

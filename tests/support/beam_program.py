@@ -11,8 +11,8 @@ from unittest import mock
 import tensorflow as tf
 
 from bert_tf.data import create as pretraining_data
-from bert_tf.data.generators import beam_runner
 from bert_tf.data.generators import streaming_worker
+from bert_tf.distribute import beam_runner
 from bert_tf.errors import UserError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 

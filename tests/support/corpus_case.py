@@ -48,11 +48,7 @@ class CorpusCase:
             output_file=self.path(output),
             **flags,
         )
-        if config.num_processes:
-            return run.run(config)
-        with mock.patch.object(run.worker_processes, "pool") as pool:
-            pool.return_value.__enter__.return_value = _Here()
-            return run.run(config)
+        return run.run(config) if config.num_processes else run_here(config)
 
     def read(self, name="out.txt"):
         return (self.folder / name).read_text(encoding="utf-8")
@@ -73,6 +69,13 @@ def dump(texts):
     """Returns a dump with these pages, numbered from 1."""
     pages = "".join(page(i, text) for i, text in enumerate(texts, 1))
     return f"<mediawiki><siteinfo/>{pages}</mediawiki>"
+
+
+def run_here(config):
+    """Extracts text in this process; returns the report."""
+    with mock.patch.object(run.worker_processes, "pool") as pool:
+        pool.return_value.__enter__.return_value = _Here()
+        return run.run(config)
 
 
 class _Here:

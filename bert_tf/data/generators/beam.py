@@ -27,13 +27,13 @@ import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.data import token_store
-from bert_tf.data.generators import beam_runner
 from bert_tf.data.generators import streaming
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
+from bert_tf.distribute import beam_runner
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
 from bert_tf.io import local_copy

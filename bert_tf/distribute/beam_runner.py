@@ -24,8 +24,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
-from bert_tf.flags.data import LearnVocabularyConfig
+from bert_tf.flags.data import BeamConfig
 from bert_tf.io import files
 
 _PROBLEMS = "problems"
@@ -60,7 +59,7 @@ class Step(beam.DoFn):
 
 
 def run(
-    config: CreatePretrainingDataConfig | LearnVocabularyConfig,
+    config: BeamConfig,
     work_dir: str,
     what: str,
     build: Callable[[beam.Pipeline], None],
@@ -110,16 +109,12 @@ def run(
         raise UserError(min(map(files.read_json, paths)))
 
 
-def on_one_machine(
-    config: CreatePretrainingDataConfig | LearnVocabularyConfig, work_dir: str
-) -> bool:
+def on_one_machine(config: BeamConfig, work_dir: str) -> bool:
     """Returns true if all workers can access the launcher's disk."""
     return config.runner == "DirectRunner" and "://" not in work_dir
 
 
-def _options(
-    config: CreatePretrainingDataConfig | LearnVocabularyConfig,
-) -> pipeline_options.PipelineOptions:
+def _options(config: BeamConfig) -> pipeline_options.PipelineOptions:
     try:
         words = shlex.split(config.beam_options)
     except ValueError as error:
