@@ -24,7 +24,7 @@ from bert_tf.corpus.tally import Tally
 
 TOO_LARGE = "document of over 256 MB"
 # Changes when the same chunk gives another part.
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _read(
         name = readers.id_of_text(start)
         yield Dropped(name, TOO_LARGE, start, chunk.omitted)
     elif chunk.format == "wikipedia":
-        yield from wikipedia.read(chunk)
+        yield from wikipedia.read(chunk, replace_invalid)
     elif chunk.format == "jsonl":
         yield from readers.read_jsonl(
             chunk, options.text_column, options.id_column, replace_invalid

@@ -36,12 +36,14 @@ _ADVICE = {
 # Bytes that do not begin a character.
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
 _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
+_INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
 _ENDINGS = {
     "jsonl": (".jsonl", ".ndjson"),
     "parquet": (".parquet", ".pq"),
 }
 # Files that auto does not take for text.
 _REFUSED = (
+    ".7z",
     ".arrow",
     ".csv",
     ".doc",
@@ -50,6 +52,8 @@ _REFUSED = (
     ".html",
     ".json",
     ".pdf",
+    ".rar",
+    ".sql",
     ".tar",
     ".tfrecord",
     ".tgz",
@@ -112,6 +116,7 @@ def expand(pattern: str, flag: str) -> list[str]:
     found = []
     for path in matches:
         if not os.path.isdir(path):
+            _require_regular(path, flag)
             found.append(path)
             continue
         inside = [
@@ -133,6 +138,14 @@ def expand(pattern: str, flag: str) -> list[str]:
     return found
 
 
+def _require_regular(path: str, flag: str) -> None:
+    if not os.path.isfile(path):
+        raise UserError(
+            f"{flag}: {path} is a pipe or device, and its size has to be "
+            "known; write it to a file first."
+        )
+
+
 def _format_of(path: str, input_format: str) -> str:
     if input_format != "auto":
         return input_format
@@ -145,7 +158,13 @@ def _format_of(path: str, input_format: str) -> str:
     if name.endswith(_REFUSED):
         raise UserError(
             f"--input_format=auto does not know the format of {path}; convert "
-            "it to .jsonl, Parquet or text, or set --input_format."
+            "it to .jsonl, Parquet or text, or set --input_format, as jsonl "
+            "for .json files with one object a line."
+        )
+    if _INDEX_NAME.search(name):
+        raise UserError(
+            f"{path} is the index of a multistream dump, which has no text; "
+            "leave it out, as --input_file='*-multistream*.xml*.bz2' does."
         )
     start = next(_read_utf8(path), b"").removeprefix(_BYTE_ORDER_MARK)
     is_dump = re.match(rb"\s*(<\?xml[^>]*>\s*)?<mediawiki\b", start)

@@ -10,6 +10,7 @@ of gigabytes for 10 million documents.
 import os
 
 import numpy as np
+from absl import logging
 
 from bert_tf.corpus import duplicates
 from bert_tf.corpus import fingerprints
@@ -132,6 +133,14 @@ def _compare(
         similar = _are_similar(signatures, first, positions, threshold)
         original[positions[similar]] = first[similar]
         positions, runs = positions[~similar], runs[~similar]
+    left = np.bincount(runs, minlength=1)
+    if left.max() > 1:
+        logging.warning(
+            "%d documents share words with more than %d others, such as pages "
+            "made from one template; near duplicates among them may be missed.",
+            left[left > 1].sum(),
+            _MOST_ROUNDS,
+        )
 
 
 def _are_similar(

@@ -20,41 +20,56 @@ TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
 # Fixed by MediaWiki: Media, File and Category. Links to them show nothing.
-_HIDDEN = (-2, 6, 14)
+_HIDDEN = ("-2", "6", "14")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
-# Templates of disambiguation pages. Dumps do not mark these pages, and each
-# Wikipedia names the template in its own language.
+# Disambiguation pages. Dumps do not mark them, and each Wikipedia names their
+# templates, and what a title has in parentheses, in its own language.
 _DISAMBIGUATION = re.compile(
     r"__DISAMBIG__|\{\{\s{0,9}(?:"
-    r"(?:[\w\s()/'-]{0,60}\s)?disambig(?:uation)?(?:[ _]page|[ _]cleanup)?|"
-    r"disamb|disam|dab|hndis|geodis|schooldis|roaddis|numberdis|mathdab|hospitaldis|"
-    r"begriffsklärung|homonymie|page d'homonymie|desambiguación|desambig|"
-    r"desambiguação|disambigua|dp|doorverwijspagina|ujednoznacznienie|"
-    r"неоднозначность|неоднозначність|пояснение|вишезначна одредница|"
-    r"rozcestník|rozlišovacia stránka|förgrening|gaffel|flertydig|peker|"
-    r"pekerside|täsmennyssivu|egyért|anlam ayrımı|dezambiguizare|αποσαφήνιση|"
-    r"פירושונים|توضيح|ابهام‌زدایی|消歧義|消歧义|aimai|曖昧さ回避|동음이의|"
-    r"동음이의어 문서|trang định hướng|desambiguació|argipen|razdvojba|"
-    r"razločitev|nozīmju atdalīšana|täpsustuslehekülg|apartigilo|homónimos|"
-    r"बहुविकल्पी|แก้ความกำกวม"
+    r"[\w\s()/'–-]{0,60}disambig(?:uation)?(?:[ _]page|[ _]cleanup)?|"
+    r"disamb|disam|dab|hndis|geodis|schooldis|roaddis|numberdis|mathdab|"
+    r"hospitaldis|begriffsklärung(?:sseite)?|"
+    r"(?:page d'|sigle et )?homonymie(?: d(?:e|es|u|')[^{}|]{0,40})?|"
+    r"desambiguaci[óo]n?|desambig|desambigua|"
+    r"desambiguação|disambigua|dp|doorverwijspagina|ujednoznacznienie|disambrul|"
+    r"неоднозначность|многозначность|значения|неоднозначність|багатозначність|"
+    r"пояснение|вишезначна одредница|rozcestník(?: - [^{}|]{0,40})?|"
+    r"rozlišovacia stránka|förgrening(?:ssida)?|gaffel|flertydig|peker|"
+    r"pekerside|täsmennyssivu|täsmennys|egyért|anlam ayrımı|dezambiguizare|"
+    r"αποσαφήνιση|פירושונים|توضيح|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
+    r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
+    r"(?:trang )?định hướng|argipen|razdvojba|razločitev|nozīmju atdalīšana|"
+    r"täpsustuslehekülg|apartigilo|homónimos|बहुविकल्पी|แก้(?:ความ)?กำกวม"
     r")\s{0,9}(?:\||\}\})",
+    re.IGNORECASE,
+)
+_DISAMBIGUATION_TITLE = re.compile(
+    r"\((?:disambiguation|begriffsklärung|homonymie|desambiguación|disambigua|"
+    r"desambiguação|doorverwijspagina|ujednoznacznienie|значения|значення|"
+    r"rozcestník|olika betydelser|消歧[義义]|曖昧さ回避|동음이의)\)$",
     re.IGNORECASE,
 )
 
 
-def read(chunk: Chunk) -> Iterator[Document | Dropped]:
+def read(
+    chunk: Chunk, replace_invalid: bool = False
+) -> Iterator[Document | Dropped]:
     """Yields articles as text, and the titles of other pages as dropped.
 
     Raises:
       UserError: If the XML is broken, or mwparserfromhell is missing.
     """
     parser = page_parser.shared()
-    hidden = hidden_prefixes(chunk.header.decode("utf-8", "replace"))
+    header = chunk.header.decode("utf-8", "replace")
+    hidden = hidden_prefixes(header)
+    namespaces = _namespaces(header)
     start = 0
     while (end := chunk.payload.find(_END, start)) >= 0:
         stop = end + len(_END)
         page = chunk.payload[start:stop]
-        title, number, text, reason = _parse(page, chunk, start)
+        if replace_invalid:
+            page = page.decode("utf-8", "replace").encode()
+        title, number, text, reason = _parse(page, chunk, start, namespaces)
         if reason:
             yield Dropped(number, reason, title)
         else:
@@ -72,7 +87,7 @@ def read(chunk: Chunk) -> Iterator[Document | Dropped]:
 
 
 def _parse(
-    page: bytes, chunk: Chunk, start: int
+    page: bytes, chunk: Chunk, start: int, namespaces: dict[str, str]
 ) -> tuple[str, str, str, str | None]:
     """Returns title, id and text, and why the page is no article or None."""
     try:
@@ -87,7 +102,9 @@ def _parse(
     text = (revisions[-1].findtext("text") if revisions else "") or ""
     model = revisions[-1].findtext("model") if revisions else None
     reason = None
-    if (root.findtext("ns") or "0") != "0":
+    prefix = title.partition(":")[0].lower() if ":" in title else ""
+    # Dumps before 2012 have no <ns>.
+    if (root.findtext("ns") or namespaces.get(prefix, "0")) != "0":
         reason = OTHER_NAMESPACE
     elif root.find("redirect") is not None or re.match(
         r"\s*#\w+\s*:?\s*\[\[[^\]\n]+\]\]", text
@@ -95,7 +112,7 @@ def _parse(
         reason = REDIRECT
     elif (model or "wikitext") != "wikitext":
         reason = OTHER_MODEL
-    elif "(disambiguation)" in title or _DISAMBIGUATION.search(text):
+    elif _DISAMBIGUATION_TITLE.search(title) or _DISAMBIGUATION.search(text):
         reason = DISAMBIGUATION
     return title, root.findtext("id") or title, text, reason
 
@@ -115,7 +132,13 @@ def hidden_prefixes(header: str) -> frozenset[str]:
     ['category', 'datei', 'file', 'image', 'media']
     """
     names = {"file", "image", "media", "category"}
-    for key, name in _NAMESPACE.findall(header):
-        if int(key) in _HIDDEN:
-            names.add(html.unescape(name).lower())
-    return frozenset(names)
+    own = _namespaces(header).items()
+    return frozenset(names | {name for name, key in own if key in _HIDDEN})
+
+
+def _namespaces(header: str) -> dict[str, str]:
+    """Returns the number of each namespace by its name, in lower case."""
+    return {
+        html.unescape(name).lower(): key
+        for key, name in _NAMESPACE.findall(header)
+    }

@@ -1,5 +1,6 @@
 """Text passages of wikitext, by the parser mwparserfromhell."""
 
+import posixpath
 import re
 from collections.abc import Iterator
 
@@ -21,6 +22,18 @@ _DROPPED_TAGS = frozenset(
     "h5 h6 categorytree indicator img rss tr td th caption style".split()
 )
 _BLOCKS = frozenset("p div center blockquote poem".split())
+# Links to files of wikis whose older names of that namespace, such as "Bild",
+# are missing in the dump's header.
+_FILE = re.compile(
+    r"\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|og[agv]|opus|mp[34]|webm|wav|flac|"
+    r"midi?|pdf|djvu|stl)",
+    re.IGNORECASE,
+)
+# Text in several scripts: -{zh-hans:简体;zh-hant:繁體}-, -{flags|text}-.
+_VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
+_VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
+# Flags of rules that show nothing.
+_UNSEEN_VARIANTS = frozenset("HT-")
 _LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(-[a-z-]+)?")
 # Markup that is not closed, so that the parser takes it for text.
 _REMNANTS = re.compile(
@@ -86,7 +99,8 @@ def _link(node: nodes.Wikilink, hidden: frozenset[str]) -> Iterator[str]:
     prefix, colon, _ = title.partition(":")
     prefix = prefix.strip().lower().replace("_", " ")
     if colon and prefix:
-        if prefix in hidden:
+        extension = posixpath.splitext(title)[1]
+        if prefix in hidden or _FILE.fullmatch(extension):
             return
         if node.text is None and _LANGUAGE_LINK.fullmatch(prefix):
             return
@@ -121,7 +135,17 @@ def _remove_remnants(text: str) -> str:
         _NO_TEXT if line.lstrip().startswith(_NOT_TEXT) else line
         for line in lines
     )
-    return _BREAKS.sub("\n\n", _REMNANTS.sub("", text)).replace(_BREAK, " ")
+    text = _VARIANTS.sub(_first_variant, _REMNANTS.sub("", text))
+    return _BREAKS.sub("\n\n", text).replace(_BREAK, " ")
+
+
+def _first_variant(match: re.Match[str]) -> str:
+    """Returns the text of the first script, as the dump's author wrote it."""
+    flags, body = match.groups()
+    if flags and _UNSEEN_VARIANTS & {*flags}:
+        return ""
+    first = body.split(";")[0]
+    return _VARIANT.sub("", first, 1) if _VARIANT.match(first) else body
 
 
 def _strip_quotes(line: str) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pathlib
 from unittest import mock
 
@@ -147,6 +148,12 @@ class BadInputTest(
         ),
         ("a.parquet", b"PAR1 and more", "not a complete Parquet file"),
         ("a.pdf", b"%PDF", "does not know the format"),
+        ("a.json.gz", b"{}", "as jsonl for .json files with one object a"),
+        (
+            "wiki-multistream-index.txt.bz2",
+            b"600:10:Title\n",
+            "is the index of a multistream dump",
+        ),
         ("a.txt", b"", "No text is left .* holds no document"),
     )
     def test_names_file_and_place(self, name, contents, message):
@@ -185,6 +192,9 @@ class BadInputTest(
 
     def test_refuses_folders_globs_and_names(self):
         self.write("a.txt", "Text.")
+        os.mkfifo(self.path("pipe"))
+        with self.assertRaisesRegex(UserError, "pipe is a pipe or device"):
+            self.extract("pipe")
         for pattern, message in (
             ("", "is a directory without Parquet files"),
             ("b*.txt", "--input_file matches no file"),

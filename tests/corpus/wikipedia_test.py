@@ -1,0 +1,79 @@
+"""Tests of pages of dumps: namespaces, redirects, disambiguation pages."""
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.corpus import wikipedia
+from bert_tf.corpus.documents import Chunk
+from tests.support import corpus_case
+
+_HEADER = (
+    b'<mediawiki><siteinfo><namespaces><namespace key="0" /><namespace '
+    b'key="10" case="first-letter">Vorlage</namespace><namespace key="6">'
+    b"Datei</namespace></namespaces></siteinfo>"
+)
+
+
+def _read(page, **options):
+    contents = page if isinstance(page, bytes) else page.encode()
+    chunk = Chunk("a.xml", 0, 0, "wikipedia", contents, _HEADER)
+    return next(wikipedia.read(chunk, **options))
+
+
+class ReadTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("{{Disambiguation|surname}}", True),
+        ("{{Letter-NumberCombDisambig}}", True),
+        ("{{Human name disambiguation}}", True),
+        ("{{ Begriffsklärung }}", True),
+        ("{{Homonymie de personnes}}", True),
+        ("{{Page d'homonymie}}", True),
+        ("{{неоднозначность}}", True),
+        ("{{人名の曖昧さ回避}}", True),
+        ("{{消歧义页}}", True),
+        ("{{Rozcestník - příjmení}}", True),
+        # Marks a link of an article.
+        ("{{Disambiguation needed|date=May}}", False),
+        ("{{Voir homonymes}}", False),
+        ("{{Begriffsklärungshinweis}}", False),
+        ("{{dpa}}", False),
+    )
+    def test_disambiguation_by_template(self, template, expected):
+        found = _read(corpus_case.page(1, f"Text {template}."))
+        reason = getattr(found, "reason", None)
+        self.assertEqual(reason == wikipedia.DISAMBIGUATION, expected)
+
+    @parameterized.parameters(
+        ("Mercury (disambiguation)", wikipedia.DISAMBIGUATION),
+        ("Ядро (значения)", wikipedia.DISAMBIGUATION),
+        ("Disambiguation (book)", None),
+    )
+    def test_disambiguation_by_title(self, title, reason):
+        page = corpus_case.page(1, "Text.").replace("Title 1", title)
+        self.assertEqual(getattr(_read(page), "reason", None), reason)
+
+    @parameterized.parameters(
+        ("Vorlage:Box", wikipedia.OTHER_NAMESPACE),
+        ("datei:A.jpg", wikipedia.OTHER_NAMESPACE),
+        ("Alien: Die Rückkehr", None),
+    )
+    def test_namespace_of_dumps_without_ns(self, title, reason):
+        page = corpus_case.page(1, "Text.").replace("Title 1", title)
+        page = page.replace("<ns>0</ns>", "")
+        self.assertEqual(getattr(_read(page), "reason", None), reason)
+
+    @parameterized.parameters(
+        "#REDIRECT [[A]]", "#WEITERLEITUNG [[A]]", " #перенаправление:[[A]]"
+    )
+    def test_redirects_without_an_element(self, text):
+        found = _read(corpus_case.page(1, text))
+        self.assertEqual(found.reason, wikipedia.REDIRECT)
+
+    def test_replaces_invalid_utf8(self):
+        page = corpus_case.page(1, "Stroeme.").encode().replace(b"oe", b"\xf6")
+        found = _read(page, replace_invalid=True)
+        self.assertEqual(found.paragraphs, ("Str\ufffdme.",))
+
+
+if __name__ == "__main__":
+    tf.test.main()
