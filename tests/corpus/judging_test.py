@@ -140,16 +140,20 @@ class SamplingTest(tf.test.TestCase):
         self.assertTrue((judging.is_heldout(self.ids, 0.1) | ~first).all())
 
     def test_shares_follow_the_formula(self):
-        languages = np.repeat([0, 1, 2], [15000, 4000, 1000])
+        documents = np.array([15000, 4000, 1000])
+        languages = np.repeat([0, 1, 2], documents)
+        # Documents of unequal sizes, so that each counts by its characters.
+        sizes = np.random.default_rng(2).lognormal(6, 1, 20000).astype(int)
+        shares = np.bincount(languages, sizes) / sizes.sum()
+        for exponent in (0.0, 0.3, 0.7):
+            copies = judging.count_copies(self.ids, sizes, languages, exponent)
+            expected = shares**exponent / (shares**exponent).sum()
+            written = np.bincount(languages, copies * sizes) / sizes.sum()
+            rest = (expected / shares % 1)[languages]
+            variance = np.bincount(languages, sizes**2 * rest * (1 - rest))
+            error = np.sqrt(variance) / sizes.sum()
+            self.assertTrue((abs(written - expected) < 3 * error).all())
         sizes = np.full(20000, 100)
-        shares = np.array([0.75, 0.2, 0.05])
-        copies = judging.count_copies(self.ids, sizes, languages, 0.7)
-        expected = shares**0.7 / (shares**0.7).sum()
-        counts = np.bincount(languages, copies)
-        factors = expected * 20000 / [15000, 4000, 1000]
-        rest = factors % 1
-        error = np.sqrt(rest * (1 - rest) * [15000, 4000, 1000]) / 20000
-        self.assertTrue((abs(counts / 20000 - expected) < 3 * error).all())
         same = judging.count_copies(self.ids, sizes, languages, 1.0)
         self.assertAllEqual(same, np.ones(20000))
 

@@ -1,0 +1,230 @@
+r"""Measures run/extract_text.py: its speed beside gensim, and its memory.
+
+  python benchmarks/text_extraction.py --experiment=speed
+  python benchmarks/text_extraction.py --experiment=memory
+  python benchmarks/text_extraction.py --experiment=documents
+
+`speed` reads the shortened English dump that gensim carries in its tests,
+repeated with changes, in turns with gensim's WikiCorpus, which runs in an
+environment of its own. Each side is a whole program with one worker process, so
+the rates are MB of .bz2 per second of processor time, of all its processes. The
+last line is the ratio of the medians.
+
+`memory` reads the same pages, repeated with changes to 10, 100 and 1,000 MB of
+XML, with near duplicates looked for. It prints the most memory that all
+processes have together, shared pages counted once.
+
+`documents` reads 100,000 real texts of 1,000 characters as .jsonl, in which
+near duplicates are looked for, and prints documents a minute.
+"""
+
+import bz2
+import gzip
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(_ROOT))
+_CORPUS = _ROOT.parent / "shared" / "data" / "corpus"
+
+_EXPERIMENT = flags.DEFINE_enum(
+    "experiment", "speed", ["speed", "memory", "documents"], "To run."
+)
+_COPIES = flags.DEFINE_integer("copies", 3, "Of the dump, for speed.")
+_TURNS = flags.DEFINE_integer("turns", 3, "Of each side, for speed.")
+_MEGABYTES = flags.DEFINE_list(
+    "megabytes", ["10", "100", "1000"], "Of XML, for memory."
+)
+_DOCUMENTS = flags.DEFINE_integer("documents", 100000, "For documents.")
+_TEXT = flags.DEFINE_list(
+    "text",
+    [str(_CORPUS / name) for name in ("wiki.txt.gz", "books.txt.gz")],
+    "Files of text, for documents; one paragraph a line, .gz.",
+)
+
+_DUMP = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+_CHARACTERS = 1000
+_PATH_PROGRAM = "from gensim.test import utils; print(utils.datapath(''))"
+_PEER_PROGRAM = """
+import sys
+from gensim.corpora import wikicorpus
+
+corpus = wikicorpus.WikiCorpus(
+    sys.argv[1], processes=1, dictionary={}, article_min_tokens=0
+)
+print(sum(1 for _ in corpus.get_texts()))
+"""
+
+
+def _gensim():
+    """Returns gensim's Python and the path of its dump."""
+    from tests.support import environments
+
+    python = environments.make("gensim", "gensim==4.4.0")
+    folder = environments.run(python, "-c", _PATH_PROGRAM).splitlines()[-1]
+    return python, os.path.join(folder, _DUMP)
+
+
+def _copies(dump):
+    """Yields pieces of a dump whose pages repeat forever with changes."""
+    with bz2.open(dump) as file:
+        header, pages = file.read().split(b"<page>", 1)
+    pages = b"<page>" + pages.rpartition(b"</mediawiki>")[0]
+    yield header
+    number = 0
+    while True:
+        change = b" %d" % number if number else b""
+        # New ids and, in each sentence, a new word.
+        yield pages.replace(b"<id>", b"<id>%d" % number).replace(
+            b". ", b"%s. " % change
+        )
+        number += 1
+
+
+def _run(command):
+    """Runs a program; returns its seconds by the clock and of processors."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return seconds, cpu
+
+
+def _extract(source, folder, *words):
+    """Returns the command that extracts text into a folder."""
+    return [
+        *(sys.executable, str(_ROOT / "run" / "extract_text.py")),
+        *(f"--input_file={source}", f"--output_file={folder}/out.txt.gz"),
+        *("--overwrite_output_dir", *words),
+    ]
+
+
+def _measure_speed(folder):
+    python, dump = _gensim()
+    path = os.path.join(folder, "pages-articles.xml.bz2")
+    pieces = _copies(dump)
+    with bz2.open(path, "wb") as file:
+        for _ in range(1 + _COPIES.value):
+            file.write(next(pieces))
+        file.write(b"</mediawiki>")
+    size = os.path.getsize(path) / 1e6
+    commands = {
+        "bert_tf": _extract(path, folder, "--num_processes=1"),
+        "gensim": [python, "-c", _PEER_PROGRAM, path],
+    }
+    rates = {name: [] for name in commands}
+    for _ in range(_TURNS.value):
+        for name, command in commands.items():
+            seconds, cpu = _run(command)
+            rates[name].append(size / cpu)
+            print(
+                f"{name}: {size:.2f} MB of bz2 in {seconds:.1f} s, {cpu:.1f} s "
+                f"of processors: {size / cpu:.3f} MB a second and core",
+                flush=True,
+            )
+    ours, theirs = (statistics.median(x) for x in rates.values())
+    print(f"bert_tf / gensim: {ours / theirs:.2f}")
+
+
+def _watch_memory(process, peak):
+    """Keeps the most memory of a process and its children until it ends."""
+    import psutil
+
+    root = psutil.Process(process.pid)
+    while process.poll() is None:
+        total = 0
+        try:
+            for member in [root, *root.children(recursive=True)]:
+                total += member.memory_full_info().pss
+        except psutil.Error:
+            continue
+        peak.append(total)
+        time.sleep(0.5)
+
+
+def _measure_memory(folder):
+    _, dump = _gensim()
+    for megabytes in map(int, _MEGABYTES.value):
+        path = os.path.join(folder, "pages-articles.xml.gz")
+        size = 0
+        # gzip, which is faster to write.
+        with gzip.open(path, "wb", 1) as file:
+            for piece in _copies(dump):
+                file.write(piece)
+                size += len(piece)
+                if size >= megabytes * 1e6:
+                    break
+            file.write(b"</mediawiki>")
+        process = subprocess.Popen(
+            _extract(path, folder, "--near_duplicate_threshold=0.8")
+        )
+        peak = []
+        watcher = threading.Thread(target=_watch_memory, args=(process, peak))
+        watcher.start()
+        status = process.wait()
+        watcher.join()
+        print(
+            f"{size / 1e6:.0f} MB of XML: {max(peak) / 2**20:.0f} MiB, status "
+            f"{status}",
+            flush=True,
+        )
+
+
+def _measure_documents(folder):
+    path = os.path.join(folder, "documents.jsonl")
+    count = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for text in _texts():
+            file.write(json.dumps({"text": text}) + "\n")
+            count += 1
+            if count == _DOCUMENTS.value:
+                break
+    flag = "--near_duplicate_threshold=0.8"
+    seconds, cpu = _run(_extract(path, folder, flag))
+    print(
+        f"{count} documents of {_CHARACTERS} characters in {seconds:.1f} s, "
+        f"{cpu:.1f} s of processors: {count / seconds * 60:.0f} a minute"
+    )
+
+
+def _texts():
+    """Yields texts of the corpus, then those with their words turned around."""
+    for is_turned in (False, True, None):
+        for path in _TEXT.value:
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                words = file.read().split()
+            if is_turned:
+                words.reverse()
+            if is_turned is None:  # Every second word, then the others.
+                words = words[::2] + words[1::2]
+            text = " ".join(words)
+            for start in range(0, len(text) - _CHARACTERS, _CHARACTERS):
+                yield text[start : start + _CHARACTERS]
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    with tempfile.TemporaryDirectory() as folder:
+        {
+            "speed": _measure_speed,
+            "memory": _measure_memory,
+            "documents": _measure_documents,
+        }[_EXPERIMENT.value](folder)
+
+
+if __name__ == "__main__":
+    app.run(main)
