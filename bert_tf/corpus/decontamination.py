@@ -7,6 +7,7 @@ lower case.
 
 import csv
 import json
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,13 +65,25 @@ def _texts(path: str) -> Iterator[str]:
     if name.endswith(".json"):
         yield from _strings(text_files.read_json(path))
         return
-    for number, line in text_files.read_lines(path):
+    lines = text_files.read_lines(path)
+    if name.endswith(".csv"):
+        yield from _cells(path, (f"{line}\n" for _, line in lines))
+        return
+    for number, line in lines:
         if name.endswith(".jsonl"):
             yield from _strings(_parse(line, f"{path}, line {number}"))
-        elif name.endswith(".csv"):
-            yield from next(csv.reader([line]), [])
         else:
             yield from line.split("\t")
+
+
+def _cells(path: str, lines: Iterable[str]) -> Iterator[str]:
+    try:
+        for row in csv.reader(lines):
+            yield from row
+    except csv.Error as error:
+        raise UserError(
+            f"{path} is not CSV ({error}); a quotation mark may be missing."
+        ) from error
 
 
 def _parse(line: str, where: str) -> Any:

@@ -14,7 +14,8 @@ class Chunk:
       start: Offset of the payload in the decompressed file, for messages; a row
         for Parquet.
       format: One of `bert_tf.flags.corpus.INPUT_FORMATS`, not "auto".
-      payload: Bytes of lines or pages, or the number of a row group.
+      payload: Bytes of lines or pages; of Parquet the number of a row group and
+        the first row in it and the one after the last.
       header: The XML before the first page of a dump; else "".
       language: The language given with the file, as in de=GLOB; else "".
       omitted: Characters of a document that is too large, behind the payload,

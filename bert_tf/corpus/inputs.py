@@ -23,6 +23,8 @@ _LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)?)=(.+)")
 # mostly lack separators, are dropped without being in memory.
 _CHUNK_BYTES = 1 << 22
 _MAX_DOCUMENT_BYTES = 1 << 28
+# Decompressed bytes of a chunk of rows of a Parquet file.
+_ROWS_BYTES = 1 << 26
 _SEPARATORS = {
     "text": (b"\n\n", b"\n\r\n"),
     "jsonl": (b"\n",),
@@ -388,13 +390,26 @@ def _no_dump(path: str) -> UserError:
 def _split_parquet(
     file: InputFile, on_bytes: Callable[[int], None] | None
 ) -> Iterator[Chunk]:
-    parquet = open_parquet(file.path)
-    start = 0
-    for number in range(parquet.num_row_groups):
-        yield Chunk(
-            file.path, number, start, "parquet", number, b"", file.language
-        )
-        start += parquet.metadata.row_group(number).num_rows
+    metadata = open_parquet(file.path).metadata
+    first = number = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        # Some libraries write all rows as one group, gigabytes.
+        size = metadata.row_group(group).total_byte_size
+        pieces = min(max(-(-size // _ROWS_BYTES), 1), max(rows, 1))
+        cuts = [rows * piece // pieces for piece in range(pieces + 1)]
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            yield Chunk(
+                file.path,
+                number,
+                first + start,
+                "parquet",
+                (group, start, stop),
+                b"",
+                file.language,
+            )
+            number += 1
+        first += rows
     if on_bytes:
         on_bytes(compression.stored_size(file.path))
 

@@ -144,7 +144,7 @@ def _document(
 def read_parquet(
     chunk: Chunk, text_column: str, id_column: str | None
 ) -> Iterator[Document]:
-    """Yields the documents of a row group.
+    """Yields the documents of some rows of a row group.
 
     Raises:
       UserError: If a column is missing or the text is no string.
@@ -158,19 +158,26 @@ def read_parquet(
     _column(columns, text_column, "--text_column", where)
     if id_column:
         _column(columns, id_column, "--id_column", where)
+    group, first, stop = chunk.payload
     try:
         batches = file.iter_batches(
-            row_groups=[chunk.payload], columns=[*names], batch_size=1024
+            row_groups=[group], columns=[*names], batch_size=1024
         )
-        number = chunk.start
+        end = 0
         for batch in batches:
-            for row in batch.to_pylist():
-                where = f"{chunk.path}, row {number},"
+            begin, end = end, end + batch.num_rows
+            skipped = max(first - begin, 0)
+            rows = batch.slice(
+                skipped, max(min(stop, end) - begin - skipped, 0)
+            )
+            for number, row in enumerate(rows.to_pylist(), begin + skipped):
+                where = f"{chunk.path}, row {chunk.start + number - first},"
                 text = _clean(row[text_column], where, False)
                 yield _document(row, text, id_column, where)
-                number += 1
+            if end >= stop:
+                break
     except (pa.ArrowException, OSError) as error:
         raise UserError(
-            f"{chunk.path} is damaged in row group {chunk.payload} ({error}); "
+            f"{chunk.path} is damaged in row group {group} ({error}); "
             "download it again."
         ) from error

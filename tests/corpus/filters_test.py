@@ -52,14 +52,20 @@ class DecontaminationTest(tf.test.TestCase):
         # Two columns of 12 words each have no 13 words in a row.
         columns = "\t".join([" ".join(words[13:25]), " ".join(words[25:37])])
         folder.create_file("b.tsv", columns + "\n")
+        # A cell of several lines has.
+        cell = " ".join(words[25:32]) + ",\n" + " ".join(words[32:38])
+        folder.create_file("c.csv", f'id,text\n1,"{cell}"\n')
         hashes = decontamination.read_ngrams(f"{folder.full_path}/*")
-        self.assertLen(hashes, 1)
+        self.assertLen(hashes, 2)
         text = ("Before it. " + ", ".join(words[:13]).upper(), "more")
         self.assertTrue(decontamination.is_excluded(Document("", text), hashes))
-        text = (" ".join(words[1:]),)
+        text = (" ".join(words[1:37]),)
         self.assertFalse(
             decontamination.is_excluded(Document("", text), hashes)
         )
+        folder.create_file("d.csv", '"' + "x" * 200000)
+        with self.assertRaisesRegex(UserError, "d.csv is not CSV"):
+            decontamination.read_ngrams(f"{folder.full_path}/d.csv")
         with self.assertRaisesRegex(UserError, "would exclude nothing"):
             decontamination.read_ngrams(f"{folder.full_path}/b.tsv")
 

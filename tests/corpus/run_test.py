@@ -21,7 +21,9 @@ from absl.testing import parameterized
 from pyarrow import parquet
 
 from bert_tf.corpus import inputs
+from bert_tf.corpus import readers
 from bert_tf.corpus import run
+from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
 from bert_tf.flags.corpus import ExtractTextConfig
 from tests.support import corpus_case
@@ -80,6 +82,26 @@ class FormatsTest(
         )
         (sample,) = report["dropped"]["duplicate document"]["samples"]
         self.assertEqual(sample["text"], "Three.")
+
+    @parameterized.parameters((5000, 5), (20000, 3), (1 << 26, 2))
+    def test_row_groups_of_parquet_are_cut(self, size, least):
+        texts = [f"Text of row {i}, {i * i}." for i in range(3000)]
+        texts[2900] = None
+        table = pa.table({"text": texts, "id": range(3000)})
+        path = self.path("a.parquet")
+        parquet.write_table(table, path, row_group_size=2500)
+        with mock.patch.object(inputs, "_ROWS_BYTES", size):
+            (file,) = inputs.find(path, "auto")
+            chunks = [*inputs.split(file)]
+            documents = [y for x in chunks for y in _read_rows(x)]
+        self.assertBetween(len(chunks), least, 10 * least)
+        self.assertEqual([x.id for x in documents], [*map(str, range(3000))])
+        self.assertEqual(documents[2900].paragraphs, ())
+        self.assertEqual(documents[2999].paragraphs, (texts[2999],))
+        table = table.set_column(0, "text", [[b"bytes"] * 3000])
+        parquet.write_table(table, path, row_group_size=2500)
+        with self.assertRaisesRegex(UserError, "row 2499, has bytes"):
+            [*_read_rows(Chunk(path, 1, 2499, "parquet", (0, 2499, 2500)))]
 
     @pytest.mark.slow
     def test_wikipedia_gives_the_reviewed_text(self):
@@ -290,6 +312,10 @@ class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
             self.assertNear(counts["share"], expected, 0.03)
         lines = self.read().split("\n")
         self.assertGreaterEqual(lines.count(english[0]), 2)
+
+
+def _read_rows(chunk):
+    return readers.read_parquet(chunk, "text", "id")
 
 
 def _remove(path):
