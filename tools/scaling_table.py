@@ -1,4 +1,4 @@
-"""Predicts how training scales over accelerators, for docs/scaling.md.
+"""Predicts how training scales, for docs/scaling.md and docs/pretraining.md.
 
 python tools/scaling_table.py
 python tools/scaling_table.py --tokens_per_second=90000 --network=11
@@ -34,6 +34,15 @@ _PER_HOST = 8
 _LENGTH, _PREDICTIONS = 128, 20
 # Gradients are added up in float32, whatever the arithmetic.
 _GRADIENT_BYTES = 4
+
+# Steps, sequences a step, length and predictions of each phase.
+_RECIPES = {
+    "base.flags": ((900_000, 256, 128, 20), (100_000, 256, 512, 77)),
+    "lamb.flags": ((7_038, 65_536, 128, 20), (1_563, 32_768, 512, 77)),
+}
+_COST_COUNTS = (1, 8, 64)
+# Dollars of an accelerator's hour.
+_PRICES = (2, 4)
 
 # Measured by others, GB/s as nccl-tests' busbw. 8 A100 in a host, and 2 hosts
 # with 4 x 200 Gb/s each: github.com/NVIDIA/nccl-tests/issues/175.
@@ -290,6 +299,60 @@ def _networks(cluster: Cluster) -> dict[str, float]:
     }
 
 
+def _long_rate() -> float:
+    """Returns the FLOP/s at length 512 as a share of those at 128."""
+    config = read_config("large")
+    long = operations(config, 512, 77) * _FLOAT16_512.one
+    return long / (operations(config, _LENGTH, _PREDICTIONS) * _FLOAT16_128.one)
+
+
+def training_hours(cluster: Cluster, recipe: str, count: int) -> float:
+    """Returns the hours of a recipe with BERT-base in bfloat16."""
+    config = read_config("base")
+    num_bytes = parameters(config) * _GRADIENT_BYTES
+    seconds = 0.0
+    for steps, batch, length, predictions in _RECIPES[recipe]:
+        work = operations(config, length, predictions) * -(-batch // count)
+        rate = cluster.rates["bfloat16"]
+        if length > _LENGTH:
+            rate *= _long_rate()
+        reduce = reduce_seconds(num_bytes, count, cluster.network)
+        seconds += steps * (work / rate + reduce)
+    return seconds / 3600
+
+
+def cost_table(cluster: Cluster) -> str:
+    """Returns hours and dollars of training BERT-base, for pretraining.md."""
+    rows = []
+    for name, phases in _RECIPES.items():
+        tokens = sum(
+            steps * batch * length for steps, batch, length, _ in phases
+        )
+        for count in _COST_COUNTS:
+            hours = training_hours(cluster, name, count)
+            rows.append(
+                [
+                    f"`{name}`",
+                    f"{tokens / 1e9:.0f} billion",
+                    str(count),
+                    f"{hours:.1f}",
+                    f"{hours * count:,.0f}",
+                    *(f"${hours * count * price:,.0f}" for price in _PRICES),
+                ]
+            )
+    return layout(
+        [
+            "recipe",
+            "tokens",
+            "accelerators",
+            "hours",
+            "accelerator-hours",
+            *(f"at ${price} an hour" for price in _PRICES),
+        ],
+        rows,
+    )
+
+
 def network_table(cluster: Cluster) -> str:
     """Returns how many sequences an accelerator needs to lose a tenth."""
     rows = []
@@ -385,6 +448,7 @@ def main(argv: list[str]) -> None:
     print("\n".join(quantities(cluster)))
     for name, table in tables(cluster).items():
         print(f"\n{name}\n\n{table}", end="")
+    print(f"\nHours and dollars of base\n\n{cost_table(cluster)}", end="")
 
 
 if __name__ == "__main__":

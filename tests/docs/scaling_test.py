@@ -1,16 +1,22 @@
 """The tables of docs/scaling.md: what the tools print, of the right models."""
 
+import contextlib
 import pathlib
 
 import tensorflow as tf
+from absl import flags
 from absl.testing import parameterized
 
 from bert_tf.config import BertConfig
+from bert_tf.flags import cli
+from bert_tf.flags import flag_files
+from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.modeling.bert import BertForPretraining
 from tools import memory_table
 from tools import scaling_table
 
-_PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
+_DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+_PAGE = _DOCS / "scaling.md"
 
 
 class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
@@ -24,6 +30,48 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
             self.assertIn(f"\n\n{table}\n", self.page, name)
         for quantity in scaling_table.quantities(cluster):
             self.assertIn(quantity, self.page)
+
+    def test_pretraining_page_has_the_costs(self):
+        cluster = scaling_table.published_cluster()
+        page = (_DOCS / "pretraining.md").read_text(encoding="utf-8")
+        self.assertIn(f"\n\n{scaling_table.cost_table(cluster)}\n", page)
+
+    @parameterized.parameters("base", "lamb")
+    def test_costs_are_of_the_flag_files(self, name):
+        first, second = scaling_table._RECIPES[f"{name}.flags"]
+        steps = 0
+        for file, phase in (("", first), ("_phase2", second)):
+            values = flags.FlagValues()
+            read_config = cli.define_flags(PretrainConfig, values)
+            with contextlib.chdir(_DOCS.parent):
+                words = [f"--flagfile={name}{file}.flags"]
+                values(["pretrain.py", *flag_files.expand(words)])
+            config = read_config()
+            self.assertEqual(
+                phase,
+                (
+                    config.stop_at_step - steps,
+                    config.train_batch_size,
+                    config.max_seq_length,
+                    config.max_predictions_per_seq,
+                ),
+            )
+            steps = config.stop_at_step
+
+    def test_cost_of_one_accelerator_is_its_arithmetic(self):
+        cluster = scaling_table.Cluster({"bfloat16": 1e12}, network=1.0)
+        config = scaling_table.read_config("base")
+        short = 900_000 * 256 * scaling_table.operations(config, 128, 20)
+        long = 100_000 * 256 * scaling_table.operations(config, 512, 77)
+        # 96.52 sequences of 512 a second, where 485.59 of 128 are measured.
+        large = scaling_table.read_config("large")
+        rate = (96.52 * scaling_table.operations(large, 512, 77)) / (
+            485.59 * scaling_table.operations(large, 128, 20)
+        )
+        self.assertAllClose(
+            scaling_table.training_hours(cluster, "base.flags", 1),
+            (short + long / rate) / 1e12 / 3600,
+        )
 
     def test_weights_are_those_of_a_model(self):
         config = BertConfig(
