@@ -34,7 +34,7 @@ _HELDOUT = flags.DEFINE_string(
     "heldout_text", str(_CORPUS / "books_heldout.txt.gz"), "Text to score."
 )
 _EVAL_STEPS = flags.DEFINE_list(
-    "eval_steps", ["250", "500", "1000", "2000"], "Where the loss is computed."
+    "eval_steps", ["100", "250", "500", "1000"], "Where the loss is computed."
 )
 _RATES = flags.DEFINE_list("learning_rates", ["1e-4", "5e-4"], "Peaks.")
 _BATCH = flags.DEFINE_integer("train_batch_size", 32, "Sequences of a step.")

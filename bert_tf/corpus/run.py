@@ -78,6 +78,8 @@ def run(config: ExtractTextConfig) -> dict[str, Any]:
                 "%s is already finished with these flags; nothing to do.",
                 config.output_file,
             )
+            # A run that was killed at its very end may have left it.
+            shutil.rmtree(work_dir, ignore_errors=True)
             return finished
         recipes.begin(work_dir, names, recipe)
         options = extraction.ExtractOptions(

@@ -160,7 +160,11 @@ class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
                 os.stat(self.folder / shards[0]).st_ino, shard.st_ino
             )
             first = [(self.folder / name).read_bytes() for name in names]
+            # As if killed while it removed its work.
+            self.assertFalse((self.folder / "x.txt.gz.work").exists())
+            (self.folder / "x.txt.gz.work" / "parts").mkdir(parents=True)
             finished = self.extract("a.jsonl.gz", "x.txt.gz", **flags)
+            self.assertFalse((self.folder / "x.txt.gz.work").exists())
             flags |= {"num_processes": 2, "overwrite_output_dir": True}
             report = self.extract("a.jsonl.gz", "x.txt.gz", **flags)
         second = [(self.folder / name).read_bytes() for name in names]
