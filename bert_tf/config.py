@@ -154,6 +154,11 @@ class BertConfig:
 
     Raises:
       UserError: For an invalid value.
+
+    Example:
+      >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=6)
+      >>> config.num_hidden_layers, config.hidden_size
+      (6, 768)
     """
 
     vocab_size: int

@@ -44,7 +44,10 @@ def export_savedmodel(
         has no vocabulary, or verification fails.
 
     Example:
-      >>> bert_tf.export_savedmodel(model, "served/films", litert=True)
+      >>> model = bert_tf.load_model("films")
+      >>> bert_tf.export_savedmodel(model, "served/films", max_seq_length=16)
+      >>> sorted(os.listdir("served/films"))
+      ['1', 'batching_parameters.txt', 'models.config']
     """
     path = os.fspath(directory)
     with _saved(
@@ -75,7 +78,10 @@ def export_tflite(
         has no vocabulary, or verification fails.
 
     Example:
-      >>> bert_tf.export_tflite(model, "films.tflite", max_seq_length=64)
+      >>> model = bert_tf.load_model("films")
+      >>> bert_tf.export_tflite(model, "films.tflite", max_seq_length=16)
+      >>> os.path.exists("films.tflite.json")
+      True
     """
     flags = {"output_file": os.fspath(file)} | flags
     with _saved(model, TfliteConfig, flags) as config:

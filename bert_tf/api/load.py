@@ -85,10 +85,13 @@ def load_model(
         its configuration, or the arguments do not fit the model.
 
     Example:
-      >>> model = load_model("bert-base-uncased", "classification",
-      ...                    labels=["negative", "positive"])
-      >>> load_model("output/sst-2/model").predict(["A fine film."])
-      [{'label': '1', 'probability': 0.99, 'probabilities': {...}}]
+      >>> model = bert_tf.load_model(
+      ...     "bert-base-uncased", "classification", labels=["bad", "good"]
+      ... )
+      >>> texts = ["A fine film.", "A waste of time."]
+      >>> history = model.fit(texts, ["good", "bad"], verbose=0)
+      >>> sorted(model.predict(["I enjoyed it."])[0])
+      ['label', 'probabilities', 'probability']
     """
     path = _as_path(path)
     _check_labels(labels, kind)
@@ -173,6 +176,11 @@ def load_tokenizer(
 
     Raises:
       UserError: If there is no model, or it has no vocabulary.
+
+    Example:
+      >>> tokenizer = bert_tf.load_tokenizer("bert-base-uncased")
+      >>> tokenizer.detokenize(tokenizer.tokenize(["The match"])).numpy()
+      array([b'the match'], dtype=object)
     """
     stored = _read(path, cache_dir, offline)
     return stored.build_tokenizer(preserve_special_tokens)

@@ -34,7 +34,9 @@ def preprocess(
         has no tokenizer.
 
     Example:
-      >>> model = bert_tf.load_model("output/sst-2/model")
+      >>> model = bert_tf.load_model(
+      ...     "bert-base-uncased", "classification", labels=["bad", "good"]
+      ... )
       >>> features = bert_tf.preprocess(model, ["A fine film.", "No."])
       >>> model(features)["logits"].shape
       TensorShape([2, 2])

@@ -39,9 +39,12 @@ def save_model(
         something else.
 
     Example:
-      >>> model.fit(texts, labels)
+      >>> model = bert_tf.load_model(
+      ...     "bert-base-uncased", "classification", labels=["bad", "good"]
+      ... )
       >>> bert_tf.save_model(model, "films")
-      >>> # python run/predict.py --model_dir=films --input_file=new.csv ...
+      >>> bert_tf.load_model("films").labels
+      ('bad', 'good')
     """
     path = os.fspath(directory)
     require_own(model)

@@ -113,10 +113,11 @@ class BertModel(_ConfiguredModel):
       UserError: For an unknown input, or S above `max_position_embeddings`.
 
     Example:
-      >>> model = BertModel(BertConfig(vocab_size=30522))
-      >>> ids = np.array([[101, 7592, 102]])
-      >>> model({"input_ids": ids})["pooled_output"].shape
-      TensorShape([1, 768])
+      >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
+      >>> model = bert_tf.BertModel(config)
+      >>> outputs = model({"input_ids": np.array([[101, 7592, 102]])})
+      >>> outputs["sequence_output"].shape, outputs["pooled_output"].shape
+      (TensorShape([1, 3, 768]), TensorShape([1, 768]))
     """
 
     def __init__(
@@ -308,6 +309,15 @@ class BertForPretraining(BertWithHead):
 
     Raises:
       UserError: If there is no head, or an unknown one.
+
+    Example:
+      >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
+      >>> model = bert_tf.BertForPretraining(config)
+      >>> ids = np.array([[101, 103, 2158, 102]])
+      >>> places = np.array([[1]])
+      >>> outputs = model({"input_ids": ids, "masked_lm_positions": places})
+      >>> outputs["masked_lm_logits"].shape
+      TensorShape([1, 1, 30522])
     """
 
     def __init__(

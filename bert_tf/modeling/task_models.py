@@ -202,10 +202,13 @@ class BertForClassification(_LabelModel):
       UserError: If there is no label, or two have the same name.
 
     Example:
-      >>> model = BertForClassification(config, labels=["no", "yes"])
-      >>> logits = model({"input_ids": ids})["logits"]
-      >>> model.labels[int(tf.argmax(logits[0]))]
-      'yes'
+      >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
+      >>> model = bert_tf.BertForClassification(config, labels=["no", "yes"])
+      >>> ids = np.array([[101, 7592, 102]])
+      >>> model({"input_ids": ids})["logits"].shape
+      TensorShape([1, 2])
+      >>> model.labels
+      ('no', 'yes')
     """
 
     _NAME = "bert_for_classification"
@@ -258,6 +261,13 @@ class BertForTagging(_LabelModel):
     Raises:
       UserError: If there is no label, two have the same name, or an argument
         does not belong to the approach.
+
+    Example:
+      >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
+      >>> model = bert_tf.BertForTagging(config, labels=["O", "B-PER", "I-PER"])
+      >>> ids = np.array([[101, 7592, 102]])
+      >>> model({"input_ids": ids})["logits"].shape
+      TensorShape([1, 3, 3])
     """
 
     labels_tokens = True
@@ -360,6 +370,15 @@ class BertForQuestionAnswering(BertWithOutputHead):
 
     Returns:
       `start_logits` and `end_logits` <float32>[B, S]; ignore those of padding.
+
+    Example:
+      >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
+      >>> model = bert_tf.BertForQuestionAnswering(config)
+      >>> ids = np.array([[101, 2040, 102, 14050, 2626, 2009, 102]])
+      >>> segments = np.array([[0, 0, 0, 1, 1, 1, 1]])
+      >>> outputs = model({"input_ids": ids, "segment_ids": segments})
+      >>> outputs["start_logits"].shape
+      TensorShape([1, 7])
     """
 
     head_outputs = ("start_logits", "end_logits")
@@ -398,6 +417,13 @@ class BertForMultipleChoice(BertWithOutputHead):
 
     Raises:
       UserError: If `input_ids` are not of rank 3.
+
+    Example:
+      >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
+      >>> model = bert_tf.BertForMultipleChoice(config)
+      >>> ids = np.full((1, 4, 6), 101)  # One example with four choices.
+      >>> model({"input_ids": ids})["logits"].shape
+      TensorShape([1, 4])
     """
 
     _NAME = "bert_for_multiple_choice"

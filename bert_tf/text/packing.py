@@ -110,6 +110,14 @@ def pack(
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
+
+    Example:
+      >>> tokenizer = bert_tf.load_tokenizer("bert-base-uncased")
+      >>> a = tokenizer.tokenize(["the match"])
+      >>> b = tokenizer.tokenize(["it was the match"])
+      >>> packed = bert_tf.pack(a, b, 10, tokenizer.vocabulary)
+      >>> packed["segment_ids"].numpy().tolist()
+      [[0, 0, 0, 0, 1, 1, 1, 1, 1, 0]]
     """
     return pack_to_bucket(tokens_a, tokens_b, [max_seq_length], vocabulary)
 

@@ -68,6 +68,12 @@ class BertTokenizer(tf.Module):
       normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
         MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
         without `strip_accents`.
+
+    Example:
+      >>> tokenizer = bert_tf.BertTokenizer.from_vocab_file("data/vocab.txt")
+      >>> ids, starts, ends = tokenizer.tokenize_with_offsets("The MATCH")
+      >>> tokenizer.tokens(ids).numpy().tolist(), starts.numpy().tolist()
+      ([b'the', b'match'], [0, 4])
     """
 
     def __init__(

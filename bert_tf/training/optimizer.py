@@ -383,6 +383,13 @@ def build_optimizer(
 
     Raises:
       UserError: For an unknown name, or a warm-up without a schedule.
+
+    Example:
+      >>> optimizer = bert_tf.build_optimizer(
+      ...     learning_rate=5e-5, num_train_steps=1000, num_warmup_steps=100
+      ... )
+      >>> optimizer.name, float(optimizer.learning_rate)  # Of step 0.
+      ('bert_adam', 0.0)
     """
     if name not in _PRESETS:
         raise UserError(

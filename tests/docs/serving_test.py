@@ -18,7 +18,7 @@ from tests.support import live_server
 from tests.support import tiny_exports
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/serving.md"
-_EXAMPLE = re.compile(r"(?m)^(curl -d .*)\n(.*)$")
+_EXAMPLE = re.compile(r"```bash\n(curl -d .*)\n```\n\n```json\n(.*)\n```")
 _PYTHON = re.compile(r"(?ms)^```python\n(.*?)^```$")
 _GRPC, _REST = "localhost:8500", "localhost:8501"
 _LENGTH = tiny_exports.MAX_SEQ_LENGTH

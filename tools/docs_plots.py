@@ -1,0 +1,191 @@
+"""Draws the plots of docs/results.md and the README from what was measured.
+
+    python -m tools.docs_plots
+
+Scores and curves are in the JSON files of benchmarks/results; times are in the
+tables of docs/results.md, which each name their command.
+"""
+
+import json
+import pathlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.ticker import ScalarFormatter
+
+from tools import docs_figures
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_RESULTS = _ROOT / "benchmarks" / "results"
+_PAGE = _ROOT / "docs" / "results.md"
+_BLUE, _ORANGE = docs_figures.BLUE, docs_figures.ORANGE
+_GRAY = docs_figures.GRAY
+_METRICS = {"exact_match": "EM", "exact": "EM", "f1": "F1"}
+
+
+def read_scores() -> dict[str, dict[str, list[float]]]:
+    """Returns the scores of each task and metric by framework."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    for path in sorted((_RESULTS / "finetune_quality").glob("*.json")):
+        task, framework, _ = path.stem.rsplit(".", 2)
+        values = json.loads(path.read_text(encoding="utf-8"))["scores"]
+        for metric, value in values.items():
+            if metric not in ("accuracy", *_METRICS):
+                continue
+            if metric == "accuracy" and "f1" in values:
+                continue
+            name = task.replace("_", " ")
+            if len(values) > 1 and metric in _METRICS and "squad" in task:
+                name += f", {_METRICS[metric]}"
+            scores.setdefault(name, {}).setdefault(framework, []).append(value)
+    return scores
+
+
+def read_table(page: str, first_cells: Sequence[str]) -> list[list[str]]:
+    """Returns the rows of the table whose header begins with some cells."""
+    header = "| " + " | ".join(first_cells) + " |"
+    lines = page[page.index(header) :].split("\n\n")[0].splitlines()[2:]
+    return [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in lines
+    ]
+
+
+def draw_scores() -> None:
+    """Draws the differences to transformers with two standard errors."""
+    scores = read_scores()
+    figure = docs_figures.new_figure(7.2, 4.2)
+    axes = figure.subplots()
+    for row, by in enumerate(scores.values()):
+        ours, theirs = np.array(by["bert_tf"]), np.array(by["transformers"])
+        difference = ours.mean() - theirs.mean()
+        error = np.sqrt(
+            sum(x.var(ddof=1) / len(x) for x in (ours, theirs))
+        ).item()
+        missed = difference < -1 and difference < -2 * error
+        axes.errorbar(
+            difference, row, xerr=2 * error, fmt="o", capsize=3,
+            color=_ORANGE if missed else _BLUE,
+        )  # fmt: skip
+        axes.text(
+            1.02, row, f"{ours.mean():.1f} / {theirs.mean():.1f}",
+            transform=axes.get_yaxis_transform(), va="center", fontsize=8,
+        )  # fmt: skip
+    axes.axvline(0, color=_GRAY, linewidth=1)
+    axes.axvline(-1, color=_GRAY, linewidth=1, linestyle=":")
+    axes.set_yticks(range(len(scores)), scores)
+    axes.invert_yaxis()
+    axes.set_xlabel("bert_tf minus transformers, points, ± 2 standard errors")
+    _open(axes)
+    docs_figures.save(figure, "scores")
+
+
+def draw_latency() -> None:
+    """Draws the median time of one request, by server and precision."""
+    rows = read_table(
+        _PAGE.read_text(encoding="utf-8"),
+        ("way", "precision", "batch 1, p50 / p99, ms"),
+    )
+    bars = sorted((float(x[2].split("/")[0]), x[0], x[1]) for x in rows)
+    figure = docs_figures.new_figure(7.2, 3.4)
+    axes = figure.subplots()
+    for row, (time, way, _) in enumerate(bars):
+        color = _BLUE if way.startswith("bert_tf") else "#b9b9b9"
+        axes.barh(row, time, color=color, height=0.7)
+        axes.text(time + 1, row, f"{time:g}", va="center", fontsize=8)
+    axes.set_yticks(
+        range(len(bars)), [f"{way}, {kind}" for _, way, kind in bars]
+    )
+    axes.invert_yaxis()
+    axes.set_xlabel("one request, BERT-base, 2 threads: median, ms")
+    _open(axes)
+    docs_figures.save(figure, "latency")
+
+
+def read_ratios() -> list[tuple[str, float]]:
+    """Returns what is how many times as fast as a peer."""
+    page = _PAGE.read_text(encoding="utf-8")
+    speed = read_table(page, ("what", "ours", "peer", "ratio"))
+    ratios = [("tokenizing: FastBertTokenizer", float(speed[1][3]))]
+    names = {
+        "pretraining step": "pretraining step: KerasHub",
+        "the same": "tokenizing: Hugging Face",
+        "featurizing": "featurizing pairs: Hugging Face",
+        "data creation, 35": "pretraining data: the original's algorithm",
+    }
+    for row in speed:
+        for start, name in names.items():
+            if row[0].startswith(start) and (
+                start != "the same" or "BertWordPiece" in row[2]
+            ):
+                ratios.append((name, float(re.match(r"[\d.]+", row[3])[0])))
+                names.pop(start)
+                break
+    tuning = read_table(page, ("model, texts, further flags", "what"))
+    for row in tuning:
+        size = "base" if row[0].startswith("base") else "MiniLM's size"
+        if row[1] == "fine-tuning" and "QNLI" in row[0]:
+            name = f"fine-tuning, {size}: transformers"
+            ratios.append((name, float(re.match(r"[\d.]+", row[3])[0])))
+    return sorted(ratios, key=lambda x: x[1])
+
+
+def draw_ratios() -> None:
+    """Draws how many times as fast as named peers this project is."""
+    ratios = read_ratios()
+    figure = docs_figures.new_figure(7.2, 2.7)
+    axes = figure.subplots()
+    for row, (_, ratio) in enumerate(ratios):
+        color = _BLUE if ratio >= 1 else _ORANGE
+        axes.barh(row, ratio - 1, left=1, color=color, height=0.65)
+        axes.text(
+            max(ratio, 1) * 1.03, row, f"{ratio:g}", va="center", fontsize=9
+        )
+    axes.set_yticks(range(len(ratios)), [name for name, _ in ratios])
+    axes.set_xscale("log")
+    axes.set_xticks([1, 2, 4, 8])
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(axes.xaxis.get_major_locator())
+    axes.axvline(1, color=_GRAY, linewidth=1)
+    axes.set_xlim(0.8, 18)
+    axes.set_xlabel("times as fast, on 2 CPU cores")
+    _open(axes)
+    docs_figures.save(figure, "ratios")
+
+
+def draw_curve() -> None:
+    """Draws the pretraining of the demo: loss, accuracy, learning rate."""
+    lines = (_RESULTS / "demo" / "train_metrics.jsonl").read_text("utf-8")
+    rows = [json.loads(line) for line in lines.splitlines()]
+    tokens = np.array([row["step"] for row in rows]) * 32 * 64 / 1e6
+    figure = docs_figures.new_figure(7.2, 2.8)
+    left, right = figure.subplots(1, 2)
+    left.plot(tokens, [x["masked_lm_loss"] for x in rows], color=_BLUE)
+    left.set_ylabel("masked-LM loss")
+    right.plot(
+        tokens, [100 * x["masked_lm_accuracy"] for x in rows], color=_BLUE,
+        label="masked words",
+    )  # fmt: skip
+    right.plot(
+        tokens, [100 * x["next_sentence_accuracy"] for x in rows],
+        color=_ORANGE, label="next sentence",
+    )  # fmt: skip
+    right.set_ylabel("right, %")
+    right.set_ylim(0, 100)
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.set_xlabel("million tokens")
+        _open(axes)
+    docs_figures.save(figure, "pretraining")
+
+
+def _open(axes) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+if __name__ == "__main__":
+    draw_scores()
+    draw_latency()
+    draw_ratios()
+    draw_curve()
