@@ -11,7 +11,7 @@ STEPS ?=
 MKDOCS := NO_MKDOCS_2_WARNING=1 .cache/docs-venv/bin/python -m mkdocs
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
-	docs docs-serve docs-test lock bench release clean
+	docs docs-serve docs-test notebooks lock bench release clean
 
 help:
 	@echo "make setup      makes .venv with the runtime dependencies"
@@ -24,6 +24,7 @@ help:
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
 	@echo "make docs       the documentation site, in .site/"
 	@echo "make docs-test executes the code blocks of the documentation (PAGES=README.md: some)"
+	@echo "make notebooks executes the notebooks (NOTEBOOKS=classify: one)"
 	@echo "make docs-serve shows it on http://localhost:8000 and follows changes"
 	@echo "make bench      lists the benchmarks"
 	@echo "make lock       writes requirements_lock.txt"
@@ -68,6 +69,13 @@ PAGES ?=
 
 docs-test: setup-test
 	TF_CPP_MIN_LOG_LEVEL=2 $(PYTHON_RUN) -m tools.docs_run $(PAGES)
+
+# Notebooks to execute; all by default.
+NOTEBOOKS ?=
+
+notebooks: setup-test
+	@tools/setup.sh docs
+	.cache/docs-venv/bin/python -m tools.notebooks $(NOTEBOOKS)
 
 docs-serve:
 	@tools/setup.sh docs

@@ -77,6 +77,27 @@ def read(page: str) -> Iterator[Block]:
         )
 
 
+def overview() -> str:
+    """Returns a page with the blocks that are not executed, as Markdown."""
+    rows = [
+        f"| {block.page}, line {block.line} | `{block.title}` | "
+        f"{block.reason} |"
+        for block in not_executed()
+    ]
+    executed = sum(x.is_executed for page in pages() for x in read(page))
+    return "\n".join(
+        [
+            "# Code that is not executed\n",
+            f"`make docs-test` executes {executed} blocks of bash and Python "
+            "in these pages, in the order of each page, with tiny models. "
+            f"These {len(rows)} are parsed only:\n",
+            "| place | begins with | reason |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )
+
+
 def not_executed() -> Iterator[Block]:
     """Yields the blocks of all pages that could be executed and are not."""
     for page in pages():

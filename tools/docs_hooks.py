@@ -12,11 +12,15 @@ from mkdocs.structure.files import Files
 # MkDocs loads a hook from its path alone.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+from tools import docs_blocks  # noqa: E402
 from tools import docs_links  # noqa: E402
+from tools import docs_notebooks  # noqa: E402
 from tools import docs_reference  # noqa: E402
 
-# The text of each generated page, by its name.
+# The text of each generated page, and the bytes of other files, by their names.
 _generated: dict[str, str] = {}
+_files: dict[str, bytes] = {}
+_BLOCKS = "reference/blocks/index.md"
 
 
 def _names(nav: Any) -> list[str]:
@@ -52,14 +56,18 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         _generated.update(docs_reference.pages())
     except docs_reference.UndocumentedError as error:
         raise PluginError(str(error)) from error
+    pages, files = docs_notebooks.pages()
+    _generated.update(pages)
+    _generated[_BLOCKS] = docs_blocks.overview()
+    _files.update(files)
     config.nav = _expand(config.nav, list(_generated))
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the generated pages, and those of the menu outside docs/."""
-    for name, text in _generated.items():
-        files.append(File.generated(config, name, content=text))
+    for name, content in (_generated | _files).items():
+        files.append(File.generated(config, name, content=content))
     for name in _names(config.nav):
         path = docs_links.ROOT / name
         if files.get_file_from_path(name) is None and path.is_file():

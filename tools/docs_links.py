@@ -1,7 +1,8 @@
 """Links of Markdown pages: on GitHub they name files, on the site pages.
 
 A page's name is its path in the repository. On the site docs/serving.md is
-serving.md, and a file elsewhere keeps its path: export/deploy/README.md.
+serving.md, and a file elsewhere keeps its path: export/deploy/README.md. A
+notebook is a page there: notebooks/serve.md.
 """
 
 import pathlib
@@ -31,7 +32,7 @@ def repository_path(page: str) -> str:
 
 def site_path(path: str) -> str:
     """Returns the path on the site of a file of the repository."""
-    return path.removeprefix(_DOCS)
+    return re.sub(r"\.ipynb$", ".md", path.removeprefix(_DOCS))
 
 
 def target(path: str, link: str) -> tuple[str, str] | None:

@@ -43,7 +43,7 @@ _OUTSIDE = [x for x in _names(_nav()) if (_ROOT / x).is_file()]
 _PAGES = [*(f"docs/{x}" for x in docs_links.pages()), *_OUTSIDE, "README.md"]
 
 
-_FILES = ("docs/images/", "docs/samples/")
+_FILES = ("docs/images/", "docs/samples/", "notebooks/")
 
 
 class MenuTest(tf.test.TestCase):
@@ -59,7 +59,12 @@ class MenuTest(tf.test.TestCase):
     def test_lists_the_folders_of_generated_pages(self):
         self.assertEqual(
             {x for x in _names(_nav()) if x.endswith("/*")},
-            {f"{docs_reference.COMMANDS}*", f"{docs_reference.API}*"},
+            {
+                f"{docs_reference.COMMANDS}*",
+                f"{docs_reference.API}*",
+                "notebooks/*",
+                "reference/blocks/*",
+            },
         )
 
 
@@ -166,6 +171,16 @@ class LinksTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertIn(found[0], _PAGES, f"{path}: {link}")
                 self.assertNotEqual(found[0], "README.md", path)
 
+    def test_pictures_are_small_used_and_described(self):
+        images = {x.name: x for x in (_ROOT / "docs/images").iterdir()}
+        text = "".join((_ROOT / x).read_text("utf-8") for x in _PAGES)
+        used = re.findall(r"!\[([^\]]*)\]\([^)]*images/([\w.]+)\)", text)
+        used += re.findall(r'<img alt="([^"]*)" src="\S*/([\w.]+)"', text)
+        self.assertEqual({name for _, name in used}, set(images))
+        for description, name in used:
+            self.assertGreater(len(description), 20, name)
+            self.assertLess(images[name].stat().st_size, 100_000, name)
+
     @parameterized.parameters(_PAGES)
     def test_lists_have_no_tables_that_the_site_breaks(self, path):
         text = (_ROOT / path).read_text(encoding="utf-8")
@@ -177,6 +192,8 @@ class LinksTest(tf.test.TestCase, parameterized.TestCase):
         ("x/README.md", "../docs/a.md#b", "../a.md#b"),
         ("x/y/README.md", "../../CHANGELOG.md", "../../CHANGELOG.md"),
         ("CHANGELOG.md", "docs/a.md", "a.md"),
+        ("docs/x/a.md", "../../y/b.ipynb", "../y/b.md"),
+        ("y/b.ipynb", "../docs/a.md", "../a.md"),
         ("docs/a.md", "#b", "#b"),
         ("docs/a.md", "https://example.com/b.md", "https://example.com/b.md"),
     )
