@@ -7,6 +7,8 @@ import griffe
 
 # A type or shape in a docstring, which Markdown would take for HTML.
 _TAG = re.compile(r"<(?=[A-Za-z/])")
+# The name of the section whose `>>>` become code.
+_EXAMPLE = re.compile(r"(?m)^( *)Example:$")
 _CODE = re.compile(r"(`+)(.*?)\1", re.DOTALL)
 
 
@@ -20,9 +22,10 @@ def escape(text: str) -> str:
 
 
 class DocstringsExtension(griffe.Extension):
-    """Escapes what is not Markdown in the docstrings of all objects."""
+    """Makes Markdown of the docstrings of all objects."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Changes the docstring of an object that was read."""
         if obj.docstring:
-            obj.docstring.value = escape(obj.docstring.value)
+            text = escape(obj.docstring.value)
+            obj.docstring.value = _EXAMPLE.sub(r"\1Examples:", text)

@@ -21,6 +21,18 @@ from tools import docs_reference  # noqa: E402
 _generated: dict[str, str] = {}
 _files: dict[str, bytes] = {}
 _BLOCKS = "reference/blocks/index.md"
+# How much more than 1 a page counts in search: guides answer most questions
+# better than lists of names.
+_BOOSTS = {
+    "guides/": 3,
+    "concepts/": 2,
+    "faq.md": 2,
+    "quickstart.md": 2,
+    "reference/api/rooms/": 0.2,
+    "reference/": 0.6,
+    "CHANGELOG.md": 0.2,
+    "results.md": 0.6,
+}
 
 
 def _names(nav: Any) -> list[str]:
@@ -77,6 +89,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turns links between files into links between pages."""
+    """Turns links between files into links between pages; ranks pages."""
+    for start, boost in _BOOSTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta["search"] = {"boost": boost}
+            break
     path = docs_links.repository_path(page.file.src_uri)
     return docs_links.rewrite(path, markdown)

@@ -23,8 +23,6 @@ from bert_tf.config import IGNORED
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMANDS = "reference/commands/"
 API = "reference/api/"
-# Guides answer most questions better than lists of names.
-_LAST_IN_SEARCH = "---\nsearch:\n  boost: 0.2\n---\n"
 _DOOR = re.compile(r'commands\.run\("(\w+)"\)')
 _VALUES = {bool: "", int: "=INTEGER", float: "=NUMBER", str: "=TEXT"}
 
@@ -272,11 +270,7 @@ def _module_title(module: str) -> str:
 
 def _room_page(room: str) -> str:
     """Returns a page with the modules of a package and what they define."""
-    lines = [
-        _LAST_IN_SEARCH,
-        f"# bert_tf.{room}\n",
-        _escape(_module_title(f"bert_tf.{room}")),
-    ]
+    lines = [f"# bert_tf.{room}\n", _escape(_module_title(f"bert_tf.{room}"))]
     path = _module_path(f"bert_tf.{room}")
     paths = (
         sorted(path.parent.rglob("*.py")) if path.stem == "__init__" else [path]

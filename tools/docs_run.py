@@ -1,8 +1,9 @@
 """Executes the code blocks of the documentation: `make docs-test`.
 
 Each page runs from top to bottom in a folder of its own, with the scripts and
-with tiny models under the names of real ones. `python` is forked from a process
-that has imported TensorFlow, since a page has up to thirty commands.
+with tiny models, trained shortly, under the names of real ones. `python` is
+forked from a process that has imported TensorFlow, since a page has up to
+thirty commands.
 """
 
 import contextlib
@@ -31,7 +32,13 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Seconds that a block may take.
 _TIMEOUT = 240
 _LINKED = ("bert_tf", "docs", "export", "run", "tools", "tests", "benchmarks")
-_TRAINING = ("finetune_", "distill", "pretrain.")
+# Flags that are added to those of a page. Compiling a tiny model takes longer
+# than training it, and training long teaches it nothing.
+_SHORTER = {
+    "finetune_": ["--xla=off", "--num_train_epochs=1"],
+    "distill": ["--xla=off", "--num_train_epochs=1"],
+    "pretrain.": ["--xla=off", "--num_train_steps=9", "--num_warmup_steps=1"],
+}
 _READY = "http://localhost:8501/readyz"
 # A page with a server has its port for itself.
 _server_lock = threading.Lock()
@@ -107,9 +114,10 @@ def _python(folder: str, words: list[str]) -> None:
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
-        # Compiling a tiny model takes longer than training it.
-        trains = os.path.basename(words[0]).startswith(_TRAINING)
-        sys.argv = [*words, "--xla=off"] if trains else words
+        script = os.path.basename(words[0])
+        sys.argv = words + next(
+            (x for name, x in _SHORTER.items() if script.startswith(name)), []
+        )
         sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
         runpy.run_path(words[0], run_name="__main__")
 
