@@ -114,7 +114,7 @@ def write(folder: str) -> None:
         "labels": ["topic"],
     }
     bert_tf.save_model(classifier, os.path.join(folder, CLASSIFIER))
-    for split, count in (("train", 24), ("dev", 8), ("test", 8)):
+    for split, count in (("train", 40), ("dev", 8), ("test", 8)):
         source = "dev" if split == "test" else split
         path = _SAMPLES / "topics" / f"{source}.csv"
         with open(path, encoding="utf-8", newline="") as file:

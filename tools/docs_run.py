@@ -39,6 +39,8 @@ _SHORTER = {
     "distill": ["--xla=off", "--num_train_epochs=1"],
     "pretrain.": ["--xla=off", "--num_train_steps=9", "--num_warmup_steps=1"],
 }
+# A page that does this before it uses the classifier makes it.
+_TRAINS = "--output_dir=output/topics "
 _READY = "http://localhost:8501/readyz"
 # A page with a server has its port for itself.
 _server_lock = threading.Lock()
@@ -280,7 +282,8 @@ def _run_page(page: str, folder: str, made: str, environment: dict):
     for name in (*_LINKED, *(x.name for x in _ROOT.glob("*.flags"))):
         os.symlink(_ROOT / name, os.path.join(place, name))
     text = (_ROOT / page).read_text(encoding="utf-8")
-    if "--output_dir=output/topics " in text:
+    trained, used = text.find(_TRAINS), text.find(docs_data.CLASSIFIER)
+    if trained >= 0 and (used < 0 or trained < used):
         shutil.rmtree(os.path.join(place, docs_data.CLASSIFIER))
     with contextlib.ExitStack() as stack:
         if "python run/serve.py" in text:

