@@ -78,7 +78,7 @@ def _texts(path: str) -> Iterator[str]:
 
 def _cells(path: str, lines: Iterable[str]) -> Iterator[str]:
     try:
-        for row in csv.reader(lines):
+        for row in csv.reader(lines, strict=True):
             yield from row
     except csv.Error as error:
         raise UserError(

@@ -85,7 +85,7 @@ class FinetuneInput:
         """Returns the share of tokens among the positions of some batches."""
         steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
         masks = [self.read(step)[INPUT_MASK.name] for step in steps]
-        return sum(x.sum() for x in masks) / sum(x.size for x in masks)
+        return float(sum(x.sum() for x in masks) / sum(x.size for x in masks))
 
     def row_shapes(self) -> list[dict[str, tuple[int, ...]]]:
         """Returns the row shapes of each batch length, by feature name."""

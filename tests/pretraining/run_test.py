@@ -31,7 +31,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
     def test_writes_metrics_checkpoints_and_model(self):
         log = self.pretrain(do_eval=True, max_eval_steps=3, num_train_steps=5)
 
-        self.assertStartsWith(log[1], "Training from scratch")
+        self.assertStartsWith(log[2], "Training from scratch")
         text = "\n".join(log)
         for fragment in (
             "1,514 parameters",
@@ -95,7 +95,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.copy_run()
         written = os.stat(self.path("out", "model", "README.md")).st_mtime_ns
         log = self.pretrain()
-        self.assertStartsWith(log[1], "Resumed at step 6")
+        self.assertStartsWith(log[2], "Resumed at step 6")
         self.assertIn("All 6 steps are done already", "\n".join(log))
         self.assertEqual(
             os.stat(self.path("out", "model", "README.md")).st_mtime_ns,
@@ -189,7 +189,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             self.path("long.tfrecord"), range(40, 60), **longer
         )
         log = self.pretrain(input_file=records, **longer)
-        self.assertStartsWith(log[1], "Resumed at step 3")
+        self.assertStartsWith(log[2], "Resumed at step 3")
         lines = [line for line in log if "New phase from step 3" in line]
         self.assertLen(lines, 1)
         self.assertRegex(lines[0], "input_file was.*long.tfrecord")

@@ -7,6 +7,7 @@ import tensorflow as tf
 from bert_tf.distribute import devices
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.pretraining import setup as training_setup
+from bert_tf.training import available_memory
 from bert_tf.training import memory
 from tests.support import tiny_pretraining
 
@@ -32,7 +33,9 @@ class BuildTrainingTest(tf.test.TestCase):
         estimate = memory.MemoryEstimate(fixed=10_000, per_example=1_000)
         with (
             mock.patch.object(memory, "estimate", return_value=estimate),
-            mock.patch.object(memory, "available_bytes", return_value=500),
+            mock.patch.object(
+                available_memory, "available_bytes", return_value=500
+            ),
         ):
             few = self._build(**flags)
             as_before = self._build(preferred_micro_batch=6, **flags)

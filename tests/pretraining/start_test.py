@@ -65,7 +65,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 output_dir=self.path("next", name),
                 num_train_steps=1,
             )
-            self.assertStartsWith(log[1], "Initialized from the checkpoint")
+            self.assertStartsWith(log[2], "Initialized from the checkpoint")
             self.assertIn(
                 "loaded 30 weights, all of the model's", "\n".join(log)
             )
@@ -148,7 +148,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             init_optimizer_state=True,
             output_dir=self.path("next", name),
         )
-        self.assertStartsWith(log[1], "Resumed at step 6")
+        self.assertStartsWith(log[2], "Resumed at step 6")
 
     def test_refuses_missing_state_and_finished_runs(self):
         for flags, message in (
