@@ -243,8 +243,8 @@ class Projection(BasicLayer):
         )
         # Scale inputs before the first reshape and rows after the last one:
         # TensorFlow Lite's converter folds a factor right beside the product
-        # (as here, if inputs are a matrix) back into the kernel.
-        return self._with_width(rows, inputs) * columns
+        # back into the kernel.
+        return self._reshape(rows, inputs) * columns
 
     def _add_bias(self, inputs, bias, factor=None):
         rows = self._multiply(inputs, factor)
@@ -264,6 +264,9 @@ class Projection(BasicLayer):
         # A reshape would keep what is added to a product apart from it.
         if inputs.shape.rank == 2:
             return rows
+        return self._reshape(rows, inputs)
+
+    def _reshape(self, rows, inputs):
         shape = [*fused.shape_of(inputs)[:-1], self.width]
         return tf.reshape(rows, shape)
 

@@ -43,7 +43,8 @@ def find_tokens(input_mask):
     """Returns the inputs for a layout with a row for each token.
 
     The first position of a sequence has a row even if it is padding, as the
-    pooler reads it.
+    pooler reads it. A sequence without tokens has rows for all its positions,
+    as its padding attends to itself.
 
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
@@ -54,7 +55,9 @@ def find_tokens(input_mask):
       for a position without one.
     """
     length = shape_of(input_mask)[-1]
-    has_row = tf.reshape((input_mask > 0) | (tf.range(length) == 0), [-1])
+    is_token = input_mask > 0
+    is_empty = ~tf.reduce_any(is_token, axis=-1, keepdims=True)
+    has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
     rank = tf.cumsum(tf.cast(has_row, tf.int32), exclusive=True)
     places = tf.where(has_row, rank, tf.size(indices))

@@ -128,6 +128,19 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
             atol=tolerance,
         )
 
+    def test_a_sequence_of_padding_is_computed_as_before(self):
+        model = _build("multiple_choice")
+        inputs = _inputs("multiple_choice")
+        mask = inputs["input_mask"].numpy()
+        mask[0, 1] = mask[2, 0] = 0
+        inputs["input_mask"] = mask = tf.constant(mask)
+        self.assertAllClose(
+            model(inputs | layouts.find_tokens(mask), training=False),
+            model(inputs, training=False),
+            rtol=1e-5,
+            atol=1e-5,
+        )
+
     @parameterized.product(
         name=("encoder", "pretraining", "left_to_right", "tagging"),
         fuse=(False, True),
@@ -208,9 +221,11 @@ class FindTokensTest(tf.test.TestCase, parameterized.TestCase):
     def test_tokens_have_rows_in_order(self):
         mask = [[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]]
         found = layouts.find_tokens(tf.constant(mask))
-        self.assertAllEqual(found["token_indices"], [0, 1, 4, 8, 9, 10])
         self.assertAllEqual(
-            found["token_places"], [[0, 1, 6, 6], [2, 6, 6, 6], [3, 4, 5, 6]]
+            found["token_indices"], [0, 1, 4, 5, 6, 7, 8, 9, 10]
+        )
+        self.assertAllEqual(
+            found["token_places"], [[0, 1, 9, 9], [2, 3, 4, 5], [6, 7, 8, 9]]
         )
 
     def test_masks_may_have_holes(self):
