@@ -13,6 +13,7 @@ Shapes:
 import keras
 import tensorflow as tf
 
+from bert_tf.config import APPROACHES
 from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.errors import UserError
 from bert_tf.modeling import dropout
@@ -26,6 +27,25 @@ _LEAST_LAYERS = {
     "weighted_sum_last_four_hidden": _FOUR,
     "concat_last_four_hidden": _FOUR,
 }
+
+
+def check_approach(approach, layer_combination, head):
+    """Raises `UserError` if arguments do not belong to a tagger's approach."""
+    if approach not in APPROACHES:
+        raise UserError(
+            f"`approach` must be one of {', '.join(APPROACHES)}. Received: "
+            f"{approach!r}."
+        )
+    if approach == "feature_based" and head != "linear":
+        raise UserError(
+            "The feature-based approach has its own two BiLSTMs under the "
+            f"head, so `head` must be 'linear'. Received: {head!r}."
+        )
+    if approach != "feature_based" and layer_combination is not None:
+        raise UserError(
+            "`layer_combination` is for the feature-based approach. Received: "
+            f"{layer_combination!r} with {approach!r}."
+        )
 
 
 def take_last_token(sequence, input_mask):

@@ -14,7 +14,6 @@ import contextlib
 import keras
 import tensorflow as tf
 
-from bert_tf.config import APPROACHES
 from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.config import HEAD_TYPES
 from bert_tf.errors import UserError
@@ -23,6 +22,7 @@ from bert_tf.modeling import bilstm
 from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
 from bert_tf.modeling import layouts
+from bert_tf.modeling import model_inputs
 
 # Fixed in the original, independent of the config (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
@@ -127,7 +127,7 @@ class BertWithOutputHead(bert.BertWithHead):
 
     def read_tokens(self, sequence, inputs):
         """Returns the head's input for tokens, <float>[B, S, width]."""
-        _, input_mask, _ = bert.standardize_inputs(inputs)
+        _, input_mask, _ = model_inputs.standardize(inputs)
         for layer in self.lstms:
             sequence = layer(sequence, input_mask)
         return sequence
@@ -143,7 +143,7 @@ class BertWithOutputHead(bert.BertWithHead):
             return outputs["pooled_output"]
         states = self.read_tokens(outputs["sequence_output"], inputs)
         first, second = tf.split(states, 2, axis=-1)
-        _, input_mask, _ = bert.standardize_inputs(inputs)
+        _, input_mask, _ = model_inputs.standardize(inputs)
         last = heads.take_last_token(first, input_mask)
         return tf.concat([last, second[:, 0]], axis=-1)
 
@@ -285,7 +285,7 @@ class BertForTagging(_LabelModel):
         head="linear",
         **kwargs,
     ):
-        _check_approach(approach, layer_combination, head)
+        heads.check_approach(approach, layer_combination, head)
         is_feature_based = approach == "feature_based"
         if is_feature_based:
             kwargs.setdefault(
@@ -336,24 +336,6 @@ class BertForTagging(_LabelModel):
             "approach": self.approach,
             "layer_combination": getattr(self.combination, "combination", None),
         }
-
-
-def _check_approach(approach, layer_combination, head):
-    if approach not in APPROACHES:
-        raise UserError(
-            f"`approach` must be one of {', '.join(APPROACHES)}. Received: "
-            f"{approach!r}."
-        )
-    if approach == "feature_based" and head != "linear":
-        raise UserError(
-            "The feature-based approach has its own two BiLSTMs under the "
-            f"head, so `head` must be 'linear'. Received: {head!r}."
-        )
-    if approach != "feature_based" and layer_combination is not None:
-        raise UserError(
-            "`layer_combination` is for the feature-based approach. Received: "
-            f"{layer_combination!r} with {approach!r}."
-        )
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
