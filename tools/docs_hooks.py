@@ -25,6 +25,8 @@ _BLOCKS = "reference/blocks/index.md"
 # better than lists of names.
 _BOOSTS = {
     "guides/": 3,
+    "pretraining.md": 3,
+    "choosing.md": 2,
     "concepts/": 2,
     "faq.md": 2,
     "quickstart.md": 2,

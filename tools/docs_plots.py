@@ -154,29 +154,30 @@ def draw_ratios() -> None:
 
 
 def draw_curve() -> None:
-    """Draws the pretraining of the demo: loss, accuracy, learning rate."""
-    lines = (_RESULTS / "demo" / "train_metrics.jsonl").read_text("utf-8")
-    rows = [json.loads(line) for line in lines.splitlines()]
-    tokens = np.array([row["step"] for row in rows]) * 32 * 64 / 1e6
-    figure = docs_figures.new_figure(7.2, 2.8)
+    """Draws the fine-tuning that docs/guides/classify.md shows."""
+    folder = _RESULTS / "topics"
+    lines = (folder / "train_metrics.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    dev = json.loads((folder / "dev_accuracy.json").read_text("utf-8"))
+    figure = docs_figures.new_figure(5.2, 2.8)
     left, right = figure.subplots(1, 2)
-    left.plot(tokens, [x["masked_lm_loss"] for x in rows], color=_BLUE)
-    left.set_ylabel("masked-LM loss")
+    left.plot([x["step"] for x in rows], [x["loss"] for x in rows], color=_BLUE)
+    left.set_ylabel("training loss")
+    left.set_ylim(0)
     right.plot(
-        tokens, [100 * x["masked_lm_accuracy"] for x in rows], color=_BLUE,
-        label="masked words",
+        [int(step) for step in dev],
+        [100 * accuracy for accuracy in dev.values()],
+        "o-", color=_BLUE,
     )  # fmt: skip
-    right.plot(
-        tokens, [100 * x["next_sentence_accuracy"] for x in rows],
-        color=_ORANGE, label="next sentence",
-    )  # fmt: skip
-    right.set_ylabel("right, %")
+    right.axhline(25, color=_GRAY, linewidth=1, linestyle=":")
+    right.text(30, 27, "guessing", ha="right", fontsize=8)
+    right.set_ylabel("right on dev, %")
     right.set_ylim(0, 100)
-    right.legend(frameon=False)
     for axes in (left, right):
-        axes.set_xlabel("million tokens")
+        axes.set_xlabel("step")
+        axes.set_xlim(0, 31)
         _open(axes)
-    docs_figures.save(figure, "pretraining")
+    docs_figures.save(figure, "curves")
 
 
 def _open(axes) -> None:

@@ -76,8 +76,10 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
             if block.language in docs_blocks.EXECUTED
         ]
         left = list(docs_blocks.not_executed())
-        self.assertLess(len(left), len(blocks) / 2)
         self.assertTrue(all(x.reason for x in left))
+        # The others are executed by the test that the reason names.
+        nowhere = [x for x in left if "tests/" not in x.reason]
+        self.assertLess(len(nowhere), len(blocks) / 2)
 
 
 class CommandsTest(tf.test.TestCase, parameterized.TestCase):
