@@ -18,7 +18,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import compression
 from bert_tf.io import paths
 
-_LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)?)=(.+)")
+_LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
 # Decompressed bytes of a chunk, and the most of a document; larger ones, which
 # mostly lack separators, are dropped without being in memory.
 _CHUNK_BYTES = 1 << 22
@@ -159,9 +159,9 @@ def _format_of(path: str, input_format: str) -> str:
         return "wikipedia"
     if name.endswith(_REFUSED):
         raise UserError(
-            f"--input_format=auto does not know the format of {path}; convert "
-            "it to .jsonl, Parquet or text, or set --input_format, as jsonl "
-            "for .json files with one object a line."
+            f"--input_format=auto does not know the format of {path}; unpack "
+            "an archive, convert it to .jsonl, Parquet or text, or set "
+            "--input_format, as jsonl for .json files with one object a line."
         )
     if _INDEX_NAME.search(name):
         raise UserError(
