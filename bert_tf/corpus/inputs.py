@@ -39,10 +39,8 @@ _ADVICE = {
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
 _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
-_ENDINGS = {
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet", ".pq"),
-}
+PARQUET_ENDINGS = (".parquet", ".pq")
+_ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": PARQUET_ENDINGS}
 # Files that auto does not take for text.
 _REFUSED = (
     ".7z",
@@ -123,11 +121,13 @@ def expand(pattern: str, flag: str) -> list[str]:
             continue
         inside = [
             x
-            for ending in _ENDINGS["parquet"]
+            for ending in PARQUET_ENDINGS
             for x in glob.glob(
                 os.path.join(glob.escape(path), "**", f"*{ending}"),
                 recursive=True,
             )
+            # Names that data set libraries skip, as Spark's _temporary.
+            if f"{os.sep}_" not in x.removeprefix(path)
         ]
         if not inside and len(matches) == 1:
             raise UserError(
