@@ -15,8 +15,10 @@ import numpy as np
 
 from bert_tf.corpus import inputs
 from bert_tf.corpus import ngrams
+from bert_tf.corpus import readers
 from bert_tf.corpus.documents import Document
 from bert_tf.errors import UserError
+from bert_tf.io import compression
 from bert_tf.io import text_files
 
 NGRAM_LENGTH = 13
@@ -26,9 +28,9 @@ EXCLUDED = "shares 13 words in a row with --exclude_file"
 def read_ngrams(patterns: str) -> np.ndarray:
     """Returns the hashes of all 13-grams in the files to exclude.
 
-    The texts are all strings of .json and .jsonl files except keys, the columns
-    of .csv, and the columns between tabs of other files. Texts of fewer words
-    have no 13-gram.
+    The texts are all strings of .json, .jsonl and Parquet files except keys,
+    the columns of .csv, and the columns between tabs of other files. Texts of
+    fewer words have no 13-gram.
 
     Returns:
       uint64 [n], sorted, without repetitions.
@@ -61,7 +63,16 @@ def is_excluded(document: Document, hashes: np.ndarray) -> bool:
 
 
 def _texts(path: str) -> Iterator[str]:
+    if (ending := compression.ending(path)) not in ("", ".gz"):
+        raise UserError(
+            f"--exclude_file reads plain files and .gz. Received {ending}: "
+            f"{path}; unpack it."
+        )
     name = path.lower().removesuffix(".gz")
+    if name.endswith(inputs.PARQUET_ENDINGS):
+        for row in readers.read_rows(path):
+            yield from _strings(row)
+        return
     if name.endswith(".json"):
         yield from _strings(text_files.read_json(path))
         return
@@ -70,7 +81,7 @@ def _texts(path: str) -> Iterator[str]:
         yield from _cells(path, (f"{line}\n" for _, line in lines))
         return
     for number, line in lines:
-        if name.endswith(".jsonl"):
+        if name.endswith((".jsonl", ".ndjson")):
             yield from _strings(_parse(line, f"{path}, line {number}"))
         else:
             yield from line.split("\t")

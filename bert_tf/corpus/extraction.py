@@ -24,7 +24,7 @@ from bert_tf.corpus.tally import Tally
 
 TOO_LARGE = "document of over 256 MB"
 # Changes when the same chunk gives another part.
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)

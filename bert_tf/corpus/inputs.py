@@ -18,7 +18,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import compression
 from bert_tf.io import paths
 
-_LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)?)=(.+)")
+_LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
 # Decompressed bytes of a chunk, and the most of a document; larger ones, which
 # mostly lack separators, are dropped without being in memory.
 _CHUNK_BYTES = 1 << 22
@@ -39,10 +39,8 @@ _ADVICE = {
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
 _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
-_ENDINGS = {
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet", ".pq"),
-}
+PARQUET_ENDINGS = (".parquet", ".pq")
+_ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": PARQUET_ENDINGS}
 # Files that auto does not take for text.
 _REFUSED = (
     ".7z",
@@ -123,11 +121,13 @@ def expand(pattern: str, flag: str) -> list[str]:
             continue
         inside = [
             x
-            for ending in _ENDINGS["parquet"]
+            for ending in PARQUET_ENDINGS
             for x in glob.glob(
                 os.path.join(glob.escape(path), "**", f"*{ending}"),
                 recursive=True,
             )
+            # Names that data set libraries skip, as Spark's _temporary.
+            if f"{os.sep}_" not in x.removeprefix(path)
         ]
         if not inside and len(matches) == 1:
             raise UserError(
@@ -159,9 +159,9 @@ def _format_of(path: str, input_format: str) -> str:
         return "wikipedia"
     if name.endswith(_REFUSED):
         raise UserError(
-            f"--input_format=auto does not know the format of {path}; convert "
-            "it to .jsonl, Parquet or text, or set --input_format, as jsonl "
-            "for .json files with one object a line."
+            f"--input_format=auto does not know the format of {path}; unpack "
+            "an archive, convert it to .jsonl, Parquet or text, or set "
+            "--input_format, as jsonl for .json files with one object a line."
         )
     if _INDEX_NAME.search(name):
         raise UserError(

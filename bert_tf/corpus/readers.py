@@ -141,6 +141,24 @@ def _document(
     return Document(name, paragraphs_of(text))
 
 
+def read_rows(path: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a Parquet file.
+
+    Raises:
+      UserError: If it is damaged, or pyarrow is missing.
+    """
+    file = inputs.open_parquet(path)
+    import pyarrow as pa
+
+    try:
+        for batch in file.iter_batches(batch_size=1024):
+            yield from batch.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); download it again."
+        ) from error
+
+
 def read_parquet(
     chunk: Chunk, text_column: str, id_column: str | None
 ) -> Iterator[Document]:

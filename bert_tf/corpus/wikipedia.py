@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from bert_tf.corpus import page_parser
+from bert_tf.corpus import readers
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
@@ -26,20 +27,29 @@ _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
 # templates, and what a title has in parentheses, in its own language.
 _DISAMBIGUATION = re.compile(
     r"__DISAMBIG__|\{\{\s{0,9}(?:"
-    r"[\w\s()/'–-]{0,60}disambig(?:uation)?(?:[ _]page|[ _]cleanup)?|"
+    r"[\w\s()/'–-]{0,60}disambig(?:uation)?(?:[ _]page|[ _-]cleanup)?|"
     r"disamb|disam|dab|hndis|geodis|schooldis|roaddis|numberdis|mathdab|"
     r"hospitaldis|begriffsklärung(?:sseite)?|"
-    r"(?:page d'|sigle et )?homonymie(?: d(?:e|es|u|')[^{}|]{0,40})?|"
+    r"(?:page d'|sigle et )?homonymie(?: d(?:e|es|u|'|ans)[^{}|]{0,40})?|"
+    r"sigle|patronymie|toponymie|paronymie|"
     r"desambiguaci[óo]n?|desambig|desambigua|"
     r"desambiguação|disambigua|dp|doorverwijspagina|ujednoznacznienie|disambrul|"
-    r"неоднозначность|многозначность|значения|неоднозначність|багатозначність|"
-    r"пояснение|вишезначна одредница|rozcestník(?: - [^{}|]{0,40})?|"
-    r"rozlišovacia stránka|förgrening(?:ssida)?|gaffel|flertydig|peker|"
-    r"pekerside|täsmennyssivu|täsmennys|egyért|anlam ayrımı|dezambiguizare|"
-    r"αποσαφήνιση|פירושונים|توضيح|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
+    r"неоднозначность|многозначность|неоднозначність|багатозначність|"
+    r"неадназначнасць|појаснување|айрық|"
+    r"пояснение|пояснителна страница|вишезначна одредница|čvor|"
+    r"rozcestník(?: - [^{}|]{0,40})?|"
+    r"rozlišovacia stránka|förgrening(?:ssida)?|gren|gaffel|flertydig|peker|"
+    r"pekerside|fleirtyding|aðgreining|dubbelsinnig|discretiva|disambiguasi|"
+    r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
+    r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
+    r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
+    # With arguments this one links to other articles of the name.
+    r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
+    r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
     r"(?:trang )?định hướng|argipen|razdvojba|razločitev|nozīmju atdalīšana|"
-    r"täpsustuslehekülg|apartigilo|homónimos|बहुविकल्पी|แก้(?:ความ)?กำกวม"
+    r"täpsustus(?:lehekülg)?|apartigilo|homónimos|बहुविकल्पी(?: शब्द)?|"
+    r"দ্ব্যর্থতা নিরসন|பக்கவழி நெறிப்படுத்தல்|అయోమయ నివృత్తి|വിവക്ഷകൾ|แก้(?:ความ)?กำกวม"
     r")\s{0,9}(?:\||\}\})",
     re.IGNORECASE,
 )
@@ -57,8 +67,10 @@ def read(
     """Yields articles as text, and the titles of other pages as dropped.
 
     Raises:
-      UserError: If the XML is broken, or mwparserfromhell is missing.
+      UserError: If the XML is broken or not UTF-8 and `replace_invalid` is
+        False, or mwparserfromhell is missing.
     """
+    readers.decode(chunk, replace_invalid)
     parser = page_parser.shared()
     header = chunk.header.decode("utf-8", "replace")
     hidden = hidden_prefixes(header)
@@ -107,7 +119,9 @@ def _parse(
     if (root.findtext("ns") or namespaces.get(prefix, "0")) != "0":
         reason = OTHER_NAMESPACE
     elif root.find("redirect") is not None or re.match(
-        r"\s*#\w+\s*:?\s*\[\[[^\]\n]+\]\]", text
+        # Not \w+, which no vowel signs are, as those of Hindi and Thai.
+        r"\s*#\w[^\s:\[\]]*\s*:?\s*\[\[[^\]\n]+\]\]",
+        text,
     ):
         reason = REDIRECT
     elif (model or "wikitext") != "wikitext":

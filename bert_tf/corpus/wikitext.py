@@ -34,7 +34,7 @@ _VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
 _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
 # Flags of rules that show nothing.
 _UNSEEN_VARIANTS = frozenset("HT-")
-_LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(-[a-z-]+)?")
+_LANGUAGE_LINK = re.compile(r"simple|[a-z]{2,3}(-[a-z-]+)?")
 # Markup that is not closed, so that the parser takes it for text.
 _REMNANTS = re.compile(
     r"<ref\b[^<>\n]*/>|<ref\b[^\n]*?(?:</ref>|$)|<!--.*?(?:-->|\Z)|"
@@ -120,6 +120,8 @@ def _tag(node: nodes.Tag, hidden: frozenset[str]) -> Iterator[str]:
         yield text.translate(_TO_LITERALS)
     elif node.wiki_markup and name in ("li", "dd", "dt", "hr"):
         yield _NO_TEXT
+    elif name == "hr":
+        yield f"\n{_NO_TEXT}\n"
     elif name in _BLOCKS:
         yield "\n\n"
         yield from _visible(node.contents, hidden)

@@ -84,7 +84,8 @@ class ExtractTextConfig(BeamConfig):
     exclude_file: str | None = options.data(
         None,
         "Drop documents that share 13 words in a row with these files, as a "
-        "task's dev set: comma-separated globs.",
+        "task's dev set: comma-separated globs of .json, .jsonl, .csv, "
+        "Parquet, and text with tabs between columns; also .gz.",
         reads="files",
     )
     heldout_share: float = options.data(

@@ -190,6 +190,15 @@ class BadInputTest(
         ):
             self.extract("a.xml.bz2")
 
+    def test_folders_leave_out_unfinished_parquet_files(self):
+        for name in ("set/_temporary/0", "set/year=2020", "_set"):
+            os.makedirs(self.path(name))
+            self.write(f"{name}/a_b.parquet", "PAR1")
+        for name in ("set", "_set"):
+            found = inputs.expand(self.path(name), "--input_file")
+            own = "year=2020/" if name == "set" else ""
+            self.assertEqual(found, [self.path(f"{name}/{own}a_b.parquet")])
+
     def test_refuses_folders_globs_and_names(self):
         self.write("a.txt", "Text.")
         os.mkfifo(self.path("pipe"))

@@ -1,7 +1,12 @@
 """Tests of the filters of single documents, and of decontamination."""
 
+import bz2
+import os
+
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
+from pyarrow import parquet
 
 from bert_tf.corpus import decontamination
 from bert_tf.corpus import filters
@@ -68,6 +73,31 @@ class DecontaminationTest(tf.test.TestCase):
             decontamination.read_ngrams(f"{folder.full_path}/d.csv")
         with self.assertRaisesRegex(UserError, "would exclude nothing"):
             decontamination.read_ngrams(f"{folder.full_path}/b.tsv")
+
+    def test_reads_parquet_and_refuses_other_archives(self):
+        words = " ".join(f"w{i}" for i in range(13))
+        folder = self.create_tempdir().full_path
+        rows = {"q": ["short", None], "answers": [[], [{"text": words}]]}
+        path = os.path.join(folder, "dev.parquet")
+        parquet.write_table(pa.table(rows), path)
+        document = Document("", (f"See {words}.",))
+        hashes = decontamination.read_ngrams(path)
+        self.assertLen(hashes, 1)
+        self.assertTrue(decontamination.is_excluded(document, hashes))
+        lines = os.path.join(folder, "dev.ndjson")
+        with open(lines, "w", encoding="utf-8") as file:
+            file.write(f'{{"q": "\\u0077 {words}"}}\n')
+        self.assertLen(decontamination.read_ngrams(lines), 2)
+        packed = os.path.join(folder, "dev.json.bz2")
+        with open(packed, "wb") as file:
+            file.write(bz2.compress(b"[]"))
+        with self.assertRaisesRegex(UserError, r"Received \.bz2: .*unpack"):
+            decontamination.read_ngrams(packed)
+        with open(path, "r+b") as file:
+            file.seek(10)
+            file.write(b"\xff" * 20)
+        with self.assertRaisesRegex(UserError, "dev.parquet is damaged"):
+            decontamination.read_ngrams(path)
 
 
 class TallyTest(tf.test.TestCase):

@@ -5,6 +5,8 @@ from absl.testing import parameterized
 
 from bert_tf.corpus import wikipedia
 from bert_tf.corpus.documents import Chunk
+from bert_tf.corpus.documents import Document
+from bert_tf.errors import UserError
 from tests.support import corpus_case
 
 _HEADER = (
@@ -32,11 +34,24 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         ("{{人名の曖昧さ回避}}", True),
         ("{{消歧义页}}", True),
         ("{{Rozcestník - příjmení}}", True),
+        ("{{Disambig-cleanup}}", True),
+        ("{{Homonymie dans les communes}}", True),
+        ("{{Toponymie}}", True),
+        ("{{gren}}", True),
+        ("{{Айрық}}", True),
+        ("{{Täpsustus}}", True),
+        ("{{صفحة توضيح}}", True),
+        ("{{ توضيح }}", True),
+        ("{{అయోమయ నివృత్తి}}", True),
         # Marks a link of an article.
         ("{{Disambiguation needed|date=May}}", False),
         ("{{Voir homonymes}}", False),
         ("{{Begriffsklärungshinweis}}", False),
         ("{{dpa}}", False),
+        # Links from an article to the disambiguation page of its name.
+        ("{{значения|Ядро (значения)}}", False),
+        ("{{Другие значения}}", False),
+        ("{{توضيح|3=القاهرة (توضيح)}}", False),
     )
     def test_disambiguation_by_template(self, template, expected):
         found = _read(corpus_case.page(1, f"Text {template}."))
@@ -63,11 +78,29 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(getattr(_read(page), "reason", None), reason)
 
     @parameterized.parameters(
-        "#REDIRECT [[A]]", "#WEITERLEITUNG [[A]]", " #перенаправление:[[A]]"
+        "#REDIRECT [[A]]",
+        "#WEITERLEITUNG [[A]]",
+        " #перенаправление:[[A]]",
+        "#अनुप्रेषित [[A]]",
+        "#เปลี่ยนทาง[[A|b]]",
     )
     def test_redirects_without_an_element(self, text):
         found = _read(corpus_case.page(1, text))
         self.assertEqual(found.reason, wikipedia.REDIRECT)
+
+    @parameterized.parameters(
+        "# [[A]] is first", "#[[A]] is first", "#A is [[B]]"
+    )
+    def test_lists_are_no_redirects(self, text):
+        self.assertIsInstance(_read(corpus_case.page(1, text)), Document)
+
+    def test_names_the_byte_that_is_not_utf8(self):
+        page = corpus_case.page(1, "Stroeme.").encode().replace(b"oe", b"\xf6")
+        place = page.index(b"\xf6")
+        with self.assertRaisesRegex(
+            UserError, rf"a\.xml is not UTF-8 at byte {place} .*0xf6"
+        ):
+            _read(page)
 
     def test_replaces_invalid_utf8(self):
         page = corpus_case.page(1, "Stroeme.").encode().replace(b"oe", b"\xf6")

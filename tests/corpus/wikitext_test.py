@@ -27,6 +27,8 @@ class ExtractTest(tf.test.TestCase, parameterized.TestCase):
          "label – <b> [[c]]"),
         ("* list\n# list\n; term : text\n== Head ==\nText.", "Text."),
         ("#REDIRECT is text here, __NOTOC__ not.", ""),
+        ("One.<hr>Two.\n----\nThree.", "One.\nTwo.\nThree."),
+        ("Text.\n\n[[simple:Text]]\n[[zh-min-nan:Text]]", "Text."),
     )  # fmt: skip
     def test_text_that_a_reader_sees(self, text, expected):
         self.assertEqual("\n".join(wikitext.extract(text, _HIDDEN)), expected)
