@@ -7,7 +7,7 @@ becoming spaces, "ß" stays, and lower-casing and accent stripping are separate.
 Bytes that are not UTF-8 vanish as in `bytes.decode("utf-8", "ignore")`.
 
 One rule depends on context: a capital sigma at the end of a word becomes "ς".
-The table keeps it, and `_lower_sigma` replaces it in text from which everything
+The table keeps it, and a `Rule` replaces it in text from which everything
 that the original drops before lower-casing is already gone. TensorFlow Lite has
 no operators for that, so there the table itself can lower the sigma.
 
@@ -27,6 +27,8 @@ import lzma
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -145,27 +147,41 @@ def cpu_constant(buffer: bytes) -> tf.Tensor:
         return tf.constant(np.frombuffer(buffer, np.uint8))
 
 
-def update_where(
-    text: tf.Tensor, pattern: str, rewrites: list[tuple[str, bytes]]
-) -> tf.Tensor:
-    r"""Rewrites only the strings that match, so that rare rules cost little.
+class Rule(NamedTuple):
+    """A rule for characters that few texts have.
 
-    The pattern must match the whole string. `rewrites` are RE2 and replacement,
-    applied in this order.
+    Attributes:
+      pattern: RE2 that matches the whole of each text that the rule may change.
+      rewrites: RE2 and replacement, applied in this order. They change no text
+        that the pattern does not match.
     """
 
+    pattern: str
+    rewrites: Sequence[tuple[str, bytes | str]]
+
+
+def apply_rules(text: tf.Tensor, rules: Sequence[Rule]) -> tf.Tensor:
+    """Applies rules in order, <string>[n].
+
+    One scan finds the texts to change, so that common text costs no more.
+    """
+    if not rules:
+        return text
+
     def rewrite(chosen):
-        for old, new in rewrites:
-            chosen = tf.strings.regex_replace(chosen, old, new)
+        for rule in rules:
+            for old, new in rule.rewrites:
+                chosen = tf.strings.regex_replace(chosen, old, new)
         return chosen
 
+    pattern = "|".join(f"(?:{rule.pattern})" for rule in rules)
     return _apply_where(text, pattern, rewrite)
 
 
 def _apply_where(
     text: tf.Tensor, pattern: str, function: Callable[[tf.Tensor], tf.Tensor]
 ) -> tf.Tensor:
-    """Applies a function to the strings that match; see `update_where`."""
+    """Applies a function to the strings that match a pattern as a whole."""
     rows = tf.where(tf.strings.regex_full_match(text, pattern))  # [k, 1]
     chosen = function(tf.gather_nd(text, rows))
     return tf.tensor_scatter_nd_update(text, rows, chosen)
@@ -220,7 +236,7 @@ class Normalizer(tf.Module):
             )
         self._is_original = normalization == ORIGINAL
         lowers_sigma = lower_case and self._is_original
-        self._has_capital_sigma = lowers_sigma and final_sigma
+        self._rules = [_sigma_rule()] if lowers_sigma and final_sigma else []
         table = read_table(table_name(lower_case, strip_accents, normalization))
         if lowers_sigma and not final_sigma:
             table = lower_sigma_in_table(table)
@@ -234,25 +250,33 @@ class Normalizer(tf.Module):
             return text
         return tf.strings.regex_replace(text, r"\x00\C*", "")
 
-    def normalize(self, text: tf.Tensor) -> tf.Tensor:
-        """Returns normalized text, <string>[n] for <string>[n]."""
-        return self._lower_sigma(self._normalizer.normalize(text))
+    def normalize(
+        self, text: tf.Tensor, rules: Sequence[Rule] = ()
+    ) -> tf.Tensor:
+        """Returns normalized text, <string>[n] for <string>[n].
+
+        Args:
+          text: <string>[n].
+          rules: For the normalized text; see `apply_rules`.
+        """
+        normalized = self._normalizer.normalize(text)
+        return apply_rules(normalized, [*self._rules, *rules])
 
     def normalize_with_offsets(
-        self, text: tf.Tensor
+        self, text: tf.Tensor, rules: Sequence[Rule] = ()
     ) -> tuple[tf.Tensor, tf.RaggedTensor]:
         """Normalizes text and maps each byte to its source.
 
         Args:
           text: <string>[n].
+          rules: As for `normalize`; they must keep the length of every string.
 
         Returns:
           The normalized text <string>[n], and <int64>[n, None]: for each of
           its bytes and for its end, the first byte of the source character.
         """
         normalized, offsets = self._normalizer.normalize_with_offsets(text)
-        # Keeps the length of every string, so the offsets stay valid.
-        return self._lower_sigma(normalized), offsets
+        return apply_rules(normalized, [*self._rules, *rules]), offsets
 
     def split_words(self, normalized: tf.Tensor) -> tf.RaggedTensor:
         """Splits normalized text into words, <string>[n, None]."""
@@ -261,14 +285,12 @@ class Normalizer(tf.Module):
         spaced = tf.strings.regex_replace(normalized, f"([{SINGLES}])", r" \1 ")
         return tf.strings.split(spaced)
 
-    def _lower_sigma(self, text: tf.Tensor) -> tf.Tensor:
-        if not self._has_capital_sigma:
-            return text
-        return update_where(
-            text,
-            f"(?s).*{CAPITAL_SIGMA}.*",
-            [(_final_sigma_pattern(), r"\1ς\2"), (CAPITAL_SIGMA, "σ")],
-        )
+
+def _sigma_rule() -> Rule:
+    return Rule(
+        f"(?s).*{CAPITAL_SIGMA}.*",
+        [(_final_sigma_pattern(), r"\1ς\2"), (CAPITAL_SIGMA, "σ")],
+    )
 
 
 @functools.cache

@@ -167,8 +167,10 @@ class BertTokenizer(tf.Module):
           Ragged <int32>[n, None]; <int32>[None] for one string.
         """
         text, is_scalar = _to_vector(text)
-        normalized = self._normalizer.normalize(self._prepare(text))
-        ids = self._wordpiece.tokenize(self._mark_long_words(normalized))
+        normalized = self._normalizer.normalize(
+            self._prepare(text), self._word_rules()
+        )
+        ids = self._wordpiece.tokenize(normalized)
         return ids[0] if is_scalar else ids
 
     def tokenize_with_offsets(
@@ -191,11 +193,9 @@ class BertTokenizer(tf.Module):
         """
         text, is_scalar = _to_vector(text)
         normalized, sources = self._normalizer.normalize_with_offsets(
-            self._prepare(text)
+            self._prepare(text), self._word_rules()
         )
-        ids, starts, ends = self._wordpiece.tokenize_with_offsets(
-            self._mark_long_words(normalized)
-        )
+        ids, starts, ends = self._wordpiece.tokenize_with_offsets(normalized)
         starts, ends = _map_offsets(starts, ends, sources)
         if is_scalar:
             return ids[0], starts[0], ends[0]
@@ -243,11 +243,9 @@ class BertTokenizer(tf.Module):
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
         return self._hide_specials(self._normalizer.cut(text))
 
-    def _mark_long_words(self, normalized: tf.Tensor) -> tf.Tensor:
-        # The operator itself limits the length in bytes.
-        if self.normalization == ASCII_LOWER:
-            return normalized
-        return _mark_long_words(normalized)
+    def _word_rules(self) -> list[normalizer.Rule]:
+        # With the rules of MediaPipe the operator limits the length, in bytes.
+        return [] if self.normalization == ASCII_LOWER else [_long_word_rule()]
 
     def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces special tokens by stand-ins, if they are to be preserved.
@@ -320,8 +318,8 @@ class LiteTokenizer(BertTokenizer):
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
         return text
 
-    def _mark_long_words(self, normalized: tf.Tensor) -> tf.Tensor:
-        return normalized
+    def _word_rules(self) -> list[normalizer.Rule]:
+        return []
 
 
 def _to_vector(
@@ -358,15 +356,15 @@ def _build_wordpiece(
     )
 
 
-def _mark_long_words(normalized: tf.Tensor) -> tf.Tensor:
-    """Makes words of more than 200 characters unknown.
+@functools.cache
+def _long_word_rule() -> normalizer.Rule:
+    """Returns a rule that makes words of more than 200 characters unknown.
 
     One character of each becomes NULs of the same length. No token contains a
     NUL, so the word becomes [UNK], and offsets stay valid.
     """
     too_long = rf"{_IN_WORD}{{{MAX_CHARS_PER_WORD},}}"
-    return normalizer.update_where(
-        normalized,
+    return normalizer.Rule(
         rf"(?s)(?:.*[{normalizer.SEPARATORS}{normalizer.SINGLES}])?"
         rf"{_IN_WORD}{{{MAX_CHARS_PER_WORD + 1}}}.*",
         [

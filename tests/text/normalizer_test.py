@@ -75,18 +75,17 @@ class NormalizerTest(tf.test.TestCase, parameterized.TestCase):
             sources.to_list(), [[0, 1, 5, 5, 5, 5, 5, 8, 8, 10], [0]]
         )
 
-    def test_rewrites_only_what_matches(self):
-        texts = tf.constant(["ab", "b", "", "aab", "a"])
-        changed = normalizer.update_where(
-            texts, ".*b", [("a", "x"), ("xx", b"\0y")]
-        )
-        self.assertAllEqual(changed, [b"xb", b"b", b"", b"\0yb", b"a"])
-        none = normalizer.update_where(texts, "c", [("a", "x")])
-        self.assertAllEqual(none, texts)
+    def test_rules_rewrite_what_they_match_in_order(self):
+        texts = tf.constant(["ab", "b", "", "aab", "a", "cc"])
+        letters = normalizer.Rule(".*b", [("a+b", "xb"), ("xb", b"\0y")])
+        doubles = normalizer.Rule(".*cc.*", [("cc", "dd")])
+        changed = normalizer.apply_rules(texts, [letters, doubles])
+        self.assertAllEqual(changed, [b"\0y", b"b", b"", b"\0y", b"a", b"dd"])
+        none = normalizer.Rule("e", [("a", "x")])
+        self.assertAllEqual(normalizer.apply_rules(texts, [none]), texts)
+        self.assertAllEqual(normalizer.apply_rules(texts, []), texts)
         empty = tf.constant([], tf.string)
-        self.assertAllEqual(
-            normalizer.update_where(empty, "c", [("a", "x")]), empty
-        )
+        self.assertAllEqual(normalizer.apply_rules(empty, [none]), empty)
 
 
 class TablesTest(tf.test.TestCase, parameterized.TestCase):
