@@ -7,6 +7,7 @@ import threading
 from unittest import mock
 
 import grpc
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow_serving.apis import predict_pb2
@@ -17,6 +18,7 @@ _TEXT = "a" * 6_000_000
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 
 
+@pytest.mark.slow
 class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -78,7 +80,11 @@ class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
             self.serving(rest_api_port=0) as (server, config),
             grpc.insecure_channel(
                 f"localhost:{config.port}",
-                [("grpc.max_receive_message_length", -1)],
+                [
+                    ("grpc.max_receive_message_length", -1),
+                    # A fast connection would make room for the whole answer.
+                    ("grpc.http2.bdp_probe", 0),
+                ],
             ) as channel,
         ):
             memory = server._service.bodies
