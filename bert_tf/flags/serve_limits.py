@@ -10,7 +10,8 @@ class ServeLimits:
     """Limits of a request; larger ones are refused with the flag's name."""
 
     max_request_rows: int = options.limits(
-        10_000, "Maximum number of rows of a request."
+        10_000,
+        "Maximum number of rows of a request; each choice counts as one.",
     )
     max_request_bytes: int = options.limits(
         16 << 20, "Maximum size of a body or gRPC message, in bytes."

@@ -17,6 +17,8 @@ _RESERVED_FILES = 128
 _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
+# Calls at once in a connection of gRPC; further ones wait in the client.
+_MAX_STREAMS = 1000
 # Method and version, and spaces between lines.
 _REQUEST_LINE = 1024
 
@@ -28,7 +30,7 @@ class Limits:
     Attributes:
       count: Maximum number of open connections.
       header: Time until a request's header must be complete.
-      body: Time for the body, after the header.
+      body: Time for the body, after the header, and for reading an answer.
       header_bytes: Maximum size of a header.
       url_bytes: Maximum size of a URL.
     """
@@ -73,6 +75,10 @@ def grpc_options(
         "grpc.max_allowed_incoming_connections": count,
         "grpc.server_handshake_timeout_ms": int(header * 1000),
         "grpc.max_connection_idle_ms": int(idle * 1000),
+        # Clients that do not read their answers do not answer pings either.
+        "grpc.keepalive_time_ms": int(header * 1000),
+        "grpc.keepalive_timeout_ms": int(3 * header * 1000),
+        "grpc.max_concurrent_streams": _MAX_STREAMS,
     }
 
 
@@ -182,6 +188,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     limits: Limits
     waiting: dict["_Protocol", None]
     _timer = None
+    _writing_timer = None
     # The answer to a request whose header is too large.
     _refusal: bytes | None = None
     _header_bytes = 0
@@ -211,7 +218,19 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.waiting.pop(self, None)
         self._stop_timer()
+        self._stop_writing_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Limits the time of an answer that the client does not read."""
+        super().pause_writing()
+        if self._writing_timer is None:
+            self._limit_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.cycle is None or self.cycle.response_complete:
+            self._stop_writing_timer()
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -280,6 +299,9 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._stop_writing_timer()
+        if self.flow.write_paused or self.transport.is_closing():
+            self._limit_writing()
         if self.timeout_keep_alive_task and not self.transport.is_closing():
             self.waiting.pop(self, None)
             self.waiting[self] = None
@@ -317,6 +339,16 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _limit_writing(self) -> None:
+        self._writing_timer = self.loop.call_later(
+            self.limits.body, self.transport.abort
+        )
+
+    def _stop_writing_timer(self) -> None:
+        if self._writing_timer is not None:
+            self._writing_timer.cancel()
+            self._writing_timer = None
 
     def _end(self) -> None:
         self._timer = None

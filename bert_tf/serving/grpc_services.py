@@ -22,6 +22,7 @@ from bert_tf.serving import errors
 from bert_tf.serving import model_config
 from bert_tf.serving import service as services
 from bert_tf.serving.bodies import LARGE_BYTES
+from bert_tf.serving.bodies import num_bytes
 from bert_tf.serving.service import Service
 
 # Answers of any size, as in TensorFlow Serving. A port that is in use is an
@@ -117,11 +118,33 @@ class _Decoder(grpc.aio.ServerInterceptor):
                     async with _counted(self._service, method, context):
                         raise error
                 del content
-                return await handler.unary_unary(request, context)
+                response = await handler.unary_unary(request, context)
+            await self._reserve(method, response, context)
+            return response
 
         return grpc.unary_unary_rpc_method_handler(
             answer, response_serializer=handler.response_serializer
         )
+
+    async def _reserve(
+        self,
+        method: str,
+        response: message.Message,
+        context: grpc.aio.ServicerContext,
+    ) -> None:
+        """Reserves the memory of a large answer until the client has it."""
+        size = response.ByteSize()
+        if size <= LARGE_BYTES:
+            return
+        with contextlib.ExitStack() as stack:
+            reserve = stack.enter_context(self._service.bodies.room())
+            try:
+                reserve(size)
+            except errors.RequestError as error:
+                async with _counted(self._service, method, context):
+                    raise error
+            kept = stack.pop_all()
+            context.add_done_callback(lambda _: kept.close())
 
 
 class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -199,7 +222,9 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                     self._service.limits,
                 )
                 outputs = await self._service.compute(counted, servable, call)
-                return call.respond(outputs)
+                if num_bytes(outputs) <= LARGE_BYTES:
+                    return call.respond(outputs)
+                return await asyncio.to_thread(call.respond, outputs)
 
 
 class _ModelService(model_service_pb2_grpc.ModelServiceServicer):

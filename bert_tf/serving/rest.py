@@ -154,6 +154,8 @@ class _Api:
                 body = await self._status(match)
         except errors.RequestError as error:
             return _json({"error": error.message}, error.http_status)
+        if isinstance(body, bytes) and len(body) > bodies.LARGE_BYTES:
+            return _LargeAnswer(body, self._service.bodies)
         return _json(body)
 
     async def _call(self, request: requests.Request, match: re.Match) -> bytes:
@@ -345,6 +347,46 @@ def _json(body, status: int = 200) -> responses.Response:
     if not isinstance(body, bytes):
         body = json_values.dump(body)
     return responses.Response(body, status, media_type="application/json")
+
+
+class _LargeAnswer(responses.Response):
+    """JSON that is sent in parts, and reserves its memory until it is sent.
+
+    Written at once, it would stay in memory as long as its client likes.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, body: bytes, memory: bodies.Bodies) -> None:
+        super().__init__(body)
+        self._memory = memory
+
+    async def __call__(
+        self, scope: types.Scope, receive: types.Receive, send: types.Send
+    ) -> None:
+        with self._memory.room() as reserve:
+            try:
+                reserve(len(self.body))
+            except errors.RequestError as error:
+                refusal = _json({"error": error.message}, error.http_status)
+                await refusal(scope, receive, send)
+                return
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            for first in range(0, len(self.body), bodies.LARGE_BYTES):
+                end = first + bodies.LARGE_BYTES
+                await send(
+                    {
+                        "type": "http.response.body",
+                        "body": self.body[first:end],
+                        "more_body": end < len(self.body),
+                    }
+                )
 
 
 async def _index(request: requests.Request) -> responses.Response:

@@ -30,6 +30,10 @@ from bert_tf.serving.servable import TensorSpec
 # Every SavedModel has one of these files.
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
+# Functions for some outputs of a signature, of which clients may ask for any
+# combination; beyond these, all outputs are computed.
+_MAX_CALLABLES = 64
+
 # Exceptions from reading a damaged SavedModel.
 _FAULTS = (
     tf.errors.OpError,
@@ -81,11 +85,17 @@ class SavedModel(Servable):
         inputs: Mapping[str, np.ndarray],
         outputs: Collection[str],
     ) -> dict[str, np.ndarray]:
-        names = tuple(outputs)
+        names = tuple(sorted(outputs))
+        if (
+            len(self._callables) >= _MAX_CALLABLES
+            and (signature.name, names) not in self._callables
+        ):
+            names = tuple(sorted(signature.outputs))
         values = self._callable(signature, names)(
             *[inputs[name] for name in signature.inputs]
         )
-        return dict(zip(names, values, strict=True))
+        computed = dict(zip(names, values, strict=True))
+        return {name: computed[name] for name in outputs}
 
     def close(self) -> None:
         self._callables.clear()

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import math
 import time
 from collections.abc import AsyncIterator
 from collections.abc import Callable
@@ -164,7 +165,7 @@ class Service:
         """
         num_rows = max(
             (
-                len(call.inputs[name])
+                count_rows(call.inputs[name])
                 for name, spec in call.signature.inputs.items()
                 if spec.has_free_batch()
             ),
@@ -263,6 +264,15 @@ class Service:
         self._parsers.shutdown(wait=False, cancel_futures=True)
         self._scheduler.stop()
         self.manager.stop()
+
+
+def count_rows(value: np.ndarray) -> int:
+    """Returns the rows of an input; each choice of a row counts as one.
+
+    Numbers have one dimension more than texts, the tokens.
+    """
+    shape = value.shape if value.dtype.kind in "OS" else value.shape[:-1]
+    return math.prod(x or 1 for x in (*value.shape[:1], *shape[1:]))
 
 
 def metadata(

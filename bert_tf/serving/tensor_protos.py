@@ -16,6 +16,7 @@ from bert_tf.serving import errors
 
 # The memory of TensorFlow for a string beside its characters.
 _STRING_BYTES = 24
+_PART = 1 << 16
 _FIELDS = {
     np.dtype(np.float32): "float_val",
     np.dtype(np.float64): "double_val",
@@ -55,7 +56,8 @@ def to_array(
         )
     size = math.prod(shape)
     bodies.check_repeated(
-        _num_bytes(proto, dtype, size),
+        # A model may use the other sizes of a tensor without values.
+        _num_bytes(proto, dtype, math.prod(x or 1 for x in shape)),
         f"tensor parsing error: {name}: the shape {list(shape)}",
         limits,
     )
@@ -78,7 +80,10 @@ def from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
         proto.string_val.extend(value.ravel().tolist())
     elif value.dtype in _FIELDS:
         field = getattr(proto, _FIELDS[value.dtype])
-        field.extend(value.ravel().tolist())
+        flat = value.ravel()
+        # Other threads wait while Python numbers are made and copied.
+        for first in range(0, flat.size, _PART):
+            field.extend(flat[first : first + _PART].tolist())
     elif dtype in (tf.float16, tf.bfloat16):
         proto.half_val.extend(value.ravel().view(np.uint16).tolist())
     else:

@@ -4,8 +4,10 @@ import contextlib
 import gc
 import gzip
 import http.client
+import itertools
 import json
 import tempfile
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -16,6 +18,8 @@ from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
+from bert_tf.serving import saved_model
+from bert_tf.serving import service
 from tests.support import toy_models
 
 _PREDICT = "/v1/models/toy:predict"
@@ -150,11 +154,16 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
         numbers = tensor_pb2.TensorProto(dtype=1, float_val=[0])
         numbers.tensor_shape.dim.add(size=50)
         numbers.tensor_shape.dim.add(size=51)
+        # No values, but a model may use the other size.
+        empty = tensor_pb2.TensorProto(dtype=7)
+        empty.tensor_shape.dim.add(size=0)
+        empty.tensor_shape.dim.add(size=1 << 62)
         large = np.zeros([50, 1_500], np.float32)
         for flag, request in (
             ("max_request_rows", self.predict_request("echo", text=rows)),
             ("max_tensor_bytes", self.predict_request("echo", text=repeated)),
             ("max_tensor_bytes", self.predict_request("log", x=numbers)),
+            ("max_tensor_bytes", self.predict_request("echo", text=empty)),
             ("max_request_bytes", self.predict_request("log", x=large)),
         ):
             self.assert_refused_by_grpc(flag, self.stub.Predict, request)
@@ -180,6 +189,40 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
                 "The message is not a valid proto.",
             ),
         )
+
+
+class RowsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ((3,), object, 3),
+        ((3, 4), object, 12),
+        ((3, 128), np.int32, 3),
+        ((3, 4, 128), np.int32, 12),
+        ((0, 1000, 2), np.int32, 1000),
+    )
+    def test_each_choice_counts(self, shape, dtype, count):
+        self.assertEqual(service.count_rows(np.empty(shape, dtype)), count)
+
+
+class OutputsTest(tf.test.TestCase):
+    def test_combinations_of_outputs_take_bounded_memory(self):
+        self.enterContext(mock.patch.object(saved_model, "_MAX_CALLABLES", 3))
+        folder = self.create_tempdir().full_path
+        model = saved_model.SavedModelEngine().load(
+            "toy", 1, toy_models.write(folder)
+        )
+        self.addCleanup(model.close)
+        signature = model.signatures["serving_default"]
+        inputs = {
+            "text": np.array([b"ab", b"abcd"], object),
+            "weights": np.ones([2, 2], np.float32),
+        }
+        for count in range(1, 5):
+            for names in itertools.permutations(signature.outputs, count):
+                outputs = model.run(signature, inputs, names)
+                self.assertEqual(tuple(outputs), names)
+                if "length" in names:
+                    self.assertAllEqual(outputs["length"], [2, 4])
+        self.assertLessEqual(len(model._callables), 4)
 
 
 class RefusedDataTest(tf.test.TestCase):

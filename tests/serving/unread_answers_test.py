@@ -1,0 +1,114 @@
+"""Tests of clients that do not read their answers: their memory is freed."""
+
+import json
+import socket
+import tempfile
+import threading
+from unittest import mock
+
+import grpc
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow_serving.apis import predict_pb2
+
+from tests.support import toy_models
+
+_TEXT = "a" * 6_000_000
+_PREDICT = "/tensorflow.serving.PredictionService/Predict"
+
+
+@pytest.mark.slow
+class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        toy_models.write(f"{cls.folder}/toy")
+
+    def serving(self, **flags):
+        return toy_models.serving(f"{self.folder}/toy", **flags)
+
+    def wait_until(self, condition):
+        for _ in range(100 * toy_models.TIMEOUT_SECONDS):
+            if condition():
+                return
+            threading.Event().wait(0.01)
+        self.fail("It did not become true.")
+
+    @parameterized.parameters("keep-alive", "close")
+    def test_rest(self, connection_header):
+        self.enterContext(
+            mock.patch("bert_tf.serving.server._GRACE_SECONDS", 0.1)
+        )
+        body = json.dumps({"signature_name": "echo", "inputs": [_TEXT]})
+        with (
+            self.serving(port=0, rest_api_timeout_in_ms=5000) as (
+                server,
+                config,
+            ),
+            socket.socket() as connection,
+        ):
+            memory = server._service.bodies
+            # The system would otherwise keep most of the answer.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(toy_models.TIMEOUT_SECONDS)
+            connection.connect(("127.0.0.1", config.rest_api_port))
+            connection.sendall(
+                b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: localhost\r\n"
+                + f"Connection: {connection_header}\r\n".encode()
+                + f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            received = connection.recv(4096)
+            self.assertStartsWith(received, b"HTTP/1.1 200")
+            self.assertGreaterEqual(memory._num_bytes, len(_TEXT))
+            self.wait_until(lambda: not memory._num_bytes)
+            try:
+                while part := connection.recv(1 << 16):
+                    received += part
+            except ConnectionResetError:
+                pass
+            self.assertLess(len(received), len(_TEXT))
+
+    def test_grpc(self):
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "toy"
+        request.model_spec.signature_name = "echo"
+        request.inputs["text"].CopyFrom(tf.make_tensor_proto([_TEXT]))
+        content = request.SerializeToString()
+        with (
+            self.serving(rest_api_port=0) as (server, config),
+            grpc.insecure_channel(
+                f"localhost:{config.port}",
+                [
+                    ("grpc.max_receive_message_length", -1),
+                    # A fast connection would make room for the whole answer.
+                    ("grpc.http2.bdp_probe", 0),
+                ],
+            ) as channel,
+        ):
+            memory = server._service.bodies
+            answer = channel.unary_unary(_PREDICT)(
+                content, timeout=toy_models.TIMEOUT_SECONDS
+            )
+            self.assertGreater(len(answer), len(_TEXT))
+            self.wait_until(lambda: not memory._num_bytes)
+            # A stream is not read before it is asked for its first message.
+            calls = [channel.unary_stream(_PREDICT)(content) for _ in range(2)]
+            metrics = server._service.metrics
+            answered = (
+                b'method="Predict",model="toy",status="OK",version="1"} 3.0'
+            )
+            self.wait_until(
+                lambda: (
+                    answered in metrics.page()
+                    and 2 * len(_TEXT) <= memory._num_bytes < 3 * len(_TEXT)
+                )
+            )
+            for call in calls:
+                call.cancel()
+            self.wait_until(lambda: not memory._num_bytes)
+
+
+if __name__ == "__main__":
+    tf.test.main()
