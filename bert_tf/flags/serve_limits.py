@@ -28,7 +28,8 @@ class ServeLimits:
     max_tensor_bytes: int = options.limits(
         64 << 20,
         "Maximum size of a TensorProto after its last value is repeated, in "
-        "bytes; a string counts as its length and 24.",
+        "bytes; a string counts as its length and 24. Also of the texts of "
+        "multiple choice, once for each choice.",
     )
     max_response_bytes: int = options.limits(
         64 << 20,

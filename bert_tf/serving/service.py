@@ -25,6 +25,7 @@ from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.bodies import ANSWER_COPIES
 from bert_tf.serving.bodies import LARGE_BYTES
 from bert_tf.serving.bodies import Bodies
+from bert_tf.serving.bodies import check_choices
 from bert_tf.serving.bodies import check_response
 from bert_tf.serving.bodies import check_rows
 from bert_tf.serving.bodies import num_bytes
@@ -172,6 +173,7 @@ class Service:
             default=1,
         )
         check_rows(num_rows, self.limits)
+        check_choices(call.inputs, self.limits)
         outputs = await self._pieces.compute(servable, call)
         size = num_bytes(outputs)
         check_response(size, self.limits)

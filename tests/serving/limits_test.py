@@ -18,6 +18,9 @@ from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
+from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.serving import bodies
+from bert_tf.serving import errors
 from bert_tf.serving import saved_model
 from bert_tf.serving import service
 from tests.support import toy_models
@@ -201,6 +204,23 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_each_choice_counts(self, shape, dtype, count):
         self.assertEqual(service.count_rows(np.empty(shape, dtype)), count)
+
+
+class ChoicesTest(tf.test.TestCase):
+    def test_texts_count_once_for_each_choice(self):
+        limits = ServeLimits(max_tensor_bytes=120)
+        inputs = {
+            "text": np.array([b"a" * 30, b"b" * 10], object),
+            "choices": np.full((2, 3), b"c", object),
+        }
+        bodies.check_choices(inputs, limits)
+        inputs["choices"] = np.full((2, 4), b"c", object)
+        with self.assertRaisesRegex(
+            errors.TooLargeError, "once for each choice.*--max_tensor_bytes"
+        ):
+            bodies.check_choices(inputs, limits)
+        # Texts without choices are not repeated.
+        bodies.check_choices({"text": np.full(200, b"abc", object)}, limits)
 
 
 class OutputsTest(tf.test.TestCase):
