@@ -109,7 +109,9 @@ class SelfAttention(layers.BertLayer):
         TensorFlow's optimizer fuses the product of queries and keys, the
         scale and the attention bias into one operation.
         """
-        parts = layout.split_heads(self.query_key_value.affine(hidden_states))
+        parts = layout.split_heads(
+            self.query_key_value.affine(hidden_states), like=hidden_states
+        )
         query, key, value = tf.unstack(parts, num=3)  # [B, N, S, D] each
         scores = tf.matmul(query, key, transpose_b=True)
         scale = tf.constant(self.head_size**-0.5, scores.dtype)

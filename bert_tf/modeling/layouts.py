@@ -166,13 +166,19 @@ class Padded:
         del width
         return dropout.draw_keys(seeds, dropout_id)
 
-    def split_heads(self, rows):
+    def split_heads(self, rows, like=None):
         """Returns the heads of rows, <float>[B, N, S, D].
 
         In the form for inference rows are queries, keys and values side by
         side, and the result is [3, B, N, S, D].
+
+        Args:
+          rows: <float>[B, S, H or 3 * H].
+          like: <float>[B, S, ...], in exports the source of the rows: tf2onnx
+            mistakes the shape of a product that was reshaped.
         """
-        batch, length, width = shape_of(rows)
+        batch, length, _ = shape_of(rows if like is None else like)
+        width = rows.shape[-1]
         parts, heads = _num_parts(self.for_inference), self.num_heads
         size = width // (parts * heads)
         if parts == 1:
@@ -268,7 +274,8 @@ class Unpadded:
             self._positions * width,
         )
 
-    def split_heads(self, rows):
+    def split_heads(self, rows, like=None):
+        del like
         size = rows.shape[-1] // (self._num_parts * self._num_heads)
         return self._gather(
             tf.reshape(rows, [-1, size]),
