@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from bert_tf.export import graph_file
 from bert_tf.export.heads.head import ServingHead
+from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.modeling import layouts
 
@@ -113,7 +114,9 @@ class ServingModule:
 
         def from_ids(**inputs):
             unpad = self._unpad and not head.returns_padding
-            return answer_ids(head, self._model, inputs, unpad)
+            return answer_ids(
+                head, self._model, inputs, unpad, head.max_ids_rows_at_once
+            )
 
         def from_examples(examples):
             return self._serve(**parse_examples(examples, strings))
@@ -180,19 +183,21 @@ def answer_ids(
     model: keras.Model,
     inputs: _Tensors,
     unpad: bool = False,
+    max_rows_at_once: int | None = None,
 ) -> dict[str, tf.Tensor]:
     """Returns the answer to a tensor for each of `ServingHead.ids_specs`."""
     rows = head.ids_rows(inputs)
-    # All rows at once: the client chooses their number, and other readers of
-    # SavedModels do not support loops.
-    answer = head.answer_ids(compute(model, rows.inputs, unpad=unpad), rows)
-    return for_predict(head, answer)
+    outputs = compute(
+        model, rows.inputs, max_rows_at_once, head.condense, unpad
+    )
+    return for_predict(head, head.answer_ids(outputs, rows))
 
 
 def answer_ids_in_numbers(
     head: ServingHead, model: keras.Model, inputs: _Tensors
 ) -> dict[str, tf.Tensor]:
     """Returns the numeric outputs of `answer_ids`."""
+    # All rows at once: other readers of SavedModels do not support loops.
     answer = answer_ids(head, model, inputs)
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
@@ -289,7 +294,7 @@ def compute(
 
     Args:
       model: The model.
-      inputs: Its inputs, [R, ...] each.
+      inputs: Its inputs, [R, T] each, or [B, C, T] for B x C rows.
       max_rows_at_once: The maximum number of rows per call, <int32>[], or None
         for one call with all rows. It bounds the memory.
       condense: Reduces the outputs of each call to the tensors [R, ...] that
@@ -305,6 +310,13 @@ def compute(
 
     if max_rows_at_once is None:
         return call(dict(inputs))
+    axes = tf.shape(inputs[INPUT_IDS.name])[:-1]
+    has_two_axes = inputs[INPUT_IDS.name].shape.rank == 3
+    if has_two_axes:
+        inputs = {
+            name: tf.reshape(x, [-1, 1, tf.shape(x)[-1]])
+            for name, x in inputs.items()
+        }
 
     def condensed(rows):
         return condense(call(rows))
@@ -315,7 +327,7 @@ def compute(
     }
     traced = tf.function(condensed, autograph=False)
     like = traced.get_concrete_function(specs).structured_outputs
-    count = tf.shape(inputs["input_ids"])[0]
+    count = tf.shape(inputs[INPUT_IDS.name])[0]
     # Zero rows make one part, too, as concatenation needs at least one.
     num_parts = tf.maximum(-(-count // max_rows_at_once), 1)
     arrays = [
@@ -342,7 +354,13 @@ def compute(
         # Computing several parts in parallel would need more memory.
         parallel_iterations=1,
     )
-    return {
+    outputs = {
         name: tf.ensure_shape(array.concat(), x.shape)
         for (name, x), array in zip(like.items(), arrays, strict=True)
     }
+    if has_two_axes:
+        outputs = {
+            name: tf.reshape(x, tf.concat([axes, tf.shape(x)[2:]], 0))
+            for name, x in outputs.items()
+        }
+    return outputs

@@ -11,7 +11,8 @@ class ServeLimits:
 
     max_request_rows: int = options.limits(
         10_000,
-        "Maximum number of rows of a request; each choice counts as one.",
+        "Maximum number of rows of a request; each choice counts as one, also "
+        "inside of a tf.Example.",
     )
     max_request_bytes: int = options.limits(
         16 << 20, "Maximum size of a body or gRPC message, in bytes."
@@ -28,8 +29,7 @@ class ServeLimits:
     max_tensor_bytes: int = options.limits(
         64 << 20,
         "Maximum size of a TensorProto after its last value is repeated, in "
-        "bytes; a string counts as its length and 24. Also of the texts of "
-        "multiple choice, once for each choice.",
+        "bytes; a string counts as its length and 24.",
     )
     max_response_bytes: int = options.limits(
         64 << 20,

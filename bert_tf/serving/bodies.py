@@ -196,19 +196,6 @@ def check_repeated(num_bytes: int, subject: str, limits: ServeLimits) -> None:
         )
 
 
-def check_choices(
-    inputs: Mapping[str, np.ndarray], limits: ServeLimits
-) -> None:
-    """Raises `RequestError` if texts are too large once for each choice."""
-    strings = [x for x in inputs.values() if x.dtype.hasobject]
-    num_choices = max((x.shape[1] for x in strings if x.ndim == 2), default=1)
-    if num_choices > 1:
-        size = sum(len(text) for x in strings if x.ndim == 1 for text in x)
-        check_repeated(
-            num_choices * size, "The text, once for each choice,", limits
-        )
-
-
 def num_bytes(values: Mapping[str, np.ndarray]) -> int:
     """Returns the size of a model's inputs or outputs in memory."""
     size = 0

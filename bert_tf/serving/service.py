@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import prometheus_client
+import tensorflow as tf
 from absl import logging
+from google.protobuf import message
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
 
@@ -25,10 +27,10 @@ from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.bodies import ANSWER_COPIES
 from bert_tf.serving.bodies import LARGE_BYTES
 from bert_tf.serving.bodies import Bodies
-from bert_tf.serving.bodies import check_choices
 from bert_tf.serving.bodies import check_response
 from bert_tf.serving.bodies import check_rows
 from bert_tf.serving.bodies import num_bytes
+from bert_tf.serving.calls import EXAMPLES_INPUTS
 from bert_tf.serving.calls import Call
 from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.pieces import PieceScheduler
@@ -173,7 +175,14 @@ class Service:
             default=1,
         )
         check_rows(num_rows, self.limits)
-        check_choices(call.inputs, self.limits)
+        for name in EXAMPLES_INPUTS & call.inputs.keys():
+            examples = call.inputs[name]
+            if examples.dtype.hasobject:
+                size = num_bytes({name: examples})
+                check_rows(
+                    await self.parse(size, count_example_rows, examples),
+                    self.limits,
+                )
         outputs = await self._pieces.compute(servable, call)
         size = num_bytes(outputs)
         check_response(size, self.limits)
@@ -275,6 +284,21 @@ def count_rows(value: np.ndarray) -> int:
     """
     shape = value.shape if value.dtype.kind in "OS" else value.shape[:-1]
     return math.prod(x or 1 for x in (*value.shape[:1], *shape[1:]))
+
+
+def count_example_rows(examples: np.ndarray) -> int:
+    """Returns the rows of serialized Examples, <string>[B].
+
+    Each string of the longest list counts as one: shorter lists are padded.
+    """
+    longest = 1
+    for serialized in examples.flat:
+        example = tf.train.Example()
+        with contextlib.suppress(message.DecodeError):  # The model reports it.
+            example.ParseFromString(serialized)
+        for feature in example.features.feature.values():
+            longest = max(longest, len(feature.bytes_list.value))
+    return examples.size * longest
 
 
 def metadata(

@@ -18,9 +18,6 @@ from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from bert_tf.flags.serve_limits import ServeLimits
-from bert_tf.serving import bodies
-from bert_tf.serving import errors
 from bert_tf.serving import saved_model
 from bert_tf.serving import service
 from tests.support import toy_models
@@ -138,6 +135,11 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
         examples = [{"x": 1.0}] * 101
         body = {"signature_name": "classify", "examples": examples}
         self.assert_refused("max_request_rows", body, method="classify")
+        # Shorter lists are padded to the longest one.
+        lists = [{"x": 1.0, "y": ["a"] * 21}] + examples[:4]
+        self.assert_refused(
+            "max_request_rows", body | {"examples": lists}, method="classify"
+        )
         # Each example gets a copy of the context.
         body = body | {"examples": examples[:20], "context": {"y": "a" * 1000}}
         self.assert_refused("max_tensor_bytes", body, method="classify")
@@ -206,21 +208,21 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(service.count_rows(np.empty(shape, dtype)), count)
 
 
-class ChoicesTest(tf.test.TestCase):
-    def test_texts_count_once_for_each_choice(self):
-        limits = ServeLimits(max_tensor_bytes=120)
-        inputs = {
-            "text": np.array([b"a" * 30, b"b" * 10], object),
-            "choices": np.full((2, 3), b"c", object),
-        }
-        bodies.check_choices(inputs, limits)
-        inputs["choices"] = np.full((2, 4), b"c", object)
-        with self.assertRaisesRegex(
-            errors.TooLargeError, "once for each choice.*--max_tensor_bytes"
-        ):
-            bodies.check_choices(inputs, limits)
-        # Texts without choices are not repeated.
-        bodies.check_choices({"text": np.full(200, b"abc", object)}, limits)
+class ExampleRowsTest(tf.test.TestCase):
+    def test_shorter_lists_count_like_the_longest(self):
+        def example(num_choices):
+            values = {"text": [b"a"], "choices": [b""] * num_choices}
+            feature = {
+                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=x))
+                for name, x in values.items()
+            }
+            features = tf.train.Features(feature=feature)
+            return tf.train.Example(features=features).SerializeToString()
+
+        examples = np.array([example(2), example(500), b"\xff"], object)
+        self.assertEqual(service.count_example_rows(examples), 1500)
+        self.assertEqual(service.count_example_rows(examples[:1]), 2)
+        self.assertEqual(service.count_example_rows(examples[:0]), 0)
 
 
 class OutputsTest(tf.test.TestCase):

@@ -105,6 +105,8 @@ class ServingHead(abc.ABC):
     # The maximum number of rows to compute at once if a text can have any
     # number of rows; None if every text has one.
     max_rows_at_once: ClassVar[int | None] = None
+    # The same for `answer_ids`, in exports that take strings, too.
+    max_ids_rows_at_once: ClassVar[int | None] = None
 
     tokenizer: BertTokenizer
     max_seq_length: int

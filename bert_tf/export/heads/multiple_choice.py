@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from bert_tf.export.heads import head
 from bert_tf.export.heads.head import Rows
+from bert_tf.text import packing
 
 
 class MultipleChoice(head.ServingHead):
@@ -27,6 +28,8 @@ class MultipleChoice(head.ServingHead):
     method = "classify"
     # Each text has several rows.
     has_attention = False
+    # Bounds the memory: a text may have thousands of choices.
+    max_rows_at_once = max_ids_rows_at_once = 64
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns `text` <string>[B] and `choices` <string>[B, C]."""
@@ -46,12 +49,20 @@ class MultipleChoice(head.ServingHead):
         """Packs each choice after its text, truncating the longer one first."""
         choices = strings["choices"]
         shape = tf.shape(choices)
-        text = tf.repeat(strings["text"], shape[1])
-        choice = tf.reshape(choices, [-1])
-        has_text = tf.strings.length(tf.strings.strip(text)) > 0
-        packed = self.pack_texts(
-            tf.where(has_text, text, choice), tf.where(has_text, choice, "")
-        )
+        tokens = [
+            self.tokenizer.tokenize(x)
+            for x in (strings["text"], tf.reshape(choices, [-1]))
+        ]
+        (text, choice), num_tokens = packing.find_segments(tokens)
+        has_text = tf.strings.length(tf.strings.strip(strings["text"])) > 0
+        # Tokens of a text are not repeated for each choice, only their place.
+        *text, has_text = (tf.repeat(x, shape[1]) for x in (*text, has_text))
+        starts, lengths = choice
+        first = [tf.where(has_text, *x) for x in zip(text, choice, strict=True)]
+        second = (starts, tf.where(has_text, lengths, 0))
+        layout = packing.lay_out([first, second], num_tokens, self.buckets)
+        ids = tf.concat([x.flat_values for x in tokens], 0)
+        packed = layout.inputs(ids, self.tokenizer.vocabulary)
         inputs = {}
         for name, value in packed.items():
             shape_of_rows = tf.concat([shape, tf.shape(value)[1:]], 0)

@@ -3,6 +3,7 @@
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from scipy import special
 
@@ -100,6 +101,32 @@ class MultipleChoiceTest(tf.test.TestCase):
             self.head.answer_ids(outputs, None)["probabilities"][2],
             self.answer["probabilities"][2],
         )
+
+    @pytest.mark.slow
+    def test_many_choices_of_a_text_are_computed_in_parts(self):
+        words = ["cat", "dog", "mat", "sat", "the", "sitting"]
+        choices = [
+            " ".join(words[i] for i in (row % 6, n % 6, n // 6 % 6, n // 36))
+            for row in range(2)
+            for n in range(75)
+        ]
+        strings = {
+            "text": tf.constant(["the cat", ""]),
+            "choices": tf.reshape(choices, [2, 75]),
+        }
+        rows = self.head.pack(strings)
+        expected = self.head.answer(self.model(rows.inputs), rows)
+        module = serving_module.ServingModule(self.head, self.model)
+        graph = module.signatures["serving_default"].graph.as_graph_def()
+        names = {x.op for f in graph.library.function for x in f.node_def}
+        self.assertTrue({"While", "StatelessWhile"} & names)
+        for name, inputs in (
+            ("serving_default", strings),
+            ("from_ids", rows.inputs),
+        ):
+            answer = module.signatures[name](**inputs)
+            for key in ("index", "probabilities"):
+                self.assertAllClose(answer[key], expected[key], atol=1e-6)
 
 
 if __name__ == "__main__":
