@@ -222,8 +222,9 @@ class TfliteConfig(ExportConfig):
     quantization: str = options.output(
         "dynamic",
         "Weights: none is float32; float16 halves the file; dynamic stores "
-        "them in int8 and multiplies in int8; full_int8 also quantizes "
-        "everything else; all writes each of these files, for comparison.",
+        "them in int8 and multiplies in int8; full_int8 also calibrates int8 "
+        "inputs of dense layers; all writes each of these files, for "
+        "comparison.",
         choices=(*QUANTIZATIONS, ALL),
     )
     input: str = options.model(
