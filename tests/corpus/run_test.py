@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -122,6 +123,31 @@ class FormatsTest(
                 "empty document": 1,
             },
         )
+
+    @parameterized.parameters(1, 400, 1 << 22)
+    def test_dumps_joined_in_one_file_keep_their_headers(self, size):
+        sites = {"A": 3, "B": 0, "C": 2}
+        dumps = [
+            corpus_case.dump(["Text."] * count).replace(
+                "<siteinfo/>", f"<siteinfo>{site}</siteinfo>"
+            )
+            for site, count in sites.items()
+        ]
+        joined = '\n<?xml version="1.0"?>\n'.join(dumps).encode()
+        path = self.write("a.xml.bz2", joined[:300])
+        with open(path, "ab") as file:
+            file.write(bz2.compress(joined[300:]))
+        with mock.patch.object(inputs, "_CHUNK_BYTES", size):
+            (file,) = inputs.find(path, "auto")
+            chunks = [*inputs.split(file)]
+        pages = []
+        for chunk in chunks:
+            end = chunk.start + len(chunk.payload)
+            self.assertEqual(joined[chunk.start : end], chunk.payload)
+            (site,) = re.findall(rb"<siteinfo>(.)", chunk.header)
+            for number in re.findall(rb"<id>(\d)</id>", chunk.payload):
+                pages.append(f"{site.decode()}{number.decode()}")
+        self.assertEqual(pages, ["A1", "A2", "A3", "C1", "C2"])
 
 
 class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
