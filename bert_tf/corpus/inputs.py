@@ -77,9 +77,12 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
         the format of a file is unknown.
     """
     found: dict[str, InputFile] = {}
-    for pattern in patterns.split(","):
-        given = _LANGUAGE.fullmatch(pattern.strip())
-        language, pattern = given.groups() if given else ("", pattern.strip())
+    for pattern in map(str.strip, patterns.split(",")):
+        language = ""
+        given = _LANGUAGE.fullmatch(pattern)
+        # A path may have the sign, as lg=en/part.txt of partitioned data.
+        if given and not glob.glob(pattern):
+            language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
             file = InputFile(path, _format_of(path, input_format), language)
             if found.setdefault(path, file).language != language:

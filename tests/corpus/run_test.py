@@ -1,6 +1,7 @@
 """Tests of text extraction as a whole: inputs, resuming, outputs, report."""
 
 import bz2
+import contextlib
 import gc
 import gzip
 import json
@@ -83,6 +84,21 @@ class FormatsTest(
         )
         (sample,) = report["dropped"]["duplicate document"]["samples"]
         self.assertEqual(sample["text"], "Three.")
+
+    @parameterized.parameters(
+        ("ab=c.txt", "ab=c.txt", ""),
+        ("ab=[c].t*", "ab=c.txt", ""),
+        ("ab=d.t*", "d.txt", "ab"),
+        ("lg=en/*", "lg=en/e.txt", ""),
+        ("de=lg=en/*", "lg=en/e.txt", "de"),
+    )
+    def test_language_or_path_with_an_equals_sign(self, given, path, language):
+        os.mkdir(self.path("lg=en"))
+        for name in ("ab=c.txt", "c.txt", "d.txt", "lg=en/e.txt"):
+            self.write(name, "Text.")
+        with contextlib.chdir(self.folder):
+            (found,) = inputs.find(given, "auto")
+        self.assertEqual(found, inputs.InputFile(path, "text", language))
 
     @parameterized.parameters((5000, 5), (20000, 3), (1 << 26, 2))
     def test_row_groups_of_parquet_are_cut(self, size, least):
