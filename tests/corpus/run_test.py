@@ -330,6 +330,27 @@ class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
                 made = pathlib.Path(folder, name).read_text(encoding="utf-8")
                 self.assertEqual(made, self.read(name))
 
+    def test_warns_of_a_small_heldout_text_and_refuses_no_other_text(self):
+        self.write("a.jsonl", self.rows([f"Text {i}." for i in range(400)]))
+        with self.assertLogs(level="WARNING") as logs:
+            report = self.extract("a.jsonl", heldout_share=0.1)
+        counts = [x["documents"] for x in report["files"].values()]
+        self.assertIn(
+            f"--heldout_share=0.1 holds out {counts[1]} of 400 documents",
+            logs.output[0],
+        )
+        with self.assertNoLogs(level="WARNING"):
+            self.extract("a.jsonl", "half.txt", heldout_share=0.5)
+        for language in ("", "en="):
+            self.write("b.jsonl", self.rows(["Text."]))
+            with self.assertRaisesRegex(UserError, "holds out all 1 documents"):
+                config = ExtractTextConfig(
+                    input_file=f"{language}{self.path('b.jsonl')}",
+                    output_file=self.path("none.txt"),
+                    heldout_share=0.999999,
+                )
+                corpus_case.run_here(config)
+
     @pytest.mark.slow
     def test_filters_duplicates_and_languages(self):
         self.write("test.json", json.dumps({"q": [" ".join("abcdefghijklm")]}))
