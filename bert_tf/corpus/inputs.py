@@ -37,28 +37,17 @@ _ADVICE = {
 }
 # Bytes that do not begin a character.
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
+_DUMP = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki\b")
+# Between two dumps in one file, as `cat` joins them.
+_NEXT_DUMP = re.compile(rb"(?<=</mediawiki>)(?=%s)" % _DUMP.pattern)
 _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
 PARQUET_ENDINGS = (".parquet", ".pq")
 _ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": PARQUET_ENDINGS}
 # Files that auto does not take for text.
-_REFUSED = (
-    ".7z",
-    ".arrow",
-    ".csv",
-    ".doc",
-    ".docx",
-    ".epub",
-    ".html",
-    ".json",
-    ".pdf",
-    ".rar",
-    ".sql",
-    ".tar",
-    ".tfrecord",
-    ".tgz",
-    ".tsv",
-    ".zip",
+_REFUSED = tuple(
+    ".7z .arrow .csv .doc .docx .epub .html .json .pdf .rar .sql .tar "
+    ".tfrecord .tgz .tsv .zip".split()
 )
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -88,9 +77,12 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
         the format of a file is unknown.
     """
     found: dict[str, InputFile] = {}
-    for pattern in patterns.split(","):
-        given = _LANGUAGE.fullmatch(pattern.strip())
-        language, pattern = given.groups() if given else ("", pattern.strip())
+    for pattern in map(str.strip, patterns.split(",")):
+        language = ""
+        given = _LANGUAGE.fullmatch(pattern)
+        # A path may have the sign, as lg=en/part.txt of partitioned data.
+        if given and not glob.glob(pattern):
+            language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
             file = InputFile(path, _format_of(path, input_format), language)
             if found.setdefault(path, file).language != language:
@@ -169,8 +161,7 @@ def _format_of(path: str, input_format: str) -> str:
             "leave it out, as --input_file='*-multistream*.xml*.bz2' does."
         )
     start = next(_read_utf8(path), b"").removeprefix(_BYTE_ORDER_MARK)
-    is_dump = re.match(rb"\s*(<\?xml[^>]*>\s*)?<mediawiki\b", start)
-    return "wikipedia" if is_dump else "text"
+    return "wikipedia" if _DUMP.match(start) else "text"
 
 
 def fingerprint(path: str) -> str:
@@ -205,18 +196,18 @@ def split(
         return
     header, start = b"", 0
     pieces = _cut(file, on_bytes)
+    if file.format == "wikipedia":
+        pieces = _split_dumps(pieces)
     for number, piece in enumerate(pieces):
         contents = piece.contents
         if number == 0:
             _refuse_utf16(file.path, contents)
-            if file.format == "wikipedia":
-                header, contents = _split_header(file.path, contents)
-            elif contents.startswith(_BYTE_ORDER_MARK):
-                header = _BYTE_ORDER_MARK
-                contents = contents.removeprefix(header)
+        if piece.starts_dump:
+            header, contents = _split_header(file.path, contents)
             start += len(header)
-        if file.format != "wikipedia":
-            header = b""
+        elif number == 0 and contents.startswith(_BYTE_ORDER_MARK):
+            contents = contents.removeprefix(_BYTE_ORDER_MARK)
+            start += len(_BYTE_ORDER_MARK)
         if piece.omitted_bytes:
             logging.warning(
                 "Dropping a document of over %d MB in %s, from byte %d of the "
@@ -247,11 +238,13 @@ class _Piece:
       contents: Whole documents, or the start of one that is too large.
       omitted_bytes: The bytes behind it of a document that is too large.
       omitted: Their characters.
+      starts_dump: Whether it starts with the header of a dump.
     """
 
     contents: bytes
     omitted_bytes: int = 0
     omitted: int = 0
+    starts_dump: bool = False
 
     def omit(self, contents: bytes | bytearray) -> None:
         self.omitted_bytes += len(contents)
@@ -303,6 +296,21 @@ def _cut(
         yield large
     elif rest:
         yield _Piece(bytes(rest))
+
+
+def _split_dumps(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+    """Yields the pieces of one or more dumps, cut between these."""
+    starts_dump = True
+    for piece in pieces:
+        # A page cannot have it: there, < is &lt;.
+        if b"<mediawiki" in piece.contents:
+            *others, piece.contents = _NEXT_DUMP.split(piece.contents)
+            for contents in others:
+                yield _Piece(contents, starts_dump=starts_dump)
+                starts_dump = True
+        piece.starts_dump = starts_dump
+        yield piece
+        starts_dump = False
 
 
 def _read_utf8(

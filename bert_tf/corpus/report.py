@@ -19,6 +19,9 @@ from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 from bert_tf.io import files
 
+# A language that is repeated more often gives a warning.
+_MANY_TIMES = 10
+
 
 def path_of(output_file: str) -> str:
     """Returns the path of the report on an output file."""
@@ -128,5 +131,14 @@ def log(report: Mapping[str, Any]) -> None:
             counts["paragraphs"],
             counts["characters"] / 1e6,
         )
+    for name, counts in report.get("languages", {}).items():
+        factor = counts["characters"] / max(counts["characters_before"], 1)
+        if factor > _MANY_TIMES:
+            logging.warning(
+                "--language_sampling repeats the text of %r %.0f times, which "
+                "a model learns by heart; add text, or raise it toward 1.",
+                name,
+                factor,
+            )
     for reason, dropped in report["dropped"].items():
         logging.info("Dropped %d: %s.", dropped["count"], reason)

@@ -46,6 +46,9 @@ from bert_tf.io import locks
 from bert_tf.io import progress
 from bert_tf.io import worker_processes
 
+# A held-out text of fewer documents gives a warning.
+_FEW_HELDOUT = 100
+
 
 @errors.full_disks()
 def run(config: ExtractTextConfig) -> dict[str, Any]:
@@ -249,6 +252,7 @@ def _choose(
         is_heldout = judging.is_heldout(prints.ids, config.heldout_share)
         orders["heldout"] = np.flatnonzero(is_kept & is_heldout)
         is_kept &= ~is_heldout
+        _check_heldout(config, len(orders["heldout"]), int(is_kept.sum()))
     names = sorted({part.language for part in extracted})
     if not any(names):
         orders["text"] = np.flatnonzero(is_kept)
@@ -270,6 +274,24 @@ def _choose(
         np.bincount(languages, sizes, len(names)),
         np.bincount(languages, sizes * copies, len(names)),
     )
+
+
+def _check_heldout(config: ExtractTextConfig, heldout: int, left: int) -> None:
+    """Warns of a small held-out text; refuses to hold out everything."""
+    if not left:
+        raise UserError(
+            f"--heldout_share={config.heldout_share} holds out all {heldout} "
+            "documents, so no text is left; lower it."
+        )
+    if heldout < _FEW_HELDOUT:
+        logging.warning(
+            "--heldout_share=%g holds out %d of %d documents, too few for a "
+            "reliable loss; raise it for %d or more.",
+            config.heldout_share,
+            heldout,
+            heldout + left,
+            _FEW_HELDOUT,
+        )
 
 
 def _plan_outputs(

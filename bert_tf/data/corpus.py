@@ -32,6 +32,9 @@ _MAX_NESTING = 3
 # first, at a space if possible.
 _STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
 
+# Characters at the start of a document that decide if it is in a sample.
+_HASHED_CHARS = 1 << 16
+
 
 def read_documents(files: Sequence[str], **options: Any) -> Iterator[list[str]]:
     """Yields each document as a list of lines; see `read_numbered_lines`."""
@@ -61,7 +64,7 @@ def read_numbered_lines(
 
     Lines are stripped and not empty. Blank lines and ends of files separate
     documents. A line ends only at \n, so U+2028 or a form feed does not split
-    a paragraph. Memory holds one line.
+    a paragraph. Memory holds one line, of a sample the start of a document.
 
     Args:
       files: Paths, local or remote; those ending in .gz, .bz2, .xz or .zst are
@@ -72,8 +75,8 @@ def read_numbered_lines(
         the original: a document continues in the next file unless a blank line
         ends it, and every \r is dropped (by its `GFile.readline`).
       may_be_empty: Whether files without text are allowed.
-      sample: Share of the documents to read, chosen by a hash of their first
-        lines; the others count for nothing.
+      sample: Share of the documents to read, chosen by a hash of their text, or
+        of its first 65,536 characters; the others count for nothing.
       on_bytes: Called with the number of bytes read since the last call (of
         compressed files, before decompression), for a progress bar.
 
@@ -81,35 +84,67 @@ def read_numbered_lines(
       UserError: If a file cannot be read, is not UTF-8, is damaged or
         truncated, or if the files contain no document.
     """
+    lines = _number_lines(
+        files,
+        one_document_per_file,
+        replace_invalid_utf8,
+        as_original,
+        on_bytes,
+    )
+    if sample < 1:
+        lines = _sample_documents(lines, sample)
+    first = next(lines, None)
+    if first is not None:
+        yield first
+        yield from lines
+    elif not may_be_empty:
+        raise empty_corpus_error(files, sample)
+
+
+def _number_lines(
+    files: Sequence[str],
+    one_document_per_file: bool,
+    replace_invalid_utf8: bool,
+    as_original: bool,
+    on_bytes: Callable[[int], None] | None,
+) -> Iterator[tuple[int, str]]:
     number = 0
-    in_document = is_chosen = has_text = False
+    in_document = False
     for path in files:
         for line in _read_lines(path, replace_invalid_utf8, on_bytes):
             if as_original:
                 line = line.replace("\r", "")
             line = line.strip()
             if line:
-                if not in_document:
-                    in_document = True
-                    is_chosen = _is_chosen(line, sample)
-                if is_chosen:
-                    has_text = True
-                    yield number, line
+                in_document = True
+                yield number, line
             elif in_document and not one_document_per_file:
-                number += is_chosen
+                number += 1
                 in_document = False
         if in_document and not as_original:
-            number += is_chosen
+            number += 1
             in_document = False
-    if not has_text and not may_be_empty:
-        raise empty_corpus_error(files, sample)
 
 
-def _is_chosen(line: str, sample: float) -> bool:
-    if sample >= 1:
-        return True
-    digest = hashlib.blake2b(line.encode(), digest_size=8).digest()
-    return int.from_bytes(digest) < sample * (1 << 64)
+def _sample_documents(
+    numbered: Iterable[tuple[int, str]], sample: float
+) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a share of the documents, numbered anew."""
+    number = 0
+    for document in group_lines(numbered):
+        start: list[str] = []
+        size = 0
+        for line in document:
+            start.append(line)
+            size += len(line)
+            # A document may be larger than memory.
+            if size >= _HASHED_CHARS:
+                break
+        digest = hashlib.blake2b("\n".join(start).encode(), digest_size=8)
+        if int.from_bytes(digest.digest()) < sample * (1 << 64):
+            for line in itertools.chain(start, document):
+                yield number, line
+            number += 1
 
 
 def empty_corpus_error(files: Sequence[str], sample: float = 1.0) -> UserError:

@@ -14,9 +14,9 @@ class ExtractTextConfig(BeamConfig):
 
     input_file: str = options.data(
         help_text="Files to read: comma-separated globs, each with an optional "
-        "language before it, as en=GLOB. Wikipedia's XML dumps, .jsonl, "
-        "Parquet and text; also .gz, .bz2, .xz and .zst. Of a folder, all "
-        "Parquet files.",
+        "language before it, as en=GLOB, unless files have that whole name. "
+        "Wikipedia's XML dumps, .jsonl, Parquet and text; also .gz, .bz2, .xz "
+        "and .zst. Of a folder, all Parquet files.",
         affects="place",
     )
     output_file: str = options.output(

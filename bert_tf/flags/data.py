@@ -129,7 +129,7 @@ class LearnVocabularyConfig(BeamConfig):
     sample: float = options.data(
         1.0,
         "Share of the documents to use, for trials; chosen by a hash of their "
-        "first lines.",
+        "text.",
     )
 
     def __post_init__(self) -> None:
@@ -255,7 +255,7 @@ class CreatePretrainingDataConfig(BeamConfig):
     sample: float = options.data(
         1.0,
         "Share of the documents to use, for trials; chosen by a hash of their "
-        "first lines.",
+        "text.",
     )
 
     def __post_init__(self) -> None:

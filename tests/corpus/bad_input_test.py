@@ -146,6 +146,12 @@ class BadInputTest(
             b"<mediawiki><page>&x;</page></mediawiki>",
             r"a\.xml is broken XML in the page at byte 11",
         ),
+        (
+            "a.xml",
+            corpus_case.dump(["x"]).removesuffix("</mediawiki>")
+            + corpus_case.dump(["y"]),
+            r"a\.xml is broken XML in the page at byte 112",
+        ),
         ("a.parquet", b"PAR1 and more", "not a complete Parquet file"),
         ("a.pdf", b"%PDF", "does not know the format"),
         ("a.json.gz", b"{}", "as jsonl for .json files with one object a"),

@@ -1,11 +1,13 @@
 """Tests of text extraction as a whole: inputs, resuming, outputs, report."""
 
 import bz2
+import contextlib
 import gc
 import gzip
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -83,6 +85,21 @@ class FormatsTest(
         (sample,) = report["dropped"]["duplicate document"]["samples"]
         self.assertEqual(sample["text"], "Three.")
 
+    @parameterized.parameters(
+        ("ab=c.txt", "ab=c.txt", ""),
+        ("ab=[c].t*", "ab=c.txt", ""),
+        ("ab=d.t*", "d.txt", "ab"),
+        ("lg=en/*", "lg=en/e.txt", ""),
+        ("de=lg=en/*", "lg=en/e.txt", "de"),
+    )
+    def test_language_or_path_with_an_equals_sign(self, given, path, language):
+        os.mkdir(self.path("lg=en"))
+        for name in ("ab=c.txt", "c.txt", "d.txt", "lg=en/e.txt"):
+            self.write(name, "Text.")
+        with contextlib.chdir(self.folder):
+            (found,) = inputs.find(given, "auto")
+        self.assertEqual(found, inputs.InputFile(path, "text", language))
+
     @parameterized.parameters((5000, 5), (20000, 3), (1 << 26, 2))
     def test_row_groups_of_parquet_are_cut(self, size, least):
         texts = [f"Text of row {i}, {i * i}." for i in range(3000)]
@@ -122,6 +139,31 @@ class FormatsTest(
                 "empty document": 1,
             },
         )
+
+    @parameterized.parameters(1, 400, 1 << 22)
+    def test_dumps_joined_in_one_file_keep_their_headers(self, size):
+        sites = {"A": 3, "B": 0, "C": 2}
+        dumps = [
+            corpus_case.dump(["Text."] * count).replace(
+                "<siteinfo/>", f"<siteinfo>{site}</siteinfo>"
+            )
+            for site, count in sites.items()
+        ]
+        joined = '\n<?xml version="1.0"?>\n'.join(dumps).encode()
+        path = self.write("a.xml.bz2", joined[:300])
+        with open(path, "ab") as file:
+            file.write(bz2.compress(joined[300:]))
+        with mock.patch.object(inputs, "_CHUNK_BYTES", size):
+            (file,) = inputs.find(path, "auto")
+            chunks = [*inputs.split(file)]
+        pages = []
+        for chunk in chunks:
+            end = chunk.start + len(chunk.payload)
+            self.assertEqual(joined[chunk.start : end], chunk.payload)
+            (site,) = re.findall(rb"<siteinfo>(.)", chunk.header)
+            for number in re.findall(rb"<id>(\d)</id>", chunk.payload):
+                pages.append(f"{site.decode()}{number.decode()}")
+        self.assertEqual(pages, ["A1", "A2", "A3", "C1", "C2"])
 
 
 class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
@@ -287,6 +329,42 @@ class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
             for name in shards:
                 made = pathlib.Path(folder, name).read_text(encoding="utf-8")
                 self.assertEqual(made, self.read(name))
+
+    def test_warns_of_a_small_heldout_text_and_refuses_no_other_text(self):
+        self.write("a.jsonl", self.rows([f"Text {i}." for i in range(400)]))
+        with self.assertLogs(level="WARNING") as logs:
+            report = self.extract("a.jsonl", heldout_share=0.1)
+        counts = [x["documents"] for x in report["files"].values()]
+        self.assertIn(
+            f"--heldout_share=0.1 holds out {counts[1]} of 400 documents",
+            logs.output[0],
+        )
+        with self.assertNoLogs(level="WARNING"):
+            self.extract("a.jsonl", "half.txt", heldout_share=0.5)
+        for language in ("", "en="):
+            self.write("b.jsonl", self.rows(["Text."]))
+            with self.assertRaisesRegex(UserError, "holds out all 1 documents"):
+                config = ExtractTextConfig(
+                    input_file=f"{language}{self.path('b.jsonl')}",
+                    output_file=self.path("none.txt"),
+                    heldout_share=0.999999,
+                )
+                corpus_case.run_here(config)
+
+    def test_warns_of_languages_that_are_repeated_often(self):
+        self.write("is.jsonl", self.rows(["Texti."]))
+        self.write("en.jsonl", self.rows([f"Text {i:3}." for i in range(399)]))
+        globs = f"is={self.path('is.jsonl')},en={self.path('en.jsonl')}"
+        with self.assertLogs(level="WARNING") as logs:
+            report = self.extract(globs, language_sampling=0.5)
+        # The small language has 6 of 3597 characters.
+        factor = 3597 * (6**0.5 / (6**0.5 + 3591**0.5)) / 6
+        times = report["languages"]["is"]["characters"] // 6
+        self.assertIn(times, (int(factor), int(factor) + 1))
+        self.assertIn(f"text of 'is' {times} times", logs.output[0])
+        self.assertLen(logs.output, 1)
+        with self.assertNoLogs(level="WARNING"):
+            self.extract(globs, "b.txt", language_sampling=0.7)
 
     @pytest.mark.slow
     def test_filters_duplicates_and_languages(self):

@@ -4,6 +4,7 @@ import lzma
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import tensorflow as tf
 import zstandard
@@ -113,6 +114,18 @@ class ReadDocumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([x for _, x in numbered], sum(both, []))
         with self.assertRaisesRegex(UserError, "documents of --sample=1e-09"):
             self.read(b"x\n\ny", sample=1e-9)
+
+    def test_sample_depends_on_more_than_the_first_line(self):
+        texts = [f"Chapter\nBody {i}.\nMore {i}.\n" for i in range(2000)]
+        path = self.write("a.txt", "\n".join(texts).encode())
+        documents = list(corpus.read_documents([path], sample=0.1))
+        self.assertBetween(len(documents), 160, 240)
+        self.assertLen({len(lines) for lines in documents}, 1)
+        with mock.patch.object(corpus, "_HASHED_CHARS", 9):
+            other = list(corpus.read_documents([path], sample=0.1))
+        self.assertEqual({len(lines) for lines in other}, {3})
+        # The start alone, "Chapter" and "Body", decides now.
+        self.assertNotEqual(other, documents)
 
     def test_reads_remote_paths_through_tensorflow(self):
         path = "ram://corpus_test.txt"
