@@ -36,8 +36,6 @@ _INPUTS = tf.saved_model.CLASSIFY_INPUTS
 _CLASSES = tf.saved_model.CLASSIFY_OUTPUT_CLASSES
 _SCORES = tf.saved_model.CLASSIFY_OUTPUT_SCORES
 _OUTPUTS = tf.saved_model.REGRESS_OUTPUTS
-# Inputs that may be serialized Examples, in exports of this project and others.
-EXAMPLES_INPUTS = frozenset({_INPUTS, "examples"})
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 # saved_model_warmup_util.h of TensorFlow Serving.
 _MAX_WARMUP_RECORDS = 1000

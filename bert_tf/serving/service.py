@@ -30,7 +30,6 @@ from bert_tf.serving.bodies import Bodies
 from bert_tf.serving.bodies import check_response
 from bert_tf.serving.bodies import check_rows
 from bert_tf.serving.bodies import num_bytes
-from bert_tf.serving.calls import EXAMPLES_INPUTS
 from bert_tf.serving.calls import Call
 from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.pieces import PieceScheduler
@@ -46,6 +45,8 @@ _SECONDS = (
 )
 
 _NUM_PARSERS = 2
+# Inputs that may be serialized Examples, in exports of this project and others.
+_EXAMPLES_INPUTS = frozenset({tf.saved_model.CLASSIFY_INPUTS, "examples"})
 
 
 class Metrics:
@@ -175,7 +176,7 @@ class Service:
             default=1,
         )
         check_rows(num_rows, self.limits)
-        for name in EXAMPLES_INPUTS & call.inputs.keys():
+        for name in _EXAMPLES_INPUTS & call.inputs.keys():
             examples = call.inputs[name]
             if examples.dtype.hasobject:
                 size = num_bytes({name: examples})
