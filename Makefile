@@ -4,8 +4,9 @@ PYTHON_RUN := .venv/bin/python
 PYTEST := TF_CPP_MIN_LOG_LEVEL=2 $(PYTHON_RUN) -m pytest -q
 # Two workers for two cores; each repeats a test file's set-up.
 PARALLEL ?= -n 2 --dist worksteal
-# One worker for each class: its set-up takes minutes.
-PARALLEL_CLASSES ?= -n 2 --dist loadscope
+# One worker for each class: its set-up takes minutes. Three, as they often wait
+# for other processes.
+PARALLEL_CLASSES ?= -n 3 --dist loadscope --no-loadscope-reorder
 STEPS ?=
 # Material for MkDocs advertises in the log of each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 .cache/docs-venv/bin/python -m mkdocs
@@ -82,7 +83,6 @@ docs-serve:
 	$(MKDOCS) serve --no-strict
 
 lock: setup-test
-	$(PYTHON_RUN) -m pip install --quiet uv
 	$(PYTHON_RUN) -m uv pip compile --quiet \
 		requirements.in requirements-test.txt --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links \

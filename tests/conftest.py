@@ -1,5 +1,6 @@
 """Fixtures and hooks for all tests under pytest."""
 
+import collections
 import gc
 import os
 import shutil
@@ -30,10 +31,10 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """Keeps garbage collections off the half a million imported objects."""
+    """Makes garbage collections few, without the imported objects."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_sessionfinish():
@@ -60,9 +61,14 @@ def separate_collectives():
     tf.distribute.MirroredStrategy._collective_key_base += 100_000
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     # Not a test: a method of tf.test.TestCase that skips itself.
     items[:] = [item for item in items if item.name != "test_session"]
+    # The classes of few tests first: their tests take longest, and at the end
+    # all other workers would wait for them.
+    sizes = collections.Counter(item.parent for item in items)
+    items.sort(key=lambda item: sizes[item.parent])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -32,14 +32,7 @@ class WheelTest(tf.test.TestCase):
         source = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, source)
         _copy_sources(source)
-        cls._pip("--force-reinstall", "--no-deps", source)
-
-    @classmethod
-    def _pip(cls, *words):
-        environments.run(
-            *(cls.python, "-m", "pip", "install", "--quiet", *words),
-            env=environments.clean_environment(),
-        )
+        environments.install(cls.python, "--reinstall", "--no-deps", source)
 
     def _use(self, folder, **variables):
         """Runs the program, its server with the packages in a folder."""
@@ -53,7 +46,9 @@ class WheelTest(tf.test.TestCase):
         environments.run(self.python, "-m", "pip", "check")
         # The environment is kept, so the extra is installed beside it.
         extra = self.create_tempdir().full_path
-        self._pip("--target", extra, *self.extras["serve"])
+        environments.install(
+            self.python, "--target", extra, *self.extras["serve"]
+        )
         self.assertIn("> bert-tf serve", self._use(extra))
 
     def test_works_with_the_lowest_versions(self):
@@ -64,7 +59,9 @@ class WheelTest(tf.test.TestCase):
         lowest = [x for x in lowest if not x.startswith("tensorflow")]
         self.assertIn("keras==3.13", lowest)
         folder = self.create_tempdir().full_path
-        self._pip("--target", folder, "--no-deps", *lowest)
+        environments.install(
+            self.python, "--target", folder, "--no-deps", *lowest
+        )
         log = self._use(folder, PYTHONPATH=folder)
         self.assertIn("> bert-tf export-tflite", log)
 

@@ -235,7 +235,6 @@ class SingleTrialTest(
 
     @parameterized.parameters(
         {"micro_batch_size": 2},
-        {"distribution_strategy": "mirrored", "num_gpus": 2},
         {"distribution_strategy": "mirrored", "num_gpus": 4},
     )
     @pytest.mark.thorough

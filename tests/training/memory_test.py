@@ -214,7 +214,6 @@ class MeasuredTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {},
         {"remat": True},
-        {"num_layers": 4, "hidden_size": 512, "batch_size": 32},
         {"num_layers": 2, "vocab_size": 100_000},
         {"remat": True} | _TWO_DEVICES,
     )
