@@ -12,7 +12,8 @@ the given size and random weights, and make ids of the texts themselves:
 - keras_hub: its classifier and preprocessor in one SavedModel, which pads to
   128 pieces.
 
-Each way has a process of its own, and they take turns with single texts and
+Each framework has a process of its own, bert_tf's bfloat16 another one, whose
+weights are packed as run/serve.py packs them. All take turns with single texts and
 with batches of 32. The table has the median and the 99th percentile of the
 latency in milliseconds and texts a second; the last lines the median ratios of
 their latency to that of bert_tf.
@@ -136,7 +137,8 @@ def _make_exports(folder, columns):
 
 
 def _start(folder, ways, num_texts):
-    """Returns the servers by framework."""
+    """Returns the server of each way."""
+    from bert_tf.distribute import packed_weights
     from tests.support import environments
     from tests.support import minilm
 
@@ -148,11 +150,9 @@ def _start(folder, ways, num_texts):
         "folder": folder,
         "num_texts": num_texts,
     }
-    if _OURS in ways:
-        settings["exports"] = _make_exports(folder, num_texts)
     here = os.path.dirname(os.path.abspath(__file__))
 
-    def start(framework):
+    def start(framework, exports=None, **variables):
         is_peer = framework not in (_OURS, "keras_hub")
         python = (
             environments.make("latency", *_PEERS) if is_peer else sys.executable
@@ -160,23 +160,39 @@ def _start(folder, ways, num_texts):
         program = (
             "serving_latency_peer.py" if is_peer else "serving_latency_tf.py"
         )
+        of_framework = {"framework": framework, "exports": exports}
         server = turns.Server(
             [
                 python,
                 os.path.join(here, program),
-                json.dumps(settings | {"framework": framework}),
+                json.dumps(settings | of_framework),
             ],
-            environments.clean_environment() if is_peer else dict(os.environ),
+            environments.clean_environment()
+            if is_peer
+            else os.environ | variables,
         )
         server.ask(precision=None, batches=[])  # Answers once it has started.
         return server
 
     if "transformers" not in ways and not _READ_ONNX.isdisjoint(ways):
         start("transformers").end()  # It writes the ONNX file.
-    return {
-        framework: start(framework)
+    servers = {
+        (framework, precision): server
         for framework in sorted(ways, key=lambda x: x != "transformers")
+        if framework != _OURS
+        for server in [start(framework)]
+        for precision in _PRECISIONS[framework]
     }
+    if _OURS in ways:
+        exports = _make_exports(folder, num_texts)
+        # As run/serve.py does: in bfloat16 alone, with packed weights.
+        packed = {"bfloat16": exports.pop("bfloat16")}
+        server = start(_OURS, exports)
+        servers |= {(_OURS, precision): server for precision in exports}
+        servers[_OURS, "bfloat16"] = start(
+            _OURS, packed, **{packed_weights.VARIABLE: "1"}
+        )
+    return servers
 
 
 def _requests(examples, size, turn):
@@ -199,7 +215,7 @@ def _measure(servers, ways, examples):
         for size in _BATCH_SIZES:
             batches = _requests(examples, size, turn)
             for way in ways[:: -1 if turn % 2 else 1]:
-                answer = servers[way[0]].ask(precision=way[1], batches=batches)
+                answer = servers[way].ask(precision=way[1], batches=batches)
                 if turn >= 0:
                     seconds[way, size].append(answer["seconds"])
         print(f"turn {turn + 1} of {_ROUNDS.value}", flush=True)
@@ -247,7 +263,7 @@ def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         servers = _start(folder, frameworks, len(_COLUMNS.value) - 1)
         seconds = _measure(servers, ways, examples)
-        for server in servers.values():
+        for server in set(servers.values()):
             server.end()
     _report(seconds, ways)
 

@@ -69,7 +69,7 @@ check_test_targets
 if [[ $# -eq 0 ]]; then
   # Everything is built. The tests have run without Bazel before, so those of the
   # lowest layers are enough to show that targets find what they depend on.
-  set -- //... --test_tag_filters=base,flags,io
+  set -- //... --test_tag_filters=base,flags
 fi
 run_bazel test "$@" \
   --incompatible_default_to_explicit_init_py \
