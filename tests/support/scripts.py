@@ -5,6 +5,7 @@ standard input and writes [status, standard output, standard error] of each.
 """
 
 import dataclasses
+import gc
 import json
 import os
 import runpy
@@ -56,6 +57,8 @@ def _main():
     # Its functions start no thread before a script calls them.
     import tensorflow  # noqa: F401, ICN001
 
+    # Or each process would copy all memory when it ends, which takes a second.
+    gc.freeze()
     ended = []
     for words, folder in command_lines:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
