@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from unittest import mock
 
@@ -22,6 +20,7 @@ from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import saving
+from tests.support import scripts
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -251,14 +250,10 @@ class KerasFileTest(_SaveTestCase):
         expected = model.predict(_TEXTS, verbose=0)
         path = self._save(model)
         shutil.rmtree(self._path("model"))
-        result = subprocess.run(
-            [sys.executable, "-c", _LOAD, path, json.dumps(_TEXTS)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+        program = self.create_tempfile(content=_LOAD).full_path
+        command = [program, path, json.dumps(_TEXTS)]
+        (result,) = scripts.run((command, self.folder))
+        self.assertEqual(result.status, 0, result.stderr[-2000:])
         self.assertEqual(json.loads(result.stdout.splitlines()[-1]), expected)
 
     def test_load_model_keeps_text_and_compilation(self):

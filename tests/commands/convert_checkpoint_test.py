@@ -3,8 +3,6 @@
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import ConvertCheckpointConfig
+from tests.support import scripts
 from tests.support import stored_models
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -41,24 +40,18 @@ class ConvertCheckpointTest(tf.test.TestCase):
         self.output = os.path.join(self.folder, "out")
 
     def _run(self, *program):
-        return subprocess.run(
-            [
-                sys.executable,
-                *program,
-                f"--input={self.source}",
-                f"--output={self.output}",
-                "--to=tf1",
-            ],
-            cwd=_ROOT,
-            env={"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [
+            *program,
+            f"--input={self.source}",
+            f"--output={self.output}",
+            "--to=tf1",
+        ]
+        (ended,) = scripts.run((command, _ROOT))
+        return ended
 
     def test_writes_a_model_once(self):
         good = self._run("run/convert_checkpoint.py", "--from=bert_tf")
-        self.assertEqual(good.returncode, 0, good.stderr)
+        self.assertEqual(good.status, 0, good.stderr)
         self.assertIn("Loaded 46 weights", good.stdout)
         self.assertIn(f"Wrote {self.output} (format tf1", good.stdout)
         read = formats.read(self.output, "tf1")
@@ -78,8 +71,9 @@ class ConvertCheckpointTest(tf.test.TestCase):
         self.assertEqual(sorted(os.walk(self.folder)), before)
 
     def test_killed_process_leaves_no_output(self):
-        killed = self._run("-c", _KILLED)
-        self.assertEqual(killed.returncode, -signal.SIGKILL, killed.stderr)
+        program = self.create_tempfile(content=_KILLED).full_path
+        killed = self._run(program)
+        self.assertEqual(killed.status, -signal.SIGKILL, killed.stderr)
         self.assertFalse(os.path.exists(self.output))
         names = sorted(os.listdir(self.folder))
         self.assertLen(names, 3)

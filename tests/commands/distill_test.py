@@ -36,7 +36,10 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
 
     def _teacher(self, task):
         return tiny_model.write_task(
-            str(self.folder / "teacher"), task, max_seq_length=_LENGTH
+            str(self.folder / "teacher"),
+            task,
+            config=tiny_model.CONFIG,
+            max_seq_length=_LENGTH,
         )
 
     def _run(self, task, **flags):

@@ -20,6 +20,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_model
 
+_CONFIG = tiny_model.ONE_LAYER
 _TAGS = {"cat": "PET", "dog": "PET", "mat": "THING", "東": "THING"}
 _WORDS = (*_TAGS, "the", "sat", "on", "matting")
 
@@ -30,11 +31,11 @@ def _write_model(path):
     That of `tiny_model` has weights so large that all outputs are alike.
     """
     keras.utils.set_random_seed(1)
-    encoder = bert_model.BertModel(tiny_model.CONFIG)
+    encoder = bert_model.BertModel(_CONFIG)
     vocabulary = Vocabulary(tiny_model.TOKENS)
     model_directory.write(
         path,
-        tiny_model.CONFIG,
+        _CONFIG,
         {
             name: variable.numpy()
             for name, variable in bert_model.named_variables(encoder).items()

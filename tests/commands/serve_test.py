@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import absltest
 
+from tests.support import forked_process
 from tests.support import toy_models
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -22,10 +24,41 @@ _WIDTH = 512
 _ECHO = {"signature_name": "echo", "instances": ["é"]}
 
 
+class _Forked(forked_process.ForkedProcess):
+    """A forked process that returns its output as `subprocess.Popen` does."""
+
+    def communicate(self, timeout=None):
+        self.wait(timeout)
+        self.log.seek(0)
+        return self.log.read().decode(), None
+
+
 class ServeTest(absltest.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
+
+    @contextlib.contextmanager
+    def serve_forked(self, *flags):
+        """As `serve`, in a process that has imported TensorFlow before."""
+        port = toy_models.free_port()
+        with tempfile.TemporaryFile() as log:
+            process = _Forked(
+                [
+                    "run/serve.py",
+                    f"--port={toy_models.free_port()}",
+                    f"--rest_api_port={port}",
+                    *flags,
+                ],
+                os.environ | {"PYTHONPATH": str(_ROOT)},
+                log,
+            )
+            process.log = log
+            try:
+                yield process, port
+            finally:
+                process.kill()
+                process.wait()
 
     @contextlib.contextmanager
     def serve(self, *flags, **environment):
@@ -79,7 +112,7 @@ class ServeTest(absltest.TestCase):
         ask = {"signature_name": "regress", "examples": [{"x": 1.5}]}
         answers = []
         stopping = threading.Event()
-        with self.serve(f"--model_base_path={base_path}", *flags) as (
+        with self.serve_forked(f"--model_base_path={base_path}", *flags) as (
             process,
             port,
         ):
@@ -170,7 +203,7 @@ class ServeTest(absltest.TestCase):
     @pytest.mark.slow
     def test_startup_error_is_one_sentence(self):
         flag = f"--model_base_path={self.folder}/nowhere"
-        with self.serve(flag) as (process, _):
+        with self.serve_forked(flag) as (process, _):
             log, _ = process.communicate(timeout=toy_models.TIMEOUT_SECONDS)
         self.assertEqual(process.returncode, 1, log)
         self.assertNotIn("Traceback", log)

@@ -3,13 +3,12 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.io import files
+from tests.support import scripts
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -23,7 +22,6 @@ class TokenizeFileTest(tf.test.TestCase):
         input_file = os.path.join(folder, "in.txt")
         output_file = os.path.join(folder, "new", "out.jsonl")
         command = [
-            sys.executable,
             str(_ROOT / "run" / "tokenize_file.py"),
             f"--vocab_file={vocab_file}",
             f"--input_file={input_file}",
@@ -31,9 +29,8 @@ class TokenizeFileTest(tf.test.TestCase):
         ]
         files.write_text(input_file, "he!")
         files.write_text(vocab_file, "\n".join([*_SPECIAL, "!", "he"]) + "\n")
-        ended = subprocess.run(
-            command, check=True, cwd=folder, stderr=subprocess.PIPE, text=True
-        )
+        (ended,) = scripts.run((command, folder))
+        self.assertEqual(ended.status, 0, ended.stderr)
         with open(output_file, encoding="utf-8") as file:
             self.assertEqual(json.load(file)["ids"], [6, 5])
         self.assertIn(f"tokens of 1 lines to {output_file}.", ended.stderr)

@@ -48,7 +48,9 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
-        self.teacher = tiny_model.write_task(self.out("teacher"), _TASK)
+        self.teacher = tiny_model.write_task(
+            self.out("teacher"), _TASK, config=tiny_model.CONFIG
+        )
         # Compiling takes most of the time, and makes no difference here.
         self.enter_context(mock.patch.object(Devices, "fuse", False))
 
@@ -131,6 +133,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
                         self.teacher
                     ).weights.items()
                 },
+                config=tiny_model.CONFIG,
             )
             pathlib.Path(self.out("more.csv")).write_text("text\ncat\n")
             with self.assertRaisesRegex(
@@ -211,17 +214,22 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
                 ClassificationTask(
                     name="custom", labels=("x", "y"), metric_names=("accuracy",)
                 ),
+                config=tiny_model.CONFIG,
             ),
             "'(feline|other)'",
         ),
         (
-            lambda path: tiny_model.write_task(path, _TASK, max_seq_length=64),
+            lambda path: tiny_model.write_task(
+                path, _TASK, max_seq_length=64, config=tiny_model.CONFIG
+            ),
             None,
         ),
         (lambda path: path, "wrong"),
         (
             lambda path: tiny_model.write_task(
-                path, SquadTask(name="squad", max_seq_length=12)
+                path,
+                SquadTask(name="squad", max_seq_length=12),
+                config=tiny_model.CONFIG,
             ),
             "--head_dropout_prob has no effect",
         ),
@@ -289,7 +297,9 @@ class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
         """The first student equals its teacher, which has no dropout."""
         task = write(self)
         path = str(self.folder / "teacher")
-        tiny_model.write_task(path, task, max_seq_length=12)
+        tiny_model.write_task(
+            path, task, max_seq_length=12, config=tiny_model.CONFIG
+        )
         config = DistillConfig(
             teacher_dir=path,
             output_dir="output",

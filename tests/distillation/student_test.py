@@ -41,7 +41,9 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
         super().setUp()
         self.folder = self.create_tempdir().full_path
         path = tiny_model.write_task(
-            os.path.join(self.folder, "teacher"), _TASK
+            os.path.join(self.folder, "teacher"),
+            _TASK,
+            config=tiny_model.CONFIG,
         )
         self.teacher = formats.read(path)
 

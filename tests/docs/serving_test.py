@@ -21,6 +21,8 @@ _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/serving.md"
 _EXAMPLE = re.compile(r"```bash\n(curl -d .*)\n```\n\n```json\n(.*)\n```")
 _PYTHON = re.compile(r"(?ms)^```python\n(.*?)^```$")
 _GRPC, _REST = "localhost:8500", "localhost:8501"
+# Those in the requests of the page.
+_SIGNATURES = ("serving_default", "tokenize", "classify")
 _LENGTH = tiny_exports.MAX_SEQ_LENGTH
 _TASKS = {
     "topics": tiny_exports.classification(
@@ -62,7 +64,7 @@ class ServingDocumentationTest(tf.test.TestCase):
         for name, task in _TASKS.items():
             model_dir = tiny_exports.write(os.path.join(folder, name), task)
             cls.models[name] = os.path.join(folder, "served", name)
-            tiny_exports.export(model_dir, cls.models[name])
+            tiny_exports.export(model_dir, cls.models[name], _SIGNATURES)
         cls.folder = folder
         cls.grpc, cls.rest = cls.enterClassContext(
             live_server.serve(folder, cls.models)

@@ -89,9 +89,9 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_rejects_a_missing_layer(self):
         self._assert_refused(
-            "--layer must lie between -2 and 1, .* Received: 2",
+            "--layer must lie between -1 and 0, .* Received: 1",
             self._write("encoder"),
-            layer=2,
+            layer=1,
         )
 
     def test_rejects_an_output_directory_that_is_a_file(self):

@@ -199,7 +199,7 @@ def _regression():
 class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
     def stored(self, task, **values):
         path = f"{self.create_tempdir().full_path}/model"
-        tiny_model.write_task(path, task)
+        tiny_model.write_task(path, task, config=tiny_model.CONFIG)
         stored = formats.read(path)
         task = {
             n: x for n, x in (stored.task | values).items() if x is not None
@@ -310,7 +310,8 @@ class NewValuesTest(tf.test.TestCase, parameterized.TestCase):
         if not os.path.exists(path):
             tiny_model.write(path, kind="encoder")
         if from_task:
-            tiny_model.write_task(path := f"{path}_task", from_task)
+            path = f"{path}_task"
+            tiny_model.write_task(path, from_task, config=tiny_model.CONFIG)
         config = tiny_finetuning.config(
             self.folder, **{"pretrained_model_dir": path} | flags
         )

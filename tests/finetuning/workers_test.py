@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import time
 
 import pytest
@@ -63,7 +62,7 @@ class FinetuneWorkersTest(tf.test.TestCase):
             self.assertNotIn(text, log)
 
         restarted = os.path.join(folder, "restarted")
-        self._run_with_interruptions(flags | {"output_dir": restarted})
+        self._run_with_interruption(flags | {"output_dir": restarted})
         self.assertEqual(
             killed_process.read_metrics(restarted),
             killed_process.read_metrics(together),
@@ -114,8 +113,8 @@ class FinetuneWorkersTest(tf.test.TestCase):
                 else:
                     self.assertEqual(mine[name], value)
 
-    def _run_with_interruptions(self, flags):
-        """Kills a worker, preempts one, then lets the third start finish."""
+    def _run_with_interruption(self, flags):
+        """Kills a worker, then lets the second start finish."""
         arguments = tiny_finetuning.command_line(_SCRIPT, flags)
         with worker_processes.started(2, *arguments) as workers:
             chief, other = workers
@@ -124,15 +123,8 @@ class FinetuneWorkersTest(tf.test.TestCase):
             self.assertEqual(chief.wait(), 1, chief.log)
             self.assertRegex(chief.log, "Worker 1 .*is gone")
         with worker_processes.started(2, *arguments) as workers:
-            chief, other = workers
-            _wait_for_step(chief, flags["output_dir"], 10)
-            other.kill(signal.SIGTERM)
-            for log in worker_processes.finish(workers):
-                self.assertRegex(log, "Stopped .*SIGTERM")
-            self.assertRegex(chief.log, "Resumed at step [45]:")
-        with worker_processes.started(2, *arguments) as workers:
             chief_log, _ = worker_processes.finish(workers)
-        self.assertRegex(chief_log, "Resumed at step [1-9]")
+        self.assertRegex(chief_log, "Resumed at step [45]:")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 import dataclasses
 import pathlib
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -19,6 +17,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.predict import FillMaskConfig
 from bert_tf.inference import fill_mask
 from bert_tf.inference import load
+from tests.support import scripts
 from tests.support import tiny_model
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -162,22 +161,15 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_script_writes_the_candidates(self):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "run/fill_mask.py",
-                f"--model_dir={self.path}",
-                "--text=the [MASK]",
-                "--top_k=2",
-            ],
-            cwd=_ROOT,
-            env={"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [
+            "run/fill_mask.py",
+            f"--model_dir={self.path}",
+            "--text=the [MASK]",
+            "--top_k=2",
+        ]
+        (done,) = scripts.run((command, _ROOT))
         (((first, second),),) = self.filler(["the [MASK]"], top_k=2)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.status, 0, done.stderr)
         lines = done.stdout.splitlines()
         self.assertLen(lines, 2)
         self.assertIn(f"{first.probability:.2%}  {first.token}", lines[0])

@@ -6,8 +6,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 from unittest import mock
 
 import numpy as np
@@ -31,12 +29,15 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import logical_devices
 from tests.support import predictions
+from tests.support import scripts
 from tests.support import tiny_model
 
 logical_devices.make()
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _WORDS = ("the", "cat", "dog", "sat", "on", "mats", "東", "dogs.")
+# The weights of this size predict more than one label.
+_CONFIG = dataclasses.replace(tiny_model.ONE_LAYER, intermediate_size=32)
 _TASK = ClassificationTask(
     name="custom",
     max_seq_length=12,
@@ -72,7 +73,9 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
-        self.model = tiny_model.write_task(f"{self.folder}/model", _TASK)
+        self.model = tiny_model.write_task(
+            f"{self.folder}/model", _TASK, config=_CONFIG
+        )
         self.output = f"{self.folder}/out/predictions.jsonl"
 
     def _write(self, name, text):
@@ -440,7 +443,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         # Overflows float32; one of the sums is positive.
         weights["output_weights"][:2] = [[3e38], [-3e38]]
         path = tiny_model.write_task(
-            f"{self.folder}/broken", _TASK, weights=weights
+            f"{self.folder}/broken", _TASK, weights, _CONFIG
         )
         with self.assertRaisesRegex(UserError, "not finite.*--mixed_prec"):
             self._run(self._write("texts.txt", "cat"), model_dir=path)
@@ -450,16 +453,13 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         texts = _texts(3)
         path = self._write("texts.txt", "\n".join(texts))
         command = [
-            sys.executable,
-            str(_ROOT / "run/predict.py"),
+            "run/predict.py",
             f"--model_dir={self.model}",
             f"--input_file={path}",
             f"--output_file={self.output}",
         ]
-        done = subprocess.run(
-            command, cwd=_ROOT, capture_output=True, text=True, check=False
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
+        (done,) = scripts.run((command, _ROOT))
+        self.assertEqual(done.status, 0, done.stderr)
         self.assertIn("predictions for 3 examples", done.stderr)
         with open(self.output, encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]

@@ -86,8 +86,8 @@ class FlagFilesTest(tf.test.TestCase):
                 "--flagfile=base.flags",
                 "--num_train_steps=1",
                 # The time is that of the rows.
-                "--train_batch_size=8",
-                "--eval_batch_size=8",
+                "--train_batch_size=2",
+                "--eval_batch_size=2",
                 "--max_eval_steps=1",
             ],
         )

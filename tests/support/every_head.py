@@ -72,7 +72,7 @@ def publish() -> dict[str, Published]:
     }
 
 
-def write_model(folder, name, config=tiny_model.CONFIG):
+def write_model(folder, name, config=tiny_model.ONE_LAYER):
     """Writes a model with the head; returns its path and export flags."""
     task, values = _HEADS[name]
     model_dir = _model_dir(folder, name)

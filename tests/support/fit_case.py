@@ -42,12 +42,13 @@ class FitCase:
             tempfile.mkdtemp(), config=tiny_model.ONE_LAYER
         )
 
-    def new(self, kind="classification", compiled=None, **options):
+    @classmethod
+    def new(cls, kind="classification", compiled=None, **options):
         """Returns the same new model each time; eager unless compiled."""
         keras.utils.set_random_seed(7)
         if kind == "classification" and "num_labels" not in options:
             options.setdefault("labels", ["bad", "good"])
-        model = bert_tf.load_model(self.path, kind, **options)
+        model = bert_tf.load_model(cls.path, kind, **options)
         if compiled is not None:
             model.compile(run_eagerly=True, **compiled)
         return model

@@ -4,6 +4,7 @@ As a program it is the process that forks them.
 """
 
 import functools
+import gc
 import json
 import os
 import runpy
@@ -23,17 +24,22 @@ class ForkedProcess:
       arguments: The path of a script and its flags.
       environment: The environment variables of the process.
       output: The open file for its standard output and standard error.
+      error: Another open file for its standard error.
+      folder: The folder to start in; by default that of the repository.
 
     Attributes:
       pid: The id of the process.
       returncode: Its exit status, or None if it is not known to have ended.
     """
 
-    def __init__(self, arguments, environment, output):
+    def __init__(
+        self, arguments, environment, output, error=None, folder=_ROOT
+    ):
         self.returncode = None
         self._status, write_end = os.pipe()
-        message = json.dumps([arguments, environment]).encode()
-        socket.send_fds(_server(), [message], [output.fileno(), write_end])
+        message = json.dumps([arguments, environment, folder]).encode()
+        opened = [output.fileno(), (error or output).fileno(), write_end]
+        socket.send_fds(_server(), [message], opened)
         os.close(write_end)
         self.pid = int(self._read_line())
 
@@ -90,10 +96,12 @@ def _main():
     # Its functions start no thread before a script calls them.
     import tensorflow  # noqa: F401, ICN001
 
+    # Or each process would copy all memory when it ends, which takes a second.
+    gc.freeze()
     connection = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        message, fds, _, _ = socket.recv_fds(connection, 1_000_000, 2)
+        message, fds, _, _ = socket.recv_fds(connection, 1_000_000, 3)
         if not message:
             return
         if not os.fork():
@@ -105,7 +113,7 @@ def _main():
             os.close(number)
 
 
-def _fork_and_wait(arguments, environment, output, status):
+def _fork_and_wait(arguments, environment, folder, output, error, status):
     """Runs a script in a child, and writes its id and its exit status."""
     process = os.fork()
     if process:
@@ -115,8 +123,8 @@ def _fork_and_wait(arguments, environment, output, status):
         os._exit(0)
     os.close(status)
     os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.chdir(_ROOT)
+    os.dup2(error, 2)
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = arguments

@@ -1,12 +1,13 @@
 """Calls SavedModels in a process with only TensorFlow.
 
-As a program it reads {directory: [[signature, inputs], ...]} as JSON from
-standard input and writes the outputs in the same form.
+As a program it reads {directory: [[signature, inputs], ...]} as JSON from a
+file and prints the outputs in the same form.
 """
 
 import json
-import subprocess
+import os
 import sys
+import tempfile
 
 _FORBIDDEN = ("bert_tf", "export", "tests", "transformers")
 
@@ -19,22 +20,24 @@ def call(calls, with_text_operators=True):
         nested lists of strings or whole numbers.
       with_text_operators: Whether the process imports tensorflow_text.
     """
-    result = subprocess.run(
-        [sys.executable, "-P", __file__, str(int(with_text_operators))],
-        input=json.dumps(calls),
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    if result.returncode:
-        raise RuntimeError(result.stderr[-3000:])
-    return json.loads(result.stdout)
+    # Not above: the program must import nothing else of ours.
+    from tests.support import scripts
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "calls.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(calls, file)
+        command = [__file__, path, str(int(with_text_operators))]
+        (ended,) = scripts.run((command, folder))
+    if ended.status:
+        raise RuntimeError(ended.stderr[-3000:])
+    return json.loads(ended.stdout)
 
 
 def _main():
     import tensorflow as tf
 
-    if sys.argv[1] == "1":
+    if sys.argv[2] == "1":
         import tensorflow_text  # noqa: F401
 
     def to_tensor(values, spec):
@@ -49,7 +52,9 @@ def _main():
         return values.decode("utf-8") if isinstance(values, bytes) else values
 
     answers = {}
-    for directory, signatures in json.load(sys.stdin).items():
+    with open(sys.argv[1], encoding="utf-8") as file:
+        calls = json.load(file)
+    for directory, signatures in calls.items():
         loaded = tf.saved_model.load(directory)
         answers[directory] = []
         for name, inputs in signatures:
@@ -60,7 +65,7 @@ def _main():
             answers[directory].append(
                 {x: to_json(outputs[x].numpy().tolist()) for x in outputs}
             )
-    if "tensorflow_text" in sys.modules and sys.argv[1] != "1":
+    if "tensorflow_text" in sys.modules and sys.argv[2] != "1":
         sys.exit("tensorflow_text was imported.")
     imported = [name for name in _FORBIDDEN if name in sys.modules]
     if imported:

@@ -77,7 +77,7 @@ def tagging():
     )
 
 
-def write(folder, task, config=tiny_model.CONFIG):
+def write(folder, task, config=tiny_model.ONE_LAYER):
     """Writes a model for a task or of a kind; returns its path."""
     path = os.path.join(folder, "model")
     if isinstance(task, str):

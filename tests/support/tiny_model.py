@@ -91,7 +91,7 @@ def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     return path
 
 
-def write_task(path, task, weights=None, config=CONFIG, **values):
+def write_task(path, task, weights=None, config=ONE_LAYER, **values):
     """Writes the directory of a model for a task; returns it.
 
     Args:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -14,6 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import scripts
 from tests.support.shared_data import data
 
 _WORDS = (
@@ -238,18 +237,16 @@ class GraphTest(tf.test.TestCase):
         self._check_saved_model(folder)
         moved = folder + "_moved"
         os.rename(folder, moved)
-        output = subprocess.run(
-            [sys.executable, "-c", _CLIENT, moved],
-            cwd=self.create_tempdir().full_path,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+        program = self.create_tempfile(content=_CLIENT).full_path
+        (ended,) = scripts.run(
+            ([program, moved], self.create_tempdir().full_path)
+        )
+        self.assertEqual(ended.status, 0, ended.stderr)
         ids, starts, ends = self.expected
         words = self.tokenizer.split_words(_TEXTS).row_lengths()
         values = [ids.flat_values, ids.row_splits, starts.flat_values]
         self.assertEqual(
-            [json.loads(line) for line in output.splitlines()[-5:]],
+            [json.loads(line) for line in ended.stdout.splitlines()[-5:]],
             [v.numpy().tolist() for v in [*values, ends.flat_values, words]],
         )
 

@@ -39,7 +39,7 @@ def _write(folder, **values):
         name="tagging",
         **{"labels": _LABELS, "max_seq_length": 12, "files": {}} | values,
     )
-    model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
+    model = BertForTagging(tiny_model.ONE_LAYER, **task.model_arguments())
     weights = tiny_model.random_weights(model)
     # Makes the identity of words matter.
     for name in weights:

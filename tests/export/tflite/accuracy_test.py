@@ -1,6 +1,7 @@
 """Tests for export.tflite.accuracy."""
 
 import dataclasses
+import functools
 import json
 import os
 from unittest import mock
@@ -21,6 +22,7 @@ from bert_tf.inference.lite_model import LiteModel
 from tests.support import eval_files
 
 
+@functools.cache
 def _score(name, content=None, **flags):
     build = eval_files.prepare(name, **flags)
     content = content or eval_files.make(name, **flags)

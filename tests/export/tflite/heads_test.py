@@ -27,12 +27,12 @@ _DIFFERENT = (
     "embeddings",
 )
 _OTHERS = sorted(set(every_head.NAMES) - set(_DIFFERENT))
-# Every pair of head, quantization and shape: each head in float32 with free
-# shapes, and in float16 and dynamic with one of the two shapes each.
+# Each head is in float32 with free shapes; those with different operators are
+# also in float16 and dynamic, with one of the two shapes each.
 _PAIRS = [
     ((name, first), (name, second))
     for name, (first, second) in zip(
-        sorted(every_head.NAMES),
+        sorted(_DIFFERENT),
         itertools.cycle((("float16", "dynamic"), ("dynamic", "float16"))),
         strict=False,
     )

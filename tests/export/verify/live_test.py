@@ -40,7 +40,7 @@ def _export(folder, name, task, scale, signatures=None):
     """Exports a classifier; returns its path and the version directory."""
     model = os.path.join(folder, "models", name)
     shape = task_models.BertForClassification(
-        tiny_model.CONFIG, **task.model_arguments()
+        tiny_model.ONE_LAYER, **task.model_arguments()
     )
     weights = tiny_model.random_weights(shape, scale)
     tiny_model.write_task(model, task, weights)
