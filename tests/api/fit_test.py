@@ -39,14 +39,8 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         )
         return model, history.history
 
-    def _run_eagerly(self):
-        """Saves the time to compile, where it makes no difference."""
-        tf.config.run_functions_eagerly(True)
-        self.addCleanup(tf.config.run_functions_eagerly, False)
-
     @pytest.mark.slow
     def test_texts_train_as_their_features(self):
-        self._run_eagerly()
         data = self.new().preprocessor(fit_case.TEXTS, fit_case.LABELS)
         model, history = self._fit(
             fit_case.TEXTS, fit_case.LABELS, validation_data=data
@@ -68,7 +62,6 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_callbacks(self):
-        self._run_eagerly()
         folder = self.create_tempdir().full_path
         checkpoint = os.path.join(folder, "best.weights.h5")
 
@@ -148,7 +141,6 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_callbacks_that_set_the_learning_rate(self):
-        self._run_eagerly()
         model = self.new()
         callbacks = [
             keras.callbacks.LearningRateScheduler(lambda epoch: 0.25),

@@ -140,8 +140,6 @@ class RowStreamsTest(
 
     @pytest.mark.slow
     def test_batches_after_fit_have_a_constant_rate(self):
-        tf.config.run_functions_eagerly(True)
-        self.addCleanup(tf.config.run_functions_eagerly, False)
         model = self.new()
         model.fit(_TEXTS, _LABELS, verbose=0)
         self.assertEqual(float(model.optimizer.learning_rate), 0)

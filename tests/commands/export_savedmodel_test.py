@@ -202,8 +202,10 @@ class HeadsTest(tf.test.TestCase):
 
 
 def _config(name):
-    """Returns two layers where one of them is left out."""
-    return tiny_model.CONFIG if name == "embeddings" else tiny_model.ONE_LAYER
+    """Returns two layers once, and where one of them is left out."""
+    if name in ("embeddings", "single"):
+        return tiny_model.CONFIG
+    return tiny_model.ONE_LAYER
 
 
 def _count_bytes(name, model_dir, version):

@@ -51,9 +51,7 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
         super().setUp()
         self.folder = pathlib.Path(self.create_tempdir().full_path)
         self.model = tiny_model.write(
-            str(self.folder / "pretrained"),
-            kind="encoder",
-            config=tiny_model.ONE_LAYER,
+            str(self.folder / "pretrained"), kind="encoder"
         )
         self.output = self.folder / "output"
 
@@ -65,8 +63,8 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
             "output_dir": str(self.output),
             "max_seq_length": 12,
             "train_batch_size": "8",
-            "learning_rate": "0.004",
-            "num_train_epochs": "15",
+            "learning_rate": "0.001",
+            "num_train_epochs": "20",
             "num_length_buckets": 1,
             "do_eval": True,
         } | flags

@@ -43,7 +43,7 @@ class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
         )
         body = json.dumps({"signature_name": "echo", "inputs": [_TEXT]})
         with (
-            self.serving(port=0, rest_api_timeout_in_ms=3000) as (
+            self.serving(port=0, rest_api_timeout_in_ms=5000) as (
                 server,
                 config,
             ),
