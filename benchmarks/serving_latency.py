@@ -13,8 +13,8 @@ the given size and random weights, and make ids of the texts themselves:
   128 pieces.
 
 Each framework has a process of its own, bert_tf's bfloat16 another one, whose
-weights are packed as run/serve.py packs them. All take turns with single texts and
-with batches of 32. The table has the median and the 99th percentile of the
+weights are packed as run/serve.py packs them. All take turns with single texts
+and with batches of 32. The table has the median and the 99th percentile of the
 latency in milliseconds and texts a second; the last lines the median ratios of
 their latency to that of bert_tf.
 """
