@@ -31,7 +31,15 @@ class ResumeTest(
 ):
     @parameterized.parameters(
         ({},),
-        ({"keep_best": True, "evaluate_every_steps": 6, "unpad": "on"},),
+        (
+            # Compiling each number of rows takes long, and changes nothing.
+            {
+                "keep_best": True,
+                "evaluate_every_steps": 6,
+                "unpad": "on",
+                "xla": "off",
+            },
+        ),
     )
     def test_resumes_bit_for_bit(self, values):
         through = self.config(output_dir=self.out("through"), **values)
@@ -41,12 +49,11 @@ class ResumeTest(
             self.copy_finished()
             os.rename(self.out("output"), through.output_dir)
         config = self.config(save_checkpoints_steps=7, **values)
-        for step in (10, 8) if values else (10,):
-            with (
-                finetuning_case.die_at(step),
-                self.assertRaises(finetuning_case.Interrupted),
-            ):
-                finetuning_case.run(config)
+        with (
+            finetuning_case.die_at(10),
+            self.assertRaises(finetuning_case.Interrupted),
+        ):
+            finetuning_case.run(config)
         if values:
             with (
                 finetuning_case.die_evaluating(),
@@ -99,6 +106,7 @@ class ResumeTest(
         allowed = self.config(
             num_train_epochs="2.08",
             allow_changed_data=True,
+            do_eval=False,
             distribution_strategy="mirrored",
             num_gpus=2,
         )
@@ -175,7 +183,7 @@ class ResumeTest(
             pretrained_model_dir=None,
             bert_config_file=os.path.join(model, "bert_config.json"),
             vocab_file=os.path.join(model, "vocab.txt"),
-            num_train_epochs="0.5",
+            num_train_epochs="0.1",
         )
         results = finetuning_case.run(config)
         draw = pretrained_models.draw_weights

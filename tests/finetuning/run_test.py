@@ -226,6 +226,8 @@ class SingleTrialTest(
             pretrained_model_dir=self.out("output/model"),
             output_dir=self.out("further"),
             learning_rate="1e-9",
+            num_train_epochs="0.3",
+            do_eval=False,
         )
         finetuning_case.run(config)
         before = finetuning_case.weights(self.out("output/model"))
@@ -259,7 +261,9 @@ class SingleTrialTest(
     def test_one_length_bucket_pads_to_the_maximum_as_in_the_original(self):
         with _noting_shapes() as shapes:
             finetuning_case.run(
-                self.config(num_length_buckets=1, num_train_epochs="1")
+                self.config(
+                    num_length_buckets=1, num_train_epochs="1", do_eval=False
+                )
             )
         self.assertEqual(shapes, {(4, 12)})
 
@@ -267,7 +271,9 @@ class SingleTrialTest(
         start = finetuning_case.weights(
             tiny_finetuning.write_model(self.folder, tiny_model.CONFIG)
         )
-        config = self.config(num_frozen_layers=1)
+        config = self.config(
+            num_frozen_layers=1, num_train_epochs="0.5", do_eval=False
+        )
         finetuning_case.run(config)
         after = finetuning_case.weights(self.out("output/model"))
         frozen = ("bert/embeddings/", "bert/encoder/layer_0/")
@@ -299,6 +305,7 @@ class SingleTrialTest(
                     # One step, at a constant rate.
                     num_train_epochs="0.1",
                     warmup_proportion=0.0,
+                    do_eval=False,
                 )
             )
             after = finetuning_case.weights(os.path.join(output_dir, "model"))

@@ -298,9 +298,8 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
             name: keras.Input((5,), dtype="int32", name=name)
             for name in tiny_layers.inputs()
         }
-        pooled = bert_model.BertModel(tiny_layers.CONFIG)(inputs)[
-            "pooled_output"
-        ]
+        config = tiny_layers.replace(num_hidden_layers=1)
+        pooled = bert_model.BertModel(config)(inputs)["pooled_output"]
         logits = keras.layers.Dense(2, name="head")(pooled)
         model = keras.Model(inputs, logits)
         model.compile(

@@ -1,5 +1,7 @@
 """Tests for bert_tf.modeling.layouts: without padding nothing else changes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,45 +25,34 @@ _CONFIG = BertConfig(
     hidden_dropout_prob=0.2,
     attention_probs_dropout_prob=0.3,
 )
-_LEFT_TO_RIGHT = BertConfig.from_dict(
-    _CONFIG.to_dict() | {"left_to_right": True}
-)
 _LABELS = ["a", "b", "c"]
-_EVERYTHING = {
-    "return_all_layers": True,
-    "return_embeddings": True,
-    "return_attention_probs": True,
-}
 _MODELS = {
-    "encoder": lambda **values: models.BertModel(
-        _CONFIG, **_EVERYTHING | values
+    "encoder": (
+        models.BertModel,
+        {
+            "return_all_layers": True,
+            "return_embeddings": True,
+            "return_attention_probs": True,
+        },
     ),
-    "pretraining": lambda **values: models.BertForPretraining(
-        _CONFIG, **values
+    "pretraining": (models.BertForPretraining, {}),
+    "left_to_right": (task_models.BertForClassification, {"labels": _LABELS}),
+    "bilstm": (
+        task_models.BertForClassification,
+        {"labels": _LABELS, "head": "bilstm", "lstm_size": 5},
     ),
-    "left_to_right": lambda **values: task_models.BertForClassification(
-        _LEFT_TO_RIGHT, labels=_LABELS, **values
+    "question_answering": (task_models.BertForQuestionAnswering, {}),
+    "tagging": (task_models.BertForTagging, {"labels": _LABELS}),
+    "feature_based": (
+        task_models.BertForTagging,
+        {
+            "labels": _LABELS,
+            "approach": "feature_based",
+            "layer_combination": "weighted_sum_all_layers",
+            "lstm_size": 5,
+        },
     ),
-    "bilstm": lambda **values: task_models.BertForClassification(
-        _CONFIG, labels=_LABELS, head="bilstm", lstm_size=5, **values
-    ),
-    "question_answering": lambda **values: task_models.BertForQuestionAnswering(
-        _CONFIG, **values
-    ),
-    "tagging": lambda **values: task_models.BertForTagging(
-        _CONFIG, labels=_LABELS, **values
-    ),
-    "feature_based": lambda **values: task_models.BertForTagging(
-        _CONFIG,
-        labels=_LABELS,
-        approach="feature_based",
-        layer_combination="weighted_sum_all_layers",
-        lstm_size=5,
-        **values,
-    ),
-    "multiple_choice": lambda **values: task_models.BertForMultipleChoice(
-        _CONFIG, **values
-    ),
+    "multiple_choice": (task_models.BertForMultipleChoice, {}),
 }
 
 
@@ -81,9 +72,15 @@ def _inputs(name):
     return {x: tf.constant(value) for x, value in inputs.items()}
 
 
-def _build(name, **values):
+def _build(name, num_layers=2, **values):
     """Returns a model whose weights differ everywhere."""
-    model = _MODELS[name](**values)
+    config = dataclasses.replace(
+        _CONFIG,
+        num_hidden_layers=num_layers,
+        left_to_right=name == "left_to_right",
+    )
+    cls, arguments = _MODELS[name]
+    model = cls(config, **arguments, **values)
     rng = np.random.default_rng(5)
     for variable in models.named_variables(model).values():
         variable.assign(rng.normal(scale=0.3, size=variable.shape))
@@ -109,8 +106,15 @@ def _of_tokens(outputs, mask):
 
 
 class ModelsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.product(
-        name=tuple(_MODELS), precision=("float32", "bfloat16", None)
+    @parameterized.parameters(
+        *((name, "float32") for name in _MODELS),
+        ("encoder", "bfloat16"),
+        ("pretraining", "bfloat16"),
+        ("feature_based", "bfloat16"),
+        # Of the others the gradients are compared.
+        ("bilstm", None),
+        ("question_answering", None),
+        ("feature_based", None),
     )
     def test_outputs_do_not_change(self, name, precision):
         model = _build(name)
@@ -142,15 +146,14 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        ("encoder", False),
-        ("encoder", True),
-        ("pretraining", True),
-        ("left_to_right", True),
-        ("tagging", True),
+        ("encoder", 2, False),
+        ("encoder", 2, True),
+        ("left_to_right", 1, True),
+        ("tagging", 1, True),
     )
     @pytest.mark.slow
-    def test_gradients_do_not_change(self, name, fuse):
-        self._compare_gradients(name, fuse=fuse)
+    def test_gradients_do_not_change(self, name, num_layers, fuse):
+        self._compare_gradients(name, num_layers=num_layers, fuse=fuse)
 
     @pytest.mark.slow
     def test_gradients_do_not_change_with_remat(self):
@@ -158,7 +161,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_gradients_of_multiple_choice_do_not_change(self):
-        self._compare_gradients("multiple_choice", fuse=True)
+        self._compare_gradients("multiple_choice", num_layers=1, fuse=True)
 
     def _compare_gradients(self, name, **values):
         """Compares outputs and gradients, with dropout."""

@@ -12,7 +12,8 @@ _NOT_COMPUTED = "Padding is not computed: a micro-batch of 4 examples"
 class UnpadTest(pretrain_case.PretrainCase, tf.test.TestCase):
     @pytest.mark.slow
     def test_choice_is_kept_on_resuming_and_losses_are_the_same(self):
-        flags = {"iterations_per_loop": 1}
+        # Compiling takes most of the time, and makes no difference here.
+        flags = {"iterations_per_loop": 1, "xla": "off"}
         log = self.pretrain(unpad="on", stop_at_step=2, **flags)
         self.assertIn(_NOT_COMPUTED, "\n".join(log))
         log = "\n".join(self.pretrain(stop_at_step=4, do_eval=True, **flags))
@@ -25,9 +26,9 @@ class UnpadTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertIn("Padding is computed from here on: --unpad=off", log)
         self.assertNotIn(_NOT_COMPUTED, log)
 
-        padded = self.path("padded")
-        log = self.pretrain(output_dir=padded, unpad="off", **flags)
-        self.assertNotIn("Padding is", "\n".join(log))
+        self.copy_run("padded", iterations_per_loop=1)
+        padded = CheckpointStore(self.path("padded"), 1).restore_latest()
+        self.assertIs(padded.metadata["unpad"], False)
         self.assertAllClose(
             [line["loss"] for line in self.metrics()],
             [line["loss"] for line in self.metrics("padded")],

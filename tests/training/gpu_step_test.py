@@ -54,7 +54,7 @@ def _loop(graph):
 @pytest.mark.slow
 class GpuStepTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        {}, {"max_micro_batch_size": 2}, {"optimizer": "lamb"}
+        {}, {"max_micro_batch_size": 2, "optimizer": "lamb"}
     )
     def test_equals_the_step_of_a_cpu(self, **options):
         received = _trained(**options)
@@ -101,14 +101,14 @@ class GpuStepTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(launched, 3)  # Counts, gradients and updates.
 
     def test_scatters_nothing_but_the_gradient_of_the_word_table(self):
-        trained = _trained(policy="mixed_bfloat16")
-        step = trained.training_step
         with _ON_GPU:
+            trainer = _build(policy="mixed_bfloat16")
+            step = trainer.training_step
             program = tf.function(
                 step._replica_step, jit_compile=True, autograph=False
             )
             lower = program.experimental_get_compiler_ir(
-                next(trained.iterator),
+                next(trainer.iterator),
                 tf.constant(True),
                 dict.fromkeys(step._metric_names, tf.constant(0.0)),
             )

@@ -1,6 +1,7 @@
 """Tests for trainer.Preemption, and for runs that get SIGTERM."""
 
 import os
+import shutil
 import signal
 import threading
 from unittest import mock
@@ -102,7 +103,7 @@ class PreemptedPretrainingTest(
 
     @pytest.mark.slow
     def test_resumes_bit_for_bit(self):
-        self.pretrain(output_dir=self.path("through"), iterations_per_loop=1)
+        self.copy_run("through", iterations_per_loop=1)
         # After the second call, where no checkpoint is due.
         with self.assertRaisesRegex(Preempted, "Stopped at step 3 on SIGTERM"):
             self._pretrain_with_sigterm(3, iterations_per_loop=1)
@@ -128,6 +129,9 @@ class PreemptedPretrainingTest(
 
     @pytest.mark.slow
     def test_stops_during_the_evaluation(self):
+        self.copy_run()
+        # As if it was killed before it wrote its model.
+        shutil.rmtree(self.path("out", "model"))
         with mock.patch.object(
             pretraining_evaluation, "evaluate", _send_sigterm
         ):

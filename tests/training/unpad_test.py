@@ -36,12 +36,9 @@ def _padded(**options):
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {},
-        {"devices": 2},
-        {"max_micro_batch_size": 2},
         {"devices": 2, "max_micro_batch_size": 2},
         {"model_arguments": _COMPILED},
         {"model_arguments": _REMAT},
-        {"compilation": Compilation("on")},
         {"compilation": Compilation("on"), "max_micro_batch_size": 4},
     )
     def test_losses_are_those_of_padded_batches(self, **options):
