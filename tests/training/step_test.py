@@ -257,6 +257,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
         return losses, training_state.read(variables, optimizer)
 
     @parameterized.parameters(
+        {"start": None},
         {"start": None, "max_micro_batch_size": 1},
         {"start": "after_12_steps.ckpt"},
     )
