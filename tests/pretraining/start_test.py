@@ -86,8 +86,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
     def _assert_card_names_the_revision(self, name):
         card = files.read_bytes(self.path("next", name, "model/README.md"))
         self.assertIn(
-            f"| model | hf://own/tiny@{'a' * 40} |\n"
-            "| optimizer state | new |",
+            f"| model | hf://own/tiny@{'a' * 40} |\n| optimizer state | new |",
             card.decode(),
         )
 
