@@ -136,7 +136,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
             "building._BATCH_CHARS = 9_000\n"
             "building.WordCounts.__init__.__defaults__ = (1500,)\n"
             "building.run(LearnVocabularyConfig("
-            f"{path!r}, {output_file!r}, num_processes=3, **{flags}))"
+            f"{path!r}, {output_file!r}, num_processes=2, **{flags}))"
         )
         subprocess.run(
             [sys.executable, "-c", program],

@@ -181,6 +181,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_without_teacher_weights_equals_fine_tuning(self):
+        tiny_model.write_task(self.teacher, _TASK, config=tiny_model.ONE_LAYER)
         flags = self.flags(
             pretrained_model_dir=self.teacher,
             num_hidden_layers=None,

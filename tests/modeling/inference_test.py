@@ -14,7 +14,7 @@ from bert_tf.modeling import task_models
 _CONFIG = BertConfig(
     vocab_size=31,
     hidden_size=24,
-    num_hidden_layers=4,
+    num_hidden_layers=2,
     num_attention_heads=3,
     intermediate_size=40,
     max_position_embeddings=11,
@@ -188,7 +188,7 @@ class PartsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(prepared.for_inference)
         self.assertEqual(prepared.compute_dtype, "float16")
         named = models.named_variables(prepared)
-        name = "bert/encoder/layer_3/attention/self/query_key_value/kernel"
+        name = "bert/encoder/layer_1/attention/self/query_key_value/kernel"
         self.assertEqual(named[name].dtype, "float16")
 
     def test_a_head_keeps_its_inputs(self):

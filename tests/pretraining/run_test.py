@@ -272,7 +272,10 @@ class PretrainErrorsTest(
             UserError, "Step 2 is not finite"
         ) as raised:
             self.pretrain(
-                learning_rate=1e38, num_warmup_steps=0, save_checkpoints_steps=1
+                learning_rate=1e38,
+                num_warmup_steps=0,
+                save_checkpoints_steps=1,
+                xla="off",
             )
         path = self.path("out", "not_finite_batch_2.npz")
         self.assertIn(path, str(raised.exception))
@@ -376,7 +379,7 @@ class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
             with self.assertRaisesRegex(
                 UserError, "checkpoint of step 6 could not .*the model is there"
             ):
-                self.pretrain(output_dir=folder)
+                self.pretrain(output_dir=folder, xla="off")
             self.assertEqual(
                 json.loads(
                     files.read_bytes(os.path.join(folder, "model/task.json"))
@@ -392,7 +395,7 @@ class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 with self.assertRaisesRegex(UserError, "could not be written"):
                     train_and_evaluate(
                         tiny_pretraining.make_config(
-                            self.folder, output_dir=folder
+                            self.folder, output_dir=folder, xla="off"
                         )
                     )
             lines = [x for x in logs.output if "The checkpoint of step" in x]

@@ -91,7 +91,11 @@ def _multiple_choice_inputs():
 
 _CONFIG = {"config": tiny_layers.CONFIG}
 # The outputs of the encoder give each of its weights a large gradient.
-_MODEL = _CONFIG | {"return_encoder_outputs": True}
+# One layer, as other models are the encoder of two layers and a head.
+_MODEL = {
+    "config": tiny_layers.replace(num_hidden_layers=1),
+    "return_encoder_outputs": True,
+}
 _PRETRAINING_LOGITS = ("masked_lm_logits", "next_sentence_logits")
 
 _ENTRIES = (
@@ -149,35 +153,35 @@ _ENTRIES = (
         bert.BertForPretraining,
         _MODEL,
         _pretraining_inputs,
-        46,
+        30,
         _PRETRAINING_LOGITS,
     ),
     Entry(
         task_models.BertForClassification,
         _MODEL | {"labels": ["no", "maybe", "yes"]},
         lambda: {"inputs": tiny_layers.inputs()},
-        41,
+        25,
         ("logits",),
     ),
     Entry(
         task_models.BertForTagging,
         _MODEL | {"num_labels": 4, "head_dropout_prob": 0.3},
         lambda: {"inputs": tiny_layers.inputs()},
-        41,
+        25,
         ("logits",),
     ),
     Entry(
         task_models.BertForQuestionAnswering,
         _MODEL,
         lambda: {"inputs": tiny_layers.inputs()},
-        41,
+        25,
         ("start_logits", "end_logits"),
     ),
     Entry(
         task_models.BertForMultipleChoice,
         _MODEL,
         _multiple_choice_inputs,
-        41,
+        25,
         ("logits",),
     ),
 )

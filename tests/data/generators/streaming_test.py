@@ -416,8 +416,9 @@ class RestartTest(StreamingGeneratorTestCase):
 
     @pytest.mark.slow
     def test_killed_run_continues_to_the_same_bytes(self):
-        flags = {"num_processes": 2, "dupe_factor": 60}
-        expected = contents(self.generate("whole", 4, **flags).files)
+        flags = {"num_processes": 2, "dupe_factor": 30}
+        with self.threads():
+            expected = contents(self.generate("whole", 4, **flags).files)
         with open(os.path.join(self.folder, "flags.json"), "w") as file:
             json.dump({"folder": self.folder, "input": self.input_file}, file)
         process = subprocess.Popen(
@@ -450,7 +451,7 @@ if __name__ == "__main__":
     case.setUpClass()
     case.folder, case.input_file = values["folder"], values["input"]
     t.streaming_generator.TOKENS_PER_PART = t._SMALL_PARTS
-    case.generate("out", 4, num_processes=2, dupe_factor=60)
+    case.generate("out", 4, num_processes=2, dupe_factor=30)
 """
 
 
