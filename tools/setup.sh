@@ -7,8 +7,8 @@
 #   tools/setup.sh docs    another environment, .cache/docs-venv, for the site
 #
 # PYTHON names another interpreter than the one found on the path. uv installs,
-# in a tenth of pip's time; pip does where it is configured for an index instead
-# of PyPI, as uv does not read that.
+# in a tenth of pip's time; pip does where uv fails, and where pip is configured
+# for an index instead of PyPI, as uv does not read that.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -47,16 +47,18 @@ fingerprint() {
 # Installs packages into the environment in a folder.
 install() {
   local python="$1/bin/python" uv
+  local pip=("$python" -m pip install --quiet --disable-pip-version-check)
   shift
-  if "$python" -m pip config list | grep -q '\.index-url='; then
-    # Setuptools warns about every editable installation that has no src folder.
-    PYTHONWARNINGS=ignore "$python" -m pip install --quiet \
-      --disable-pip-version-check "$@"
-    return
+  if ! "$python" -m pip config list | grep -q '\.index-url='; then
+    uv="$(grep '^uv==' requirements-test.txt)"
+    if "${pip[@]}" "$uv" &&
+      "$python" -m uv --quiet pip install --python "$python" "$@"; then
+      return
+    fi
+    echo "uv could not install the packages; pip tries." >&2
   fi
-  uv="$(grep '^uv==' requirements-test.txt)"
-  "$python" -m pip install --quiet --disable-pip-version-check "$uv"
-  "$python" -m uv --quiet pip install --python "$python" "$@"
+  # Setuptools warns about every editable installation that has no src folder.
+  PYTHONWARNINGS=ignore "${pip[@]}" "$@"
 }
 
 make_environment() {
