@@ -482,7 +482,10 @@ class SourceTest(tf.test.TestCase):
         pattern = re.compile(
             r"/(home|root|Users|tmp|work)/\w|https?://(?!127\.0\.0\.1)\d+\.\d+"
         )
-        suffixes = (".py", ".sh", ".txt", ".in", ".md", ".flags", ".toml")
+        suffixes = (
+            *(".py", ".sh", ".txt", ".in", ".md", ".flags", ".toml"),
+            *(".json", ".yaml", ".yml", ".ipynb"),
+        )
         for path in _files(*suffixes, "Makefile", "BUILD"):
             text = (_ROOT / path).read_text(encoding="utf-8")
             if path.name != "repository_test.py":

@@ -31,15 +31,7 @@ class ResumeTest(
 ):
     @parameterized.parameters(
         ({},),
-        (
-            # Compiling each number of rows takes long, and changes nothing.
-            {
-                "keep_best": True,
-                "evaluate_every_steps": 6,
-                "unpad": "on",
-                "xla": "off",
-            },
-        ),
+        ({"keep_best": True, "evaluate_every_steps": 6, "unpad": "on"},),
     )
     def test_resumes_bit_for_bit(self, values):
         through = self.config(output_dir=self.out("through"), **values)

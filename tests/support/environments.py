@@ -13,13 +13,13 @@ _CACHE = _ROOT / ".cache" / "environments"
 # Takes a tenth of pip's time, but does not read pip's variables.
 _UV = (sys.executable, "-m", "uv", "--quiet")
 _INDEX = {
-    f"UV_{ours}": os.environ[f"PIP_{theirs}"]
-    for ours, theirs in (
-        ("FIND_LINKS", "FIND_LINKS"),
-        ("DEFAULT_INDEX", "INDEX_URL"),
-        ("INDEX", "EXTRA_INDEX_URL"),
-    )
-    if f"PIP_{theirs}" in os.environ
+    of_uv: os.environ[of_pip]
+    for of_uv, of_pip in {
+        "UV_FIND_LINKS": "PIP_FIND_LINKS",
+        "UV_DEFAULT_INDEX": "PIP_INDEX_URL",
+        "UV_INDEX": "PIP_EXTRA_INDEX_URL",
+    }.items()
+    if of_pip in os.environ
 }
 
 
@@ -77,7 +77,7 @@ def make(name: str, *pip_arguments: str) -> str:
     return python
 
 
-def install(python: str, *pip_arguments: str):
+def install(python: str, *pip_arguments: str) -> None:
     """Installs packages into an environment, as `uv pip install` does."""
     run(
         *(*_UV, "pip", "install", f"--python={python}", *pip_arguments),
