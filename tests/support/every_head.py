@@ -97,7 +97,8 @@ def _output_dirs(folder, name):
 def _publish_all(folder):
     with mock.patch.object(verification, "examine", _unseen):
         for name in NAMES:
-            model_dir, values = write_model(folder, name)
+            # The page shows the attention of each of several layers.
+            model_dir, values = write_model(folder, name, tiny_model.CONFIG)
             savedmodel.run(
                 SavedModelConfig(
                     model_dir=model_dir,
