@@ -1,0 +1,106 @@
+"""Tests of the flag files of pretraining, in the root."""
+
+import contextlib
+
+import tensorflow as tf
+from absl import flags
+from absl.testing import parameterized
+
+from bert_tf.flags import cli
+from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.io import files
+from tests.support import repository
+
+_FLAG_FILES = sorted(path.name for path in repository.ROOT.glob("*.flags"))
+
+
+class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
+    def _parse(self, *args):
+        values = flags.FlagValues()
+        read_config = cli.define_flags(PretrainConfig, values)
+        values(["pretrain.py", *args])
+        return read_config()
+
+    def setUp(self):
+        super().setUp()
+        # Nested flag files have paths from the root.
+        self.enter_context(contextlib.chdir(repository.ROOT))
+
+    @parameterized.parameters(_FLAG_FILES)
+    def test_parses_into_an_existing_configuration(self, name):
+        config = self._parse(f"--flagfile={name}")
+        bert_config = files.read_bert_config(config.bert_config_file)
+        self.assertLessEqual(
+            config.max_seq_length, bert_config.max_position_embeddings
+        )
+        self.assertTrue(config.do_train and config.do_eval)
+        # The original masks round(15%), and at least as many must fit.
+        self.assertEqual(
+            config.max_predictions_per_seq,
+            -(-config.max_seq_length * 15 // 100),
+        )
+
+    @parameterized.parameters("base", "large", "tiny")
+    def test_phase_2_continues_phase_1(self, name):
+        first = self._parse(f"--flagfile={name}.flags")
+        second = self._parse(f"--flagfile={name}_phase2.flags")
+        self.assertEqual(first.stop_at_step * 10, first.num_train_steps * 9)
+        self.assertEqual(second.stop_at_step, second.num_train_steps)
+        self.assertEqual(
+            _changed_flags(first, second),
+            {
+                "input_file",
+                "max_seq_length",
+                "max_predictions_per_seq",
+                "stop_at_step",
+            },
+        )
+
+    def test_lamb_phase_2_begins_where_phase_1_ends(self):
+        first = self._parse("--flagfile=lamb.flags")
+        second = self._parse("--flagfile=lamb_phase2.flags")
+        self.assertEqual(first.stop_at_step, first.num_train_steps)
+        self.assertEqual(second.schedule_start_step, first.num_train_steps)
+        self.assertEqual(second.stop_at_step, second.num_train_steps)
+        self.assertEqual(
+            _changed_flags(first, second),
+            {
+                "input_file",
+                "max_seq_length",
+                "max_predictions_per_seq",
+                "train_batch_size",
+                "learning_rate",
+                "num_warmup_steps",
+                "num_train_steps",
+                "schedule_start_step",
+                "stop_at_step",
+            },
+        )
+
+    def test_base_is_the_recipe_of_the_paper(self):
+        config = self._parse("--flagfile=base.flags")
+        self.assertEqual(config.train_batch_size, 256)
+        self.assertEqual(config.learning_rate, 1e-4)
+        self.assertEqual(config.num_warmup_steps, 10000)
+        self.assertEqual(config.num_train_steps, 1000000)
+        self.assertEqual(config.optimizer, "bert_adam")
+        self.assertEqual(config.weight_decay_rate, 0.01)
+        self.assertEqual(config.input_file, "data/pretraining/*.tfrecord")
+        self.assertEqual(config.vocab_file, "data/vocab.txt")
+
+    def test_flags_after_the_file_override_it(self):
+        config = self._parse("--flagfile=base.flags", "--num_train_steps=1")
+        self.assertEqual(config.num_train_steps, 1)
+
+
+def _changed_flags(first, second):
+    """Returns the names of the flags in which two configurations differ."""
+    return {
+        field
+        for field in vars(first)
+        if getattr(first, field) != getattr(second, field)
+    }
+
+
+if __name__ == "__main__":
+    tf.test.main()
