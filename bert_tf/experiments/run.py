@@ -253,13 +253,17 @@ def describe_plan(experiments: Experiments, output_dir: str) -> str:
     plan = experiments.plan
     all_jobs = list(plan.jobs.values())
     clock = runner.Clock(output_dir, plan.jobs, [x.id for x in all_jobs])
+    done = {x.id for x in all_jobs if results.is_done(output_dir, x)}
+    cells = [x.id for x in plan.cells]
+    waiting = runner.closure(plan.jobs, cells, done.__contains__)
     lines, total, left = [], 0.0, 0.0
     for job in all_jobs:
         minutes = clock.correction * runner.estimate(job) / 60
         total += minutes
-        done = results.is_done(output_dir, job)
-        left += 0 if done else minutes
-        state = "done" if done else f"about {minutes:,.1f} minutes"
+        state = "done" if job.id in done else "not needed again"
+        if job in waiting:
+            left += minutes
+            state = f"about {minutes:,.1f} minutes"
         lines.append(f"# {job.id}: {state}")
         places = job.places(output_dir) | plan.places
         if not job.commands:

@@ -290,9 +290,10 @@ class Clock:
         all_jobs: Mapping[str, Job],
         cells: Sequence[str],
     ) -> None:
-        self._jobs = closure(all_jobs, cells)
+        self._jobs = all_jobs
+        self._cells = cells
         self._finished: list[tuple[float, float]] = []
-        for job in self._jobs:
+        for job in closure(all_jobs, cells):
             if job.commands and results.is_done(output_dir, job):
                 seconds = results.read(output_dir, job)["seconds"]
                 self._finished.append((estimate(job), seconds))
@@ -319,11 +320,10 @@ class Clock:
         self._current = None
 
     def remaining(self, is_done: Callable[[str], bool]) -> float:
-        """Returns the estimated seconds of all jobs that are not done."""
+        """Returns the estimated seconds of all jobs that are still to do."""
         factor = self.correction
-        left = sum(
-            factor * estimate(x) for x in self._jobs if not is_done(x.id)
-        )
+        waiting = closure(self._jobs, self._cells, is_done)
+        left = sum(factor * estimate(x) for x in waiting)
         if self._current is not None:
             spent = time.monotonic() - self._begin
             left -= min(spent, factor * estimate(self._current))
@@ -335,12 +335,19 @@ def estimate(job: Job) -> float:
     return costs.seconds(job.work, len(job.commands))
 
 
-def closure(all_jobs: Mapping[str, Job], ids: Sequence[str]) -> list[Job]:
-    """Returns jobs and all that they need, needed ones first."""
+def closure(
+    all_jobs: Mapping[str, Job],
+    ids: Sequence[str],
+    is_done: Callable[[str], bool] = lambda job_id: False,
+) -> list[Job]:
+    """Returns jobs and all that they need, needed ones first.
+
+    Jobs that are done are left out, and with them what only they needed.
+    """
     found: dict[str, Job] = {}
 
     def visit(job: Job) -> None:
-        if job.id not in found:
+        if job.id not in found and not is_done(job.id):
             for needed in job.needs:
                 visit(all_jobs[needed])
             found[job.id] = job

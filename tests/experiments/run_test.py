@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,11 @@ class ExperimentsTest(tf.test.TestCase):
         again = _run(*self._flags)
         self.assertIn("11 of 11 cells are done", again.stderr)
         self._check_by_hand(next(x for x in cells if x.startswith("names-")))
+        for name in ("steps", "pretraining"):
+            shutil.rmtree(os.path.join(self._out, name))
+        plan = _run(*self._flags, "--dry_run").stdout
+        self.assertRegex(plan, "# pretraining-.*: not needed again")
+        self.assertIn("minutes, of which 0 are left.", plan)
 
     def _check_by_hand(self, name):
         """Repeats a cell's commands in another folder."""

@@ -94,6 +94,15 @@ class RunnerTest(tf.test.TestCase):
         self.assertIn(f"{self._out}/pretraining/second", cell["commands"][0])
         self.assertIn(f"{self._out}/runs/cell2", cell["commands"][1])
 
+    def test_no_time_is_estimated_for_what_only_finished_cells_needed(self):
+        jobs = runner_program.make_jobs()
+        clock = runner.Clock(self._out, jobs, ["cell0", "cell1", "cell2"])
+        # The pretraining "second" has been removed: cell2 needs it no more.
+        self.assertEqual(
+            clock.remaining({"cell0", "cell2"}.__contains__),
+            runner.estimate(jobs["first"]) + runner.estimate(jobs["cell1"]),
+        )
+
     def test_progress_in_a_file_is_a_line_for_each_change(self):
         job = runner_program.make_jobs()["first"]
         with mock.patch.object(runner.terminal, "SECONDS_BETWEEN_LINES", 0.0):
