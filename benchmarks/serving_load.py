@@ -95,8 +95,8 @@ _WARM_UP_SECONDS = 5
 _OVERLOAD_SECONDS = 20
 _MAX_TEXTS = 500
 _MAX_SEQ_LENGTH = 128
-# Caches fill at first, such as that of compiled products, one for each number
-# of tokens; what grows from the middle of a load to its end grows without end.
+# Caches fill at first. What still grows much from the middle of a load to its
+# end may grow without end.
 _MAX_GROWTH = 1.1
 
 
