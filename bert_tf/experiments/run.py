@@ -255,13 +255,14 @@ def describe_plan(experiments: Experiments, output_dir: str) -> str:
     clock = runner.Clock(output_dir, plan.jobs, [x.id for x in all_jobs])
     done = {x.id for x in all_jobs if results.is_done(output_dir, x)}
     cells = [x.id for x in plan.cells]
-    waiting = runner.closure(plan.jobs, cells, done.__contains__)
+    to_do = runner.closure(plan.jobs, cells, done.__contains__)
+    waiting = {x.id for x in to_do}
     lines, total, left = [], 0.0, 0.0
     for job in all_jobs:
         minutes = clock.correction * runner.estimate(job) / 60
         total += minutes
         state = "done" if job.id in done else "not needed again"
-        if job in waiting:
+        if job.id in waiting:
             left += minutes
             state = f"about {minutes:,.1f} minutes"
         lines.append(f"# {job.id}: {state}")
