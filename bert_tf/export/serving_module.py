@@ -305,7 +305,9 @@ def compute(
 
     def call(rows):
         if unpad:
-            rows = rows | layouts.find_tokens(rows[INPUT_MASK.name])
+            rows = rows | layouts.find_tokens(
+                rows[INPUT_MASK.name], for_inference=True
+            )
         return model(rows, training=False)
 
     if max_rows_at_once is None:

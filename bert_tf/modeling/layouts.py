@@ -10,12 +10,12 @@ layouts compute the same.
 
 T may exceed the number of tokens, so that programs that are compiled for each T
 stay few. Rows beyond the tokens belong to padding, and are computed as those of
-a padded batch are.
+a padded batch are; in inference they are copies of the first row.
 
 Shapes:
   B: batch size.
   S: sequence length.
-  T: rows of unpadded hidden states, at most B * S.
+  T: rows of unpadded hidden states.
   H: hidden size.
   N: attention heads.
   D: head size, H / N.
@@ -37,9 +37,12 @@ INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
 # The most numbers of rows that micro-batches should have, as a program may be
 # compiled for each.
 _MAX_ROW_COUNTS = 32
+# In inference, larger numbers of rows are multiples, so that there are few.
+_MANY_ROWS = 256
+_MULTIPLE = 16
 
 
-def find_tokens(input_mask):
+def find_tokens(input_mask, for_inference=False):
     """Returns the inputs for a layout with a row for each token.
 
     The first position of a sequence has a row even if it is padding, as the
@@ -48,6 +51,8 @@ def find_tokens(input_mask):
 
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
+      for_inference: Whether T may be rounded up, by copies of the first row.
+        A gradient would count it several times.
 
     Returns:
       `token_indices` <int32>[T], the position of each row among all positions
@@ -59,6 +64,11 @@ def find_tokens(input_mask):
     is_empty = ~tf.reduce_any(is_token, axis=-1, keepdims=True)
     has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
+    if for_inference:
+        # oneDNN makes and keeps kernels for each number of rows.
+        num_rows = tf.size(indices)
+        multiple = tf.where(num_rows < _MANY_ROWS, 1, _MULTIPLE)
+        indices = tf.pad(indices, [[0, -num_rows % multiple]])
     rank = tf.cumsum(tf.cast(has_row, tf.int32), exclusive=True)
     places = tf.where(has_row, rank, tf.size(indices))
     return {

@@ -222,7 +222,7 @@ class OutputComputer:
 
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
-            return layouts.find_tokens(input_mask)
+            return layouts.find_tokens(input_mask, for_inference=True)
         # The chains of a model in training are compiled for each number.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])

@@ -122,9 +122,15 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         if precision:
             model = inference.prepare(model, precision)
         inputs = _inputs(name)
+        if precision:
+            # Enough rows for their number to be rounded up.
+            inputs = {
+                name: tf.tile(x, [25] + [1] * (x.shape.rank - 1))
+                for name, x in inputs.items()
+            }
         mask = inputs["input_mask"]
         compute = tf.function(lambda x: model(x, training=False))
-        unpadded = inputs | layouts.find_tokens(mask)
+        unpadded = inputs | layouts.find_tokens(mask, bool(precision))
         self.assertAllClose(
             _of_tokens(compute(unpadded), mask),
             _of_tokens(compute(inputs), mask),
@@ -242,6 +248,20 @@ class FindTokensTest(tf.test.TestCase, parameterized.TestCase):
         found = layouts.find_tokens(tf.zeros([0, 4], tf.int32))
         self.assertAllEqual(found["token_indices"], [])
         self.assertAllEqual(found["token_places"], np.zeros([0, 4]))
+
+    @parameterized.parameters((255, 255), (256, 256), (257, 272), (290, 304))
+    def test_inference_rounds_many_rows_up(self, num_tokens, num_rows):
+        mask = np.zeros([3, 100], np.int32)
+        mask.flat[:num_tokens] = 1
+        found = layouts.find_tokens(tf.constant(mask), for_inference=True)
+        self.assertAllEqual(
+            found["token_indices"],
+            [*np.flatnonzero(mask), *[0] * (num_rows - num_tokens)],
+        )
+        self.assertAllEqual(
+            found["token_places"],
+            np.where(mask, np.cumsum(mask).reshape(mask.shape) - 1, num_rows),
+        )
 
     def test_parts_have_as_many_rows(self):
         mask = tf.constant([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]])
