@@ -21,6 +21,7 @@ class Scale:
     Attributes:
       name: Its name in --scale.
       scaled_down: One sentence: what is smaller than in the paper.
+      scaled_down_pretraining: The same of models that are pretrained here.
       num_seeds: Fine-tuning runs for each cell.
       corpus_megabytes: The most text to pretrain on; None uses all.
       held_out_megabytes: The most text for perplexities.
@@ -46,6 +47,7 @@ class Scale:
 
     name: str
     scaled_down: str
+    scaled_down_pretraining: str
     num_seeds: int
     corpus_megabytes: float | None
     held_out_megabytes: float

@@ -54,7 +54,7 @@ class Table:
       cells: (row, column) to the ids of its cells, one for each seed.
       expected: (row, column, "below" or "above"): the sign of the paper's
         difference to the reference row, or to the row that a fourth name names.
-      scaled_down: One sentence: what is smaller than in the paper.
+      scaled_down: What is smaller than in the paper, in sentences.
     """
 
     name: str

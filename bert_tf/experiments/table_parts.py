@@ -9,6 +9,7 @@ from bert_tf.experiments.table import Column
 from bert_tf.experiments.table import Row
 from bert_tf.experiments.table import Table
 from bert_tf.experiments.task_data import TaskData
+from bert_tf.flags.experiments import MODEL_EXPERIMENTS
 
 Cells = dict[tuple[str, str], tuple[str, ...]]
 
@@ -71,6 +72,9 @@ def make_table(
     Cells and expected signs of rows that it does not have are left out.
     """
     known = {(x.name, y.name) for x in rows for y in columns}
+    scaled_down = [inputs.plan.scale.scaled_down]
+    if inputs.plan.corpus and name not in MODEL_EXPERIMENTS:
+        scaled_down.insert(0, inputs.plan.scale.scaled_down_pretraining)
     return Table(
         name,
         title,
@@ -81,5 +85,5 @@ def make_table(
         rows[0].name,
         {key: cells[key] for key in cells if key in known},
         tuple(x for x in expected if x[:2] in known),
-        inputs.plan.scale.scaled_down,
+        " ".join(scaled_down),
     )

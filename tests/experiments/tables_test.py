@@ -1,5 +1,6 @@
 """Tests for bert_tf.experiments.tables."""
 
+import dataclasses
 import os
 
 import tensorflow as tf
@@ -40,6 +41,36 @@ class SignsTest(tf.test.TestCase):
             counts,
             {"table5": 0, "table6": 0, "table7": 6, "table8": 2, "figure5": 1},
         )
+
+    def test_captions_tell_who_pretrained(self):
+        folder = self.create_tempdir().full_path
+        config = ExperimentsConfig(
+            experiments="table1,table7",
+            data_dir=experiment_inputs.write_tasks(folder),
+            output_dir=os.path.join(folder, "out"),
+            pretrained_model_dir=folder,
+            tasks="pairs,names",
+        )
+        corpus = experiment_inputs.write_corpus(folder)
+        for with_corpus in (False, True):
+            if with_corpus:
+                config = dataclasses.replace(
+                    config,
+                    corpus=corpus,
+                    output_dir=os.path.join(folder, "both"),
+                )
+            scale = scales.read(config.scale)
+            found = task_folders.find_tasks(config.data_dir)
+            built = run.prepare(config, scale, found).tables
+            captions = {table.name: table.scaled_down for table in built}
+            both = f"{scale.scaled_down_pretraining} {scale.scaled_down}"
+            self.assertEqual(
+                captions,
+                {
+                    "table1": scale.scaled_down,
+                    "table7": both if with_corpus else scale.scaled_down,
+                },
+            )
 
 
 if __name__ == "__main__":
