@@ -340,7 +340,12 @@ class Plan:
         flags["output_dir"] = HERE
         if not start.has_pooler and _reads_pooler(task.kind, flags):
             flags["new_pooler"] = True
-        how = "-".join(str(x) for x in own.values() if isinstance(x, str))
+        how = "-".join(
+            # Of a placeholder, only what it stands for.
+            x.strip("{}").partition("-")[0] if x in self.places else x
+            for x in own.values()
+            if isinstance(x, str)
+        )
         name = "-".join(filter(None, (task.name, start.name, how)))
         values = jobs.with_flag_file(flags)
         tokens = min(task.mean_tokens, int(values["max_seq_length"]))

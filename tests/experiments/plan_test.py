@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import pathlib
 
 import tensorflow as tf
 
@@ -112,6 +113,40 @@ class PlanTest(tf.test.TestCase):
                 for name in ("train_file", "dev_file"):
                     path = jobs.fill(command.flags[name], places)
                     self.assertTrue(os.path.exists(path), path)
+
+    def test_an_ensemble_reads_what_its_systems_write_also_with_triviaqa(self):
+        data = pathlib.Path(self._folder, "data")
+        (data / "squad").mkdir(parents=True)
+        (data / "triviaqa" / "evidence" / "wikipedia").mkdir(parents=True)
+        (data / "triviaqa" / "wikipedia-train.json").write_text("{}")
+        answers = [{"text": "cat", "answer_start": 4}]
+        question = {"id": "q", "question": "Who?", "answers": answers}
+        paragraph = {"context": "The cat sat.", "qas": [question]}
+        squad = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
+        for name in ("train-v1.1.json", "dev-v1.1.json"):
+            (data / "squad" / name).write_text(json.dumps(squad))
+        experiments = self._prepare(
+            experiments="table2",
+            scale="smoke",
+            data_dir=str(data),
+            tasks=None,
+            pretrained_model_dir=self._folder,
+        )
+        (table,) = experiments.tables
+        self.assertLen(table.rows, 4)
+        for end, name in (("", "model"), ("_triviaqa", "triviaqa-evidence")):
+            (ensemble,) = table.cells[f"bert_large_ensemble{end}", "f1"]
+            job = experiments.plan.jobs[ensemble]
+            self.assertLen(job.needs, 2)
+            self.assertIn(f"{name}-seed12345", job.needs[0])
+            (command,) = job.commands
+            read = jobs.fill(
+                command.flags["ensemble_nbest_files"], job.places("out")
+            )
+            self.assertEqual(
+                read.split(","),
+                [f"out/runs/{x}/nbest_predictions.json" for x in job.needs],
+            )
 
     def test_smoke_has_two_rows_and_one_seed(self):
         experiments = self._prepare(scale="smoke", tasks=None)
