@@ -125,8 +125,8 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         if precision:
             # Enough rows for their number to be rounded up.
             inputs = {
-                name: tf.tile(x, [25] + [1] * (x.shape.rank - 1))
-                for name, x in inputs.items()
+                key: tf.tile(x, [25] + [1] * (x.shape.rank - 1))
+                for key, x in inputs.items()
             }
         mask = inputs["input_mask"]
         compute = tf.function(lambda x: model(x, training=False))
