@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import time
@@ -145,10 +146,12 @@ class BeamTest(tf.test.TestCase):
         self.python = environments.make(
             "beam", "-r", "requirements.in", "-r", "requirements-beam.txt"
         )
-        self.folders = {}
-        for name in ("ours", "beams"):
-            self.folders[name] = self.create_tempdir(name).full_path
-            _write_input(self.folders[name])
+        ours = self.create_tempdir("ours").full_path
+        beams = os.path.join(self.create_tempdir().full_path, "beams")
+        _write_input(ours)
+        # A copy, as a gzip file has the second of its making in it.
+        shutil.copytree(ours, beams)
+        self.folders = {"ours": ours, "beams": beams}
 
     def run_beam(self, *words):
         """Returns what the program writes to standard output."""
