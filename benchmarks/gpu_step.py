@@ -52,8 +52,9 @@ def peak_of(name: str, precision: str) -> float | None:
     """Returns the peak of a GPU in TFLOP/s; None if it is not known."""
     if precision == "float32":
         return None
-    found = [peak for model, peak in _PEAKS.items() if model in name]
-    return found[0] if found else None
+    found = [model for model in _PEAKS if model in name]
+    # "NVIDIA L40S" has "L4" in it, too.
+    return _PEAKS[max(found, key=len)] if found else None
 
 
 def main(argv):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from bert_tf.distribute import packed_weights
 from bert_tf.modeling import inference
@@ -12,6 +13,7 @@ from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.training import unpad as unpadding
 
 
 class PreparedModel:
@@ -42,7 +44,7 @@ class PreparedModel:
         key = (id(task), batch_size)
         if key not in self._predictors:
             self._predictors[key] = Predictor(
-                self._copy, task, tokenizer, batch_size
+                self._copy, task, tokenizer, batch_size, unpad=_unpads(task)
             )
         return self._predictors[key]
 
@@ -57,3 +59,15 @@ def describe(
     for chunk in task_prediction.chunks(predictor.task, examples):
         described += predictor.describe(chunk, on_examples)
     return described
+
+
+def _unpads(task: Task) -> bool:
+    """Returns the choice of --unpad=auto of run/predict.py."""
+    kind = next(
+        kind
+        for kind in ("TPU", "GPU", "CPU")
+        if tf.config.list_logical_devices(kind)
+    )
+    return unpadding.choose(
+        "auto", kind, lambda: True, reads_padding=task.reads_padding
+    )

@@ -36,15 +36,15 @@ def are_assumed() -> bool:
 
 
 def refuse() -> None:
-    """Refuses to train with packed weights.
+    """Refuses packed weights where the weights of a model may change.
 
     Raises:
       UserError: If the variable is set.
     """
     if are_assumed():
         raise UserError(
-            f"Expected {VARIABLE} to be unset where a model is trained: "
-            "TensorFlow would ignore each update of the weights. Received: "
+            f"Expected {VARIABLE} to be unset where a model's weights may "
+            "change: TensorFlow would ignore each update of them. Received: "
             f"{VARIABLE}={os.environ[VARIABLE]}; unset it and rerun the same "
             "command."
         )

@@ -263,7 +263,11 @@ class KerasMethods(raw_batches.BatchMethods):
         """Scores raw rows, or any data of `keras.Model.evaluate`.
 
         The arguments are those of `fit`.
+
+        Raises:
+          UserError: If TensorFlow is to ignore updates of weights.
         """
+        packed_weights.refuse()
         fit_arguments.check(x, batch_size)
         if self.preprocessor is not None:
             x, y, sample_weight = self.preprocessor.training_data(

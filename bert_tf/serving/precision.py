@@ -36,9 +36,11 @@ def pack_weights(config: ServeConfig) -> None:
     Raises:
       UserError: If --model_config_file is invalid.
     """
-    if config.engine == "savedmodel" and all(
-        _newest(model) == _PACKED for model in model_config.of_flags(config)
-    ):
+    if config.engine != "savedmodel":
+        return
+    models = model_config.of_flags(config)
+    # A list without models may get some later, in any precision.
+    if models and all(_newest(model) == _PACKED for model in models):
         packed_weights.assume()
 
 
@@ -47,11 +49,12 @@ def report(name: str, version: int, directory: str) -> None:
     precision = read(directory)
     if packed_weights.are_assumed() and precision != _PACKED:
         logging.info(
-            "Version %d of model %s is not marked bfloat16 but %s, and slower "
-            "than by itself: this server packs weights for bfloat16 (%s=1).",
+            "Version %d of model %s is not marked bfloat16 (precision: %s), "
+            "and slower than by itself: this server packs weights for bfloat16 "
+            "(%s=1).",
             version,
             name,
-            precision,
+            precision or "unknown",
             packed_weights.VARIABLE,
         )
 

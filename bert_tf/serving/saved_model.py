@@ -115,8 +115,11 @@ class SavedModel(Servable):
                 signature.outputs[name].tensor_name for name in outputs
             )
             with self._lock_of_callables:
-                function = self._session._make_callable_from_options(options)
-                self._callables[key] = function
+                # Another thread may have built it meanwhile.
+                function = self._callables.get(key)
+                if function is None:
+                    make = self._session._make_callable_from_options
+                    function = self._callables[key] = make(options)
         return function
 
 

@@ -132,7 +132,11 @@ class Task(abc.ABC):
 
     @property
     def reads_padding(self) -> bool:
-        """True if the loss or predictions depend on outputs of padding."""
+        """True if the loss or predictions depend on outputs of padding.
+
+        If False, `--unpad` may leave padding out, which makes its hidden
+        states 0.
+        """
         return False
 
     def splits(self, kind: str) -> tuple[str, ...]:

@@ -63,8 +63,13 @@ def _free_gpu_bytes() -> int | None:
     if any(name.startswith("MIG-") for name in names):
         free = _free_mig_mebibytes(names)
     else:
-        query = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-        free = _ask_nvidia_smi(*query, *([f"--id={visible}"] * bool(names)))
+        answer = _ask_nvidia_smi(
+            "--query-gpu=memory.free,mig.mode.current",
+            "--format=csv,noheader,nounits",
+            *([f"--id={visible}"] * bool(names)),
+        )
+        # Of a GPU in parts CUDA opens one, and this is the memory of all.
+        free = "" if "Enabled" in answer else re.sub(",.*", "", answer)
     numbers = free.split()
     # A GPU that shares the memory of the machine reports no number.
     if not numbers or not all(map(str.isdecimal, numbers)):

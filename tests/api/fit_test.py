@@ -175,6 +175,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             for train in (
                 lambda: model.fit(fit_case.TEXTS, fit_case.LABELS, verbose=0),
                 lambda: model.train_on_batch(fit_case.TEXTS, fit_case.LABELS),
+                lambda: model.evaluate(fit_case.TEXTS, fit_case.LABELS),
             ):
                 with self.assertRaisesRegex(
                     UserError, f"{packed_weights.VARIABLE}=1; unset it"

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,11 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
+from bert_tf.api import prepared
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
+from bert_tf.modeling import layouts
 from bert_tf.modeling.bert import named_variables
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -114,6 +117,40 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             [rounded(row) for row in received],
             [rounded(row) for row in expected],
         )
+
+    @parameterized.parameters(
+        (_CLASSIFICATION, _PAIRS),
+        (_SQUAD, _QUESTIONS),
+        (_TAGGING, _SENTENCES),
+        (_CHOICES, _CHOICE_ROWS),
+    )
+    def test_predictions_without_padding_are_the_same(self, task, rows):
+        model = self._load(task)
+        with mock.patch.object(
+            layouts, "find_tokens", wraps=layouts.find_tokens
+        ) as find_tokens:
+            received = model.predict(rows, verbose=0)
+        find_tokens.assert_called()
+        with mock.patch.object(prepared, "_unpads", lambda task: False):
+            expected = self._load(task).predict(rows, verbose=0)
+        for one, other in zip(
+            tf.nest.flatten(received), tf.nest.flatten(expected), strict=True
+        ):
+            if isinstance(other, float):
+                self.assertAllClose(one, other, 1e-5, 1e-5)
+            else:
+                self.assertEqual(one, other)
+
+    def test_padding_is_computed_on_gpus_and_for_tasks_that_read_it(self):
+        self.assertTrue(prepared._unpads(_CLASSIFICATION))
+        reader = dataclasses.replace(_SQUAD, mask_padding=False)
+        self.assertFalse(prepared._unpads(reader))
+        with mock.patch.object(
+            tf.config,
+            "list_logical_devices",
+            lambda kind: [kind] * (kind != "TPU"),
+        ):
+            self.assertFalse(prepared._unpads(_CLASSIFICATION))
 
     @pytest.mark.slow
     def test_keras_predict_still_works(self):

@@ -94,6 +94,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
             (models(newest), True),
             (models(newest, older), False),
             (models(older, policy=older_only), True),
+            (models(), False),
         ]
         result = subprocess.run(
             [sys.executable, "-c", _PACK],
@@ -116,7 +117,11 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
                 precision.report("model", 1, first)
             (line,) = logs.output
             self.assertIn("Version 1 of model model is not marked", line)
+            self.assertIn("(precision: float32)", line)
             self.assertIn(f"{packed_weights.VARIABLE}=1", line)
+            with self.assertLogs(level="INFO") as logs:
+                precision.report("model", 3, f"{self.folder}/unmarked")
+            self.assertIn("(precision: unknown)", logs.output[0])
             with self.assertNoLogs(level="INFO"):
                 precision.report("model", 2, second)
         with self.assertNoLogs(level="INFO"):

@@ -43,12 +43,21 @@ class AvailableMemoryTest(tf.test.TestCase, parameterized.TestCase):
         return free, (folder / "arguments").read_text()
 
     @parameterized.parameters(
-        ("8000\n3000\n", 3000 << 20), ("[N/A]\n", None), ("", None)
+        ("8000, Disabled\n3000, [N/A]\n", 3000 << 20),
+        ("[N/A], [N/A]\n", None),
+        ("8000, Disabled\n9000, Enabled\n", None),
+        ("", None),
     )
     def test_available_memory_of_gpus(self, answer, expected):
         free, arguments = self._free_gpu_memory("1, 2", f"printf '{answer}'")
         self.assertEqual(free, expected)
+        self.assertIn("memory.free,mig.mode.current", arguments)
         self.assertIn("--id=1,2", arguments)
+
+    def test_memory_of_an_unnamed_part_of_a_gpu_is_unknown(self):
+        for visible in ("", "0"):
+            free, _ = self._free_gpu_memory(visible, "echo 80000, Enabled")
+            self.assertIsNone(free, visible)
 
     def test_available_memory_of_parts_of_gpus(self):
         # As nvidia-smi prints them, shortened.
