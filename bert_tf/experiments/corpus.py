@@ -64,6 +64,8 @@ def prepare(
 ) -> Corpus:
     """Returns the two files, which are written if they do not exist.
 
+    They do not depend on the order of the files.
+
     Args:
       names: The files of the corpus.
       sums: Their SHA-256.
@@ -74,6 +76,11 @@ def prepare(
     Raises:
       UserError: If there are fewer than two documents.
     """
+    files_sums = sorted(
+        zip(names, sums, strict=True),
+        key=lambda x: (os.path.basename(x[0]), x[1]),
+    )
+    names, sums = zip(*files_sums, strict=True)
     content = [list(sums), megabytes, held_out_megabytes, HELD_OUT_SHARE]
     name = f"corpus-{jobs.digest(content)}"
     folder = os.path.join(output_dir, "data", name)

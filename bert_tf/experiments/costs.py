@@ -18,6 +18,10 @@ _PER_CORE = 4.5e10
 # Bytes of text that a core makes into records, or counts, in a second.
 _TEXT_PER_CORE = 1e6
 _CHARACTERS_PER_TOKEN = 4.0
+# Units a direction of the BiLSTM head, unless flags have others. At
+# --scale=small it has 7 times the encoder's weights: QNLI took 480 seconds with
+# it and 98 without, SQuAD 1,150 and 166 (benchmarks/results/experiments/small).
+_LSTM_SIZE = 768
 # A few jobs tell little about the speed.
 _PRIOR_JOBS = 2.0
 
@@ -29,14 +33,27 @@ def weights(config: Mapping[str, Any]) -> tuple[float, float]:
     return layers * each, config["vocab_size"] * width
 
 
-def pretraining(config: Mapping[str, Any], flags: Mapping[str, Any]) -> float:
-    """Returns the operations of one phase of pretraining."""
+def pretraining(
+    config: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]
+) -> float:
+    """Returns the operations of pretraining.
+
+    Args:
+      config: The bert_config.json.
+      phases: The flags of each phase, which ends at a step of the whole.
+    """
     encoder, table = weights(config)
-    length = flags.get("max_seq_length", 128)
-    share = flags.get("max_predictions_per_seq", 20) / length
-    rows = flags.get("train_batch_size", 256)
-    steps = flags.get("num_train_steps", 1_000_000)
-    return 6.0 * steps * rows * length * (encoder + share * table)
+    work, done = 0.0, 0
+    for flags in phases:
+        length = int(flags.get("max_seq_length", 128))
+        share = int(flags.get("max_predictions_per_seq", 20)) / length
+        rows = int(flags.get("train_batch_size", 256))
+        last = int(flags.get("num_train_steps", 1_000_000))
+        last = min(int(flags.get("stop_at_step", last)), last)
+        tokens = (last - done) * rows * length
+        work += 6.0 * tokens * (encoder + share * table)
+        done = last
+    return work
 
 
 def finetuning(
@@ -49,6 +66,10 @@ def finetuning(
     encoder, _ = weights(config)
     if flags.get("approach") == "feature_based":
         encoder /= 2  # No backward pass, but two BiLSTMs.
+    elif flags.get("head") == "bilstm":
+        size = int(flags.get("lstm_size", _LSTM_SIZE))
+        # Four gates in each of two directions.
+        encoder += 2 * 4 * size * (config["hidden_size"] + size)
     epochs = [float(x) for x in _values(flags.get("num_train_epochs", 3))]
     # A list of values is a trial for each.
     others = ("train_batch_size", "learning_rate", "layer_combination")

@@ -1,5 +1,7 @@
 """Inputs of each experiment: which tasks it uses, and what is missing."""
 
+import dataclasses
+import os
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -60,9 +62,13 @@ def choose(
     unknown = [x for x in config.task_names if x not in found]
     if unknown:
         files = "; ".join(map(task_folders.expected_files, unknown))
+        known = ",".join(x for x in config.task_names if x in found)
+        start = f"With --tasks={known}" if known else "With these"
+        others = dataclasses.replace(config, tasks=known or ",".join(found))
         raise UserError(
             f"--tasks={','.join(unknown)}: --data_dir={config.data_dir} must "
-            f"have {files}. Found: {', '.join(found) or 'no task'}."
+            f"have {files}. Found: {', '.join(found) or 'no task'}. "
+            + _instead(others, scale, found, start)
         )
     chosen, missing = {}, {}
     for name in config.names:
@@ -76,17 +82,36 @@ def choose(
         wants = "; ".join(
             f"{name} needs {' and '.join(x)}" for name, x in missing.items()
         )
-        rest = ",".join(chosen or _possible(config, scale, found))
-        raise UserError(
-            f"{wants}. "
-            + (
-                f"Without it run --experiments={rest}."
-                if rest
-                else "No experiment can run without it; --list prints what "
-                "each needs."
-            )
-        )
+        if chosen:
+            rest = f"Without it run --experiments={','.join(chosen)}."
+        else:
+            rest = _instead(config, scale, found, "Without it", wants)
+        raise UserError(f"{wants}. {rest}")
     return chosen
+
+
+def _instead(
+    config: ExperimentsConfig,
+    scale: Scale,
+    found: Mapping[str, TaskFolder],
+    start: str,
+    wants: str = "",
+) -> str:
+    """Returns a sentence with the experiments that can run.
+
+    If none can, with those of a flag that is not set and not in `wants`.
+    """
+    if names := _possible(config, scale, found):
+        return f"{start} run --experiments={','.join(names)}."
+    for flag in ("pretrained_model_dir", "corpus"):
+        if not getattr(config, flag) and f"--{flag}" not in wants:
+            other = dataclasses.replace(config, **{flag: "set"})
+            if names := _possible(other, scale, found):
+                return (
+                    f"{start} and with --{flag} run "
+                    f"--experiments={','.join(names)}."
+                )
+    return "No experiment can run without it; --list prints what each needs."
 
 
 def _possible(
@@ -168,7 +193,22 @@ def _join(kinds: Iterable[str]) -> str:
     return " or ".join(kinds)
 
 
-def describe(scale: Scale, found: Mapping[str, TaskFolder]) -> str:
+def find_triviaqa(data_dir: str | None) -> tuple[str, str] | None:
+    """Returns TriviaQA's questions and evidence, if --data_dir has both."""
+    folder = os.path.join(data_dir or "", "triviaqa")
+    evidence = os.path.join(folder, "evidence", "wikipedia")
+    for name in ("qa/wikipedia-train.json", "wikipedia-train.json"):
+        path = os.path.join(folder, name)
+        if data_dir and os.path.isfile(path) and os.path.isdir(evidence):
+            return path, evidence
+    return None
+
+
+def describe(
+    scale: Scale,
+    found: Mapping[str, TaskFolder],
+    data_dir: str | None = None,
+) -> str:
     """Returns the text of --list."""
     lines = [f"Experiments, with their tasks at --scale={scale.name}:"]
     for name in EXPERIMENTS:
@@ -179,6 +219,12 @@ def describe(scale: Scale, found: Mapping[str, TaskFolder]) -> str:
         lines.append(f"  {name:<10} {_QUESTIONS[name]}")
         needs = _join(_source(name))
         lines.append(f"             needs {needs}; tasks: {tasks}")
+        if name == "table2":
+            state = "found" if find_triviaqa(data_dir) else "not found"
+            lines.append(
+                "             optional: triviaqa/ with wikipedia-train.json "
+                f"or qa/wikipedia-train.json, and evidence/wikipedia/: {state}"
+            )
     lines.append("\nTasks found in --data_dir:")
     for task in found.values():
         lines.append(f"  {task.name:<12} {task.kind}, {task.metric}")

@@ -151,7 +151,7 @@ class Plan:
         """Returns the job that pretrains a model, in one phase or several."""
         config = self._config(variant)
         vocabulary = self.vocabulary()
-        commands, needs, work = [], [vocabulary.id], 0.0
+        commands, needs = [], [vocabulary.id]
         for phase in self.scale.phases:
             train, held_out = (
                 self.records(variant, phase["records"], source)
@@ -175,7 +175,6 @@ class Plan:
             if not variant.next_sentence:
                 flags["use_next_sentence"] = False
             commands.append(Command("run/pretrain.py", flags))
-            work += costs.pretraining(config, flags)
         return self.add(
             "pretraining",
             f"pretraining-{variant.name}",
@@ -183,7 +182,9 @@ class Plan:
             commands,
             needs,
             f"{HERE}/eval_results.txt",
-            work / len(commands),
+            costs.pretraining(
+                config, [jobs.with_flag_file(x.flags) for x in commands]
+            ),
         )
 
     def start(self, variant: Variant) -> Start:
@@ -288,17 +289,27 @@ class Plan:
         )
 
     def other_metric(
-        self, cells: Sequence[str], metric: str
+        self, cells: Sequence[str], metric: str, split: str | None = None
     ) -> tuple[str, ...]:
-        """Returns the ids of cells with another metric of the same runs."""
+        """Returns the ids of cells with another metric of the same runs.
+
+        Args:
+          cells: The ids of the runs' cells.
+          metric: The metric.
+          split: The beginning of another split's name; by default the same.
+        """
         found = []
         for cell_id in cells:
             cell = self.jobs[cell_id]
             results = cell.score.results.replace(HERE, cell.here)
             score = dataclasses.replace(
-                cell.score, metric=metric, results=results, majority=None
+                cell.score,
+                metric=metric,
+                split=split or cell.score.split,
+                results=results,
+                majority=None,
             )
-            name = f"{cell_id}-{metric}"
+            name = f"{cell_id}-{split or metric}"
             found.append(
                 self.add(
                     jobs.CELL, name, name, [], [cell_id], results, 0.0, score
@@ -361,7 +372,10 @@ class Plan:
             task.metric,
             factor,
             seed,
-            task.majority,
+            # The correlation of one label for all rows is 0.
+            {"accuracy": task.majority, "matthews_correlation": 0.0}.get(
+                task.metric
+            ),
         )
         return self.add(
             jobs.CELL,

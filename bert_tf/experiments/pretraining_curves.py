@@ -5,19 +5,21 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.experiments import plots
+from bert_tf.flags import flag_files
 from bert_tf.io import figures
 
 NAME = "pretraining"
 _FOLDER = "pretraining"
 # The same data and objective in several sizes: pretraining-bert_SIZE-HASH.
 _RUN = re.compile(r"pretraining-(bert(?:_\d+_\d+_\d+)?)-\w+")
-_BATCH = re.compile(r"--train_batch_size=(\d+)")
+_BATCH = "--train_batch_size="
 _METRICS = ("masked_lm_loss", "masked_lm_accuracy")
 _NUM_POINTS = 60
 
@@ -69,14 +71,17 @@ def draw(path: str, curves: Sequence[Curve]) -> None:
 
 
 def _batch_size(out_dir: str, job_id: str) -> int | None:
-    """Returns the batch size in a finished job's command."""
+    """Returns the batch size in a finished job's commands."""
     path = os.path.join(out_dir, "steps", f"{job_id}.json")
     try:
         with open(path, encoding="utf-8") as file:
-            found = _BATCH.search(file.read())
-    except FileNotFoundError:
+            commands = json.load(file)["commands"]
+    except (FileNotFoundError, ValueError):
         return None
-    return int(found[1]) if found else None
+    words = flag_files.expand(shlex.split(" ".join(commands)))
+    # The last of a command wins.
+    found = [x.removeprefix(_BATCH) for x in words if x.startswith(_BATCH)]
+    return int(found[-1]) if found else None
 
 
 def _points(path: str) -> Iterator[tuple[int, float, float, float]]:

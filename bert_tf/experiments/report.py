@@ -19,7 +19,6 @@ from bert_tf.experiments import plots
 from bert_tf.experiments import pretraining_curves
 from bert_tf.experiments import report_text
 from bert_tf.experiments import statistics
-from bert_tf.experiments.statistics import Difference
 from bert_tf.experiments.statistics import Score
 from bert_tf.experiments.table import Column
 from bert_tf.experiments.table import Table
@@ -277,12 +276,18 @@ def _value(
         value["deviation"] = summary.deviation
         value |= _majority(value["scores"], column)
     if row != table.reference_row:
-        value |= _comparison(table, row, table.reference_row, column, finished)
-    for sign in signs:
-        names = (sign["row"], sign["column"], sign["against"])
-        if names == (row, column.name, table.reference_row):
-            value["expected"] = sign["expected"]
-            value["verdict"] = sign["verdict"]
+        claimed = {
+            (sign["row"], sign["column"]): sign["expected"]
+            for sign in signs
+            if sign["against"] == table.reference_row
+        }
+        value |= _comparison(
+            table,
+            (row, table.reference_row),
+            column,
+            finished,
+            claimed.get((row, column.name)),
+        )
     return value
 
 
@@ -314,13 +319,36 @@ def _scores(
 
 
 def _comparison(
-    table: Table, row: str, other: str, column: Column, finished: Cells
+    table: Table,
+    rows: tuple[str, str],
+    column: Column,
+    finished: Cells,
+    claimed: str | None,
 ) -> dict[str, Any]:
-    """Returns the difference of two rows, ours and the paper's."""
+    """Returns the difference of two rows, ours and the paper's, and a verdict.
+
+    Args:
+      table: The table.
+      rows: The row and the one that it is compared with.
+      column: The column.
+      finished: The finished cells.
+      claimed: The sign that the paper claims; by default that of the
+        difference of its numbers, if it has both.
+    """
+    scores, others = (_scores(table, x, column.name, finished) for x in rows)
+    numbers = [paper.value(table, each, column) for each in rows]
     values: dict[str, Any] = {}
-    difference = _difference(table, row, other, column.name, finished)
-    if difference is not None:
-        values = {
+    if None not in numbers:
+        # The paper prints at most two decimals.
+        gap = round(numbers[0] - numbers[1], 6)
+        values["paper_difference"] = gap
+        if gap and not claimed:
+            claimed = "above" if gap > 0 else "below"
+    if claimed:
+        values |= {"expected": claimed, "verdict": None}
+    if scores and others:
+        difference = statistics.compare(scores, others)
+        values |= {
             "difference": difference.value,
             "error": difference.error,
             "method": difference.method,
@@ -328,37 +356,19 @@ def _comparison(
         if difference.degrees is not None:
             chance = statistics.chance_beyond_limit(difference.degrees)
             values["chance"] = chance
-    numbers = [paper.value(table, each, column) for each in (row, other)]
-    if None not in numbers:
-        # The paper prints at most two decimals.
-        values["paper_difference"] = round(numbers[0] - numbers[1], 6)
+        if claimed:
+            values["verdict"] = statistics.judge(difference, claimed)
     return values
-
-
-def _difference(
-    table: Table, row: str, other: str, column: str, finished: Cells
-) -> Difference | None:
-    scores = _scores(table, row, column, finished)
-    others = _scores(table, other, column, finished)
-    return statistics.compare(scores, others) if scores and others else None
 
 
 def _sign(
     table: Table, finished: Cells, claim: Sequence[str]
 ) -> dict[str, Any]:
     """Returns a claim of the paper with its verdict, None without scores."""
-    row, name, expected, other = (*claim, table.reference_row)[:4]
+    row, name, claimed, other = (*claim, table.reference_row)[:4]
     column = next(each for each in table.columns if each.name == name)
-    difference = _difference(table, row, other, name, finished)
-    verdict = statistics.judge(difference, expected) if difference else None
-    return {
-        "row": row,
-        "column": name,
-        "against": other,
-        "expected": expected,
-        "verdict": verdict,
-        **_comparison(table, row, other, column, finished),
-    }
+    compared = _comparison(table, (row, other), column, finished, claimed)
+    return {"row": row, "column": name, "against": other, **compared}
 
 
 def _majority(

@@ -106,8 +106,8 @@ def _state(report: Values) -> str:
         "seeds). A difference is given with ± its standard error. A verdict "
         "compares its sign with the paper's: *agrees* or *contradicts* if the "
         "difference is larger than two standard errors, else *not "
-        "distinguishable*. Differences for which the paper claims no sign "
-        "have no verdict."
+        "distinguishable*. Where the paper has no difference there is no "
+        "verdict."
     )
 
 

@@ -14,6 +14,7 @@ from bert_tf.experiments import task_data
 from bert_tf.experiments.jobs import Job
 from bert_tf.experiments.jobs import Score
 from bert_tf.io import text_files
+from bert_tf.tasks.task import TEST
 
 _CELLS, _STEPS = "cells", "steps"
 
@@ -90,27 +91,32 @@ def score(
     how = job.score
     if how.mean_of:
         parts = {x: read(output_dir, cells[x])["score"] for x in how.mean_of}
-        value, found = sum(parts.values()) / len(parts), parts
+        value, found, test = sum(parts.values()) / len(parts), parts, {}
     else:
         results = jobs.fill(how.results, job.places(output_dir))
-        found = _read_results(results, how)
+        found, test = _read_results(results, how)
         if not isinstance(found.get(how.metric), int | float):
             raise UserError(
                 f"{results} must hold {how.metric}. Received: "
                 f"{', '.join(found) or 'nothing'}."
             )
         value = how.factor * found[how.metric]
-    return {
+    values = {
         "score": value,
         "metric": how.metric,
         "scores": found,
         "seed": how.seed,
         "majority": how.majority,
     }
+    if how.metric in test:
+        values["test_score"] = how.factor * test[how.metric]
+    return values
 
 
-def _read_results(path: str, how: Score) -> dict[str, Any]:
-    """Returns the metrics of the first split of eval_results.json or .txt."""
+def _read_results(
+    path: str, how: Score
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the metrics of eval_results.json or .txt: the split's, test's."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -118,10 +124,10 @@ def _read_results(path: str, how: Score) -> dict[str, Any]:
         raise not_written(path) from error
     if not path.endswith(".json"):
         pairs = (line.split(" = ") for line in text.splitlines())
-        return {name: float(value) for name, value in pairs}
+        return {name: float(value) for name, value in pairs}, {}
     splits = json.loads(text)
     name = next((x for x in splits if x.startswith(how.split)), None)
-    return splits[name] if name else {}
+    return splits[name] if name else {}, splits.get(TEST, {})
 
 
 def not_written(path: str) -> UserError:
@@ -133,16 +139,16 @@ def not_written(path: str) -> UserError:
 
 
 def current_commit() -> str:
-    """Returns the commit of the code, with + if files changed since."""
+    """Returns the commit of the code, with + and a hash of later changes."""
     clone = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     if os.path.exists(os.path.join(clone, ".git")):
         try:
             commit = _git(clone, "rev-parse", "--short=12", "HEAD")
-            changes = _git(clone, "status", "--porcelain", "-uno")
+            changes = _git(clone, "diff", "HEAD")
         except (OSError, subprocess.CalledProcessError):
             pass  # No git on this machine.
         else:
-            return f"{commit}+" if changes else commit
+            return f"{commit}+{jobs.digest(changes)}" if changes else commit
     return f"bert_tf {bert_tf.__version__}"
 
 

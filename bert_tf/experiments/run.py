@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 from absl import logging
 
@@ -30,6 +31,7 @@ from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.flags.experiments import STABILITY
 from bert_tf.flags.experiments import ExperimentsConfig
 from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.io import text_files
 
 # In --output_dir: what all cells there have in common.
@@ -55,16 +57,21 @@ def run(config: ExperimentsConfig) -> None:
     scale = scales.read(config.scale)
     found = task_folders.find_tasks(config.data_dir)
     if config.list:
-        sys.stdout.write(needs.describe(scale, found))
+        sys.stdout.write(needs.describe(scale, found, config.data_dir))
         return
-    experiments = prepare(config, scale, found)
+    # One process at a time, as several machines may begin at once.
+    with locks.exclusive(
+        os.path.join(config.output_dir, "prepare"), "prepares"
+    ):
+        experiments = prepare(config, scale, found)
+        if not config.dry_run:
+            _write_tables(experiments.tables, config.output_dir)
     if config.dry_run:
         sys.stdout.write(describe_plan(experiments, config.output_dir))
         return
-    commit = results.current_commit()
     if config.strict_code:
-        _require_commit(experiments.plan, config.output_dir, commit)
-    _run_cells(config, experiments, commit)
+        _require_commit(experiments.plan, config.output_dir)
+    _run_cells(config, experiments)
 
 
 def prepare(
@@ -78,11 +85,15 @@ def prepare(
         tables.build(name, _inputs(config, plan, name, tasks))
         for name, tasks in chosen.items()
     ]
-    for table in built:
-        name = os.path.join(_TABLES_FOLDER, f"{table.name}.json")
-        path = os.path.join(config.output_dir, name)
-        task_data.write_json(path, tables_lib.to_json(table))
     return Experiments(plan, built)
+
+
+def _write_tables(tables: Sequence[Table], output_dir: str) -> None:
+    """Writes the tables for the report, which other processes write, too."""
+    for table in tables:
+        name = os.path.join(_TABLES_FOLDER, f"{table.name}.json")
+        path = os.path.join(output_dir, name)
+        task_data.write_json(path, tables_lib.to_json(table))
 
 
 def _inputs(
@@ -114,16 +125,13 @@ def _inputs(
 
 def _triviaqa(plan: Plan, data_dir: str | None) -> dict[str, str]:
     """Returns the flags that name TriviaQA, if it is in --data_dir."""
-    folder = os.path.join(data_dir or "", "triviaqa")
-    evidence = os.path.join(folder, "evidence", "wikipedia")
-    for name in ("qa/wikipedia-train.json", "wikipedia-train.json"):
-        path = os.path.join(folder, name)
-        if data_dir and os.path.isfile(path) and os.path.isdir(evidence):
-            return {
-                "triviaqa_file": plan.place("triviaqa", path),
-                "triviaqa_evidence_dir": plan.place("evidence", evidence),
-            }
-    return {}
+    if not (paths := needs.find_triviaqa(data_dir)):
+        return {}
+    path, evidence = paths
+    return {
+        "triviaqa_file": plan.place("triviaqa", path),
+        "triviaqa_evidence_dir": plan.place("evidence", evidence),
+    }
 
 
 def _prepare_corpus(config: ExperimentsConfig, scale: Scale) -> Corpus | None:
@@ -132,20 +140,30 @@ def _prepare_corpus(config: ExperimentsConfig, scale: Scale) -> Corpus | None:
     if config.corpus:
         names = corpora.find_files(config.corpus)
         sums = {name: files.sha256(name) for name in names}
-    _check_identity(config, sums)
-    if not sums:
-        return None
-    return corpora.prepare(
-        [*sums],
-        [*sums.values()],
-        config.output_dir,
-        scale.corpus_megabytes,
-        scale.held_out_megabytes,
-    )
+    earlier, identity = _check_identity(config, sums)
+    corpus = None
+    if sums:
+        corpus = corpora.prepare(
+            [*sums],
+            [*sums.values()],
+            config.output_dir,
+            scale.corpus_megabytes,
+            scale.held_out_megabytes,
+        )
+    # After the corpus was found to be usable.
+    if identity != earlier:
+        path = os.path.join(config.output_dir, _IDENTITY_FILE)
+        task_data.write_json(path, identity)
+    return corpus
 
 
-def _check_identity(config: ExperimentsConfig, sums: Mapping[str, str]) -> None:
+def _check_identity(
+    config: ExperimentsConfig, sums: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Refuses another scale or corpus in the folder of earlier experiments.
+
+    Returns:
+      The identity of the folder, and with the experiments of the flags.
 
     Raises:
       UserError: If one of them differs.
@@ -157,9 +175,7 @@ def _check_identity(config: ExperimentsConfig, sums: Mapping[str, str]) -> None:
     if before and sums and sorted(before.values()) != sorted(sums.values()):
         names = (", ".join(sorted(x)) for x in (before, sums))
         _refuse(config, "--corpus", *names, differ=True)
-    identity = {"scale": config.scale, "corpus": before or dict(sums)}
-    if identity != earlier:
-        task_data.write_json(path, identity)
+    return earlier, {"scale": config.scale, "corpus": before or dict(sums)}
 
 
 def _refuse(
@@ -179,9 +195,9 @@ def _refuse(
     )
 
 
-def _require_commit(plan: Plan, output_dir: str, commit: str) -> None:
+def _require_commit(plan: Plan, output_dir: str) -> None:
     """Refuses finished jobs of other code, for --strict_code."""
-    others = {}
+    commit, others = results.current_commit(), {}
     for job in plan.jobs.values():
         if results.is_done(output_dir, job):
             made_by = results.read(output_dir, job)["commit"]
@@ -196,9 +212,7 @@ def _require_commit(plan: Plan, output_dir: str, commit: str) -> None:
         )
 
 
-def _run_cells(
-    config: ExperimentsConfig, experiments: Experiments, commit: str
-) -> None:
+def _run_cells(config: ExperimentsConfig, experiments: Experiments) -> None:
     plan = experiments.plan
     number, count = config.part
     cells = [x.id for x in plan.cells][number - 1 :: count]
@@ -211,7 +225,7 @@ def _run_cells(
 
     begin = time.monotonic()
     cell_runner = Runner(
-        config.output_dir, plan.jobs, cells, plan.places, commit, write_report
+        config.output_dir, plan.jobs, cells, plan.places, write_report
     )
     left = cell_runner.run(config.max_minutes)
     write_report()

@@ -55,7 +55,6 @@ class Runner:
       all_jobs: The jobs by id, needed ones first.
       cells: The ids of the cells to run, in order.
       places: Further placeholders in commands.
-      commit: The commit of the code.
       on_cell: Called after each cell that has finished or failed.
     """
 
@@ -65,14 +64,12 @@ class Runner:
         all_jobs: Mapping[str, Job],
         cells: Sequence[str],
         places: Mapping[str, str],
-        commit: str,
         on_cell: Callable[[], None],
     ) -> None:
         self._output_dir = output_dir
         self._jobs = all_jobs
         self._cells = list(dict.fromkeys(cells))
         self._places = places
-        self._commit = commit
         self._on_cell = on_cell
         # Failed jobs: the command, its log and the last lines of that.
         self.failed: dict[str, tuple[str, str, list[str]]] = {}
@@ -160,6 +157,8 @@ class Runner:
         log = os.path.join(self._output_dir, "logs", f"{job.id}.log")
         begin = time.monotonic()
         self._clock.start(job)
+        # Read for each job, as the files may change while others run.
+        commit = results.current_commit()
         places = job.places(self._output_dir) | self._places
         shell = ""
         try:
@@ -169,7 +168,7 @@ class Runner:
                 shell = command.shell(places)
                 status = self._call(command.argv(places), shell, log, job, lock)
                 if status:
-                    lines = last_lines(log) or [f"Exit status {status}."]
+                    lines = [*last_lines(log), f"Exit status {status}."]
                     return self._fail(job, shell, log, lines)
                 if number + 1 < len(job.commands):
                     task_data.write_text(self._marker(job, number), "")
@@ -177,7 +176,7 @@ class Runner:
             if produced and not os.path.exists(produced):
                 raise results.not_written(produced)
             seconds = time.monotonic() - begin
-            self._record(job, seconds)
+            self._record(job, commit, seconds)
         except OSError as error:
             return self._fail(job, shell, log, [str(error)])
         except UserError as error:
@@ -192,7 +191,7 @@ class Runner:
         name = f"{job.id}.command{number + 1}.done"
         return os.path.join(self._output_dir, "steps", name)
 
-    def _record(self, job: Job, seconds: float) -> None:
+    def _record(self, job: Job, commit: str, seconds: float) -> None:
         scored = {}
         if job.score is not None:
             scored = results.score(self._output_dir, job, self._jobs)
@@ -203,7 +202,7 @@ class Runner:
             self._output_dir,
             job,
             commands_of(job, self._jobs, self._output_dir, self._places),
-            self._commit,
+            commit,
             seconds,
             scored,
         )

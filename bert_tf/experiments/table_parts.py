@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from bert_tf.experiments import task_folders as kinds
 from bert_tf.experiments.plan import Plan
 from bert_tf.experiments.table import Column
 from bert_tf.experiments.table import Row
@@ -47,6 +48,16 @@ def column(task: TaskData, paper: str = "", suffix: str = "") -> Column:
     label = f"{task.name} {task.metric.replace('_', ' ')}{suffix}"
     paper = paper or _PAPER_COLUMNS.get(task.name, task.name)
     return Column(task.name, label, task.metric, paper=paper)
+
+
+def by_accuracy(tasks: Sequence[TaskData]) -> list[TaskData]:
+    """Returns tasks with accuracy in place of F1, as in Tables 5 and 6."""
+    return [
+        dataclasses.replace(task, metric="accuracy")
+        if task.kind == kinds.CLASSIFICATION and task.metric == "f1"
+        else task
+        for task in tasks
+    ]
 
 
 def kept(inputs: Inputs, name: str, rows: Sequence[Row]) -> tuple[Row, ...]:

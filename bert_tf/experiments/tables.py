@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
-from collections.abc import Sequence
 
 from bert_tf.experiments import model_tables
 from bert_tf.experiments import table_parts
@@ -17,7 +17,6 @@ from bert_tf.experiments.table import Row
 from bert_tf.experiments.table import Table
 from bert_tf.experiments.table_parts import Cells
 from bert_tf.experiments.table_parts import Inputs
-from bert_tf.experiments.task_data import TaskData
 
 NO_NSP = Variant("no_nsp", next_sentence=False)
 LEFT_TO_RIGHT = Variant("ltr_no_nsp", next_sentence=False, left_to_right=True)
@@ -59,7 +58,7 @@ def build(name: str, inputs: Inputs) -> Table:
 
 
 def _table5(inputs: Inputs) -> Table:
-    plan, tasks = inputs.plan, _by_accuracy(inputs.tasks)
+    plan, tasks = inputs.plan, table_parts.by_accuracy(inputs.tasks)
     all_rows = {
         "bert": (Row("bert", "BERT"), BERT, {}),
         "no_nsp": (Row("no_nsp", "No NSP"), NO_NSP, {}),
@@ -109,23 +108,13 @@ def _table5(inputs: Inputs) -> Table:
     )
 
 
-def _by_accuracy(tasks: Sequence[TaskData]) -> list[TaskData]:
-    """Returns tasks with the metric of Tables 5 and 6, MRPC's too."""
-    return [
-        dataclasses.replace(task, metric="accuracy")
-        if task.kind == kinds.CLASSIFICATION and task.metric == "f1"
-        else task
-        for task in tasks
-    ]
-
-
 def _lstm(plan: Plan) -> dict[str, int]:
     flags = plan.scale.flags("feature_based")
     return {x: y for x, y in flags.items() if x == "lstm_size"}
 
 
 def _table6(inputs: Inputs) -> Table:
-    plan, tasks = inputs.plan, _by_accuracy(inputs.tasks)
+    plan, tasks = inputs.plan, table_parts.by_accuracy(inputs.tasks)
     sizes = [*plan.scale.sizes]
     # All other sizes are compared with the largest one.
     rows = [Row(x, _size_label(x)) for x in reversed(sizes)]
@@ -146,7 +135,14 @@ def _table6(inputs: Inputs) -> Table:
         rows,
         [perplexity, *map(table_parts.column, tasks)],
         cells,
-        expected=[(x, "perplexity", "above") for x in sizes[:-1]],
+        # Above the largest size's, and above the next one's.
+        expected=[
+            *((x, "perplexity", "above") for x in sizes[:-1]),
+            *(
+                (x, "perplexity", "above", y)
+                for x, y in itertools.pairwise(sizes[:-1])
+            ),
+        ],
     )
 
 

@@ -26,6 +26,8 @@ _FORMAT = 1
 _HELD_OUT = 5
 _CHARACTERS_PER_TOKEN = 4.0
 _INFO_FILE = "info.json"
+# Labels of rows without one in official files, as MNLI's.
+_NO_LABEL = ("-", "-1")
 
 SCRIPTS: Mapping[str, str] = {
     kinds.CLASSIFICATION: "run/finetune_classifier.py",
@@ -70,14 +72,14 @@ def prepare(
 ) -> TaskData:
     """Returns the files of a task, which are written if they do not exist.
 
-    Rows beyond `max_train` and `max_dev` are left out: a sample that depends
-    on nothing but their number; taggers read the first sentences. The name of
-    the folder has a hash of the task's files.
+    Rows beyond `max_train` and, of dev and test each, `max_dev` are left out: a
+    sample that depends on nothing but their number; taggers read the first
+    sentences. The name of the folder has a hash of the task's files.
 
     Raises:
       UserError: If a file is not as the task describes it.
     """
-    own = {split: task.files[split] for split in _splits(task)}
+    own = task.files
     hashes = {x: files_hash(path) for x, path in own.items()}
     described = [task.kind, dict(task.columns), task.official, hashes]
     described += [max_train, max_dev, _FORMAT]
@@ -118,10 +120,6 @@ def write_text(path: str, text: str) -> None:
             file.write(text)
 
 
-def _splits(task: TaskFolder) -> list[str]:
-    return [x for x in task.files if x == "train" or x.startswith("dev")]
-
-
 def _flags(
     task: TaskFolder, folder: str, names: Mapping[str, str], pair: bool
 ) -> dict[str, Any]:
@@ -134,6 +132,8 @@ def _flags(
         is_second = task.kind == kinds.SQUAD2
         return flags | ({"version_2_with_negative": True} if is_second else {})
     flags = {"train_file": train, "dev_file": dev}
+    if "test" in names:
+        flags |= {"test_file": f"{folder}/{names['test']}", "do_predict": True}
     if task.kind == kinds.TAGGING:
         columns = task.columns
         return flags | {
@@ -167,8 +167,10 @@ def _write(
     if "dev" not in rows:
         rows["train"], rows["dev"] = _hold_out(rows["train"], task.kind)
     rows = {
-        "train": _sample(rows["train"], max_train, task.kind, True),
-        "dev": _sample(rows["dev"], max_dev, task.kind),
+        split: _sample(values, max_train, task.kind, True)
+        if split == "train"
+        else _sample(values, max_dev, task.kind)
+        for split, values in rows.items()
     }
     for split, values in rows.items():
         if not values:
@@ -233,7 +235,10 @@ def _label(row: Any) -> Any:
 
 
 def _majority(task: TaskFolder, labels: Sequence[Any]) -> float | None:
-    if task.metric != "accuracy" or not labels:
+    # With other metrics, too, as a table may score by accuracy.
+    if task.kind not in (kinds.CLASSIFICATION, kinds.MULTIPLE_CHOICE):
+        return None
+    if not labels:
         return None
     return 100 * collections.Counter(labels).most_common(1)[0][1] / len(labels)
 
@@ -299,6 +304,4 @@ def _official_labels(task: TaskFolder, path: str) -> list[str]:
         (x for x in official.label_columns if x in table.columns), None
     )
     rows = [row.values.get(column) for row in table.rows] if column else []
-    return [
-        str(x) for x in rows if x is not None and x not in task_rows.NO_LABEL
-    ]
+    return [str(x) for x in rows if x is not None and x not in _NO_LABEL]

@@ -40,7 +40,8 @@ _COLUMNS: Mapping[str, Mapping[str, Any]] = {
     SQUAD: {},
     SQUAD2: {},
 }
-_KEYS = ("kind", "train", "dev", "test", "columns", "metric")
+_SPLITS = ("train", "dev", "test")
+_KEYS = ("kind", *_SPLITS, "columns", "metric")
 _KNOWN = os.path.join(paths.RECIPES, "experiments", "tasks.json")
 # Stands for a list inside a JSON file: FILE#KEY.
 KEY_MARK = "#"
@@ -59,6 +60,7 @@ class TaskFolder:
       columns: Role to the column's name or number.
       metric: The metric of the tables.
       official: Its name for the script, if it reads the official files.
+      no_label: The labels of rows that are left out.
     """
 
     name: str
@@ -68,6 +70,7 @@ class TaskFolder:
     columns: Mapping[str, Any]
     metric: str
     official: str | None = None
+    no_label: Sequence[str] = ()
 
 
 @functools.cache
@@ -135,7 +138,7 @@ def _known(data_dir: str) -> Iterator[TaskFolder]:
         folder = os.path.join(data_dir, values["folder"])
         files = {
             split: _first(folder, values[split])
-            for split in ("train", "dev", "test")
+            for split in _SPLITS
             if split in values
         }
         if files["train"] and (files.get("dev") or "dev" not in values):
@@ -147,6 +150,7 @@ def _known(data_dir: str) -> Iterator[TaskFolder]:
                 {**_COLUMNS[values["kind"]], **values.get("columns", {})},
                 values["metric"],
                 values.get("official"),
+                values.get("no_label", ()),
             )
 
 
@@ -199,10 +203,15 @@ def _own_files(
     path: str, folder: str, values: Mapping[str, Any]
 ) -> dict[str, str]:
     files = {}
-    for split in ("train", "dev", "test"):
+    for split in _SPLITS:
         name = values.get(split)
         if name is None and split != "train":
             continue
+        if split == "test" and values["kind"] in (SQUAD, SQUAD2):
+            raise UserError(
+                f"{path}: tasks of {values['kind']} have train and dev. "
+                f"Received: test={name!r}; name the file to score as dev."
+            )
         where = os.path.join(folder, str(name))
         if not isinstance(name, str) or not os.path.isfile(
             where.partition(KEY_MARK)[0]

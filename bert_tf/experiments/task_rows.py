@@ -12,8 +12,6 @@ from bert_tf.io import tables
 from bert_tf.io import text_files
 from bert_tf.tasks.multiple_choice import examples as multiple_choice
 
-# Rows without a label in the files of SNLI and MNLI.
-NO_LABEL = ("-", "-1")
 _ENDINGS = {
     kinds.TAGGING: ".conll",
     kinds.SQUAD: ".json",
@@ -56,7 +54,7 @@ def _read_classification(task: TaskFolder, path: str) -> list[dict[str, Any]]:
         row = {x: values.get(str(column)) for x, column in roles.items()}
         if row["label"] is None:
             raise UserError(f"{where} has no label in {roles['label']!r}.")
-        if str(row["label"]) in NO_LABEL and not is_number:
+        if str(row["label"]) in task.no_label:
             continue
         row["label"] = str(row["label"])
         if is_number:

@@ -101,6 +101,12 @@ class ExperimentsConfig(ModelSourceConfig):
             "--experiments and --output_dir are required; --list prints the "
             "experiments.",
         )
+        # The scripts read lists and globs in this folder.
+        options.require(
+            not set(self.output_dir) & set(",*?["),
+            "--output_dir must have no comma, *, ? or [ in its name. Received: "
+            f"{self.output_dir!r}.",
+        )
         unknown = [x for x in self.names if x not in EXPERIMENTS]
         options.require(
             not unknown,

@@ -215,18 +215,23 @@ def exclusive(path: str, work: str) -> Iterator[None]:
       work: A verb for the log line of those that wait, as "fetches".
 
     Raises:
-      UserError: If the folder of `path` cannot be written.
+      UserError: If the folder of `path` cannot be written, or its file system
+        has no locks.
     """
     folder = os.path.dirname(path)
-    try:
-        os.makedirs(folder, exist_ok=True)
-        file = open(f"{path}.lock", "a", encoding="utf-8")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(
-            f"The cache {folder} cannot be written ({error}); choose another."
-        ) from error
-    with file:
-        if not try_lock(file):
+    with contextlib.ExitStack() as stack:
+        try:
+            os.makedirs(folder, exist_ok=True)
+            file = stack.enter_context(
+                open(f"{path}.lock", "a", encoding="utf-8")
+            )
+            is_free = try_lock(file)
+        except OSError as error:
+            raise UserError(
+                f"The folder {folder} must be one to write to, on a file "
+                f"system with locks. Received: {error}; choose another."
+            ) from error
+        if not is_free:
             logging.info("Another process %s %s; waiting for it.", work, path)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -53,6 +53,16 @@ class CorpusTest(tf.test.TestCase):
         self.assertBetween(len(fewer), 80, 100)
         self.assertContainsSubset(fewer, train)
 
+    def test_order_of_the_files_does_not_matter(self):
+        os.makedirs(os.path.join(self._folder, "z"))
+        names = [
+            _write(self._folder, name, f"{name}\n\nsecond of {name}\n")
+            for name in ("b.txt", "c.txt", "z/a.txt", "z/b.txt")
+        ]
+        first = self._prepare(names)
+        self.assertEqual(self._prepare(names[::-1]), first)
+        self.assertLen(os.listdir(os.path.join(self._folder, "data")), 1)
+
     def test_two_documents_are_one_for_each_side(self):
         names = [_write(self._folder, "a.txt", "one\n\n\ntwo\n")]
         train, held_out = self._prepare(names)

@@ -1,6 +1,7 @@
 """Tests for bert_tf.experiments.plan and tables, by the plans of flags."""
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -170,6 +171,18 @@ class PlanTest(tf.test.TestCase):
             UserError, f"of --corpus={self._corpus}. Received: .*{other}"
         ):
             self._prepare(experiments="table5", corpus=other)
+
+    def test_an_unusable_corpus_is_not_remembered(self):
+        corpus = os.path.join(self._folder, "other.txt")
+        for text in ("One text.\n", "One text.\n\nAnd another.\n"):
+            pathlib.Path(corpus).write_text(text, encoding="utf-8")
+            is_one = "another" not in text
+            with (
+                self.assertRaisesRegex(UserError, "at least two documents")
+                if is_one
+                else contextlib.nullcontext()
+            ):
+                self._prepare(experiments="table5", corpus=corpus)
 
     def test_refuses_another_scale_by_name(self):
         self._prepare(experiments="table5")

@@ -180,7 +180,8 @@ class ReportTest(ReportTestCase):
         self.assertIn("28 of 28 cells are finished.", text)
         for line in (
             "| BERT | 49.50 ± 1.50 (3) | – | 88.5 | – |  |",
-            "| No \\| NSP | 49.17 ± 1.44 (3) | -0.33 ± 0.44 | 87.9 | -0.6 |  |",
+            "| No \\| NSP | 49.17 ± 1.44 (3) | -0.33 ± 0.44 | 87.9 | -0.6 | "
+            "not distinguishable |",
             "| LTR | 31.17 ± 0.76 (3) | -18.33 ± 0.67 | 77.8 | -10.7 | "
             "**agrees** |",
             "| [table5](#table5) | SQuAD F1 | LTR + BiLSTM above LTR | "

@@ -17,7 +17,7 @@ from tests.support import experiment_inputs
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _SCRIPT = os.path.join(_ROOT, "run", "experiments.py")
 _ALL = "table5,table6,table7,table8,figure5,stability"
-_TIMEOUT_SECONDS = 1800
+_TIMEOUT_SECONDS = 1000
 
 
 def _command(*flags):
@@ -93,6 +93,10 @@ class ExperimentsTest(tf.test.TestCase):
         for table in report["tables"]:
             path = os.path.join(self._out, f"{table['name']}.png")
             self.assertTrue(os.path.exists(path))
+        pair = next(x for x in cells if x.startswith("pairs-"))
+        self.assertIn("test_score", self._cell(pair))
+        with open(os.path.join(self._out, "report.md")) as file:
+            self.assertIn("| test |", file.read())
         # Nothing is left to do.
         again = _run(*self._flags)
         self.assertIn("11 of 11 cells are done", again.stderr)
@@ -129,6 +133,8 @@ class ExperimentsTest(tf.test.TestCase):
         self.assertLen(re.findall("^# .*-seed", done.stdout, flags=re.M), 9)
         self.assertRegex(done.stdout, "# 11 cells and 10 jobs .* minutes")
         self.assertEmpty(self._names("logs"))
+        # Beside a run with other flags, its report stays as it is.
+        self.assertEmpty(self._names("tables"))
         self.assertContainsSubset(
             ["corpus"], [x.partition("-")[0] for x in self._names("data")]
         )
@@ -145,6 +151,8 @@ class ExperimentsTest(tf.test.TestCase):
         self.assertRegex(done.stderr, r"ERROR: --experiments must.*'table9'\.")
         done = _run("--experiments=table5", "--output_dir=x", "--shard=3/2")
         self.assertRegex(done.stderr, "ERROR: --shard must be i/n.*'3/2'")
+        done = _run("--experiments=table5", "--output_dir=a,b")
+        self.assertRegex(done.stderr, "ERROR: --output_dir must.*comma.*'a,b'")
 
 
 if __name__ == "__main__":

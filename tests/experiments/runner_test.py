@@ -73,10 +73,14 @@ class RunnerTest(tf.test.TestCase):
     def test_runs_what_cells_need_once_and_repeats_nothing(self):
         self._write("go")
         calls = []
-        runner = runner_program.make_runner(
+        first = runner_program.make_runner(
             self._out, on_cell=lambda: calls.append(1)
         )
-        self.assertEmpty(runner.run())
+        commits = [f"commit{i}" for i in range(6)]
+        with mock.patch.object(
+            runner.results, "current_commit", side_effect=commits
+        ):
+            self.assertEmpty(first.run())
         self.assertLen(calls, 4)
         names = [name for name, _ in self._starts()]
         order = ["first", "cell0", "cell1", "second", "cell2", "cell3"]
@@ -88,7 +92,8 @@ class RunnerTest(tf.test.TestCase):
         self.assertEqual((cell["score"], cell["metric"]), (25.0, "accuracy"))
         self.assertEqual(cell["scores"], {"accuracy": 0.25, "loss": 2.0})
         self.assertEqual((cell["seed"], cell["majority"]), (7, 50.0))
-        self.assertEqual(cell["commit"], "abc")
+        # That of the files when the fifth job began.
+        self.assertEqual(cell["commit"], "commit4")
         # Also the command of what it needs.
         self.assertLen(cell["commands"], 2)
         self.assertIn(f"{self._out}/pretraining/second", cell["commands"][0])
@@ -128,8 +133,12 @@ class RunnerTest(tf.test.TestCase):
         self.assertEqual(runner.run(), ["cell1"])
         failed = self._read("cells/cell1.failed.json")
         self.assertEqual(
-            failed["last_lines"][-2:],
-            ["Reading the data.", "ERROR: The data are broken."],
+            failed["last_lines"][-3:],
+            [
+                "Reading the data.",
+                "ERROR: The data are broken.",
+                "Exit status 1.",
+            ],
         )
         self.assertIn("runs/cell1", failed["command"])
         self.assertTrue(os.path.exists(failed["log"]))
@@ -168,7 +177,8 @@ class RunnerTest(tf.test.TestCase):
         ((_, pid),) = self._starts()
         process.send_signal(signal.SIGTERM)
         process.wait(_TIMEOUT_SECONDS)
-        self.assertFalse(_exists(pid))
+        # The kernel may end it only once the runner has ended.
+        self._wait(lambda: not _exists(pid))
 
     def test_two_shards_make_each_pretraining_once(self):
         # Of cells 0 to 3, each shard needs both pretrainings.

@@ -1,6 +1,7 @@
 """Tests for bert_tf.experiments.task_folders and task_data."""
 
 import collections
+import gzip
 import json
 import os
 
@@ -79,6 +80,10 @@ class FindTest(FoldersTestCase):
         ({"kind": ["squad"]}, r"kind must be one of .*\['squad'\]"),
         ({"kind": "squad", "dev": "a.tsv"}, "train must name a file.*None"),
         ({"kind": "squad", "train": "b.tsv"}, "train must name.*'b.tsv'"),
+        (
+            {"kind": "squad", "train": "a.tsv", "test": "a.tsv"},
+            "squad have train and dev. Received: test='a.tsv'",
+        ),
         ({"kind": "squad", "metrics": "f1"}, "unknown keys: metrics"),
         (
             {"kind": "tagging", "train": "a.tsv", "metric": "accuracy"},
@@ -139,6 +144,10 @@ class PrepareTest(FoldersTestCase):
             "label": "label1",
         }
         self.assertEqual(every[4], expected)
+        test = self._rows(data.flags["test_file"])
+        self.assertLen(test, 10)
+        self.assertTrue(data.flags["do_predict"])
+        self.assertNotIn(test[0], self._rows(data.flags["dev_file"]))
         labels = [x["label"] for x in self._rows(data.flags["dev_file"])]
         most = max(map(labels.count, labels))
         self.assertEqual(data.majority, 100 * most / 10)
@@ -156,6 +165,22 @@ class PrepareTest(FoldersTestCase):
         self.assertLen({x["label"] for x in train}, 40)
         self.assertBetween(len(train), 50, 70)
         self.assertLen(dev, 20)
+
+    def test_only_known_tasks_have_rows_without_a_label(self):
+        rows = "".join(f"a\tb\t{x}\n" for x in (1, "-1", "-", 0, "-1", 1))
+        text = f"premise\thypothesis\tlabel\n{rows}"
+        names = {"train": "dev.tsv.gz", "dev": "test.tsv.gz"}
+        folder = os.path.join(self._tasks, "snli")
+        self._write("own/a.tsv", text)
+        columns = {"text": "premise", "text_pair": "hypothesis"}
+        values = {"kind": "classification", "train": "a.tsv", "dev": "a.tsv"}
+        self._write("own/task.json", json.dumps({**values, "columns": columns}))
+        os.makedirs(folder)
+        for name in names.values():
+            with gzip.open(os.path.join(folder, name), "wt") as file:
+                file.write(text)
+        self.assertEqual(self._prepare("own").num_train, 6)
+        self.assertEqual(self._prepare("snli").num_train, 3)
 
     def test_label_of_one_row_is_not_held_out(self):
         self._write(

@@ -96,6 +96,9 @@ class OneWriterTest(LocksTestCase):
             with locks.one_writer(self.path, "--output_dir"):
                 pass
         self.assertIn("without locks (No locks available)", logs.output[0])
+        with self.assertRaisesRegex(UserError, "with locks. .*No locks avail"):
+            with locks.exclusive(os.path.join(self.path, "x"), "fetches"):
+                self.fail("Entered.")
 
     def test_remote_folders_are_not_locked(self):
         with locks.one_writer("gs://bucket/out", "--output_dir"):

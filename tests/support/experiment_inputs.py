@@ -47,11 +47,16 @@ def _write_rows(folder, name, columns):
         "kind": "classification",
         "train": "a.tsv",
         "dev": "b.tsv",
+        "test": "c.tsv",
         "columns": columns,
         "metric": "accuracy",
     }
     _write(os.path.join(folder, name, "task.json"), json.dumps(task))
-    for file, first, count in (("a.tsv", 0, 60), ("b.tsv", 100, 30)):
+    for file, first, count in (
+        ("a.tsv", 0, 60),
+        ("b.tsv", 100, 30),
+        ("c.tsv", 200, 30),
+    ):
         rows = (
             f"{sentence(i)}\t{sentence(i + 1 + i % 3)}\tlabel{i % 3}\n"
             for i in range(first, first + count)

@@ -46,11 +46,11 @@ def _job(name, kind, needs):
     )
 
 
-def make_runner(out, part="1/1", commit="abc", on_cell=lambda: None):
+def make_runner(out, part="1/1", on_cell=lambda: None):
     """Returns a runner of a part of the cells."""
     number, count = map(int, part.split("/"))
     cells = [f"cell{i}" for i in range(NUM_CELLS)][number - 1 :: count]
-    return runner.Runner(out, make_jobs(), cells, {}, commit, on_cell)
+    return runner.Runner(out, make_jobs(), cells, {}, on_cell)
 
 
 if __name__ == "__main__":
