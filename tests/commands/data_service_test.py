@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 
 from tests.support import forked_process
-from tests.support import toy_models
+from tests.support import ports
 
 
 @pytest.mark.slow
 class DataServiceScriptTest(tf.test.TestCase):
     def test_ends_with_status_0_on_sigterm(self):
-        port, worker_port = toy_models.free_port(), toy_models.free_port()
+        port, worker_port = ports.free(2)
         path = os.path.join(self.create_tempdir().full_path, "log")
         with open(path, "wb") as log:
             process = forked_process.ForkedProcess(

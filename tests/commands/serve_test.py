@@ -16,11 +16,14 @@ import tensorflow as tf
 from absl.testing import absltest
 
 from tests.support import forked_process
+from tests.support import ports
 from tests.support import toy_models
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The width of a product that oneDNN computes with packed weights.
 _WIDTH = 512
+# A start imports TensorFlow.
+_TIMEOUT_SECONDS = 300
 _ECHO = {"signature_name": "echo", "instances": ["é"]}
 
 
@@ -41,12 +44,12 @@ class ServeTest(absltest.TestCase):
     @contextlib.contextmanager
     def serve_forked(self, *flags):
         """As `serve`, in a process that has imported TensorFlow before."""
-        port = toy_models.free_port()
+        grpc_port, port = ports.free(2)
         with tempfile.TemporaryFile() as log:
             process = _Forked(
                 [
                     "run/serve.py",
-                    f"--port={toy_models.free_port()}",
+                    f"--port={grpc_port}",
                     f"--rest_api_port={port}",
                     *flags,
                 ],
@@ -63,14 +66,11 @@ class ServeTest(absltest.TestCase):
     @contextlib.contextmanager
     def serve(self, *flags, **environment):
         """Yields the process and its REST port; ends it in any case."""
-        port = toy_models.free_port()
+        grpc_port, port = ports.free(2)
         process = subprocess.Popen(
             [
                 *(sys.executable, "run/serve.py"),
-                *(
-                    f"--port={toy_models.free_port()}",
-                    f"--rest_api_port={port}",
-                ),
+                *(f"--port={grpc_port}", f"--rest_api_port={port}"),
                 *flags,
             ],
             cwd=_ROOT,
@@ -89,7 +89,7 @@ class ServeTest(absltest.TestCase):
 
     def wait_until(self, condition, process):
         """Waits for something to become true of a running process."""
-        deadline = time.monotonic() + toy_models.TIMEOUT_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             if process.poll() is not None:
                 self.fail(process.communicate()[0])
@@ -129,6 +129,7 @@ class ServeTest(absltest.TestCase):
             clients = [threading.Thread(target=client) for _ in range(8)]
             for thread in clients:
                 thread.start()
+            self.wait_until(lambda: answers, process)
             # An incomplete version, then a complete one.
             os.mkdir(f"{base_path}/3")
             os.rename(f"{self.folder}/2", f"{base_path}/2")

@@ -15,20 +15,13 @@ from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.errors import UserError
 from bert_tf.flags.data import DataServiceConfig
 from bert_tf.text.masking import DynamicMasking
+from tests.support import ports
 from tests.support import record_files
 
 _MASKING = DynamicMasking(
     vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
 )
 _NUM_BATCHES = 12
-
-
-def _free_ports(number):
-    with_ports = [socket.create_server(("localhost", 0)) for _ in range(number)]
-    ports = [listening.getsockname()[1] for listening in with_ports]
-    for listening in with_ports:
-        listening.close()
-    return ports
 
 
 @pytest.mark.slow
@@ -40,7 +33,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
         cls.servers = []
         cls.addresses = []
         for _ in range(3):
-            port, worker_port = _free_ports(2)
+            port, worker_port = ports.free(2)
             config = DataServiceConfig(port, worker_port, "localhost")
             cls.servers.append(data_service.start(config))
             cls.addresses.append(f"grpc://localhost:{port}")
@@ -118,7 +111,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertAllEqual(found[trainer][name], own)
 
     def test_several_data_workers_are_rejected(self):
-        (port,) = _free_ports(1)
+        (port,) = ports.free(1)
         dispatcher = tf.data.experimental.service.DispatchServer(
             tf.data.experimental.service.DispatcherConfig(port=port)
         )
@@ -139,7 +132,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.thorough
     def test_a_restarted_service_is_explained(self):
-        config = DataServiceConfig(*_free_ports(2), "localhost")
+        config = DataServiceConfig(*ports.free(2), "localhost")
         servers = data_service.start(config)
         address = f"grpc://localhost:{config.port}"
         service = DataService.find(address, token="token")
@@ -173,7 +166,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_service_may_not_share_ports_with_another(self):
         # TensorFlow's servers would, and batches would come from either.
-        port, worker_port, other = _free_ports(3)
+        port, worker_port, other = ports.free(3)
         servers = data_service.start(
             DataServiceConfig(port, worker_port, "localhost")
         )

@@ -114,9 +114,11 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
         calls=[True, False],
     )
     def test_refuses_another_order_or_the_same_index(self, identity, calls):
-        # It waits this long for an answer that does not come.
+        # With `calls` it waits this long for an answer that does not come.
         self.enter_context(
-            mock.patch.object(clusters, "_SECONDS_TO_ANSWER", 1.0)
+            mock.patch.object(
+                clusters, "_SECONDS_TO_ANSWER", 1.0 if calls else 60.0
+            )
         )
         hosts = worker_processes.free_hosts(2)
         names = dict(zip("abc", [*hosts, "c:1"], strict=True))

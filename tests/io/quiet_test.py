@@ -52,15 +52,16 @@ _OTHERS = (
 )
 
 
-def _start(code, stderr):
+def _start(code, stderr, patience=60):
     """Starts a program that drops noise; `say` writes as C++ does."""
-    start = """
+    start = f"""
         import os, sys, time
         from bert_tf.io import quiet
 
         def say(text):
             os.write(2, text.encode())
 
+        quiet._PATIENCE = {patience}
         quiet.drop_noise()
         """
     return subprocess.Popen(
@@ -145,7 +146,7 @@ class DropNoiseTest(tf.test.TestCase, parameterized.TestCase):
         text = "".join(f"line {number}\n" for number in range(8000))
         path = os.path.join(self.create_tempdir().full_path, "log")
         with open(path, "w") as file:
-            process = _start(f"say({text!r})", file)
+            process = _start(f"quiet._MAX_WAITS = 6000; say({text!r})", file)
             self.assertEqual(process.wait(timeout=60), 0)
         with open(path) as file:
             self.assertEqual(file.read(), text)
@@ -173,7 +174,8 @@ class DropNoiseTest(tf.test.TestCase, parameterized.TestCase):
     # The second may become noise; it passes after a moment.
     @parameterized.parameters("35/46", _CUINIT[:60])
     def test_partial_lines_pass(self, text):
-        process = _start(f"say({text!r}); time.sleep(1000)", subprocess.PIPE)
+        code = f"say({text!r}); time.sleep(1000)"
+        process = _start(code, subprocess.PIPE, patience=0.1)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.kill)
         ready, _, _ = select.select([process.stderr], [], [], 30)

@@ -4,7 +4,6 @@ import contextlib
 import resource
 import socket
 import tempfile
-import threading
 from unittest import mock
 
 import grpc
@@ -53,6 +52,8 @@ class ConnectionsTest(tf.test.TestCase, parameterized.TestCase):
                 with self.connected(config) as connection:
                     connection.sendall(sent)
                     self.assertEqual(_read_to_end(connection), b"")
+        # Longer, as it must not end before the client has sent all.
+        with self.serving(rest_api_header_timeout_in_ms=1000) as (_, config):
             with self.connected(config) as connection:
                 connection.sendall(_STATUS + _STATUS[:-2])
                 answer = _read_to_end(connection)
@@ -71,7 +72,7 @@ class ConnectionsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_closes_a_connection_whose_body_does_not_come(self):
         self.enterContext(
-            mock.patch("bert_tf.serving.server._GRACE_SECONDS", 0.1)
+            mock.patch("bert_tf.serving.server._GRACE_SECONDS", 1)
         )
         with self.serving(rest_api_timeout_in_ms=100) as (_, config):
             with self.connected(config) as connection:
@@ -176,8 +177,7 @@ class ConnectionsTest(tf.test.TestCase, parameterized.TestCase):
                 client.settimeout(toy_models.TIMEOUT_SECONDS)
                 client.connect(("127.0.0.1", config.rest_api_port))
                 client.sendall(_STATUS)
-            while not logs.output:
-                threading.Event().wait(0.01)
+            toy_models.wait_until(lambda: logs.output)
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             for client in clients:
                 self.assertIn(b"200 OK", _read_answer(client))

@@ -208,7 +208,8 @@ class ModelManagerTest(parameterized.TestCase):
     def test_polls_for_new_versions(self):
         self.write(1, "one")
         self.start(poll_seconds=0.01)
-        self.write(2, "two")
+        self.write("2.new", "two")
+        os.rename(self.folder / "m" / "2.new", self.folder / "m" / "2")
         for _ in range(_TIMEOUT_SECONDS * 100):
             if self.served() == (2, "two"):
                 break

@@ -16,6 +16,7 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving.server import ModelServer
+from tests.support import ports
 from tests.support import toy_models
 
 
@@ -28,18 +29,14 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("port", "rest_api_port")
     def test_refuses_a_port_that_is_taken(self, flag):
-        ports = {
-            "port": toy_models.free_port(),
-            "rest_api_port": toy_models.free_port(),
-        }
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            ports[flag] = taken.getsockname()[1]
+        flags = dict(zip(("port", "rest_api_port"), ports.free(2), strict=True))
+        with socket.create_server(("127.0.0.1", flags[flag])):
             server = ModelServer(
-                ServeConfig(model_base_path=f"{self.folder}/toy", **ports)
+                ServeConfig(model_base_path=f"{self.folder}/toy", **flags)
             )
             with self.assertRaisesRegex(
                 UserError,
-                f"listens at 127.0.0.1:{ports[flag]}; choose another --{flag}",
+                f"listens at 127.0.0.1:{flags[flag]}; choose another --{flag}",
             ):
                 server.start()
 
@@ -138,8 +135,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
             ]
             for thread in threads:
                 thread.start()
-            while self.queued_rows(config) < 100:
-                threading.Event().wait(0.01)
+            toy_models.wait_until(lambda: self.queued_rows(config) >= 100)
         for thread in threads:
             thread.join()
         self.assertEqual([status for status, _ in answers], [200] * 5)

@@ -4,12 +4,12 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
+
+from tests.support import ports
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _TIMEOUT_SECONDS = 300
@@ -32,7 +32,7 @@ def serve(folder, models):
     config = os.path.join(folder, "models.config")
     with open(config, "w", encoding="utf-8") as file:
         file.write(_config(models))
-    grpc_port, rest_port = _free_ports(2)
+    grpc_port, rest_port = ports.free(2)
     log = os.path.join(folder, "server.log")
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -71,20 +71,11 @@ def _config(models):
     return "model_config_list {\n" + "".join(blocks) + "}\n"
 
 
-def _free_ports(count):
-    """Returns different free ports, all bound at the same time."""
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in taken:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in taken]
-
-
 def _wait(process, url, log):
     """Waits until the server is ready."""
     end = time.monotonic() + _TIMEOUT_SECONDS
     while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+        with contextlib.suppress(OSError):
             with urllib.request.urlopen(url, timeout=5) as answer:
                 if answer.status == 200:
                     return

@@ -5,13 +5,14 @@ import http.client
 import json
 import os
 import shutil
-import socket
+import time
 
 import tensorflow as tf
 
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving.server import ModelServer
 from tests.support import made_once
+from tests.support import ports
 
 TIMEOUT_SECONDS = 60
 
@@ -135,19 +136,15 @@ def copy(directory, base_path, version):
     return shutil.move(temporary, os.path.join(base_path, str(version)))
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @contextlib.contextmanager
 def serving(base_path=None, **flags):
     """Yields a server in this process and its configuration."""
-    ports = {"port": free_port(), "rest_api_port": free_port()}
+    port, rest_api_port = ports.free(2)
+    flags = {"port": port, "rest_api_port": rest_api_port} | flags
     config = ServeConfig(
         model_base_path=base_path,
         file_system_poll_wait_seconds=0,
-        **(ports | flags),
+        **flags,
     )
     server = ModelServer(config)
     server.start()
@@ -155,6 +152,15 @@ def serving(base_path=None, **flags):
         yield server, config
     finally:
         server.stop()
+
+
+def wait_until(condition):
+    """Waits until a function returns true."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("It did not become true in time.")
+        time.sleep(0.01)
 
 
 def ask(port, method, path, body=None, headers=()):

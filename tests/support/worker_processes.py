@@ -3,12 +3,12 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 
 from tests.support import forked_process
+from tests.support import ports
 
 TIMEOUT_SECONDS = 300
 
@@ -17,13 +17,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 def free_hosts(count):
     """Returns free addresses of this machine."""
-    with contextlib.ExitStack() as stack:
-        listeners = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            for _ in range(count)
-        ]
-        ports = [listener.getsockname()[1] for listener in listeners]
-    return tuple(f"127.0.0.1:{port}" for port in ports)
+    return tuple(f"127.0.0.1:{port}" for port in ports.free(count))
 
 
 class Worker:

@@ -30,6 +30,7 @@ from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.io import worker_processes
 from tests.support import environments
+from tests.support import ports
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PROGRAM = str(_ROOT / "tests" / "support" / "beam_program.py")
@@ -204,8 +205,7 @@ class BeamTest(tf.test.TestCase):
     def test_a_job_server_writes_the_same_records(self):
         """Beam's own one stands in for that of Flink, which is asked alike."""
         self.create_here("out/x.tfrecord")
-        with socket.create_server(("localhost", 0)) as free:
-            port = free.getsockname()[1]
+        (port,) = ports.free(1)
         module = "apache_beam.runners.portability.local_job_service_main"
         server = subprocess.Popen(
             [self.python, "-m", module, f"--port={port}"],
