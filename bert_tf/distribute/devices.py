@@ -22,6 +22,8 @@ from bert_tf.distribute.precision import Precision
 from bert_tf.errors import UserError
 from bert_tf.flags.devices import DeviceConfig
 
+# Flags that have an effect on training steps alone, if they have this value.
+_OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
 # How long the workers may take to connect once all are running. TensorFlow
 # would wait an hour for one that ended in the meantime.
 _SECONDS_TO_CONNECT = 180
@@ -159,6 +161,14 @@ def _warn_of_flags(
     ):
         logging.warning(
             "--tensor_float_32 has no effect: only GPUs since Ampere have TF32."
+        )
+    if not getattr(flags, "do_train", True):
+        for name, value in _OF_STEPS.items():
+            if getattr(flags, name) == value:
+                logging.warning("--%s has no effect without --do_train.", name)
+    if kind == "TPU" and getattr(flags, "xla", "auto") == "on":
+        logging.warning(
+            "--xla=on has no effect: a TPU only runs what XLA compiles."
         )
     if all_reduce_dtype != "float32" and strategy.num_replicas_in_sync == 1:
         logging.warning(

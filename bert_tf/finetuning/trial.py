@@ -308,8 +308,8 @@ class Trial(Trainer):
         """Returns the batches from a step on, split by the current plan."""
         plan, transform = self.training_step.plan, None
         if self._unpad:
-            longest = self._input.row_shapes()[-1][INPUT_MASK.name]
-            transform = unpadding.token_finder(plan, longest)
+            shapes = [x[INPUT_MASK.name] for x in self._input.row_shapes()]
+            transform = unpadding.token_finder(plan, shapes[-1], shapes)
         return batches_lib.distribute_batches(
             self.devices.strategy,
             functools.partial(self._input.dataset, step),

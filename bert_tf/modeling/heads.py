@@ -48,19 +48,22 @@ def check_approach(approach, layer_combination, head):
         )
 
 
-def take_last_token(sequence, input_mask):
+def take_last_token(sequence, input_mask, for_inference=False):
     """Gathers the last position that is not padding.
 
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
+      for_inference: Whether no gradient is needed; else see `take_positions`.
 
     Returns:
       <float>[B, H]; the first position of a row that is all padding.
     """
     position = tf.range(fused.shape_of(sequence)[1])
     last = tf.reduce_max(position * tf.cast(input_mask, tf.int32), axis=-1)
-    return tf.gather(sequence, last, batch_dims=1)
+    if for_inference:
+        return tf.gather(sequence, last, batch_dims=1)
+    return take_positions(sequence, last[:, tf.newaxis])[:, 0]
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -88,7 +91,9 @@ class Pooler(layers.BertLayer):
 
     def call(self, sequence_output, input_mask=None):
         if self.bert_config.left_to_right:
-            token = take_last_token(sequence_output, input_mask)
+            token = take_last_token(
+                sequence_output, input_mask, self.for_inference
+            )
         else:
             token = sequence_output[:, 0]
         return self.activate(self.dense, token, "tanh")

@@ -34,8 +34,8 @@ from bert_tf.modeling.dropout import shape_of
 TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
-# The most numbers of rows that micro-batches should have, as a program may be
-# compiled for each.
+# The most numbers of rows that micro-batches of a length should have, as a
+# program may be compiled for each.
 _MAX_ROW_COUNTS = 32
 # In inference, larger numbers of rows are multiples, so that there are few.
 _MANY_ROWS = 256
@@ -123,6 +123,17 @@ def row_step(longest):
       longest: The shape of the longest example's `input_mask`.
     """
     return -(-math.prod(longest) // _MAX_ROW_COUNTS)
+
+
+def row_counts(shape, step):
+    """Returns the rows that an example may have on average.
+
+    Args:
+      shape: The shape of an example's `input_mask`.
+      step: As for `find_tokens_of_parts`.
+    """
+    size = math.prod(shape)
+    return [*range(step, size, step), size]
 
 
 def choose(inputs, num_heads, for_inference):

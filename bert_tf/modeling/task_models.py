@@ -144,7 +144,7 @@ class BertWithOutputHead(bert.BertWithHead):
         states = self.read_tokens(outputs["sequence_output"], inputs)
         first, second = tf.split(states, 2, axis=-1)
         _, input_mask, _ = model_inputs.standardize(inputs)
-        last = heads.take_last_token(first, input_mask)
+        last = heads.take_last_token(first, input_mask, self.for_inference)
         return tf.concat([last, second[:, 0]], axis=-1)
 
     def get_config(self):

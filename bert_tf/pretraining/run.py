@@ -79,8 +79,8 @@ class _PretrainingTrainer(Trainer):
         self._predictions_flag = config.max_predictions_per_seq
         self._budget = Budget(0)
         self._left_out_before: list[dict[str, Any]] = []
-        # Whether padding is left out; None before it is chosen.
-        self._unpad: bool | None = None
+        self._unpad: bool | None = None  # None before it is chosen.
+        self._is_new_phase = False
         self._start: dict[str, Any] = {}
 
     def identify(self) -> Mapping[str, Any]:
@@ -123,7 +123,7 @@ class _PretrainingTrainer(Trainer):
         if not config.do_train:
             resume_checks.check_model(metadata, self.identity, allow)
             return
-        resume_checks.check_continuation(
+        self._is_new_phase = resume_checks.check_continuation(
             metadata, self.identity, checkpoint.step, allow
         )
         self.log_devices(checkpoint)
@@ -136,7 +136,8 @@ class _PretrainingTrainer(Trainer):
         metadata = checkpoint.metadata if checkpoint else {}
         self._left_out_before = metadata.get("corrupt_records", [])
         self._earlier_devices = metadata.get("devices", {})
-        if checkpoint is not None:  # Earlier versions always padded.
+        # Earlier versions always padded. Other records have other padding.
+        if checkpoint is not None and not self._is_new_phase:
             self._unpad = metadata.get("unpad", False)
         self._start = metadata.get("initial_weights", {})
         if config.do_eval:

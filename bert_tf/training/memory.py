@@ -47,8 +47,19 @@ _CPU_TOKENS_AT_ONCE = 4096
 _FIRST_STEPS = 10
 _ACTIVATION_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-# Errors of allocators; TensorFlow raises the same class for a full disk.
-_OUT_OF_MEMORY = re.compile("oom when allocating|out of memory", re.IGNORECASE)
+# Errors of allocators, also of those that XLA and CUDA call. TensorFlow raises
+# the same class for a full disk, and XLA has the same code for a kernel that
+# needs more shared memory than the device has.
+_MEMORY_ERRORS = (
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnknownError,
+)
+_OUT_OF_MEMORY = re.compile(
+    r"oom when allocating|\w*out[ _]of[ _]memory|"
+    "resource_exhausted(?!.*(no space left|shared memory))",
+    re.IGNORECASE,
+)
 
 
 class OutOfMemoryError(UserError):
@@ -291,7 +302,7 @@ class MemoryWatch:
         """Returns the error to raise if memory is exhausted, else None."""
         text = str(error)
         match = _OUT_OF_MEMORY.search(text)
-        if isinstance(error, tf.errors.ResourceExhaustedError):
+        if isinstance(error, _MEMORY_ERRORS):
             if match is None:
                 return None
         elif not isinstance(error, MemoryError):

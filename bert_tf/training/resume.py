@@ -158,16 +158,19 @@ def check_continuation(
     now: Mapping[str, Any],
     step: int,
     allow_changes: bool,
-) -> None:
+) -> bool:
     """Compares a run with its checkpoint and logs the changes.
 
     `before` is empty if another program wrote the checkpoint.
+
+    Returns:
+      True if a new phase of the run begins.
 
     Raises:
       UserError: If settings changed that must not; it names all of them.
     """
     if not before:
-        return
+        return False
     changed = _fixed_changes(before, now)
     phase = [
         change(flag, before["flags"].get(flag), now["flags"][flag])
@@ -189,7 +192,8 @@ def check_continuation(
     for each in changed:
         logging.warning("Changed at step %d, as allowed: %s.", step, each)
     # Another pattern for the same records is no new phase.
-    if data_changes and phase:
+    is_new_phase = bool(data_changes and phase)
+    if is_new_phase:
         logging.warning(
             "New phase from step %d on: %s. Step, optimizer slots and "
             "learning rate schedule continue.",
@@ -197,6 +201,7 @@ def check_continuation(
             "; ".join(phase),
         )
     _log_options(before["flags"], now["flags"], step)
+    return is_new_phase
 
 
 def check_model(

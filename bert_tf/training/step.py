@@ -1,10 +1,12 @@
-"""The training step, its loss scaling, and the loop over steps in one graph.
+"""The training step, and the loop over steps in one graph.
 
 A step is split over replicas and, within a replica, over micro-batches. The
 counts of the whole step are summed first, so that the losses of all parts add
 up to the loss of the whole; then gradients are summed, clipped once and applied
-once. Each replica does all of this itself, collectives included, as TPUs
-require, and updates its own copy of the weights, which stay equal.
+once. Each replica updates its own copy of the weights, which stay equal. On
+TPUs, and on several GPUs with `--xla=on`, sums over replicas are a part of the
+program of a replica; elsewhere the replicas meet for each, and nothing overlaps
+with it.
 
 The host reads nothing while a call runs: the loop counts on the host, and a
 step that is not finite turns the updates of the following ones off.
@@ -23,76 +25,17 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.distribute.batches import StepPlan
+from bert_tf.modeling import layouts
 from bert_tf.training import losses
 from bert_tf.training import optimizer as optimizers
+from bert_tf.training import xla
+from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.losses import Objective
 from bert_tf.training.memory import MemoryWatch
 from bert_tf.training.memory import OutOfMemoryError
 from bert_tf.training.xla import Compilation
 
 _STEP_METRICS = ("learning_rate", "grad_norm")
-
-_FIRST_SCALE = 2.0**15
-_STEPS_UNTIL_LARGER = 2000
-# Errors of the compiler and of GPU libraries it calls.
-_COMPILER_ERRORS = (
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.NotFoundError,
-    tf.errors.UnimplementedError,
-    tf.errors.UnknownError,
-)
-
-
-class LossScale:
-    """Dynamic loss scaling: halves on overflow, doubles after 2,000 good steps.
-
-    Without it float16 loses small gradients (Micikevicius et al. 2018, "Mixed
-    precision training", section 3.2). Create it in the strategy's scope.
-    """
-
-    def __init__(self):
-        self._scale = tf.Variable(_FIRST_SCALE, trainable=False)
-        self._good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)
-
-    def value(self) -> tf.Tensor:
-        """Returns the current scale, <float32>[]."""
-        return tf.convert_to_tensor(self._scale)
-
-    def adapt(self, is_finite: tf.Tensor, apply: tf.Tensor) -> tf.Tensor:
-        """Adapts the scale after a step, in replica context.
-
-        Args:
-          is_finite: <bool>[], whether the gradients were finite.
-          apply: <bool>[], false to change nothing.
-
-        Returns:
-          <bool>[], false if they were not and the scale cannot be halved again.
-        """
-        scale, old = self.value(), tf.convert_to_tensor(self._good_steps)
-        good_steps = tf.where(is_finite, old + 1, 0)
-        is_due = good_steps >= _STEPS_UNTIL_LARGER
-        grown = tf.where(is_due, scale * 2.0, scale)
-        adapted = tf.where(is_finite, grown, scale / 2.0)
-        good_steps = tf.where(is_due, tf.zeros_like(good_steps), good_steps)
-        assign = optimizers.assign_on_replica
-        assign(self._scale, tf.where(apply, adapted, scale))
-        assign(self._good_steps, tf.where(apply, good_steps, old))
-        return is_finite | (scale > 1.0)
-
-    def state(self) -> dict[str, Any]:
-        """Returns the JSON values that a checkpoint stores."""
-        return {
-            "loss_scale": float(self._scale.numpy()),
-            "calm_steps": int(self._good_steps.numpy()),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the result of `state`; does nothing if none was stored."""
-        if "loss_scale" in state:
-            self._scale.assign(state["loss_scale"])
-            self._good_steps.assign(state["calm_steps"])
 
 
 class TrainingStep:
@@ -141,6 +84,8 @@ class TrainingStep:
         self._memory_watch = memory_watch
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
+        # The micro-batch that was left when memory was exhausted; 0 before.
+        self._halved_size = 0
         self.loss_scale = None
         with strategy.scope():
             self._is_updating = tf.Variable(False, trainable=False)
@@ -173,6 +118,33 @@ class TrainingStep:
         """The number of steps done."""
         return int(self.optimizer.iterations.numpy())
 
+    def state(self) -> dict[str, Any]:
+        """Returns the JSON values that a checkpoint stores."""
+        state = {} if self.loss_scale is None else self.loss_scale.state()
+        if self._halved_size:
+            state["halved_micro_batch_size"] = self._halved_size
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the result of `state`, before the first step."""
+        if self.loss_scale is not None:
+            self.loss_scale.restore(state)
+        size = state.get("halved_micro_batch_size", 0)
+        if 0 < size < self.plan.micro_batch_size:
+            logging.info(
+                "%d sequences are computed at once, as memory was exhausted "
+                "with more before.",
+                size,
+            )
+            self._limit_micro_batch(size)
+
+    def _limit_micro_batch(self, size: int) -> None:
+        """Computes at most so many rows at once in steps not yet traced."""
+        self.plan = dataclasses.replace(self.plan, max_micro_batch_size=size)
+        self._halved_size = self.plan.micro_batch_size
+        if self._memory_watch is not None:
+            self._memory_watch = self._memory_watch.for_plan(self.plan)
+
     def run(
         self, iterator: Iterator[dict[str, tf.Tensor]], num_steps: int
     ) -> tuple[bool, dict[str, float]]:
@@ -194,7 +166,7 @@ class TrainingStep:
         watch.before_step()
         try:
             results = self._run_steps(iterator, num_steps)
-        except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        except (tf.errors.OpError, MemoryError) as error:
             explanation = watch.explain(error)
             if explanation is None:
                 raise
@@ -208,7 +180,9 @@ class TrainingStep:
                 iterator, tf.TensorSpec([], tf.int32)
             )
             self.compiled = self._compilation.describe(
-                traced.graph, self._num_devices
+                traced.graph,
+                self._num_devices,
+                layouts.TOKEN_INDICES in iterator.element_spec,
             )
             logging.info("%s", self.compiled)
         is_finite, metrics = self._run(iterator, tf.constant(num_steps))
@@ -220,9 +194,9 @@ class TrainingStep:
         """Computes steps in another way if `run` failed for want of it.
 
         Out of memory: with half the micro-batch. A step that a GPU cannot
-        compile or reduce: without compiling all of it. Weights, optimizer and
-        step are those before the step that failed; the caller has to read on
-        from there.
+        compile: without compiling all of it. Weights, optimizer and step are
+        those before the step that failed; the caller has to read on from
+        there.
 
         Returns:
           False if there is no other way: with several workers, as the others
@@ -233,9 +207,7 @@ class TrainingStep:
             return False
         size = self.plan.micro_batch_size
         if isinstance(error, OutOfMemoryError) and size > 1:
-            self.plan = dataclasses.replace(
-                self.plan, max_micro_batch_size=-(-size // 2)
-            )
+            self._limit_micro_batch(-(-size // 2))
             logging.warning(
                 "%s Training goes on from step %d with %d sequences at once; "
                 "results differ by rounding.",
@@ -243,17 +215,13 @@ class TrainingStep:
                 self.global_step,
                 self.plan.micro_batch_size,
             )
-            self._memory_watch = self._memory_watch.for_plan(self.plan)
-        elif (
-            isinstance(error, _COMPILER_ERRORS)
-            and not self._has_run
-            and "IteratorGetNext" not in str(error)
-            and self._compilation.fall_back()
+        elif self._compilation.fall_back(
+            error, self._has_run, self._num_devices
         ):
             logging.warning(
                 "The compiled step failed, so only its chains are compiled "
                 "from now on, which is slower (%s).",
-                str(error).strip().split("\n")[0],
+                xla.reason(error),
             )
         else:
             return False

@@ -138,20 +138,17 @@ class Trainer(abc.ABC):
         self._logged_step = self.step
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restores weights, slots, step and loss scale."""
+        """Restores weights, slots, step and the state of the step."""
         training_state.assign(
             self.variables,
             self.training_step.optimizer,
             checkpoint.tensors,
             checkpoint.prefix,
         )
-        if self.training_step.loss_scale is not None:
-            self.training_step.loss_scale.restore(checkpoint.metadata)
+        self.training_step.restore(checkpoint.metadata)
 
     def _read_state(self) -> State:
-        metadata = self.metadata()
-        if self.training_step.loss_scale is not None:
-            metadata |= self.training_step.loss_scale.state()
+        metadata = self.metadata() | self.training_step.state()
         tensors = training_state.snapshot(
             self.variables, self.training_step.optimizer
         )

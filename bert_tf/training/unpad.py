@@ -5,7 +5,6 @@ order of additions. The rows of a micro-batch are rounded up to one of a few
 numbers, as programs are compiled for each.
 """
 
-import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -86,22 +85,28 @@ def choose(
 
 
 def token_finder(
-    plan: StepPlan, longest: Sequence[int]
+    plan: StepPlan,
+    longest: Sequence[int],
+    shapes: Sequence[Sequence[int]] = (),
 ) -> Callable[[Mapping[str, tf.Tensor]], Rows]:
     """Returns a function that adds the tokens to a replica's rows.
 
     Args:
       plan: How a batch is split.
       longest: The longest shape of an example's `input_mask`.
+      shapes: All of its shapes; by default there is one.
     """
     step = layouts.row_step(longest)
+    counts = [layouts.row_counts(shape, step) for shape in shapes or [longest]]
     logging.info(
         "Padding is not computed: a micro-batch of %d examples has a multiple "
-        "of %d rows for its tokens, so at most %d numbers of rows are compiled "
-        "for.",
+        "of %d rows for its tokens, or one for each position. Programs are "
+        "compiled for at most %d numbers of rows, those of a whole step for "
+        "at most %d pairs of length and rows.",
         plan.micro_batch_size,
         step * plan.micro_batch_size,
-        -(-math.prod(longest) // step),
+        len(set().union(*counts)),
+        sum(map(len, counts)),
     )
 
     def add(rows: Mapping[str, tf.Tensor]) -> Rows:

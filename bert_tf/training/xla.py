@@ -15,6 +15,7 @@ Shapes:
   R: examples of a replica.
 """
 
+import re
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -34,6 +35,22 @@ STEP = "step"
 # The default number of lengths that get a program of the compiled step; each
 # takes time to compile.
 _DEFAULT_LENGTHS = 4
+
+# Errors of the compiler and of GPU libraries it calls.
+_ERRORS = (
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.UnavailableError,
+    tf.errors.UnimplementedError,
+    tf.errors.UnknownError,
+)
+# In the messages of the compiler, and of collectives.
+_COMPILER = re.compile(
+    "to compile|tf2xla|compilation|ptxas|libdevice|autotuning", re.IGNORECASE
+)
+_COLLECTIVE = re.compile("nccl|collective", re.IGNORECASE)
 
 # In the names of functions, to recognize them in the graph.
 _STEP_NAME = "compiled_step"
@@ -148,13 +165,34 @@ class Compilation:
             and num_devices > 1
         )
 
-    def fall_back(self) -> bool:
-        """Compiles the chains alone from now on; returns whether that differs.
+    def fall_back(
+        self, error: Exception, has_run: bool, num_devices: int
+    ) -> bool:
+        """Compiles the chains alone from now on, if that may avoid an error.
 
         Only a GPU's step may fail to compile: for other devices it is refused,
         or tested.
+
+        Args:
+          error: The error of a step.
+          has_run: Whether a step has succeeded before.
+          num_devices: Devices of this process.
+
+        Returns:
+          False if nothing would differ.
         """
+        text = str(error)
         if self._kind != "GPU" or self.mode != STEP:
+            return False
+        if not isinstance(error, _ERRORS) or "IteratorGetNext" in text:
+            return False
+        # Each shape is compiled when it comes, in any step. Collectives outside
+        # of the step would be the same.
+        if not _COMPILER.search(text) and (
+            has_run
+            or _COLLECTIVE.search(text)
+            and not self.includes_collectives(num_devices)
+        ):
             return False
         self.mode = CHAINS
         return True
@@ -223,12 +261,15 @@ class Compilation:
 
         return choose_program
 
-    def describe(self, graph: tf.Graph, num_devices: int = 1) -> str:
+    def describe(
+        self, graph: tf.Graph, num_devices: int = 1, unpad: bool = False
+    ) -> str:
         """Describes the compiled parts of the graph of a step.
 
         Args:
           graph: The graph.
           num_devices: Devices of this process; each has its own programs.
+          unpad: Whether padding is left out.
         """
         names = compiled_functions(graph)
         steps = sum(_STEP_NAME in name for name in names) // num_devices
@@ -240,6 +281,8 @@ class Compilation:
             parts.append("the whole step of all devices, collectives included")
         elif steps:
             number = "1 program" if steps == 1 else f"{steps} programs"
+            if unpad:
+                number += " for each number of rows"
             parts.append(
                 f"the whole step of a device ({number}), collectives "
                 f"{'' if self.updates_together else 'and clipping '}outside"
@@ -261,3 +304,9 @@ def compiled_functions(graph: tf.Graph) -> list[str]:
         for function in library.function
         if function.attr["_XlaMustCompile"].b
     ]
+
+
+def reason(error: Exception) -> str:
+    """Returns the line of the compiler in a message, or the first line."""
+    lines = str(error).strip().split("\n")
+    return next(filter(_COMPILER.search, lines), lines[0])

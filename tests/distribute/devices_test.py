@@ -58,6 +58,24 @@ class DevicesTest(tf.test.TestCase, parameterized.TestCase):
             tf.config.experimental.tensor_float_32_execution_enabled()
         )
 
+    def test_warns_of_flags_of_training_without_training(self):
+        flags = _TrainingFlags(
+            do_train=False, xla="on", remat=True, all_reduce_dtype="bfloat16"
+        )
+        with self.assertLogs(level="WARNING") as logs:
+            device_setup.prepare(flags)
+        lines = [x for x in logs.output if "without --do_train" in x]
+        self.assertLen(lines, 3)
+
+    def test_warns_of_xla_on_a_tpu(self):
+        with (
+            mock.patch.object(device_setup, "device_type", return_value="TPU"),
+            self.assertLogs(level="WARNING") as logs,
+        ):
+            device_setup.prepare(_TrainingFlags(xla="on"))
+        (line,) = logs.output
+        self.assertIn("--xla=on has no effect: a TPU only runs", line)
+
     @parameterized.parameters(
         (None, "CPU", True),
         (None, "GPU", False),

@@ -14,9 +14,11 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.io import files
+from bert_tf.training.losses import TaskObjective
 from tests.support import finetuning_case
 from tests.support import killed_process
 from tests.support import logical_devices
+from tests.support import short_memory
 from tests.support import tiny_finetuning
 
 logical_devices.make()
@@ -77,6 +79,22 @@ class ResumeTest(
         # Nothing is left to train.
         with finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
+
+    def test_keeps_the_micro_batch_of_scarce_memory(self):
+        values = {"save_checkpoints_steps": 7, "do_eval": False}
+        through = self.config(
+            output_dir=self.out("through"), micro_batch_size=2, **values
+        )
+        finetuning_case.run(through)
+        config = self.config(**values)
+        with (
+            short_memory.need_memory_for(TaskObjective, 2),
+            finetuning_case.die_at(10),
+            self.assertRaises(finetuning_case.Interrupted),
+        ):
+            finetuning_case.run(config)
+        finetuning_case.run(config)
+        self.assert_same_state(through.output_dir, config.output_dir)
 
     def test_refuses_to_resume_with_other_settings(self):
         self.copy_finished()

@@ -35,6 +35,25 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         expected = np.tanh(self.hidden[:, 0] @ dense.kernel + dense.bias)
         self.assertAllClose(pooler(self.hidden), expected, atol=1e-6)
 
+    def test_gradient_of_the_last_token_is_no_scatter(self):
+        mask = tf.sequence_mask([5, 0, 3], 5, tf.int32)
+        upstream = tiny_layers.normal(3, 8, seed=2)
+
+        @tf.function(autograph=False)
+        def compute(sequence, for_inference):
+            token = heads.take_last_token(sequence, mask, for_inference)
+            return token, tf.gradients(token, sequence, upstream)[0]
+
+        sequence = tf.constant(self.hidden)
+        received = compute(sequence, False)
+        self.assertAllEqual(received[0], self.hidden[range(3), [4, 0, 2]])
+        expected = compute(sequence, True)
+        for one, other in zip(received, expected, strict=True):
+            self.assertAllEqual(one, other)
+        graph = compute.get_concrete_function(sequence, False).graph
+        for op in graph.get_operations():
+            self.assertNotRegex(op.type, "Scatter|Segment")
+
     def test_masked_lm_logits_match_numpy(self):
         head = self._masked_lm_head()
         rows = np.stack(

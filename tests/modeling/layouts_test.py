@@ -296,6 +296,16 @@ class FindTokensTest(tf.test.TestCase, parameterized.TestCase):
             self.assertTrue(is_row[mask > 0].all())
         self.assertLessEqual(len(counts), 32)
 
+    def test_lists_all_numbers_of_rows(self):
+        step = layouts.row_step([100])
+        for length in (100, 96, 90, 3):
+            counts = set()
+            for number in range(length + 1):
+                mask = tf.sequence_mask([number], length, tf.int32)
+                found = layouts.find_tokens_of_parts(mask, 1, step)
+                counts.add(found["token_indices"].shape[1])
+            self.assertCountEqual(layouts.row_counts([length], step), counts)
+
 
 if __name__ == "__main__":
     tf.test.main()

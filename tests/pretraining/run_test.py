@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from bert_tf.io import files
 from bert_tf.pretraining.run import train_and_evaluate
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics
+from bert_tf.training import unpad as unpadding
+from bert_tf.training.checkpoints import CheckpointStore
 from tests.support import full_disk
 from tests.support import logical_devices
 from tests.support import pretrain_case
@@ -181,6 +184,9 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name, value in tf1_checkpoint.read(self.path("through")).items():
             self.assertAllEqual(tensors[name], value, name)
 
+    def _checkpoint(self):
+        return CheckpointStore(self.path("out"), 1).restore_latest()
+
     @pytest.mark.slow
     def test_second_phase_continues_with_longer_records(self):
         self.copy_run(stop_at_step=3)
@@ -188,7 +194,11 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         records = tiny_pretraining.write_records(
             self.path("long.tfrecord"), range(40, 60), **longer
         )
-        log = self.pretrain(input_file=records, **longer)
+        self.assertIs(self._checkpoint().metadata["unpad"], False)
+        with mock.patch.object(unpadding, "pays", return_value=True):
+            log = self.pretrain(input_file=records, **longer)
+        # Chosen again, as other records have other padding.
+        self.assertIs(self._checkpoint().metadata["unpad"], True)
         self.assertStartsWith(log[2], "Resumed at step 3")
         lines = [line for line in log if "New phase from step 3" in line]
         self.assertLen(lines, 1)

@@ -157,6 +157,7 @@ class FallbackTest(tf.test.TestCase):
             self.assertTrue(trainer.training_step.recover(caught.exception))
         self.assertLen(logs.output, 1)
         self.assertIn("only its chains are compiled", logs.output[0])
+        self.assertIn("slower (Detected unsupported op", logs.output[0])
         for name, value in trainer.state().items():
             self.assertAllEqual(value, before[name], name)
 
@@ -164,8 +165,32 @@ class FallbackTest(tf.test.TestCase):
         self.assertIn("updates of the weights", trainer.training_step.compiled)
         expected = self._train(Compilation()).train(1, 2)
         self.assertEqual(trainer.metrics, expected.metrics)
-        # An error later is none of the compiler's.
+        # Nothing is left to compile less.
         self.assertFalse(trainer.training_step.recover(caught.exception))
+
+        # A shape may come, and be compiled, in any step.
+        later = _build().train(1).training_step
+        other = tf.errors.InternalError(None, None, "cuBLAS launch failed")
+        self.assertFalse(later.recover(other))
+        later._is_updating.assign(True)
+        self.assertFalse(later.recover(caught.exception))
+        later._is_updating.assign(False)
+        self.assertTrue(later.recover(caught.exception))
+
+    def test_collectives_fail_alike_outside_of_the_step(self):
+        error = tf.errors.InternalError(
+            None, None, "NCCL operation ncclAllReduce failed"
+        )
+        outside = _build(devices=2).training_step
+        self.assertFalse(outside.recover(error))
+        inside = StepTrainer(devices=2, compilation=Compilation("on", "GPU"))
+        self.assertTrue(inside.training_step.recover(error))
+
+    def test_a_missing_ptx_compiler_is_no_obstacle(self):
+        error = tf.errors.UnavailableError(
+            None, None, "No PTX compilation provider is available."
+        )
+        self.assertTrue(_build().training_step.recover(error))
 
     def test_other_devices_and_errors_have_no_other_way(self):
         on_cpu = self._train(Compilation("on")).training_step

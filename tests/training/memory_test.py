@@ -157,8 +157,22 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotIn("--remat", str(error))
 
     @parameterized.parameters(
+        ("Failed to load CUBIN: CUDA_ERROR_OUT_OF_MEMORY: out of memory",) * 2,
+        ("x: RESOURCE_EXHAUSTED: 9 bytes", "RESOURCE_EXHAUSTED: 9 bytes"),
+    )
+    def test_explains_out_of_memory_of_the_compiler(self, message, reason):
+        for kind in (tf.errors.InternalError, tf.errors.UnknownError):
+            error = _watch(None).explain(kind(None, None, message))
+            reason = reason.removeprefix("Failed to load CUBIN: ")
+            self.assertStartsWith(str(error), f"Out of memory ({reason}): ")
+
+    @parameterized.parameters(
         tf.errors.ResourceExhaustedError(None, None, "x; No space left"),
         tf.errors.InvalidArgumentError(None, None, "OOM when allocating"),
+        tf.errors.InternalError(
+            None, None, "RESOURCE_EXHAUSTED: Shared memory size limit exceeded"
+        ),
+        tf.errors.UnknownError(None, None, "RESOURCE_EXHAUSTED: No space left"),
     )
     def test_other_errors_have_no_explanation(self, error):
         self.assertIsNone(_watch(None).explain(error))
@@ -252,7 +266,7 @@ class MeasuredTest(tf.test.TestCase, parameterized.TestCase):
             r"\[32,64,4096,4096\]",
         )
         self.assertRegex(error, r"32 sequences.*estimated to take 8\d\d\.\d GB")
-        self.assertRegex(error, r", 1\d\.\d GB available; to reduce it")
+        self.assertRegex(error, r", \d+\.\d GB available; to reduce it")
         self.assertRegex(error, r"--micro_batch_size=\d+ \(.*--remat \(")
 
 

@@ -12,6 +12,7 @@ from bert_tf.training import losses
 from bert_tf.training import trainer
 from bert_tf.training.checkpoints import CheckpointStore
 from tests.support import pretrain_case
+from tests.support import short_memory
 
 # Compiling takes most of the time, and makes no difference here.
 _FLAGS = {"train_batch_size": 8, "xla": "off"}
@@ -44,22 +45,9 @@ class CheckpointIntervalTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(is_due, expected)
 
 
-def _need_memory_for(most_rows, is_short=lambda: True):
-    """Patches the losses to lack memory for micro-batches of more rows."""
-    compute_sums = losses.PretrainingObjective.compute_sums
-
-    def check():
-        if is_short():
-            raise MemoryError("out of memory, as a test wants it")
-
-    def patched(self, outputs, rows):
-        if rows["input_ids"].shape[0] > most_rows:
-            with tf.control_dependencies([tf.py_function(check, [], [])]):
-                outputs = tf.nest.map_structure(tf.identity, outputs)
-        return compute_sums(self, outputs, rows)
-
-    return mock.patch.object(
-        losses.PretrainingObjective, "compute_sums", patched
+def _need_memory_for(*args, **values):
+    return short_memory.need_memory_for(
+        losses.PretrainingObjective, *args, **values
     )
 
 
@@ -93,10 +81,25 @@ class OutOfMemoryTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name, value in expected.tensors.items():
             self.assertAllEqual(received.tensors[name], value, name)
 
+    def test_a_run_that_resumes_keeps_the_micro_batch(self):
+        with _need_memory_for(2):
+            self._train("short", stop_at_step=2)
+        for step in (4, 6):
+            log, received = self._train("short", stop_at_step=step)
+            text = "\n".join(log)
+            self.assertIn("2 sequences are computed at once, as memory", text)
+        self.assertEqual(received.metadata["micro_batch_size"], 2)
+        for name, value in self._train_small().tensors.items():
+            self.assertAllEqual(received.tensors[name], value, name)
+        log, _ = self._train("short", num_train_steps=8, micro_batch_size="1")
+        self.assertNotIn("are computed at once, as", "\n".join(log))
+
     def test_no_step_is_lost_or_repeated(self):
         calls = itertools.count()
-        # In the second step of a call of two.
-        with _need_memory_for(4, lambda: next(calls) == 3):
+        # In the second step of a call of two. TensorFlow makes it an
+        # UnknownError, which the compiler might raise, too.
+        error = (RuntimeError, "CUDA_ERROR_OUT_OF_MEMORY: out of memory")
+        with _need_memory_for(4, lambda: next(calls) == 3, *error):
             log, received = self._train("short")
         (line,) = [line for line in log if "Training goes on" in line]
         self.assertIn("from step 3 with 4 sequences at once", line)

@@ -46,6 +46,14 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(losses[:1], _padded()[:1], rtol=1e-6, atol=0)
         self.assertAllClose(losses, _padded(), rtol=1e-5, atol=0)
 
+    def test_log_of_a_compiled_step_has_the_numbers_of_rows(self):
+        trainer = StepTrainer(compilation=Compilation("on"), unpad=True)
+        trainer.train(1)
+        self.assertIn(
+            "(1 program for each number of rows)",
+            trainer.training_step.compiled,
+        )
+
     def test_losses_of_many_steps(self):
         # At a rate that does not magnify the rounding of each step.
         losses = _train(50, unpad=True, learning_rate=0.005)
@@ -112,6 +120,19 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         (line,) = logs.output
         self.assertIn("8 examples has a multiple of 32 rows", line)
         self.assertIn("at most 32 numbers of rows", line)
+        self.assertIn("at most 32 pairs of length and rows", line)
+
+    def test_log_counts_the_rows_of_every_length(self):
+        lengths = range(8, 321, 8)
+        with self.assertLogs(level="INFO") as logs:
+            unpadding.token_finder(
+                StepPlan(32), [320], [[length] for length in lengths]
+            )
+        (line,) = logs.output
+        # Of a length that is no multiple of 10 all positions are a number.
+        self.assertIn("at most 64 numbers of rows", line)
+        pairs = sum(-(-length // 10) for length in lengths)
+        self.assertIn(f"at most {pairs} pairs of length and rows", line)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ class Embeddings(head.ServingHead):
             masked = tf.where(is_token, states, tf.float32.min)
             embedding = tf.reduce_max(masked, 1)
         elif self.config.left_to_right:
-            embedding = heads.take_last_token(states, input_mask)
+            embedding = heads.take_last_token(
+                states, input_mask, for_inference=True
+            )
         else:
             embedding = states[:, 0]
         return {
