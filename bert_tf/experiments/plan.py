@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from bert_tf.config import BertConfig
 from bert_tf.experiments import corpus as corpora
 from bert_tf.experiments import costs
 from bert_tf.experiments import jobs
@@ -253,17 +254,19 @@ class Plan:
     def untrained(self, path: str) -> Start | None:
         """Returns a model like another one with new weights, as a start.
 
-        None if the folder has no bert_config.json and vocab.txt.
+        None if the folder has no configuration or no vocab.txt.
         """
-        names = ("bert_config.json", "vocab.txt")
-        if not all(os.path.isfile(os.path.join(path, x)) for x in names):
+        stored = starts.stored_config(path)
+        vocabulary = "vocab.txt"
+        if not stored or not os.path.isfile(os.path.join(path, vocabulary)):
             return None
-        holder = self.place("model", path)
+        # Hugging Face's has further keys.
+        names = [field.name for field in dataclasses.fields(BertConfig)]
+        config = {name: stored[name] for name in names if name in stored}
         flags = {
-            "bert_config_file": f"{holder}/{names[0]}",
-            "vocab_file": f"{holder}/{names[1]}",
+            "bert_config_file": self._config_file(config),
+            "vocab_file": f"{self.place('model', path)}/{vocabulary}",
         }
-        config = starts.stored_config(path)
         return Start("new", flags, (), config, is_stored=True)
 
     def finetuning(

@@ -64,6 +64,18 @@ class ModelTablesTest(tf.test.TestCase):
         (table,) = built.tables
         return built.plan, table
 
+    def test_new_weights_are_compared_also_with_models_of_others(self):
+        path = self._folder / "model" / "bert_config.json"
+        stored = json.loads(path.read_text())
+        path.rename(path.with_name("config.json"))
+        others = {"architectures": ["BertModel"], "torch_dtype": "float32"}
+        self._write("model/config.json", json.dumps(stored | others))
+        plan, table = self._build("table1", "rte")
+        job = plan.jobs[table.cells["new", "rte"][0]]
+        flags = job.commands[0].flags
+        name = flags["bert_config_file"].replace("{out}", self._out)
+        self.assertEqual(json.loads(pathlib.Path(name).read_text()), stored)
+
     def test_average_of_table1_is_over_tasks_seed_by_seed(self):
         tasks = ("rte", "sst-2", "mrpc")
         plan, table = self._build("table1", ",".join(tasks))
