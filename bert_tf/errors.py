@@ -177,16 +177,14 @@ def command(script: str) -> str:
 def program(script: str) -> str:
     """Returns the words that start a script, for messages.
 
-    They are `python run/predict.py` in a clone, with its path elsewhere, and
-    `bert-tf predict` where there is none, or where the user started this
-    process so.
+    They are `python run/predict.py` in a clone, and `bert-tf predict` where
+    there is none, or where the user started this process so.
     """
     clone = os.path.dirname(os.path.dirname(__file__))
     started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")
-    path = os.path.join(clone, script)
-    if started_by_name or not os.path.exists(path):
+    if started_by_name or not os.path.exists(os.path.join(clone, script)):
         return f"{PROGRAM} {command(script)}"
-    return f"python {script if os.path.exists(script) else path}"
+    return f"python {script}"
 
 
 def name_programs(text: str) -> str:

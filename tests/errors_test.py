@@ -1,6 +1,5 @@
 """Tests for bert_tf.errors."""
 
-import contextlib
 import errno
 import importlib.util
 import os
@@ -44,17 +43,6 @@ class ExtrasTest(tf.test.TestCase):
     def test_other_missing_modules_are_not_explained(self):
         with self.assertRaises(ModuleNotFoundError), errors.extras():
             import no_such_package  # noqa: F401
-
-
-class ProgramTest(tf.test.TestCase):
-    def test_command_runs_from_any_folder(self):
-        script = os.path.join("run", "predict.py")
-        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        with contextlib.chdir(root):
-            self.assertEqual(errors.program(script), f"python {script}")
-        with contextlib.chdir(self.create_tempdir().full_path):
-            path = os.path.join(root, script)
-            self.assertEqual(errors.program(script), f"python {path}")
 
 
 class UserErrorTest(tf.test.TestCase):

@@ -44,14 +44,21 @@ class Command:
         return [_word(x, y, places) for x, y in self.flags.items()]
 
     def shell(self, places: Mapping[str, str]) -> str:
-        """Returns the command for a shell."""
+        """Returns the command for a shell in the current folder."""
         words = map(shlex.quote, self.words(places))
-        return " ".join([errors.program(self.script), *words])
+        program = errors.program(self.script)
+        if program.startswith("python ") and not os.path.exists(self.script):
+            program = f"python {shlex.quote(self._path)}"
+        return " ".join([program, *words])
+
+    @property
+    def _path(self) -> str:
+        clone = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+        return os.path.join(clone, self.script)
 
     def argv(self, places: Mapping[str, str]) -> list[str]:
         """Returns the words that start the script with this Python."""
-        clone = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-        path = os.path.join(clone, self.script)
+        path = self._path
         start = [path]
         if not os.path.exists(path):
             start = ["-m", "bert_tf", errors.command(self.script)]

@@ -63,8 +63,9 @@ def choose(
     if unknown:
         files = "; ".join(map(task_folders.expected_files, unknown))
         known = ",".join(x for x in config.task_names if x in found)
-        start = f"With --tasks={known}" if known else "With these"
-        others = dataclasses.replace(config, tasks=known or ",".join(found))
+        known = known or ",".join(found)
+        start = f"With --tasks={known}"
+        others = dataclasses.replace(config, tasks=known)
         raise UserError(
             f"--tasks={','.join(unknown)}: --data_dir={config.data_dir} must "
             f"have {files}. Found: {', '.join(found) or 'no task'}. "

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from bert_tf.errors import UserError
 from bert_tf.experiments import plots
 from bert_tf.flags import flag_files
 from bert_tf.io import figures
@@ -76,9 +77,9 @@ def _batch_size(out_dir: str, job_id: str) -> int | None:
     try:
         with open(path, encoding="utf-8") as file:
             commands = json.load(file)["commands"]
-    except (FileNotFoundError, ValueError):
-        return None
-    words = flag_files.expand(shlex.split(" ".join(commands)))
+        words = flag_files.expand(shlex.split(" ".join(commands)))
+    except (FileNotFoundError, UserError, ValueError):
+        return None  # Of another machine, perhaps.
     # The last of a command wins.
     found = [x.removeprefix(_BATCH) for x in words if x.startswith(_BATCH)]
     return int(found[-1]) if found else None

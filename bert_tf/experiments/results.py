@@ -144,7 +144,7 @@ def current_commit() -> str:
     if os.path.exists(os.path.join(clone, ".git")):
         try:
             commit = _git(clone, "rev-parse", "--short=12", "HEAD")
-            changes = _git(clone, "diff", "HEAD")
+            changes = _git(clone, "diff", "--no-ext-diff", "HEAD")
         except (OSError, subprocess.CalledProcessError):
             pass  # No git on this machine.
         else:
@@ -157,6 +157,7 @@ def _git(folder: str, *words: str) -> str:
         ["git", "-C", folder, *words],
         check=True,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
     )
     return done.stdout.strip()

@@ -60,9 +60,8 @@ def run(config: ExperimentsConfig) -> None:
         sys.stdout.write(needs.describe(scale, found, config.data_dir))
         return
     # One process at a time, as several machines may begin at once.
-    with locks.exclusive(
-        os.path.join(config.output_dir, "prepare"), "prepares"
-    ):
+    data = os.path.join(config.output_dir, "data")
+    with locks.exclusive(data, "writes"):
         experiments = prepare(config, scale, found)
         if not config.dry_run:
             _write_tables(experiments.tables, config.output_dir)

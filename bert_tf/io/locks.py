@@ -228,8 +228,8 @@ def exclusive(path: str, work: str) -> Iterator[None]:
             is_free = try_lock(file)
         except OSError as error:
             raise UserError(
-                f"The folder {folder} must be one to write to, on a file "
-                f"system with locks. Received: {error}; choose another."
+                f"{folder} must be a writable folder on a file system with "
+                f"locks. Received: {error}; choose another."
             ) from error
         if not is_free:
             logging.info("Another process %s %s; waiting for it.", work, path)

@@ -140,8 +140,8 @@ def _choose_micro_batch(sizes: StepSizes, whole: int, preferred: int) -> int:
         return preferred or whole
     estimate = sizes.estimate()
     # Another size than before the interruption would round differently.
-    if 0 < preferred <= whole:
-        if estimate.total(preferred, -(-whole // preferred)) <= available:
+    if preferred and whole % preferred == 0:
+        if estimate.total(preferred, whole // preferred) <= available:
             return preferred
     most = memory.largest_useful_micro_batch(sizes.kind, sizes.max_seq_length)
     return estimate.largest_micro_batch(whole, available, most)

@@ -68,7 +68,7 @@ def _free_gpu_bytes() -> int | None:
             "--format=csv,noheader,nounits",
             *([f"--id={visible}"] * bool(names)),
         )
-        # Of a GPU in parts CUDA opens one, and this is the memory of all.
+        # CUDA opens one part of a GPU; this is the memory of all.
         free = "" if "Enabled" in answer else re.sub(",.*", "", answer)
     numbers = free.split()
     # A GPU that shares the memory of the machine reports no number.

@@ -57,7 +57,7 @@ _MEMORY_ERRORS = (
 )
 _OUT_OF_MEMORY = re.compile(
     r"oom when allocating|\w*out[ _]of[ _]memory|"
-    "resource_exhausted(?!.*(no space left|shared memory))",
+    "resource_exhausted(?!(?s:.*)(no space left|shared memory))",
     re.IGNORECASE,
 )
 

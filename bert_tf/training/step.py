@@ -84,8 +84,9 @@ class TrainingStep:
         self._memory_watch = memory_watch
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # The micro-batch that was left when memory was exhausted; 0 before.
-        self._halved_size = 0
+        # The micro-batch of the flags, and what was left of it when memory was
+        # exhausted.
+        self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
             self._is_updating = tf.Variable(False, trainable=False)
@@ -121,27 +122,30 @@ class TrainingStep:
     def state(self) -> dict[str, Any]:
         """Returns the JSON values that a checkpoint stores."""
         state = {} if self.loss_scale is None else self.loss_scale.state()
-        if self._halved_size:
-            state["halved_micro_batch_size"] = self._halved_size
+        if self._halved:
+            state["halved_micro_batch"] = self._halved
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores the result of `state`, before the first step."""
         if self.loss_scale is not None:
             self.loss_scale.restore(state)
-        size = state.get("halved_micro_batch_size", 0)
-        if 0 < size < self.plan.micro_batch_size:
+        whole, size = state.get("halved_micro_batch", (0, 0))
+        # Flags that changed since count more.
+        if whole == self.plan.micro_batch_size:
             logging.info(
                 "%d sequences are computed at once, as memory was exhausted "
-                "with more before.",
+                "with %d before.",
                 size,
+                whole,
             )
             self._limit_micro_batch(size)
 
     def _limit_micro_batch(self, size: int) -> None:
-        """Computes at most so many rows at once in steps not yet traced."""
+        """Limits the micro-batch of steps that are not yet traced."""
+        whole = self._halved[0] if self._halved else self.plan.micro_batch_size
         self.plan = dataclasses.replace(self.plan, max_micro_batch_size=size)
-        self._halved_size = self.plan.micro_batch_size
+        self._halved = (whole, self.plan.micro_batch_size)
         if self._memory_watch is not None:
             self._memory_watch = self._memory_watch.for_plan(self.plan)
 

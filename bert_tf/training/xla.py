@@ -48,9 +48,12 @@ _ERRORS = (
 )
 # In the messages of the compiler, and of collectives.
 _COMPILER = re.compile(
-    "to compile|tf2xla|compilation|ptxas|libdevice|autotuning", re.IGNORECASE
+    "to compile|tf2xla|compilation|ptxas|libdevice|autotuning|shared memory",
+    re.IGNORECASE,
 )
 _COLLECTIVE = re.compile("nccl|collective", re.IGNORECASE)
+# Lines of TensorFlow before the message of an error.
+_PLACES = ("Graph execution error", "Detected at node", "File ", "<stack ")
 
 # In the names of functions, to recognize them in the graph.
 _STEP_NAME = "compiled_step"
@@ -184,12 +187,14 @@ class Compilation:
         text = str(error)
         if self._kind != "GPU" or self.mode != STEP:
             return False
-        if not isinstance(error, _ERRORS) or "IteratorGetNext" in text:
+        if not isinstance(error, tf.errors.OpError):
             return False
         # Each shape is compiled when it comes, in any step. Collectives outside
-        # of the step would be the same.
+        # of the step would be the same, and the input in any case.
         if not _COMPILER.search(text) and (
             has_run
+            or not isinstance(error, _ERRORS)
+            or "IteratorGetNext" in text
             or _COLLECTIVE.search(text)
             and not self.includes_collectives(num_devices)
         ):
@@ -308,5 +313,6 @@ def compiled_functions(graph: tf.Graph) -> list[str]:
 
 def reason(error: Exception) -> str:
     """Returns the line of the compiler in a message, or the first line."""
-    lines = str(error).strip().split("\n")
+    lines = map(str.strip, str(error).splitlines())
+    lines = [x for x in lines if x and not x.startswith(_PLACES)]
     return next(filter(_COMPILER.search, lines), lines[0])

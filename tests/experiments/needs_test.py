@@ -38,7 +38,8 @@ class ChooseTest(tf.test.TestCase):
         )
         message = self._message("table5", tasks="mrpc", corpus="a.txt")
         self.assertRegex(
-            message, "names, pairs. With these run .*table6,table7"
+            message,
+            "names, pairs. With --tasks=names,pairs run .*table6,table7",
         )
         message = self._message("table5", tasks="mrpc", data_dir=None)
         self.assertRegex(message, "no task. No experiment can run without it")

@@ -5,9 +5,11 @@ import contextlib
 import json
 import os
 import pathlib
+from unittest import mock
 
 import tensorflow as tf
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.experiments import jobs
 from bert_tf.experiments import results
@@ -114,6 +116,24 @@ class PlanTest(tf.test.TestCase):
                 for name in ("train_file", "dev_file"):
                     path = jobs.fill(command.flags[name], places)
                     self.assertTrue(os.path.exists(path), path)
+
+    def test_commands_run_from_any_folder(self):
+        command = jobs.Command("run/predict.py", {"input_file": "a b"})
+        words = "'--input_file=a b'"
+        folder = self.create_tempdir().full_path
+        clone = os.path.join(folder, "my clone")
+        script = os.path.join(clone, "run", "predict.py")
+        os.makedirs(os.path.dirname(script))
+        pathlib.Path(script).touch()
+        name = os.path.join(clone, "bert_tf", "x", "x.py")
+        for module in (jobs, errors):
+            module_file = name if module is jobs else os.path.dirname(name)
+            self.enter_context(
+                mock.patch.object(module, "__file__", module_file)
+            )
+        for where, path in ((folder, f"'{script}'"), (clone, "run/predict.py")):
+            with contextlib.chdir(where):
+                self.assertEqual(command.shell({}), f"python {path} {words}")
 
     def test_an_ensemble_reads_what_its_systems_write_also_with_triviaqa(self):
         data = pathlib.Path(self._folder, "data")

@@ -179,18 +179,31 @@ class FallbackTest(tf.test.TestCase):
 
     def test_collectives_fail_alike_outside_of_the_step(self):
         error = tf.errors.InternalError(
-            None, None, "NCCL operation ncclAllReduce failed"
+            None,
+            None,
+            "Graph execution error:\n\nDetected at node Reduce defined at\n"
+            "<stack traces unavailable>\nNCCL operation ncclAllReduce failed",
         )
         outside = _build(devices=2).training_step
         self.assertFalse(outside.recover(error))
         inside = StepTrainer(devices=2, compilation=Compilation("on", "GPU"))
-        self.assertTrue(inside.training_step.recover(error))
+        with self.assertLogs(level="WARNING") as logs:
+            self.assertTrue(inside.training_step.recover(error))
+        self.assertIn("slower (NCCL operation ncclAllR", logs.output[0])
 
-    def test_a_missing_ptx_compiler_is_no_obstacle(self):
-        error = tf.errors.UnavailableError(
-            None, None, "No PTX compilation provider is available."
-        )
-        self.assertTrue(_build().training_step.recover(error))
+    def test_programs_that_the_gpu_cannot_have_are_no_obstacle(self):
+        for error_class, message in (
+            (
+                tf.errors.UnavailableError,
+                "No PTX compilation provider is available.",
+            ),
+            (
+                tf.errors.ResourceExhaustedError,
+                "Shared memory size limit exceeded: requested 163840",
+            ),
+        ):
+            error = error_class(None, None, message)
+            self.assertTrue(_build().training_step.recover(error), message)
 
     def test_other_devices_and_errors_have_no_other_way(self):
         on_cpu = self._train(Compilation("on")).training_step
@@ -199,6 +212,7 @@ class FallbackTest(tf.test.TestCase):
         on_gpu = self._train(Compilation("auto", "GPU")).training_step
         for error in (
             tf.errors.DataLossError(None, None, "corrupted record"),
+            tf.errors.ResourceExhaustedError(None, None, "No space left"),
             tf.errors.InvalidArgumentError(
                 None, None, "Key: input_ids. [[{{node IteratorGetNext}}]]"
             ),

@@ -91,7 +91,7 @@ class OutOfMemoryTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertEqual(received.metadata["micro_batch_size"], 2)
         for name, value in self._train_small().tensors.items():
             self.assertAllEqual(received.tensors[name], value, name)
-        log, _ = self._train("short", num_train_steps=8, micro_batch_size="1")
+        log, _ = self._train("short", num_train_steps=8, micro_batch_size="4")
         self.assertNotIn("are computed at once, as", "\n".join(log))
 
     def test_no_step_is_lost_or_repeated(self):

@@ -129,7 +129,7 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
                 StepPlan(32), [320], [[length] for length in lengths]
             )
         (line,) = logs.output
-        # Of a length that is no multiple of 10 all positions are a number.
+        # Some lengths are no multiple of 10, and add a number of their own.
         self.assertIn("at most 64 numbers of rows", line)
         pairs = sum(-(-length // 10) for length in lengths)
         self.assertIn(f"at most {pairs} pairs of length and rows", line)
