@@ -23,7 +23,7 @@ One merged call on all cores, against as many calls as cores that compete:
 LiteRT in int8 against the SavedModel in bfloat16:
 
   python benchmarks/serving_load.py --size=base --precision=bfloat16 \
-      --seconds=30 --rounds=3 --against= --server_flags=--engine=litert
+      --seconds=30 --rounds=5 --against= --server_flags=--engine=litert
 
 Against an earlier version in another checkout, which exports the model, too:
 
