@@ -106,8 +106,7 @@ def _state(report: Values) -> str:
         "seeds). A difference is given with ± its standard error. A verdict "
         "compares its sign with the paper's: *agrees* or *contradicts* if the "
         "difference is larger than two standard errors, else *not "
-        "distinguishable*. Where the paper has no difference there is no "
-        "verdict."
+        "distinguishable*. Where the paper has no sign there is no verdict."
     )
 
 

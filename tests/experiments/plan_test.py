@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ from bert_tf.experiments import table as tables_lib
 from bert_tf.experiments import task_folders
 from bert_tf.flags.experiments import PRETRAINING_EXPERIMENTS
 from bert_tf.flags.experiments import ExperimentsConfig
+from bert_tf.io import locks
 from tests.support import experiment_inputs
 
 _ALL = ",".join([*PRETRAINING_EXPERIMENTS, "stability"])
@@ -191,6 +193,22 @@ class PlanTest(tf.test.TestCase):
             UserError, f"of --corpus={self._corpus}. Received: .*{other}"
         ):
             self._prepare(experiments="table5", corpus=other)
+
+    def test_one_process_at_a_time_prepares(self):
+        def prepare(config, *args):
+            path = os.path.join(config.output_dir, "data.lock")
+            with open(path, encoding="utf-8") as file:
+                self.assertFalse(locks.try_lock(file))
+            return real(config, *args)
+
+        real = run.prepare
+        config = self._config(experiments="table5", dry_run=True)
+        with (
+            mock.patch.object(run, "prepare", prepare),
+            contextlib.redirect_stdout(io.StringIO()) as output,
+        ):
+            run.run(config)
+        self.assertIn("cells and", output.getvalue())
 
     def test_an_unusable_corpus_is_not_remembered(self):
         corpus = os.path.join(self._folder, "other.txt")

@@ -29,8 +29,8 @@ class ReadTest(tf.test.TestCase):
         ]
         text = json.dumps({"commands": commands})
         (steps / f"{job}.json").write_text(text)
-        (curve,) = pretraining_curves.read(str(self._folder))
-        return curve["tokens"]
+        curves = pretraining_curves.read(str(self._folder))
+        return curves[0]["tokens"] if curves else None
 
     def test_batch_size_is_read_from_the_flag_file(self):
         # Examples of 100 tokens, as 500 / 5.
@@ -38,6 +38,9 @@ class ReadTest(tf.test.TestCase):
         # Flags after it override it.
         words = "--flagfile=base_phase2.flags --train_batch_size=32"
         self.assertEqual(self._tokens(words), [32 * 100])
+        # Of another machine, or cut: then there is no curve, but a report.
+        self.assertIsNone(self._tokens("--flagfile=missing.flags"))
+        self.assertIsNone(self._tokens("--train_batch_size=32 '"))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class CommitTest(tf.test.TestCase):
             subprocess.run([*start, *words], cwd=clone, check=True)
 
         def commit_with(text):
-            with open(module, "w", encoding="utf-8") as file:
+            with open(module, "w", encoding="latin-1") as file:
                 file.write(text)
             with mock.patch.object(results, "__file__", module):
                 return results.current_commit()
@@ -50,7 +50,7 @@ class CommitTest(tf.test.TestCase):
         commit_with("a")
         git("add", ".")
         git("commit", "-qm", "a")
-        clean, first, second = map(commit_with, ("a", "b", "c"))
+        clean, first, second = map(commit_with, ("a", "b", "\xe9"))
         self.assertRegex(clean, r"^[0-9a-f]{12}$")
         self.assertRegex(first, rf"^{clean}\+[0-9a-f]{{8}}$")
         self.assertStartsWith(second, f"{clean}+")

@@ -36,6 +36,21 @@ class SignsTest(tf.test.TestCase):
                 is_above = sign["expected"] == "above"
                 self.assertEqual(papers > 0, is_above, (name, sign))
                 counts[name] += 1
+        # The smaller size first: its perplexity should be above the other's.
+        self.assertEqual(
+            [
+                (sign["row"], sign["against"])
+                for name, sign in signs
+                if name == "table6" and sign["expected"] == "above"
+            ],
+            [
+                ("2_64_1", "4_128_2"),
+                ("4_64_1", "4_128_2"),
+                ("2_128_2", "4_128_2"),
+                ("2_64_1", "4_64_1"),
+                ("4_64_1", "2_128_2"),
+            ],
+        )
         # The sizes are others, and Table 5 has no column of names.
         self.assertEqual(
             counts,

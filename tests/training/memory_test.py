@@ -173,6 +173,9 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
             None, None, "RESOURCE_EXHAUSTED: Shared memory size limit exceeded"
         ),
         tf.errors.UnknownError(None, None, "RESOURCE_EXHAUSTED: No space left"),
+        tf.errors.InternalError(
+            None, None, "RESOURCE_EXHAUSTED:\nShared memory size exceeded"
+        ),
     )
     def test_other_errors_have_no_explanation(self, error):
         self.assertIsNone(_watch(None).explain(error))
