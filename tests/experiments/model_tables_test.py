@@ -22,7 +22,7 @@ class ModelTablesTest(tf.test.TestCase):
         self._folder = pathlib.Path(self.create_tempdir().full_path)
         self._out = str(self._folder / "out")
         self._tasks = experiment_inputs.write_tasks(str(self._folder))
-        config = scales.read("smoke").config("1_32_2")
+        config = scales.read("smoke").config("2_32_2")
         self._write("model/bert_config.json", json.dumps(config))
         self._write("model/vocab.txt", "[PAD]\n")
         pair = "sentence1\tsentence2\tlabel"

@@ -11,6 +11,7 @@ from bert_tf.flags import cli
 from bert_tf.flags import flag_files
 from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.flags.classifier import MultipleChoiceConfig
+from bert_tf.flags.experiments import SCALES
 from bert_tf.flags.squad import SquadConfig
 from bert_tf.flags.tagger import TaggerConfig
 
@@ -65,6 +66,13 @@ class PaperScaleTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual({x.train_batch_size for x in trials}, {16, 32})
         self.assertEqual({x.learning_rate for x in trials}, {5e-5, 3e-5, 2e-5})
         self.assertEqual({x.num_train_epochs for x in trials}, {2, 3, 4})
+
+    def test_features_of_four_layers_can_be_taken_at_each_scale(self):
+        for name in SCALES:
+            scale = scales.read(name)
+            layers = scale.config(scale.base)["num_hidden_layers"]
+            # For Tables 7 and 8: concat_last_four_hidden.
+            self.assertGreaterEqual(layers, 4, name)
 
     def test_kinds_share_flags_where_a_scale_has_none_of_their_own(self):
         paper, small = scales.read("paper"), scales.read("small")
