@@ -22,12 +22,24 @@ class WorkersTrajectoryTest(
 ):
     @parameterized.parameters(
         # Dropout masks depend on the example, not on the worker.
-        {"num_workers": 2, "dropout": 0.1, "micro_batch_size": "2"},
+        {
+            "num_workers": 2,
+            "dropout": 0.1,
+            "micro_batch_size": "2",
+            "unpad": "on",
+        },
         # 7 examples for three workers: two rows of each step are blank.
-        {"num_workers": 3, "dropout": 0.0, "micro_batch_size": "0"},
+        {
+            "num_workers": 3,
+            "dropout": 0.0,
+            "micro_batch_size": "0",
+            "unpad": "off",
+        },
     )
     @pytest.mark.thorough
-    def test_equals_one_device(self, num_workers, dropout, micro_batch_size):
+    def test_equals_one_device(
+        self, num_workers, dropout, micro_batch_size, unpad
+    ):
         config = dataclasses.replace(
             tiny_pretraining.CONFIG,
             hidden_dropout_prob=dropout,
@@ -48,11 +60,11 @@ class WorkersTrajectoryTest(
             num_workers,
             *tiny_pretraining.command_line(
                 "tests/support/pretrain_workers_program.py",
-                **flags | {"output_dir": self.path("workers")},
+                **flags | {"output_dir": self.path("workers"), "unpad": unpad},
             ),
         ) as workers:
             logs = worker_processes.finish(workers)
-        self.pretrain(**flags)
+        self.pretrain(**flags | {"unpad": "off"})
 
         expected = killed_process.read_metrics(self.path("out"))
         lines = killed_process.read_metrics(self.path("workers"))
