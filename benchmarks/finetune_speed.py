@@ -7,13 +7,13 @@ r"""Times fine-tuning and prediction against transformers, turn by turn.
 Both classify the same texts, of the lengths that the file has, with a BERT of
 the given size and random weights: dropout on, AdamW, bfloat16 products, batches
 of 32. The ways take turns, so that all see the machine in the same state: this
-project's, whose batches have texts of like length; transformers' with batches
-in the order of the data that are padded to their longest text; and both with
-every text padded to 128 pieces, as the original and the usual scripts for GLUE
-do. In prediction a fifth way sorts transformers' rows by length, which it does
-not do by itself. Rates are in real pieces a second, padding left out; features
-are made beforehand. The last line is the median ratios, this project's rate /
-the others'.
+project's, whose batches have texts of like length and compute no padding where
+the scripts would not; transformers' with batches in the order of the data that
+are padded to their longest text; and both with every text padded to 128 pieces,
+as the original and the usual scripts for GLUE do. In prediction a fifth way
+sorts transformers' rows by length, which it does not do by itself. Rates are in
+real pieces a second, padding left out; features are made beforehand. The last
+line is the median ratios, this project's rate / the others'.
 """
 
 import json
@@ -61,7 +61,8 @@ _PREDICTION_WAYS = (*_WAYS, ("transformers", _SORTED))
 
 
 def _start(folder):
-    """Returns the two servers by name."""
+    """Returns for training and prediction the servers by name."""
+    from bert_tf.distribute import packed_weights
     from tests.support import environments
     from tests.support import minilm
 
@@ -69,36 +70,37 @@ def _start(folder):
     with open(examples_file, "w", encoding="utf-8") as file:
         examples = turns.read_examples(_DATA_FILE.value, _COLUMNS.value)
         file.writelines(f"{json.dumps(x)}\n" for x in examples)
-    settings = json.dumps(
-        {
-            "shape": turns.SHAPES[_SIZE.value],
-            "tokenizer": minilm.directory(),
-            "examples_file": examples_file,
-            "batch_size": _BATCH_SIZE,
-            "max_seq_length": _MAX_SEQ_LENGTH,
-            "batches": _BATCHES.value,
-            "rounds": _ROUNDS.value,
-            "threads": _THREADS.value,
-        }
-    )
+    settings = {
+        "shape": turns.SHAPES[_SIZE.value],
+        "tokenizer": minilm.directory(),
+        "examples_file": examples_file,
+        "batch_size": _BATCH_SIZE,
+        "max_seq_length": _MAX_SEQ_LENGTH,
+        "batches": _BATCHES.value,
+        "rounds": _ROUNDS.value,
+        "threads": _THREADS.value,
+    }
     here = os.path.dirname(os.path.abspath(__file__))
-    clean = environments.clean_environment()
-    pythons = {
-        _OURS: (sys.executable, dict(os.environ)),
-        "transformers": (
-            environments.make("transformers", *minilm.PEER),
-            clean,
-        ),
-    }
-    programs = {
-        _OURS: "finetune_speed_ours.py",
-        "transformers": "finetune_speed_peer.py",
-    }
-    return {
-        name: turns.Server(
-            [python, os.path.join(here, programs[name]), settings], environment
+
+    def start(python, program, environment):
+        command = [python, os.path.join(here, program), json.dumps(settings)]
+        return turns.Server(command, environment)
+
+    def start_ours(**variables):
+        return start(
+            sys.executable, "finetune_speed_ours.py", os.environ | variables
         )
-        for name, (python, environment) in pythons.items()
+
+    peer = start(
+        environments.make("transformers", *minilm.PEER),
+        "finetune_speed_peer.py",
+        environments.clean_environment(),
+    )
+    # As run/predict.py does in bfloat16.
+    packing = start_ours(**{packed_weights.VARIABLE: "1"})
+    return {
+        "train": {_OURS: start_ours(), "transformers": peer},
+        "predict": {_OURS: packing, "transformers": peer},
     }
 
 
@@ -143,10 +145,10 @@ def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         servers = _start(folder)
         lines = []
-        for doing in ("train", "predict"):
-            rates = _measure(servers, doing)
+        for doing, of_doing in servers.items():
+            rates = _measure(of_doing, doing)
             lines.append(f"{doing}: {'; '.join(_ratios(rates))}")
-        for server in servers.values():
+        for server in {x for y in servers.values() for x in y.values()}:
             server.end()
     print(f"bert_tf, size {_SIZE.value}: {' | '.join(lines)}")
 
