@@ -59,7 +59,7 @@ def _in_pipeline(batches, tokenize):
     sum(1 for _ in texts)  # Fills the cache.
     counts = texts.map(
         lambda text: tf.size(tokenize(text).flat_values),
-        num_parallel_calls=tf.data.AUTOTUNE,
+        num_parallel_calls=os.cpu_count(),
     )
     return lambda: sum(int(count) for count in counts)
 
