@@ -8,9 +8,10 @@ TensorFlow derives the gradient.
 
 The compiled gradients are written out. They compute the chain again from its
 arguments, which costs less than reading stored intermediates, and keep no
-dropout mask. Sums over rows stand in a compiled function of their own: fused
-with the loop that makes the rows they would compute it once more, column by
-column.
+dropout mask. Kept are two numbers of each row that is normalized, as XLA adds
+up a row one element after the other. Sums over rows stand in a compiled
+function of their own: fused with the loop that makes the rows they would
+compute it once more, column by column.
 
 All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.
@@ -142,11 +143,15 @@ def _dropout_factor(x, keys, rate):
 
 
 def _standardize(x, epsilon):
-    """Returns `x` with mean 0 and variance 1 per row, and the factor."""
-    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    """Returns `x` with mean 0 and variance 1 per row, the mean and the factor.
+
+    The last two are <float32>[..., 1].
+    """
+    mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+    centred = x - mean
     variance = tf.reduce_mean(centred * centred, axis=-1, keepdims=True)
     factor = tf.math.rsqrt(variance + epsilon)
-    return centred * factor, factor
+    return centred * factor, mean, factor
 
 
 def _standardize_gradient(upstream, standard, factor):
@@ -162,15 +167,15 @@ def _residual_sum(x, bias, residual, keys, rate):
 
 def _residual_norm(x, bias, residual, gamma, beta, keys, epsilon, rate):
     total, _ = _residual_sum(x, bias, residual, keys, rate)
-    standard, _ = _standardize(total, epsilon)
-    return tf.cast(standard * gamma + beta, x.dtype)
+    standard, mean, factor = _standardize(total, epsilon)
+    return tf.cast(standard * gamma + beta, x.dtype), mean, factor
 
 
 def _residual_norm_gradient(
-    upstream, x, bias, residual, gamma, keys, epsilon, rate
+    upstream, x, bias, residual, gamma, mean, factor, keys, rate
 ):
     total, kept = _residual_sum(x, bias, residual, keys, rate)
-    standard, factor = _standardize(total, epsilon)
+    standard = (total - mean) * factor
     upstream = _float(upstream)
     into_sum = _standardize_gradient(upstream * gamma, standard, factor)
     gradients = (into_sum * kept, into_sum, upstream * standard)
@@ -200,20 +205,22 @@ def bias_dropout_residual_layer_norm(
     if not jit:
         return _residual_norm(
             x, bias, residual, gamma, beta, keys, epsilon, rate
-        )
+        )[0]
 
     @tf.custom_gradient
     def chain(x, bias, residual, gamma, beta):
+        forward = _compile(_residual_norm, epsilon, rate)
+        result, mean, factor = forward(x, bias, residual, gamma, beta, keys)
+
         def gradient(upstream):
-            backward = _compile(_residual_norm_gradient, epsilon, rate)
+            backward = _compile(_residual_norm_gradient, rate)
             rows, into_residual, scaled = backward(
-                upstream, x, bias, residual, gamma, keys
+                upstream, x, bias, residual, gamma, mean, factor, keys
             )
             sums = _sum_rows(rows, scaled, upstream)
             return rows, sums[0], into_residual, sums[1], sums[2]
 
-        forward = _compile(_residual_norm, epsilon, rate)
-        return forward(x, bias, residual, gamma, beta, keys), gradient
+        return result, gradient
 
     return chain(x, bias, residual, gamma, beta)
 
@@ -222,13 +229,13 @@ def bias_dropout_residual_layer_norm(
 
 
 def _norm(x, gamma, beta, keys, epsilon, rate, dtype):
-    standard, _ = _standardize(_float(x), epsilon)
-    factor = _dropout_factor(x, keys, rate)
-    return tf.cast((standard * gamma + beta) * factor, dtype)
+    standard, mean, factor = _standardize(_float(x), epsilon)
+    kept = _dropout_factor(x, keys, rate)
+    return tf.cast((standard * gamma + beta) * kept, dtype), mean, factor
 
 
-def _norm_gradient(upstream, x, gamma, keys, epsilon, rate):
-    standard, factor = _standardize(_float(x), epsilon)
+def _norm_gradient(upstream, x, gamma, mean, factor, keys, rate):
+    standard = (_float(x) - mean) * factor
     upstream = _float(upstream) * _dropout_factor(x, keys, rate)
     rows = _standardize_gradient(upstream * gamma, standard, factor)
     return tf.cast(rows, x.dtype), upstream * standard, upstream
@@ -253,17 +260,21 @@ def layer_norm_dropout(
       <float>[batch, ..., width], of the dtype `dtype`.
     """
     if not jit:
-        return _norm(x, gamma, beta, keys, epsilon, rate, dtype)
+        return _norm(x, gamma, beta, keys, epsilon, rate, dtype)[0]
 
     @tf.custom_gradient
     def chain(x, gamma, beta):
+        forward = _compile(_norm, epsilon, rate, dtype)
+        result, mean, factor = forward(x, gamma, beta, keys)
+
         def gradient(upstream):
-            backward = _compile(_norm_gradient, epsilon, rate)
-            rows, scaled, shifted = backward(upstream, x, gamma, keys)
+            backward = _compile(_norm_gradient, rate)
+            rows, scaled, shifted = backward(
+                upstream, x, gamma, mean, factor, keys
+            )
             return rows, *_sum_rows(scaled, shifted)
 
-        forward = _compile(_norm, epsilon, rate, dtype)
-        return forward(x, gamma, beta, keys), gradient
+        return result, gradient
 
     return chain(x, gamma, beta)
 
@@ -276,14 +287,25 @@ def _masked_softmax(scores, attention_bias, keys, scale, rate):
     return tf.cast(probs * _dropout_factor(scores, keys, rate), scores.dtype)
 
 
+def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
+    """Also returns each row's maximum and sum, <float32>[..., 1]."""
+    logits = _float(scores) * scale + attention_bias
+    maximum = tf.reduce_max(logits, axis=-1, keepdims=True)
+    exponentials = tf.exp(logits - maximum)
+    total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
+    probs = exponentials / total * _dropout_factor(scores, keys, rate)
+    return tf.cast(probs, scores.dtype), maximum, total
+
+
 def _masked_softmax_gradient(
-    upstream, scores, attention_bias, keys, scale, rate
+    upstream, scores, attention_bias, maximum, total, keys, scale, rate
 ):
-    probs = tf.nn.softmax(_float(scores) * scale + attention_bias)
+    logits = _float(scores) * scale + attention_bias
+    probs = tf.exp(logits - maximum) / total
     upstream = _float(upstream) * _dropout_factor(scores, keys, rate)
     weighted = probs * upstream
-    total = tf.reduce_sum(weighted, axis=-1, keepdims=True)
-    return tf.cast((weighted - probs * total) * scale, scores.dtype)
+    mean = tf.reduce_sum(weighted, axis=-1, keepdims=True)
+    return tf.cast((weighted - probs * mean) * scale, scores.dtype)
 
 
 def masked_softmax_dropout(
@@ -309,11 +331,15 @@ def masked_softmax_dropout(
 
     @tf.custom_gradient
     def chain(scores):
+        forward = _compile(_masked_softmax_and_sums, scale, rate)
+        result, maximum, total = forward(scores, attention_bias, keys)
+
         def gradient(upstream):
             backward = _compile(_masked_softmax_gradient, scale, rate)
-            return backward(upstream, scores, attention_bias, keys)
+            return backward(
+                upstream, scores, attention_bias, maximum, total, keys
+            )
 
-        forward = _compile(_masked_softmax, scale, rate)
-        return forward(scores, attention_bias, keys), gradient
+        return result, gradient
 
     return chain(scores)
