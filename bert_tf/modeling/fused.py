@@ -288,7 +288,10 @@ def _masked_softmax(scores, attention_bias, keys, scale, rate):
 
 
 def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
-    """Also returns each row's maximum and sum, <float32>[..., 1]."""
+    """Also returns each row's maximum and sum, <float32>[..., 1].
+
+    Only for compiling, as plain operations would not be one loop.
+    """
     logits = _float(scores) * scale + attention_bias
     maximum = tf.reduce_max(logits, axis=-1, keepdims=True)
     exponentials = tf.exp(logits - maximum)
