@@ -54,6 +54,9 @@ _HELP_END = (
 _IS_MISSING = "must have a value other than None"
 _SEE_HELP = "; --help lists the flags."
 
+# Flags of earlier versions, and one sentence on what to do instead.
+REMOVED_FLAGS: dict[str, str] = {}
+
 
 def _value_type(annotation: Any) -> type:
     """Returns `int` for `int` and for `int | None`."""
@@ -280,6 +283,12 @@ def run(main: Callable[[Any], None]) -> None:
 def _flag_error(error: flags.Error, config_cls: type) -> str:
     """Returns one sentence about a wrong or missing flag."""
     text = str(error).splitlines()[0]
+    if isinstance(error, flags.UnrecognizedFlagError):
+        name = error.flagname
+        name = name if name in REMOVED_FLAGS else name.removeprefix("no")
+        advice = REMOVED_FLAGS.get(name)
+        if advice:
+            return f"--{name} was removed: {advice}"
     if _IS_MISSING not in text:
         text = re.sub(r"^(flag|ERROR::) ", "", text).replace(" ?", "?")
         return text if text.endswith("?") else text.rstrip(".") + _SEE_HELP
