@@ -1,7 +1,7 @@
 """Estimates and measures training memory; explains out-of-memory errors.
 
 The estimate counts the tensors that the backward pass needs, and adds a
-measured constant for the runtime; docs/results.md compares it with measured
+measured constant for the runtime; benchmarks/log.md compares it with measured
 peaks.
 
 Shapes:
