@@ -516,7 +516,9 @@ def _make_inputs(inputs: pathlib.Path, data: pathlib.Path, tree: str) -> None:
     _write(inputs / "text.txt", text)
     _write(inputs / "lines.txt", *text.splitlines()[:40])
     _write(inputs / "words.txt", "kubernetes", "lederhosen", "##itis")
-    config = pathlib.Path(tree, "configs/tiny/bert_config.json").read_text()
+    config = pathlib.Path(
+        tree, "bert_tf/recipes/configs/tiny/bert_config.json"
+    ).read_text()
     values = json.loads(config) | {"vocab_size": 2000}
     _write(inputs / "bert_config.json", json.dumps(values))
     _make_classification(inputs, data / "banking77/train.csv")
