@@ -249,10 +249,6 @@ class PartsTest(tf.test.TestCase):
         self.assertContainsSubset(whole, seen)
 
 
-if __name__ == "__main__":
-    tf.test.main()
-
-
 def _find(head, names):
     task = mock.Mock(labels=names)
     with mock.patch.object(assets_extra.tasks, "from_stored", lambda _: task):

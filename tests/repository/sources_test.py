@@ -46,6 +46,13 @@ class TestFilesTest(tf.test.TestCase):
                 'if __name__ == "__main__":\n    absltest.main()',
             ],
         )
+        calls = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ("tf.test.main", "absltest.main")
+        ]
+        self.assertLen(calls, 1, "It ends the program: no test below it runs.")
         classes = [
             node
             for node in tree.body

@@ -104,10 +104,6 @@ class SpanTextsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(pairs, len(set(text.numpy())))
 
 
-if __name__ == "__main__":
-    tf.test.main()
-
-
 class SubstringsTest(tf.test.TestCase):
     def test_hashes_are_equal_only_for_equal_substrings(self):
         places = [n for n, char in enumerate(_TEXT) if char != " "]

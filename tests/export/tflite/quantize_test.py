@@ -71,10 +71,6 @@ class CalibrationTest(tf.test.TestCase):
             self.assertAllClose(ours, theirs, atol=0.1)
 
 
-if __name__ == "__main__":
-    tf.test.main()
-
-
 def _projection(column_sizes, width=_WIDTH):
     """Returns a layer whose columns have given magnitudes."""
     rng = np.random.default_rng(1)

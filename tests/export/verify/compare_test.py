@@ -137,10 +137,6 @@ class CompareTest(tf.test.TestCase):
             self.assertLen(found.faults, count)
 
 
-if __name__ == "__main__":
-    tf.test.main()
-
-
 def _judge(expected, outputs):
     planned = [
         Planned(
