@@ -17,7 +17,7 @@ from bert_tf.config import fields_affecting
 from bert_tf.config import option
 from bert_tf.errors import UserError
 from bert_tf.flags.predict import ExtractFeaturesConfig
-from tests.support import shared_data
+from tests.support.shared_data import golden
 
 _VALUES = {
     "vocab_size": 101,
@@ -73,7 +73,7 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(config.to_dict(), expected)
 
     def test_released_configurations_parse(self):
-        folder = pathlib.Path(shared_data.data("vocab"))
+        folder = pathlib.Path(golden("vocab"))
         paths = sorted(folder.rglob("*config*.json"))
         self.assertNotEmpty(paths)
         for path in paths:

@@ -18,7 +18,7 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import reference_tokenizer
 from tests.support import tiny_layers
-from tests.support.shared_data import data
+from tests.support.shared_data import golden
 
 _TOKENS = (
     "[PAD] [unused0] [unused1] [UNK] [CLS] [SEP] [MASK] [unused2] a c e f m n "
@@ -366,7 +366,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_domain_words_in_the_vocabulary_of_the_uncased_model(self):
         with open(
-            data("vocab/bert-base-uncased-vocab.txt"), encoding="utf-8"
+            golden("vocab/bert-base-uncased-vocab.txt"), encoding="utf-8"
         ) as file:
             tokens = file.read().split("\n")[:-1]
         source = _stored(tokens=tokens)

@@ -12,7 +12,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import stored_models
-from tests.support.shared_data import data
+from tests.support.shared_data import golden
 
 
 class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
@@ -33,7 +33,7 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
         ("multilingual-cased", False),
     )
     def test_derive_lower_case_of_released_vocabularies(self, name, expected):
-        path = data(f"vocab/bert-base-{name}-vocab.txt")
+        path = golden(f"vocab/bert-base-{name}-vocab.txt")
         vocabulary = Vocabulary.from_file(path)
         self.assertIs(stored_model.derive_lower_case(vocabulary), expected)
 

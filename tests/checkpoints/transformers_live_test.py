@@ -140,7 +140,7 @@ class MinilmLiveTest(tf.test.TestCase):
         (theirs,) = _peer_answers(folder, [request])
         lengths, ids = theirs["lengths"], theirs["ids"]
         self.assertLen(lengths, len(lines))
-        self.assertGreater(len(ids), 10_000_000)
+        self.assertGreater(len(ids), 800_000)  # Those of the repository.
         tokenizer = bert_tf.load_tokenizer(path)
         tokenize = tf.function(
             tokenizer.tokenize,

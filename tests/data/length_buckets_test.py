@@ -1,17 +1,17 @@
 """Tests for bert_tf.data.length_buckets."""
 
-import gzip
 import itertools
-import json
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.data import corpus
 from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer import BertTokenizer
-from tests.support.shared_data import data
+from tests.support.shared_data import golden
+from tests.support.shared_data import squad_articles
 
 _EIGHTS = length_buckets.every_multiple(128)
 
@@ -111,11 +111,9 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(together, 50)
         self.assertBetween(np.mean(together), 0.05, 0.75)
 
-    @parameterized.parameters(
-        ("mnli/train3000.jsonl.gz", 1.2), ("qnli/dev.tsv.gz", 1.12)
-    )
-    def test_padding_on_real_lengths(self, name, most):
-        lengths = self._real_lengths(name)
+    @parameterized.parameters((False, 1.17), (True, 1.12))
+    def test_padding_on_real_lengths(self, are_pairs, most):
+        lengths = self._real_lengths(are_pairs)
         num_batches = len(lengths) // 32
         batches = length_buckets.training_batches(
             lengths, 32, 0, num_batches, _EIGHTS
@@ -135,21 +133,25 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertLess(positions, 0.6 * plain)
 
-    def _real_lengths(self, name):
-        with gzip.open(data(name), "rt", encoding="utf-8") as file:
-            if name.endswith(".jsonl.gz"):
-                rows = [json.loads(line) for line in file]
-                pairs = [(row["premise"], row["hypothesis"]) for row in rows]
-            else:
-                pairs = [line.split("\t")[1:3] for line in file][1:]
+    def _real_lengths(self, are_pairs):
+        """Returns lengths of sentences, or of questions with a sentence."""
+        rows = []
+        for article in squad_articles():
+            for paragraph in article["paragraphs"]:
+                sentences = corpus.split_sentences(paragraph["context"])
+                if are_pairs:
+                    asked = [one["question"] for one in paragraph["qas"]]
+                    rows += zip(asked, itertools.cycle(sentences))
+                else:
+                    rows += zip(sentences)
         tokenizer = BertTokenizer.from_vocab_file(
-            data("vocab/bert-base-uncased-vocab.txt")
+            golden("vocab/bert-base-uncased-vocab.txt")
         )
-        first, second = (
-            tokenizer.tokenize(list(texts)).row_lengths().numpy()
-            for texts in zip(*pairs, strict=True)
-        )
-        return np.minimum(first + second + 3, 128)
+        lengths = [
+            tokenizer.tokenize(list(texts)).row_lengths().numpy() + 1
+            for texts in zip(*rows, strict=True)
+        ]
+        return np.minimum(1 + np.sum(lengths, axis=0), 128)
 
     def test_rejects_examples_that_are_too_long(self):
         with self.assertRaisesRegex(UserError, "longer than 64. .*length 65"):

@@ -16,7 +16,6 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_exports
 from tests.support import tiny_model
-from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
 _LENGTH = 40
@@ -51,7 +50,7 @@ def _export(folder, vocab_file):
 class GoldenTextsTest(tf.test.TestCase):
     def test_tokenizes_golden_texts_like_the_original(self):
         strings_file = golden("tokenization/strings.jsonl.gz")
-        vocab_file = data("vocab/bert-base-uncased-vocab.txt")
+        vocab_file = golden("vocab/bert-base-uncased-vocab.txt")
         with gzip.open(strings_file) as file:
             rows = [json.loads(line) for line in file]
         self.assertGreater(len(rows), 4000)

@@ -11,7 +11,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.data import TokenizeFileConfig
 from bert_tf.inference import tokenize_file
 from tests.support import reference_tokenizer
-from tests.support.shared_data import data
+from tests.support.shared_data import golden
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] he ##llo é e [ ] mask ! 中".split()
@@ -89,7 +89,7 @@ class TokenizeFileTest(tf.test.TestCase):
                 self.assertEqual(self._run(text), whole)
 
     def test_real_text_equals_the_reference(self):
-        self.vocab_file = data("vocab/bert-base-uncased-vocab.txt")
+        self.vocab_file = golden("vocab/bert-base-uncased-vocab.txt")
         with open(self.vocab_file, encoding="utf-8", newline="\n") as file:
             tokens = file.read().split("\n")[:-1]
         ids = {token: i for i, token in enumerate(tokens)}

@@ -1,26 +1,36 @@
-"""Paths of the goldens and the real data next to the checkout."""
+"""Paths of the goldens in the repository and of large data beside the clone."""
 
+import gzip
+import json
 import os
-import pathlib
 import unittest
 
-_SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared"
+from tests.support import repository
 
-
-def _find(path: pathlib.Path) -> str:
-    if path.exists():
-        return str(path)
-    # The goldens are required in continuous integration, not in a clone.
-    if os.environ.get("CI"):
-        raise FileNotFoundError(f"{path} must be there in CI.")
-    raise unittest.SkipTest(f"{path} is not on this machine.")
+_GOLDEN = repository.ROOT / "tests" / "golden"
+_DATA = repository.ROOT.parent / "shared" / "data"
 
 
 def golden(name: str) -> str:
-    """Returns the path of a golden, or skips the test if it is missing."""
-    return _find(_SHARED / "golden" / name)
+    """Returns the path of a golden; see tests/golden/NOTICE."""
+    return str(_GOLDEN / name)
+
+
+def squad_articles() -> list[dict]:
+    """Returns the 48 articles of SQuAD 1.1's development set."""
+    with gzip.open(golden("squad_dev/dev-v1.1.json.gz")) as file:
+        return json.load(file)["data"]
 
 
 def data(name: str) -> str:
-    """Returns the path of real data, or skips the test if it is missing."""
-    return _find(_SHARED / "data" / name)
+    """Returns the path of a corpus or data set, or skips the test without.
+
+    Raises:
+      FileNotFoundError: If it is missing in continuous integration.
+    """
+    path = _DATA / name
+    if path.exists():
+        return str(path)
+    if os.environ.get("CI"):
+        raise FileNotFoundError(f"{path} must be there in CI.")
+    raise unittest.SkipTest(f"{path} is not on this machine.")

@@ -10,7 +10,6 @@ import numpy as np
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
-from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
 
@@ -59,7 +58,7 @@ def build_head(config, **values):
     values = {"mask_padding": False} | values
     task = SquadTask(**{name: config[name] for name in names} | values)
     tokenizer = BertTokenizer.from_vocab_file(
-        data(f"vocab/{config['vocab']}"), config["do_lower_case"]
+        golden(f"vocab/{config['vocab']}"), config["do_lower_case"]
     )
     length = config["max_seq_length"]
     return QuestionAnswering(tokenizer, length, (length,), task)

@@ -13,7 +13,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import scripts
-from tests.support.shared_data import data
+from tests.support.shared_data import golden
 
 _WORDS = (
     "hello world the un ##aff ##able [ ] mask ##s a b ##b ς α ##α ##σ ##ς "
@@ -148,7 +148,7 @@ class TextOfIdsTest(tf.test.TestCase):
     def test_builds_with_a_token_that_no_text_has(self):
         # Line 344 is U+2028, line 13503 is ##U+2028; the ids behind them hold.
         vocabulary = Vocabulary.from_file(
-            data("vocab/bert-base-chinese-vocab.txt")
+            golden("vocab/bert-base-chinese-vocab.txt")
         )
         tokenizer = BertTokenizer(vocabulary)
         self.assertAllEqual(

@@ -19,7 +19,6 @@ from bert_tf.text.tokenizer import LiteTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import reference_tokenizer
-from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
 # Parts of fuzzed texts: characters that rules apply to, alone or next to each
@@ -86,7 +85,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(("uncased", True), ("cased", False))
     def test_equals_the_original_on_every_code_point(self, name, lower_case):
         tokenizer = BertTokenizer.from_vocab_file(
-            data(f"vocab/bert-base-{name}-vocab.txt"), lower_case
+            golden(f"vocab/bert-base-{name}-vocab.txt"), lower_case
         )
         expected = np.load(golden(f"tokenization/codepoints_{name}.npz"))
         chars = [chr(code_point) for code_point in expected["codepoints"]]
@@ -97,7 +96,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_code_points_unknown_to_unicode_14_are_letters(self):
         tokenizer = BertTokenizer.from_vocab_file(
-            data("vocab/bert-base-uncased-vocab.txt")
+            golden("vocab/bert-base-uncased-vocab.txt")
         )
         known = np.load(golden("tokenization/codepoints_uncased.npz"))
         others = {*range(1, 0xD800), *range(0xE000, 0x110000)}
@@ -116,7 +115,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_equals_the_original_on_every_string(self, name, lower_case):
         tokenizer = BertTokenizer.from_vocab_file(
-            data(f"vocab/bert-base-{name}-vocab.txt"), lower_case
+            golden(f"vocab/bert-base-{name}-vocab.txt"), lower_case
         )
         with gzip.open(golden("tokenization/strings.jsonl.gz")) as file:
             rows = [json.loads(line) for line in file]

@@ -10,7 +10,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.text.vocabulary import Vocabulary
-from tests.support.shared_data import data
+from tests.support.shared_data import golden
 
 _TOKENS = ["a", "[SEP]", "##b", "[CLS]", "[PAD]", "[MASK]", "é", "[UNK]"]
 _TEXT = "\n".join(_TOKENS) + "\n"
@@ -68,7 +68,7 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         ("chinese", 21128, 101, "\u2028", 343),
     )
     def test_reads_the_released_vocabularies(self, name, size, cls_id, *token):
-        path = data(f"vocab/bert-base-{name}-vocab.txt")
+        path = golden(f"vocab/bert-base-{name}-vocab.txt")
         vocabulary = Vocabulary.from_file(path)
         self.assertLen(vocabulary, size)
         self.assertEqual(vocabulary.cls_id, cls_id)

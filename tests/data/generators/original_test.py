@@ -13,7 +13,6 @@ from bert_tf.errors import UserError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -56,7 +55,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
             if field in expected
         }
         self.assertIn("do_whole_word_mask", flags)
-        vocab_file = data(f"vocab/{expected['vocab']}")
+        vocab_file = golden(f"vocab/{expected['vocab']}")
         tokenizer = BertTokenizer.from_vocab_file(
             vocab_file, flags["do_lower_case"]
         )

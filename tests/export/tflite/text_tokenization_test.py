@@ -13,7 +13,6 @@ from bert_tf.inference.lite_model import LiteModel
 from bert_tf.text import normalizer
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.tokenizer import LiteTokenizer
-from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
 # The beginnings of golden texts that are tokenized differently.
@@ -27,7 +26,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         """Builds a tokenizer and the file that it is converted to."""
         self.tokenizer = LiteTokenizer(
             BertTokenizer.from_vocab_file(
-                data(f"vocab/bert-base-{name}-vocab.txt"), lower_case
+                golden(f"vocab/bert-base-{name}-vocab.txt"), lower_case
             )
         )
         content = conversion.convert(

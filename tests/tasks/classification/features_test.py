@@ -13,7 +13,6 @@ from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
 _NAMES = ("input_ids", "input_mask", "segment_ids")
@@ -29,7 +28,7 @@ class GoldenTest(tf.test.TestCase):
             for i, row in enumerate(self.golden["rows"])
         ]
         self.tokenizer = BertTokenizer.from_vocab_file(
-            data(os.path.join("vocab", self.golden["vocab"])),
+            golden(os.path.join("vocab", self.golden["vocab"])),
             self.golden["do_lower_case"],
         )
         self.features = classification_features.convert_examples_to_features(

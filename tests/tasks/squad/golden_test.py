@@ -14,7 +14,6 @@ from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
-from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
 
@@ -31,7 +30,7 @@ def _read_json(name):
 def _build(config):
     """Returns the examples, features and tokenizer of a golden."""
     tokenizer = BertTokenizer.from_vocab_file(
-        data(f"vocab/{config['vocab']}"), config["do_lower_case"]
+        golden(f"vocab/{config['vocab']}"), config["do_lower_case"]
     )
     read = squad_examples.read_squad_examples(
         golden(f"squad/{config['input']}"),
@@ -63,7 +62,7 @@ def _build_task(config, split):
         **{name: config[name] for name in names},
     )
     tokenizer = BertTokenizer.from_vocab_file(
-        data(f"vocab/{config['vocab']}"), config["do_lower_case"]
+        golden(f"vocab/{config['vocab']}"), config["do_lower_case"]
     )
     return task, tokenizer
 

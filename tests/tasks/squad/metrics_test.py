@@ -18,7 +18,6 @@ from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.predictions import NbestPrediction
 from bert_tf.tasks.squad.predictions import SquadPrediction
-from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
 
@@ -59,7 +58,7 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
     def test_published_systems_have_their_published_scores(self, name):
         version = name[1:4]
         dataset = squad_examples.read_dataset(
-            data(f"squad/dev-v{version}.json.gz")
+            golden(f"squad_dev/dev-v{version}.json.gz")
         )
         path = pathlib.Path(golden(f"squad_metrics/{name}.predictions.json.gz"))
         answers = json.loads(gzip.decompress(path.read_bytes()))
@@ -149,8 +148,9 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_search_equals_the_official_one_for_distinct_odds(self):
         rng = np.random.default_rng(0)
-        dataset = squad_examples.read_dataset(data("squad/dev-v2.0.json.gz"))
-        dataset = dataset[:2]
+        dataset = squad_examples.read_dataset(
+            golden("squad_dev/dev-v2.0.json.gz")
+        )[:2]
         predictions = []
         for article in dataset:
             for paragraph in article["paragraphs"]:
