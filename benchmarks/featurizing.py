@@ -1,7 +1,6 @@
-r"""Times featurizing texts against Hugging Face's tokenizers.
+"""Times featurizing texts against Hugging Face's tokenizers.
 
-  python benchmarks/featurizing.py --vocab_file=data/vocab.txt \
-      --input_file=qnli/train.tsv
+  python benchmarks/featurizing.py --input_file=qnli/train.tsv
 
 Both tokenize, truncate and pack the same texts to rows without padding,
 uncased, and take turns: ours with the classifier's
@@ -23,12 +22,13 @@ import turns
 from absl import app
 from absl import flags
 
-# Released vocabularies and GLUE tasks, if they lie beside the checkout.
-_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+# GLUE tasks, if they are beside the clone.
+_DATA = _ROOT.parent / "shared" / "data"
 
 _VOCAB_FILE = flags.DEFINE_string(
     "vocab_file",
-    str(_DATA / "vocab" / "bert-base-uncased-vocab.txt"),
+    str(_ROOT / "tests/golden/vocab/bert-base-uncased-vocab.txt"),
     "The vocabulary, one token a line.",
 )
 _INPUT_FILE = flags.DEFINE_string(

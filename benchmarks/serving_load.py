@@ -67,7 +67,7 @@ _TEXTS_FILE = flags.DEFINE_string(
 )
 _VOCAB_FILE = flags.DEFINE_string(
     "vocab_file",
-    str(_DATA / "vocab" / "bert-base-uncased-vocab.txt"),
+    str(_ROOT / "tests/golden/vocab/bert-base-uncased-vocab.txt"),
     "The model's vocabulary.",
 )
 _CLIENTS = flags.DEFINE_integer("clients", 64, "Clients at once.")

@@ -1,7 +1,6 @@
-r"""Times the tokenizer against tf-text's and Hugging Face's on real text.
+"""Times the tokenizer against tf-text's and Hugging Face's on real text.
 
-  python benchmarks/tokenizer.py --vocab_file=data/vocab.txt \
-      --input_file=corpus.txt.gz
+  python benchmarks/tokenizer.py --input_file=corpus.txt.gz
 
 All three tokenize the same paragraphs in batches of 256, uncased, and take
 turns, so that they see the machine in the same state: ours and tf-text's
@@ -21,12 +20,13 @@ import time
 from absl import app
 from absl import flags
 
-# Released vocabularies and Wikipedia articles, if they lie beside the checkout.
-_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Wikipedia articles, if they are beside the clone.
+_DATA = _ROOT.parent / "shared" / "data"
 
 _VOCAB_FILE = flags.DEFINE_string(
     "vocab_file",
-    str(_DATA / "vocab" / "bert-base-uncased-vocab.txt"),
+    str(_ROOT / "tests/golden/vocab/bert-base-uncased-vocab.txt"),
     "The vocabulary, one piece a line.",
 )
 _INPUT_FILE = flags.DEFINE_string(
