@@ -21,12 +21,12 @@ _HOMES = {
     "BertModel": "bert_tf.modeling.bert",
     "BertTokenizer": "bert_tf.text.tokenizer",
     "build_optimizer": "bert_tf.training.optimizer",
-    "export_savedmodel": "bert_tf.api.export",
-    "export_tflite": "bert_tf.api.export",
+    "export_savedmodel": "bert_tf.api.save",
+    "export_tflite": "bert_tf.api.save",
     "load_model": "bert_tf.api.load",
     "load_tokenizer": "bert_tf.api.load",
     "pack": "bert_tf.text.packing",
-    "preprocess": "bert_tf.api.preprocess",
+    "preprocess": "bert_tf.api.raw_rows",
     "save_model": "bert_tf.api.save",
 }
 

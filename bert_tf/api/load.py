@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from bert_tf.api import export  # noqa: F401 (sets what `model.export` calls)
+from bert_tf.api import save  # noqa: F401 (sets what `model.export` calls)
 from bert_tf.api.preprocessor import Preprocessor
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import keras_model

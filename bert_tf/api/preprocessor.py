@@ -1,5 +1,6 @@
 """Raw rows to a model's inputs, and predictions of raw rows to JSON values."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -11,37 +12,88 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.api import batches
-from bert_tf.api import class_weights
 from bert_tf.api import default_training
 from bert_tf.api import masked_lm
-from bert_tf.api import prepared
 from bert_tf.api import raw_rows
 from bert_tf.api import row_datasets
-from bert_tf.api import row_streams
-from bert_tf.api import text_datasets
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
+from bert_tf.data import length_buckets
+from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.io import progress
+from bert_tf.modeling import inference
+from bert_tf.modeling.keras_methods import NO_LABEL
 from bert_tf.modeling.raw_batches import is_stream
 from bert_tf.modeling.raw_batches import is_text
 from bert_tf.tasks import packed_rows
+from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.classification.features import ClassificationFeatures
 from bert_tf.tasks.classification.features import convert_labels
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.tasks.predict import MODEL_INPUTS
+from bert_tf.tasks.predict import Predictor
+from bert_tf.tasks.squad.features import SquadFeatures
 from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.features import LABEL_IDS
+from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.training import unpad as unpadding
 
 _ROWS_AT_ONCE = 32
 # For models whose task.json does not have one.
 _MAX_SEQ_LENGTH = 128
+
+
+class _PreparedModel:
+    """A model's form for inference, with its compiled functions."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        self._copy: keras.Model | None = None
+        # By task and batch size.
+        self._predictors: dict[tuple[int, int], Predictor] = {}
+
+    def update(self) -> None:
+        """Copies the model's current weights.
+
+        Raises:
+          UserError: If TensorFlow is to ignore updates of weights.
+        """
+        if self._copy is None:
+            self._copy = inference.prepare(self.model, self.model.compute_dtype)
+        else:
+            packed_weights.refuse()
+            inference.copy_weights(self.model, self._copy)
+
+    def predictor(
+        self, task: Task, tokenizer: BertTokenizer, batch_size: int
+    ) -> Predictor:
+        """Returns the predictor, the same one for the same arguments."""
+        key = (id(task), batch_size)
+        if key not in self._predictors:
+            self._predictors[key] = Predictor(
+                self._copy, task, tokenizer, batch_size, unpad=_unpads(task)
+            )
+        return self._predictors[key]
+
+
+def _unpads(task: Task) -> bool:
+    """Returns the choice of --unpad=auto of run/predict.py."""
+    kind = next(
+        kind
+        for kind in ("TPU", "GPU", "CPU")
+        if tf.config.list_logical_devices(kind)
+    )
+    return unpadding.choose(
+        "auto", kind, lambda: True, reads_padding=task.reads_padding
+    )
 
 
 class Preprocessor:
@@ -93,7 +145,7 @@ class Preprocessor:
                     f"Received: {max_seq_length}."
                 )
             self.task_values["max_seq_length"] = max_seq_length
-        self._prepared: prepared.PreparedModel | None = None
+        self._prepared: _PreparedModel | None = None
         # Compiled steps read its current value.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
 
@@ -220,18 +272,18 @@ class Preprocessor:
             features = self.task.featurize(
                 examples, self.tokenizer, y is not None
             )
-        batch = batches.pad(features, self.max_seq_length, is_fixed)
+        batch = _pad(features, self.max_seq_length, is_fixed)
         inputs = {name: batch.pop(name) for name in MODEL_INPUTS}
         if y is None:
             return inputs
-        labels = batches.labels_of(batch)
+        labels = _labels_of(batch)
         if sample_weight is None:
             return inputs, labels
         weights = np.asarray(raw_rows.to_labels(sample_weight, len(rows)))
         if isinstance(self.task, SquadTask):
             # The windows for prediction have the index of their question.
             features = self.task.featurize(examples, self.tokenizer)
-        weights = weights[batches.example_of_row(features, len(rows))]
+        weights = weights[_example_of_row(features, len(rows))]
         return inputs, labels, weights.astype(np.float32)
 
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
@@ -282,7 +334,7 @@ class Preprocessor:
             vocabulary, or its task.json does not describe a task.
         """
         if self._prepared is None or self._prepared.model is not model:
-            self._prepared = prepared.PreparedModel(model)
+            self._prepared = _PreparedModel(model)
         self._prepared.update()
         predictor = self._prepared.predictor(
             self.task, self.tokenizer, batch_size or _ROWS_AT_ONCE
@@ -290,10 +342,17 @@ class Preprocessor:
         if isinstance(rows, tf.data.Dataset):
             rows = row_datasets.read_rows(rows, self.task)
         examples = self.examples(raw_rows.to_rows(rows))
-        if not show_progress:
-            return prepared.describe(predictor, examples)
-        with progress.bar(len(examples), "predicting", "example") as bar:
-            return prepared.describe(predictor, examples, bar.update)
+        chunks = task_prediction.chunks(self.task, examples)
+        with contextlib.ExitStack() as stack:
+            on_examples = None
+            if show_progress:
+                bar = progress.bar(len(examples), "predicting", "example")
+                on_examples = stack.enter_context(bar).update
+            return [
+                described
+                for chunk in chunks
+                for described in predictor.describe(chunk, on_examples)
+            ]
 
     def training_data(
         self,
@@ -314,7 +373,7 @@ class Preprocessor:
             convert = functools.partial(
                 self.training_data, is_one_hot=is_one_hot, is_fixed=True
             )
-            return row_streams.convert(x, convert), y, sample_weight
+            return row_datasets.convert_stream(x, convert), y, sample_weight
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
                 x = self._convert_dataset(x, batch_size, is_one_hot)
@@ -340,8 +399,8 @@ class Preprocessor:
             return x
         if self.reads_texts:
             convert = functools.partial(self.training_data, is_fixed=True)
-            return row_streams.convert(x, convert, has_labels=False)
-        return row_streams.read_rows(x)
+            return row_datasets.convert_stream(x, convert, has_labels=False)
+        return row_datasets.read_stream(x)
 
     def _convert_rows(
         self,
@@ -360,7 +419,7 @@ class Preprocessor:
         if not len(next(iter(inputs.values()))):
             raise UserError("Expected at least one row. Received: none.")
         if rest and is_one_hot and self._num_labels:
-            rest[0] = batches.one_hot(rest[0], self._num_labels)
+            rest[0] = _one_hot(rest[0], self._num_labels)
         return inputs, *rest, *[None] * (2 - len(rest))
 
     def _convert_dataset(
@@ -368,11 +427,11 @@ class Preprocessor:
     ) -> tf.data.Dataset:
         size = batch_size or _ROWS_AT_ONCE
         if not self.reads_texts:
-            return row_datasets.convert(dataset, self, self.task, size)
-        if not is_one_hot and text_datasets.has_several_labels(dataset):
+            return row_datasets.convert_rows(dataset, self, self.task, size)
+        if not is_one_hot and row_datasets.has_several_labels(dataset):
             self.adapt_to_labels([[]])
         task = self.task if self.has_task else None
-        return text_datasets.convert(
+        return row_datasets.convert_texts(
             dataset, self.tokenizer, self.max_seq_length, task, size
         )
 
@@ -412,11 +471,22 @@ class Preprocessor:
         if weights is None:
             return None, sample_weight
         task = self.task  # A `UserError` without one.
-        weights = class_weights.by_index(weights, getattr(task, "labels", None))
+        names = list(getattr(task, "labels", None) or ())
+        unknown = [x for x in weights if isinstance(x, str) and x not in names]
+        if unknown:
+            raise UserError(
+                "Expected class_weight by label or by index; the labels are "
+                f"{', '.join(names or ['none'])}. Received: "
+                f"{', '.join(map(repr, unknown))}."
+            )
+        weights = {
+            names.index(name) if isinstance(name, str) else name: weight
+            for name, weight in weights.items()
+        }
         if isinstance(y, np.ndarray) and y.dtype.kind in "iu":
             is_for_rows = y.ndim == 1 and sample_weight is not None
             if is_for_rows or isinstance(task, TaggingTask):
-                return None, class_weights.multiply(weights, y, sample_weight)
+                return None, multiply_class_weights(weights, y, sample_weight)
         return weights, sample_weight
 
     def compile_arguments(self, num_steps: int | None) -> dict[str, Any]:
@@ -424,9 +494,7 @@ class Preprocessor:
         task = None if self.draws_masks else self.task
         return default_training.compile_arguments(task, num_steps)
 
-    def count_steps(self, *arguments: Any) -> int | None:
-        """Returns `default_training.count_steps`."""
-        return default_training.count_steps(*arguments)
+    count_steps = staticmethod(default_training.count_steps)
 
     def compute_loss(self, *arguments: Any) -> tf.Tensor:
         """Returns `default_training.compute_loss` for the task."""
@@ -443,3 +511,73 @@ class Preprocessor:
             self._mask_seed,
             -1 if step is None else step,
         )
+
+
+def multiply_class_weights(
+    weights: Mapping[int, float], y: np.ndarray, sample_weight: Any
+) -> np.ndarray:
+    """Returns the weight of each label: that of its class and of its row.
+
+    Args:
+      weights: Index of a class to its weight; 1 for those that it lacks.
+      y: The labels <int>[N], or <int>[N, S] of tokens, -1 where there is none.
+      sample_weight: The weight of each row <float>[N], or None.
+
+    Returns:
+      <float32> in the shape of `y`.
+    """
+    table = np.ones(max([*weights, y.max(initial=0)]) + 1, np.float32)
+    table[list(weights)] = list(weights.values())
+    product = np.where(y == NO_LABEL, 0, table[np.maximum(y, 0)])
+    if sample_weight is not None:
+        rows = np.asarray(sample_weight, np.float32)
+        product *= rows.reshape(rows.shape + (1,) * (y.ndim - rows.ndim))
+    return product.astype(np.float32)
+
+
+def _pad(
+    features: Features, max_seq_length: int, is_fixed: bool = False
+) -> dict[str, np.ndarray]:
+    """Returns all rows as one batch; see `Preprocessor.__call__`.
+
+    With `is_fixed` the length is always `max_seq_length`.
+    """
+    rows = np.arange(len(features))
+    if is_fixed:
+        return features.batch(rows, max_seq_length)
+    longest = int(max(features.lengths, default=1))
+    allowed = length_buckets.every_multiple(max_seq_length)
+    length = next(one for one in allowed if one >= longest)
+    return features.batch(rows, length)
+
+
+def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
+    """Returns the labels in a batch in the form that Keras gets."""
+    if set(batch) == {LABEL_IDS, LABEL_WEIGHTS}:
+        return np.where(batch[LABEL_WEIGHTS] > 0, batch[LABEL_IDS], NO_LABEL)
+    return batch[LABEL_IDS] if set(batch) == {LABEL_IDS} else dict(batch)
+
+
+def _example_of_row(features: Features, num_examples: int) -> np.ndarray:
+    """Returns <int64>[N], the index of each row's example."""
+    if isinstance(features, SquadFeatures):
+        return np.array([one.example_index for one in features.windows])
+    if len(features) == num_examples:
+        return np.arange(num_examples)
+    if isinstance(features, ClassificationFeatures):
+        return np.repeat(
+            np.arange(num_examples), np.diff(features.example_splits)
+        )
+    raise UserError(
+        "Expected rows that fit in max_seq_length, as they have a "
+        f"sample_weight. Received: {num_examples} rows, which make "
+        f"{len(features)} windows."
+    )
+
+
+def _one_hot(labels: Any, num_labels: int) -> Any:
+    """Returns <float32>[N, L] for indices <int32>[N]; others stay."""
+    is_indices = getattr(labels, "dtype", None) == np.int32
+    if not is_indices or labels.ndim != 1:
+        return labels
+    return keras.utils.to_categorical(labels, num_labels)

@@ -1,18 +1,21 @@
-"""Raw rows from Python values: lists, pairs of lists, arrays, data frames.
+"""Raw rows from Python values, and `preprocess`, which packs them.
 
-A row is a text, a pair of texts, a list of words, or a dictionary, as
-`Task.example_from_row` takes it.
+The values are lists, pairs of lists, arrays or data frames. A row is a text, a
+pair of texts, a list of words, or a dictionary, as `Task.example_from_row`
+takes it.
 """
 
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.task import Task
+from bert_tf.text.tokenizer import BertTokenizer
 
 
 def to_rows(x: Any) -> list[Any]:
@@ -171,3 +174,53 @@ def _decode(value: Any) -> Any:
             f"Expected texts in UTF-8; decode others first. Received: "
             f"{value!r:.80}."
         ) from error
+
+
+def preprocess(
+    model_or_tokenizer: keras.Model | BertTokenizer,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+) -> Any:
+    """Tokenizes and packs raw rows as `fit` of a loaded model does.
+
+    Args:
+      model_or_tokenizer: A model of `load_model`, whose task decides what a row
+        is and how long it may be; or a tokenizer, for texts and pairs.
+      x: Raw rows: a list of texts or pairs, two lists in a tuple for pairs,
+        columns of texts, or whatever the model's `fit` takes.
+      y: Their labels, for models only, or None.
+      sample_weight: The weight of each row, or None.
+
+    Returns:
+      The inputs `input_ids`, `input_mask` and `segment_ids` <int32>[N, S]; with
+      labels a tuple of inputs and labels, with weights of all three.
+
+    Raises:
+      UserError: If a row or label does not fit the task, or the first argument
+        has no tokenizer.
+
+    Example:
+      >>> model = bert_tf.load_model(
+      ...     "bert-base-uncased", "classification", labels=["bad", "good"]
+      ... )
+      >>> features = bert_tf.preprocess(model, ["A fine film.", "No."])
+      >>> model(features)["logits"].shape
+      TensorShape([2, 2])
+    """
+    if isinstance(model_or_tokenizer, BertTokenizer):
+        if y is not None or sample_weight is not None:
+            raise UserError(
+                "A tokenizer knows no labels: give the model in its place. "
+                "Received: labels or weights."
+            )
+        texts = to_texts(to_rows(x))
+        features = model_or_tokenizer(*texts)
+        return {name: value.numpy() for name, value in features.items()}
+    preprocessor = getattr(model_or_tokenizer, "preprocessor", None)
+    if preprocessor is None:
+        raise UserError(
+            "Expected a tokenizer, or a model of bert_tf.load_model, which has "
+            f"one. Received: {type(model_or_tokenizer).__name__}."
+        )
+    return preprocessor(x, y, sample_weight)

@@ -1,6 +1,8 @@
-"""Tests of `fit` of loaded models."""
+"""Tests of `fit` of loaded models, and of its `class_weight`."""
 
+import dataclasses
 import os
+import tempfile
 from unittest import mock
 
 import keras
@@ -9,9 +11,11 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.api import preprocessor
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from tests.support import fit_case
+from tests.support import tiny_model
 
 
 class _PolarsSeries:
@@ -194,6 +198,76 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(ids, [[2, 5, 6, 8, 3]])
         with self.assertRaisesRegex(UserError, "from 3 to 12.*: 13"):
             self.new(max_seq_length=13)
+
+
+class ClassWeightsTest(fit_case.FitCase, tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        config = dataclasses.replace(
+            tiny_model.ONE_LAYER,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        cls.path = tiny_model.write(tempfile.mkdtemp(), config=config)
+
+    def _new(self, kind, labels):
+        compiled = {"optimizer": keras.optimizers.SGD(0.0)}
+        return self.new(kind, compiled, labels=labels, head_dropout_prob=0.0)
+
+    def test_product_with_the_weights_of_rows(self):
+        product = preprocessor.multiply_class_weights(
+            {2: 3.0, 0: 0.5}, np.array([[0, 1, -1], [2, 2, 4]]), [1, 2]
+        )
+        self.assertAllEqual(product, [[0.5, 1, 0], [6, 6, 2]])
+        self.assertEqual(product.dtype, np.float32)
+        alone = preprocessor.multiply_class_weights(
+            {1: 3.0}, np.array([0, 1, 9]), None
+        )
+        self.assertAllEqual(alone, [1, 3, 1])
+
+    def test_classification(self):
+        model = self._new("classification", ["bad", "good"])
+        y = np.array(fit_case.IDS)
+        rows = np.array([1, 2, 0, 4, 0.5])
+        loss = model.fit(
+            fit_case.TEXTS,
+            y,
+            class_weight={"good": 3.0},
+            sample_weight=rows,
+            verbose=0,
+        ).history["loss"]
+        losses = fit_case.softmax_losses(
+            model(model.preprocessor(fit_case.TEXTS))["logits"], y
+        )
+        expected = np.mean(losses * rows * np.where(y, 3, 1))
+        self.assertAllClose(loss, [expected], rtol=1e-5)
+
+    def test_tagging(self):
+        model = self._new("tagging", ["O", "X"])
+        tags = [["O", "X", "O", "X"], ["O"]]
+        features, y = model.preprocessor(fit_case.SENTENCES, tags)
+        losses = fit_case.softmax_losses(
+            model(features)["logits"], np.maximum(y, 0)
+        )
+        for rows in (None, np.array([1.0, 2.0])):
+            weights = (y != -1) * np.where(y == 1, 3, 1)
+            if rows is not None:
+                weights = weights * rows[:, None]
+            loss = model.fit(
+                fit_case.SENTENCES,
+                tags,
+                class_weight={"X": 3.0},
+                sample_weight=rows,
+                verbose=0,
+            ).history["loss"]
+            expected = np.sum(losses * weights) / np.sum(y != -1)
+            self.assertAllClose(loss, [expected], rtol=1e-5)
+            model.compile(
+                keras.optimizers.SGD(0.0),
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                run_eagerly=True,
+            )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
-from bert_tf.api import prepared
+from bert_tf.api import preprocessor
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
@@ -131,7 +131,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         ) as find_tokens:
             received = model.predict(rows, verbose=0)
         find_tokens.assert_called()
-        with mock.patch.object(prepared, "_unpads", lambda task: False):
+        with mock.patch.object(preprocessor, "_unpads", lambda task: False):
             expected = self._load(task).predict(rows, verbose=0)
         for one, other in zip(
             tf.nest.flatten(received), tf.nest.flatten(expected), strict=True
@@ -142,15 +142,15 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(one, other)
 
     def test_padding_is_computed_on_gpus_and_for_tasks_that_read_it(self):
-        self.assertTrue(prepared._unpads(_CLASSIFICATION))
+        self.assertTrue(preprocessor._unpads(_CLASSIFICATION))
         reader = dataclasses.replace(_SQUAD, mask_padding=False)
-        self.assertFalse(prepared._unpads(reader))
+        self.assertFalse(preprocessor._unpads(reader))
         with mock.patch.object(
             tf.config,
             "list_logical_devices",
             lambda kind: [kind] * (kind != "TPU"),
         ):
-            self.assertFalse(prepared._unpads(_CLASSIFICATION))
+            self.assertFalse(preprocessor._unpads(_CLASSIFICATION))
 
     @pytest.mark.slow
     def test_keras_predict_still_works(self):
