@@ -99,8 +99,8 @@ def _shingles(text):
 
 
 def _find_planted(folder):
+    from bert_tf.corpus import duplicates
     from bert_tf.corpus import fingerprints
-    from bert_tf.corpus import near_duplicates
 
     originals = _read_documents()
     generator = np.random.default_rng(_SEED)
@@ -120,7 +120,8 @@ def _find_planted(folder):
         similarities[number] = len(one & other) / len(one | other)
     signatures = np.stack([fingerprints.compute_signature(x) for x in texts])
     dropped = {
-        threshold: near_duplicates.find(signatures, threshold, folder) >= 0
+        threshold: duplicates.similar_documents(signatures, threshold, folder)
+        >= 0
         for threshold in _THRESHOLDS
     }
     shape = (len(kinds), _COPIES.value)
@@ -180,7 +181,7 @@ def _memory():
 
 
 def _measure_memory(folder):
-    from bert_tf.corpus import near_duplicates
+    from bert_tf.corpus import duplicates
 
     count = _DOCUMENTS.value
     path = os.path.join(folder, "signatures")
@@ -197,11 +198,11 @@ def _measure_memory(folder):
     watcher = threading.Thread(target=watch)
     watcher.start()
     start = time.perf_counter()
-    found = near_duplicates.find(signatures, _THRESHOLD.value, folder)
+    found = duplicates.similar_documents(signatures, _THRESHOLD.value, folder)
     seconds = time.perf_counter() - start
     done.set()
     watcher.join()
-    bands, _ = near_duplicates.choose_bands(_THRESHOLD.value, 128)
+    bands, _ = duplicates.choose_bands(_THRESHOLD.value, 128)
     own, mapped = np.max(peaks, axis=0)
     print(
         f"{count} signatures: {own - before[0]:.0f} MiB of memory, "

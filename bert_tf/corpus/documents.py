@@ -1,7 +1,12 @@
-"""Types shared by the steps of text extraction."""
+"""Chunks, documents, dropped documents, and counts of those by reason."""
 
 import dataclasses
+import hashlib
+from collections.abc import Iterable
 from typing import Any
+
+NUM_SAMPLES = 10
+_SAMPLE_CHARACTERS = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,3 +66,80 @@ class Dropped:
     reason: str
     text: str
     omitted: int = 0
+
+
+@dataclasses.dataclass
+class Reason:
+    """Everything that was dropped for one reason.
+
+    Attributes:
+      count: Documents or paragraphs.
+      characters: Their length.
+      samples: [priority, id, text] of those with the lowest priorities, which
+        are hashes: a random choice that does not depend on the order.
+    """
+
+    count: int = 0
+    characters: int = 0
+    samples: list[list[Any]] = dataclasses.field(default_factory=list)
+
+
+class Tally:
+    """Counts and samples of dropped text.
+
+    Attributes:
+      reasons: By the reasons' names.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, Reason] = {}
+
+    def add(self, dropped: Dropped) -> None:
+        """Counts a document or paragraph."""
+        reason = self.reasons.setdefault(dropped.reason, Reason())
+        reason.count += 1
+        reason.characters += len(dropped.text) + dropped.omitted
+        self.sample(dropped)
+
+    def sample(self, dropped: Dropped) -> None:
+        """Offers a sample, without counting it."""
+        reason = self.reasons.setdefault(dropped.reason, Reason())
+        priority = _priority(dropped)
+        samples = reason.samples
+        if len(samples) < NUM_SAMPLES or priority < samples[-1][0]:
+            text = dropped.text[:_SAMPLE_CHARACTERS]
+            samples.append([priority, dropped.id, text])
+            samples.sort()
+            del samples[NUM_SAMPLES:]
+
+    def merge(self, other: "Tally") -> None:
+        """Adds the counts and samples of another tally."""
+        for name, reason in other.reasons.items():
+            own = self.reasons.setdefault(name, Reason())
+            own.count += reason.count
+            own.characters += reason.characters
+            own.samples = sorted([*own.samples, *reason.samples])[:NUM_SAMPLES]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns values for JSON; `from_json` reads them."""
+        return {x: dataclasses.asdict(y) for x, y in self.reasons.items()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Tally":
+        """Returns the tally of `to_json`."""
+        tally = cls()
+        tally.reasons = {x: Reason(**y) for x, y in values.items()}
+        return tally
+
+    @classmethod
+    def of(cls, dropped: Iterable[Dropped]) -> "Tally":
+        """Returns a tally of these."""
+        tally = cls()
+        for one in dropped:
+            tally.add(one)
+        return tally
+
+
+def _priority(dropped: Dropped) -> str:
+    data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -19,8 +19,8 @@ from bert_tf.corpus import wikipedia
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
+from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.filters import FilterOptions
-from bert_tf.corpus.tally import Tally
 
 TOO_LARGE = "document of over 256 MB"
 # Changes when the same chunk gives another part.

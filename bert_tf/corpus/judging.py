@@ -6,7 +6,6 @@ import numpy as np
 
 from bert_tf.corpus import duplicates
 from bert_tf.corpus import filters
-from bert_tf.corpus import near_duplicates
 from bert_tf.corpus import ngrams
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.flags.corpus import ExtractTextConfig
@@ -61,7 +60,7 @@ def decide(
         repeated = duplicates.repeated_documents(fingerprints.documents)
         documents[repeated] = REASONS.index(DUPLICATE_DOCUMENT)
     if config.near_duplicate_threshold:
-        original = near_duplicates.find(
+        original = duplicates.similar_documents(
             fingerprints.signatures,
             config.near_duplicate_threshold,
             folder,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.corpus.documents import Document
+from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.fingerprints import Fingerprints
-from bert_tf.corpus.tally import Tally
 from bert_tf.io import files
 
 _FINGERPRINTS = [field.name for field in dataclasses.fields(Fingerprints)]

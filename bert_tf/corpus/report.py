@@ -9,12 +9,12 @@ import numpy as np
 from absl import logging
 
 from bert_tf.corpus import writing
+from bert_tf.corpus.documents import NUM_SAMPLES
+from bert_tf.corpus.documents import Reason
+from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.corpus.judging import REASONS
 from bert_tf.corpus.judging import Decisions
-from bert_tf.corpus.tally import NUM_SAMPLES
-from bert_tf.corpus.tally import Reason
-from bert_tf.corpus.tally import Tally
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 from bert_tf.io import files

@@ -30,12 +30,12 @@ from bert_tf.corpus import recipe as recipes
 from bert_tf.corpus import report as reports
 from bert_tf.corpus import writing
 from bert_tf.corpus.documents import Chunk
+from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.filters import FilterOptions
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.parts import Part
 from bert_tf.corpus.recipe import Recipe
-from bert_tf.corpus.tally import Tally
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 from bert_tf.errors import UserError

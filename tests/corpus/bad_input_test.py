@@ -11,7 +11,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.corpus import inputs
-from bert_tf.corpus import page_parser
 from bert_tf.corpus import wikipedia
 from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
@@ -46,14 +45,14 @@ class SlowPagesTest(corpus_case.CorpusCase, tf.test.TestCase):
         ):
             program = f"import signal; {ending}\nwhile True: pass"
             with (
-                mock.patch.object(page_parser, "_PROGRAM", program),
+                mock.patch.object(wikipedia, "_PROGRAM", program),
                 self._own_parser(),
             ):
                 (dropped,) = wikipedia.read(chunk)
             self.assertEqual(dropped.reason, expected)
         program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
         with (
-            mock.patch.object(page_parser, "_PROGRAM", program),
+            mock.patch.object(wikipedia, "_PROGRAM", program),
             self._own_parser(),
             self.assertRaisesRegex(WorkerEndedError, "status -9, .* memory"),
         ):
@@ -61,9 +60,11 @@ class SlowPagesTest(corpus_case.CorpusCase, tf.test.TestCase):
 
     @contextlib.contextmanager
     def _own_parser(self):
-        parser = page_parser.PageParser()
+        parser = wikipedia.PageParser()
         try:
-            with mock.patch.object(page_parser, "shared", return_value=parser):
+            with mock.patch.object(
+                wikipedia, "_shared_parser", return_value=parser
+            ):
                 yield
         finally:
             parser.close()

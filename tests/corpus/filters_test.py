@@ -11,7 +11,7 @@ from pyarrow import parquet
 from bert_tf.corpus import decontamination
 from bert_tf.corpus import filters
 from bert_tf.corpus.documents import Document
-from bert_tf.corpus.tally import Tally
+from bert_tf.corpus.documents import Tally
 from bert_tf.errors import UserError
 
 _GERMAN = "Der Himmel über der Stadt ist heute besonders blau und klar."

@@ -8,7 +8,6 @@ import tensorflow as tf
 from bert_tf.corpus import duplicates
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import judging
-from bert_tf.corpus import near_duplicates
 from bert_tf.corpus.documents import Document
 from bert_tf.flags.corpus import ExtractTextConfig
 
@@ -101,7 +100,7 @@ class NearDuplicatesTest(tf.test.TestCase):
             texts.append(changed)
         documents = _documents(*map(" ".join, texts))
         prints = fingerprints.compute(documents, with_signatures=True)
-        original = near_duplicates.find(
+        original = duplicates.similar_documents(
             prints.signatures, 0.8, self.get_temp_dir()
         )
         self.assertAllEqual(original[:60], [-1] * 60)
@@ -115,10 +114,10 @@ class NearDuplicatesTest(tf.test.TestCase):
         signatures = np.arange(9 * 128, dtype=np.uint32).reshape(9, 128)
         signatures[:, :7] = 1
         with (
-            mock.patch.object(near_duplicates, "_MOST_ROUNDS", 3),
+            mock.patch.object(duplicates, "_MOST_ROUNDS", 3),
             self.assertLogs(level="WARNING") as logs,
         ):
-            original = near_duplicates.find(
+            original = duplicates.similar_documents(
                 signatures, 0.8, self.get_temp_dir()
             )
         self.assertAllEqual(original, [-1] * 9)
