@@ -19,7 +19,6 @@ from bert_tf.modeling import encoder
 from bert_tf.modeling import heads as head_layers
 from bert_tf.modeling import layers
 from bert_tf.modeling import layouts
-from bert_tf.modeling import model_inputs
 from bert_tf.modeling import saving
 from bert_tf.modeling.keras_methods import KerasMethods
 
@@ -144,7 +143,7 @@ class BertModel(_ConfiguredModel):
             self.pooler.build(hidden)
 
     def call(self, inputs, training=False, dropout_seeds=None):
-        input_ids, input_mask, segment_ids = model_inputs.standardize(inputs)
+        input_ids, input_mask, segment_ids = standardize(inputs)
         if not training:
             dropout_seeds = None
         elif dropout_seeds is None:
@@ -252,7 +251,7 @@ class BertWithHead(_ConfiguredModel):
         if not training:
             return None
         if dropout_seeds is None:
-            input_ids, _, _ = model_inputs.standardize(inputs)
+            input_ids, _, _ = standardize(inputs)
             return self.bert.draw_seeds(input_ids)
         return dropout_seeds
 
@@ -437,3 +436,22 @@ def named_variables(model):
             )
         named[name] = variable
     return named
+
+
+def standardize(inputs):
+    """Returns the three inputs as <int32>[B, S], with defaults filled in."""
+    names = ("input_ids", "input_mask", "segment_ids")
+    unknown = sorted(set(inputs) - {*names, *layouts.INPUTS})
+    if unknown or "input_ids" not in inputs:
+        raise UserError(
+            "The model's inputs are `input_ids` and, optionally, `input_mask` "
+            f"and `segment_ids`. Received: {', '.join(sorted(inputs))}."
+        )
+    input_ids = tf.cast(inputs["input_ids"], tf.int32)
+    input_mask = inputs.get("input_mask")
+    if input_mask is None:
+        input_mask = tf.ones_like(input_ids)
+    segment_ids = inputs.get("segment_ids")
+    if segment_ids is None:
+        segment_ids = tf.zeros_like(input_ids)
+    return input_ids, input_mask, tf.cast(segment_ids, tf.int32)

@@ -2,18 +2,20 @@
 
 A model with a head may return several outputs, and Keras wants losses, metrics
 and labels in the same structure. Here a bare loss, metric or label stands for
-each output of the head, and the encoder's outputs need none.
+each output of the head, and the encoder's outputs need none. Losses and metrics
+by name are those of logits, where Keras would compute them of probabilities.
 """
 
+import numbers
+import re
 from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
-from bert_tf.modeling import fit_arguments
-from bert_tf.modeling import logit_losses
 from bert_tf.modeling import raw_batches
 from bert_tf.modeling.raw_batches import is_text
 
@@ -26,6 +28,9 @@ _OUTPUT_OF_LABEL = {
 _HAS_DEFAULTS = "bert_tf_defaults"
 # Marks tokens without a label.
 NO_LABEL = -1
+
+# Keras' names for the accuracy whose kind it chooses by the labels.
+_ACCURACY = ("accuracy", "acc")
 
 
 class KerasMethods(raw_batches.BatchMethods):
@@ -83,7 +88,7 @@ class KerasMethods(raw_batches.BatchMethods):
           UserError: If a dictionary names something that is no output.
         """
         if self.head_outputs:
-            loss = logit_losses.replace_loss(loss)
+            loss = _replace_loss(loss)
         self._trained_outputs = self._choose_outputs(loss)
         is_multi_label = (
             loss is None
@@ -91,20 +96,13 @@ class KerasMethods(raw_batches.BatchMethods):
             and self.preprocessor.is_multi_label
         )
         metrics, weighted_metrics = (
-            self._by_output(
-                logit_losses.replace_metrics(x, loss, is_multi_label)
-            )
+            self._by_output(_replace_metrics(x, loss, is_multi_label))
             for x in (metrics, weighted_metrics)
         )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
             # Tokens without a label have no weight.
-            metrics, weighted_metrics = (
-                None,
-                [
-                    *metrics,
-                    *(weighted_metrics or []),
-                ],
-            )
+            weighted_metrics = [*metrics, *(weighted_metrics or [])]
+            metrics = None
         super().compile(
             optimizer=optimizer,
             loss=self._by_output(loss),
@@ -191,7 +189,7 @@ class KerasMethods(raw_batches.BatchMethods):
           UserError: If a row or a label does not fit the task; it names the
             row.
         """
-        fit_arguments.check(
+        check_arguments(
             x, batch_size, epochs, steps_per_epoch, validation_split
         )
         if validation_data is not None:
@@ -268,7 +266,7 @@ class KerasMethods(raw_batches.BatchMethods):
           UserError: If TensorFlow is to ignore updates of weights.
         """
         packed_weights.refuse()
-        fit_arguments.check(x, batch_size)
+        check_arguments(x, batch_size)
         if self.preprocessor is not None:
             x, y, sample_weight = self.preprocessor.training_data(
                 x, y, sample_weight, batch_size, self._has_one_hot_loss()
@@ -309,7 +307,7 @@ class KerasMethods(raw_batches.BatchMethods):
           UserError: If a row does not fit the task, or the model has no task
             or no vocabulary.
         """
-        fit_arguments.check(x, batch_size)
+        check_arguments(x, batch_size)
         if self.preprocessor is not None:
             x = self.preprocessor.prediction_stream(x)
         is_dataset = isinstance(x, tf.data.Dataset)
@@ -406,10 +404,7 @@ class KerasMethods(raw_batches.BatchMethods):
             return value
         if not isinstance(value, list | tuple):
             return dict.fromkeys(names, value)
-        return {
-            name: [logit_losses.copy_metric(one) for one in value]
-            for name in names
-        }
+        return {name: [_copy_metric(one) for one in value] for name in names}
 
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.
@@ -446,3 +441,140 @@ class KerasMethods(raw_batches.BatchMethods):
 
 def _rename_labels(values):
     return {_OUTPUT_OF_LABEL.get(name, name): values[name] for name in values}
+
+
+def check_arguments(
+    x, batch_size, epochs=1, steps_per_epoch=None, validation_split=0.0
+):
+    """Checks arguments that Keras would misread, or refuse in other words.
+
+    Raises:
+      UserError: If a number is not a whole one from 1, or rows of `x` cannot
+        be held out.
+    """
+    counts = {
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "steps_per_epoch": steps_per_epoch,
+    }
+    for name, value in counts.items():
+        if value is None and name != "epochs":
+            continue
+        is_whole = isinstance(value, numbers.Integral)
+        if not is_whole or isinstance(value, bool) or value < 1:
+            raise UserError(
+                f"Expected {name} to be a whole number, at least 1. Received: "
+                f"{name}={value!r}."
+            )
+    is_number = isinstance(validation_split, numbers.Real)
+    if not is_number or not 0 <= validation_split < 1:
+        raise UserError(
+            "Expected validation_split to be the part of the rows to hold out, "
+            f"from 0 to less than 1. Received: {validation_split!r}."
+        )
+    is_read_once = raw_batches.is_stream(x) or isinstance(x, tf.data.Dataset)
+    if validation_split and is_read_once:
+        raise UserError(
+            "validation_split holds out rows of lists and arrays; give "
+            f"validation_data beside data that is read in batches. Received: "
+            f"validation_split={validation_split} and a {type(x).__name__}."
+        )
+
+
+def _by_name(*classes):
+    """Returns classes by both of Keras' names for each.
+
+    No instance is asked, since that of a metric starts TensorFlow's runtime.
+    """
+    return {
+        name: cls
+        for cls in classes
+        for name in (
+            cls.__name__,
+            re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower(),
+        )
+    }
+
+
+_LOSSES = _by_name(
+    keras.losses.BinaryCrossentropy,
+    keras.losses.BinaryFocalCrossentropy,
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.CategoricalFocalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+)
+_METRICS = _by_name(
+    keras.metrics.BinaryCrossentropy,
+    keras.metrics.CategoricalCrossentropy,
+    keras.metrics.SparseCategoricalCrossentropy,
+)
+
+
+def _replace_loss(loss):
+    """Returns losses with those of logits in place of names.
+
+    Args:
+      loss: What `compile` takes: a loss, its name or function, None, or a
+        dictionary or list of these.
+    """
+    if isinstance(loss, Mapping):
+        return {name: _replace_loss(value) for name, value in loss.items()}
+    if isinstance(loss, list | tuple):
+        return [_replace_loss(value) for value in loss]
+    for name, cls in _LOSSES.items():
+        if loss == name or loss is getattr(keras.losses, name, None):
+            return cls(from_logits=True)
+    if getattr(loss, "from_logits", True) is False:
+        logging.warning(
+            "The model's outputs are logits, and the loss takes them for "
+            "probabilities; give %s(from_logits=True).",
+            type(loss).__name__,
+        )
+    return loss
+
+
+def _replace_metrics(metrics, loss, is_multi_label=False):
+    """Returns a list of metrics, or a dictionary, with those of logits.
+
+    Args:
+      metrics: What `compile` takes; None stays.
+      loss: The loss, as `_replace_loss` returns it.
+      is_multi_label: Whether the loss of the task, for `loss=None`, is for
+        several labels an example. Keras' "accuracy" would compare the greatest
+        logit alone.
+    """
+    if isinstance(metrics, Mapping):
+        return {
+            name: _replace_metrics(value, loss, is_multi_label)
+            for name, value in metrics.items()
+        }
+    if metrics is None:
+        return None
+    metrics = metrics if isinstance(metrics, list | tuple) else [metrics]
+    if isinstance(loss, Mapping) and len(loss) == 1:
+        (loss,) = loss.values()
+    is_binary = isinstance(loss, keras.losses.BinaryCrossentropy)
+    if loss is None:
+        is_binary = is_multi_label
+    threshold = 0.0 if getattr(loss, "from_logits", True) else 0.5
+
+    def replace(metric):
+        if not isinstance(metric, str):
+            return metric
+        if metric in ("binary_accuracy", "BinaryAccuracy") or (
+            is_binary and metric in _ACCURACY
+        ):
+            name = metric if metric in _ACCURACY else "binary_accuracy"
+            return keras.metrics.BinaryAccuracy(name, threshold=threshold)
+        if metric in _METRICS:
+            return _METRICS[metric](from_logits=True)
+        return metric
+
+    return [replace(metric) for metric in metrics]
+
+
+def _copy_metric(metric):
+    """Returns a metric with a state of its own."""
+    if isinstance(metric, keras.metrics.Metric):
+        return type(metric).from_config(metric.get_config())
+    return metric

@@ -22,7 +22,6 @@ from bert_tf.modeling import bilstm
 from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
 from bert_tf.modeling import layouts
-from bert_tf.modeling import model_inputs
 
 # Fixed in the original, independent of the config (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
@@ -127,7 +126,7 @@ class BertWithOutputHead(bert.BertWithHead):
 
     def read_tokens(self, sequence, inputs):
         """Returns the head's input for tokens, <float>[B, S, width]."""
-        _, input_mask, _ = model_inputs.standardize(inputs)
+        _, input_mask, _ = bert.standardize(inputs)
         for layer in self.lstms:
             sequence = layer(sequence, input_mask)
         return sequence
@@ -143,7 +142,7 @@ class BertWithOutputHead(bert.BertWithHead):
             return outputs["pooled_output"]
         states = self.read_tokens(outputs["sequence_output"], inputs)
         first, second = tf.split(states, 2, axis=-1)
-        _, input_mask, _ = model_inputs.standardize(inputs)
+        _, input_mask, _ = bert.standardize(inputs)
         last = heads.take_last_token(first, input_mask, self.for_inference)
         return tf.concat([last, second[:, 0]], axis=-1)
 

@@ -1,11 +1,11 @@
-"""Tests for bert_tf.finetuning.early_stopping."""
+"""Tests of early stopping and of the choice of the best evaluation."""
 
 import types
 
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.finetuning.early_stopping import DevSelection
+from bert_tf.finetuning.evaluate import DevSelection
 from bert_tf.flags.classifier import ClassifierConfig
 
 
