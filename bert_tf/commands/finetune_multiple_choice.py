@@ -24,6 +24,6 @@ def main(config: MultipleChoiceConfig) -> None:
 
     inputs.check(config)
     from bert_tf.finetuning import run as finetuning
-    from bert_tf.tasks.multiple_choice import flags as multiple_choice_flags
+    from bert_tf.tasks.multiple_choice import task
 
-    finetuning.run(config, multiple_choice_flags.build_task)
+    finetuning.run(config, task.build_task)

@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import errno
 import gc
+import os
+import select
+import signal
 import socket
 import threading
 
@@ -21,7 +24,6 @@ from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
-from bert_tf.serving import signals
 from bert_tf.serving import tls
 from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.litert import LitertEngine
@@ -45,7 +47,7 @@ def run(config: ServeConfig) -> None:
     """
     keras_backend.require_tensorflow()
     stopped = threading.Event()
-    signals.watch(
+    watch_signals(
         stopped, config.rest_api_timeout_in_ms / 1000 + 2 * _GRACE_SECONDS
     )
     server = ModelServer(config)
@@ -294,3 +296,43 @@ def _taken(flag: str, address: str) -> UserError:
     return UserError(
         f"Another program listens at {address}; choose another --{flag}."
     )
+
+
+def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
+    """Sets `stopped` at the first signal; a second ends the process at once.
+
+    So does the end of the grace period. This works while the main thread waits
+    in TensorFlow, where Python would run no handler: the interpreter writes the
+    signal's number into a pipe that a thread reads.
+
+    Args:
+      stopped: Tells the main thread to end the server.
+      grace_seconds: Time from the first signal to the end of the process.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    threading.Thread(
+        target=_wait_for_signal,
+        args=(reader, stopped, grace_seconds),
+        name="signals",
+        daemon=True,
+    ).start()
+
+
+def _wait_for_signal(
+    reader: int, stopped: threading.Event, grace_seconds: float
+) -> None:
+    os.read(reader, 1)
+    stopped.set()
+    is_second, _, _ = select.select([reader], [], [], grace_seconds)
+    logging.error(
+        "Ending at once: %s.",
+        "a second signal came"
+        if is_second
+        else f"stopping took more than {grace_seconds:.0f} seconds",
+    )
+    logging.flush()
+    os._exit(128 + signal.SIGTERM)

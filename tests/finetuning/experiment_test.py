@@ -23,7 +23,7 @@ from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.flags.squad import SquadConfig
 from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.tasks.classification import flags as classification_flags
-from bert_tf.tasks.multiple_choice import flags as multiple_choice_flags
+from bert_tf.tasks.multiple_choice import task as multiple_choice_task
 from bert_tf.tasks.tagging import flags as tagging_flags
 from tests.support import tiny_model
 
@@ -117,7 +117,7 @@ class ReadingTest(parameterized.TestCase, tf.test.TestCase):
         ("json", '{"text": "the", "label": "a"}\n{"text": "on", "label": "b"}',
          ClassifierConfig, classification_flags, {"task_name": "custom"}),
         ("conll", _TAGGED, TaggerConfig, tagging_flags, {}),
-        ("jsonl", _CHOICES, MultipleChoiceConfig, multiple_choice_flags,
+        ("jsonl", _CHOICES, MultipleChoiceConfig, multiple_choice_task,
          {"task_name": "custom"}),
         ("json", _squad, SquadConfig, None,
          {"max_query_length": 4, "doc_stride": 3}),

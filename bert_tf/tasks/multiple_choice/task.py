@@ -7,6 +7,7 @@ Shapes:
   N: number of examples.
   B: batch size.
   C: the maximum number of choices.
+  T: length of a batch.
 """
 
 import dataclasses
@@ -23,22 +24,102 @@ from absl import logging
 from scipy import special
 from sklearn import metrics as sklearn_metrics
 
+from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
+from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.io import tables
 from bert_tf.tasks import metrics
+from bert_tf.tasks import packed_rows
 from bert_tf.tasks import plots
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
-from bert_tf.tasks.multiple_choice import features as multiple_choice_features
 from bert_tf.tasks.multiple_choice import inputs
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
-from bert_tf.tasks.multiple_choice.features import MultipleChoiceFeatures
+from bert_tf.tasks.packed_rows import PackedTexts
 from bert_tf.text.tokenizer import BertTokenizer
 
 _LOGITS = "logits"
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoiceFeatures:
+    """Packed contexts with choices.
+
+    Attributes:
+      texts: The context with each choice, example by example.
+      example_splits: <int64>[N + 1], the bounds of the examples in `texts`.
+      label_ids: <int32>[N], indices of correct choices; None without labels.
+    """
+
+    texts: PackedTexts
+    example_splits: np.ndarray
+    label_ids: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.example_splits) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """<int64>[N], tokens of the longest choice with its context."""
+        return np.maximum.reduceat(self.texts.lengths, self.example_splits[:-1])
+
+    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns inputs [B, C, T], and `label_ids` if there are any.
+
+        Missing choices are all padding: their `input_mask` is 0 everywhere,
+        also at [CLS].
+        """
+        first = self.example_splits[indices][:, np.newaxis]
+        count = self.example_splits[indices + 1][:, np.newaxis] - first
+        # The same C in all batches, so that shapes can be static.
+        position = np.arange(np.diff(self.example_splits).max())
+        is_there = position < count  # [B, C]
+        batch = {}
+        texts = self.texts.batch((first + position)[is_there], length)
+        for name, values in texts.items():
+            padding = self.texts.pad_id if name == INPUT_IDS.name else 0
+            batch[name] = np.full([*is_there.shape, length], padding, np.int32)
+            batch[name][is_there] = values
+        if self.label_ids is not None:
+            batch[LABEL_IDS] = self.label_ids[indices]
+        return batch
+
+
+def convert_examples_to_features(
+    examples: Sequence[MultipleChoiceExample],
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
+) -> MultipleChoiceFeatures:
+    """Tokenizes, truncates and packs the context with each of its choices.
+
+    Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
+    context [CLS] choice [SEP]. Pairs are truncated like pairs of texts.
+
+    All examples have a label, or none.
+
+    Raises:
+      UserError: If `max_seq_length` leaves no room for a token.
+    """
+    texts_a, texts_b = [], []
+    for example in examples:
+        for choice in example.choices:
+            has_context = example.context is not None
+            texts_a.append(example.context if has_context else choice)
+            texts_b.append(choice if has_context else None)
+    has_pairs = any(text is not None for text in texts_b)
+    counts = [len(example.choices) for example in examples]
+    labels = [example.label for example in examples]
+    is_labeled = bool(labels) and labels[0] is not None
+    return MultipleChoiceFeatures(
+        packed_rows.pack_texts(
+            texts_a, texts_b if has_pairs else None, tokenizer, max_seq_length
+        ),
+        np.cumsum([0, *counts]),
+        np.array(labels, np.int32) if is_labeled else None,
+    )
 
 
 class Prediction(NamedTuple):
@@ -104,7 +185,7 @@ class MultipleChoiceTask(task.Task):
         is_training: bool = False,
     ) -> MultipleChoiceFeatures:
         """Converts examples to rows, and logs how many were truncated."""
-        features = multiple_choice_features.convert_examples_to_features(
+        features = convert_examples_to_features(
             examples, tokenizer, self.max_seq_length
         )
         if features.texts.num_truncated:
@@ -286,3 +367,37 @@ def _mask_missing(
     """Returns the logits <float32>[B, C], `masked` for missing choices."""
     is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
     return tf.where(is_choice, tf.cast(outputs[_LOGITS], tf.float32), masked)
+
+
+def build_task(
+    config: MultipleChoiceConfig, stored_task: Mapping[str, Any] | None
+) -> MultipleChoiceTask:
+    """Returns the task of the flags.
+
+    Args:
+      config: The flags.
+      stored_task: Without training, the contents of the model's task.json; its
+        columns are the defaults.
+
+    Raises:
+      UserError: If a file is missing.
+    """
+    stored = stored_task or {}
+    task.warn_of_settings(stored, {"max_seq_length": config.max_seq_length})
+    if config.is_custom:
+        files = {
+            kind: getattr(config, f"{kind}_file")
+            for kind in config.requested_splits()
+        }
+        columns = inputs.columns_of_flags(config, stored.get("columns") or {})
+    else:
+        files = inputs.official_files(config)
+        columns = multiple_choice_examples.OFFICIAL[config.task_name].columns
+    return MultipleChoiceTask(
+        name=config.task_name,
+        max_seq_length=config.max_seq_length,
+        files=files,
+        columns=columns,
+        head=stored.get("head", "linear") if stored_task else config.head,
+        head_dropout_prob=config.head_dropout_prob,
+    )

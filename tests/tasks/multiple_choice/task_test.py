@@ -1,4 +1,4 @@
-"""Tests for bert_tf.tasks.multiple_choice.task."""
+"""Tests of the multiple-choice task, its features and its flags."""
 
 import dataclasses
 import os
@@ -10,9 +10,11 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.modeling import task_models
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
+from bert_tf.tasks.multiple_choice import task as multiple_choice_task
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
@@ -308,6 +310,237 @@ right \\ predicted  [0]  [1]  [2]
         with self.assertLogs(level="WARNING") as logs:
             self.task.featurize(examples, self.tokenizer)
         self.assertIn("1 of 2 choices have", logs.output[0])
+
+
+class MultipleChoiceFeaturesTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+
+    def _convert(self, examples, max_seq_length=12):
+        return multiple_choice_task.convert_examples_to_features(
+            examples, self.tokenizer, max_seq_length
+        )
+
+    def _ids(self, text):
+        return [tiny_model.TOKENS.index(piece) for piece in text.split()]
+
+    def test_each_choice_follows_the_context(self):
+        features = self._convert(
+            [
+                _example("The cat sat.", ["the mat", "on dogs .", "dog"], 2),
+                _example("The dog", ["sat", "the cat sat"], 0),
+            ]
+        )
+        self.assertLen(features, 2)
+        self.assertAllEqual(features.lengths, [11, 8])
+        batch = features.batch(np.array([1, 0]), 11)
+        texts = [
+            "[CLS] the dog [SEP] sat [SEP]",
+            "[CLS] the dog [SEP] the cat sat [SEP]",
+            None,
+            "[CLS] the cat sat . [SEP] the mat [SEP]",
+            "[CLS] the cat sat . [SEP] on dog ##s . [SEP]",
+            "[CLS] the cat sat . [SEP] dog [SEP]",
+        ]
+        for number, text in enumerate(texts):
+            ids = self._ids(text) if text else []
+            second = ids.index(3) + 1 if text else 0
+            rows = {
+                "input_ids": ids,
+                "input_mask": [1] * len(ids),
+                "segment_ids": [0] * second + [1] * (len(ids) - second),
+            }
+            for name, row in rows.items():
+                self.assertEqual(batch[name].dtype, np.int32)
+                self.assertEqual(batch[name].shape, (2, 3, 11))
+                self.assertAllEqual(
+                    batch[name][number // 3, number % 3],
+                    row + [0] * (11 - len(row)),
+                    f"{name} of {text}",
+                )
+        self.assertAllEqual(batch["label_ids"], [0, 2])
+
+    def test_all_batches_have_the_same_number_of_choices(self):
+        features = self._convert(
+            [_example("The cat", ["the"] * n) for n in (2, 5, 3)]
+        )
+        for indices in ([0], [2, 0], [0, 1]):
+            batch = features.batch(np.array(indices), 8)
+            self.assertEqual(batch["input_ids"].shape, (len(indices), 5, 8))
+            self.assertNotIn("label_ids", batch)
+
+    def test_padding_uses_the_pad_id(self):
+        tokens = ["[UNK]", *tiny_model.TOKENS[2:], "[PAD]"]
+        features = multiple_choice_task.convert_examples_to_features(
+            [_example("the", ["cat", "dog"]), _example("the", ["cat"] * 3)],
+            BertTokenizer(Vocabulary(tokens)),
+            12,
+        )
+        batch = features.batch(np.array([0, 1]), 6)
+        self.assertAllEqual(
+            batch["input_ids"] == len(tokens) - 1, batch["input_mask"] == 0
+        )
+        self.assertEqual(batch["input_mask"][0, 2].sum(), 0)
+
+    def test_choices_without_a_context_stand_alone(self):
+        features = self._convert(
+            [
+                _example(None, ["the cat sat", "mat"]),
+                _example(None, ["a", "on"]),
+            ]
+        )
+        self.assertAllEqual(features.lengths, [5, 3])
+        batch = features.batch(np.array([0]), 5)
+        self.assertAllEqual(
+            batch["input_ids"][0],
+            [
+                self._ids("[CLS] the cat sat [SEP]"),
+                self._ids("[CLS] mat [SEP]") + [0, 0],
+            ],
+        )
+        self.assertEqual(batch["segment_ids"].sum(), 0)
+
+    def test_truncated_choices_are_counted(self):
+        examples = [
+            _example("the cat sat on the mat", ["the dog", "on the dog .", "."])
+        ]
+        features = self._convert(examples, 10)
+        self.assertEqual(features.texts.num_truncated, 2)
+        self.assertAllEqual(features.lengths, [10])
+        self.assertAllEqual(
+            features.batch(np.array([0]), 10)["input_ids"][0, 1],
+            self._ids("[CLS] the cat sat on [SEP] on the dog [SEP]"),
+        )
+
+    def test_no_examples(self):
+        features = self._convert([])
+        self.assertEmpty(features)
+        self.assertEmpty(features.lengths)
+
+
+_TRAINED_WITH = {
+    "choices": ["a", "b"],
+    "context": None,
+    "start": "s",
+    "label": "answer",
+}
+
+
+class MultipleChoiceFlagsTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+    def _build(self, stored_task=None, **flags):
+        flags = {
+            "output_dir": str(self.folder),
+            "pretrained_model_dir": "model",
+        } | flags
+        return multiple_choice_task.build_task(
+            MultipleChoiceConfig(**flags), stored_task
+        )
+
+    def _custom(self, stored_task=None, **flags):
+        flags = {
+            "task_name": "custom",
+            "do_eval": True,
+            "dev_file": "dev.csv",
+        } | flags
+        return self._build(stored_task, **flags)
+
+    def test_official_files(self):
+        for name in ("train.csv", "val.csv", "test.csv.gz"):
+            (self.folder / name).write_text("")
+        task = self._build(
+            task_name="swag",
+            data_dir=str(self.folder),
+            do_train=True,
+            do_eval=True,
+            max_seq_length=80,
+            head="bilstm",
+            head_dropout_prob=0.3,
+        )
+        self.assertEqual(
+            dict(task.files),
+            {
+                "train": str(self.folder / "train.csv"),
+                "dev": str(self.folder / "val.csv"),
+            },
+        )
+        self.assertEqual(
+            task.columns, multiple_choice_examples.OFFICIAL["swag"].columns
+        )
+        self.assertEqual(task.max_seq_length, 80)
+        self.assertEqual(
+            task.model_arguments(), {"head": "bilstm", "head_dropout_prob": 0.3}
+        )
+
+    def test_custom_files_and_columns(self):
+        task = self._custom(
+            do_train=True,
+            train_file="t.csv",
+            test_file="not_asked_for.csv",
+            choice_columns="x, y,z",
+            context_column="q",
+            label_column="right",
+        )
+        self.assertEqual(dict(task.files), {"train": "t.csv", "dev": "dev.csv"})
+        self.assertEqual(
+            task.columns, Columns(("x", "y", "z"), "q", label="right")
+        )
+
+    def test_default_columns(self):
+        self.assertEqual(
+            self._custom().columns,
+            Columns(("choices",), "context", label="label"),
+        )
+        self.assertIsNone(self._custom(context_column="").columns.context)
+
+    def test_columns_and_head_of_a_trained_model(self):
+        stored = {"columns": _TRAINED_WITH, "head": "bilstm"}
+        task = self._custom(stored)
+        self.assertEqual(
+            task.columns, Columns(("a", "b"), start="s", label="answer")
+        )
+        self.assertEqual(task.head, "bilstm")
+        task = self._custom(stored, choice_columns="c,d")
+        self.assertEqual(task.columns, Columns(("c", "d"), label="answer"))
+
+    @parameterized.parameters(
+        ("--train_file", {"do_train": True}),
+        ("--dev_file", {"dev_file": None}),
+        ("--test_file", {"do_predict": True}),
+        ("--data_dir is for the tasks with", {"data_dir": "x"}),
+        ("must name different columns", {"choice_columns": "a,b,a"}),
+        ("must name different columns", {"choice_columns": "a,,b"}),
+        (
+            "must name different columns. Received: 'a', 'b', 'a'",
+            {"choice_columns": "a,b", "label_column": "a"},
+        ),
+        ("--label_column must not be empty", {"label_column": ""}),
+        ("below 1", {"head_dropout_prob": 1.0}),
+    )
+    def test_rejects_flags_for_custom_files(self, message, flags):
+        with self.assertRaisesRegex(UserError, message) as caught:
+            self._custom(**flags)
+        self.assertNotIn("\n", str(caught.exception))
+
+    @parameterized.parameters(
+        ("codah needs --data_dir", {"data_dir": None}),
+        ("--choice_columns, --label_column: these are for --task_name=custom",
+         {"choice_columns": "a,b", "label_column": "c"}),
+        ("--dev_file: these are for", {"dev_file": "x.csv"}),
+        ("no file dev.csv or one like it for the split dev of CODAH", {}),
+    )  # fmt: skip
+    def test_rejects_flags_for_official_files(self, message, flags):
+        with self.assertRaisesRegex(UserError, message) as caught:
+            self._build(
+                task_name="codah",
+                do_eval=True,
+                **{"data_dir": str(self.folder)} | flags,
+            )
+        self.assertNotIn("\n", str(caught.exception))
 
 
 if __name__ == "__main__":
