@@ -1,4 +1,11 @@
-"""Defaults of `fit`: the loss of the task, the optimizer and its schedule."""
+"""Defaults of `fit`: loss, optimizer, schedule, and masks without labels.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  P: predictions per sequence.
+  V: vocabulary size.
+"""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.api import masked_lm
+from bert_tf import stateless_random
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
@@ -16,6 +23,9 @@ from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
+from bert_tf.text.masking import DynamicMasking
+from bert_tf.text.vocabulary import Vocabulary
+from bert_tf.training import losses as losses_lib
 from bert_tf.training.losses import weigh
 from bert_tf.training.optimizer import build_optimizer
 
@@ -28,6 +38,10 @@ _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
 )
+
+# Those of create_pretraining_data.py of the original.
+_MASKED_LM_PROB = 0.15
+_ROW_SALT = 21
 
 
 def count_steps(
@@ -96,7 +110,7 @@ def compute_loss(
         sum is divided by the number of losses, not by the sum of weights.
     """
     if task is None:
-        return masked_lm.compute_loss(outputs, y, sample_weight)
+        return _masked_lm_loss(outputs, y, sample_weight)
     batch = {
         INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]),
         **x,
@@ -133,3 +147,85 @@ def _batch_labels(task: Task, y: Any) -> dict[str, tf.Tensor]:
     is_score = problem_type == "regression"
     y = tf.cast(y, tf.float32 if is_score else tf.int32)
     return {LABEL_IDS: tf.reshape(y, [-1])}
+
+
+def draw_masks(
+    features: Mapping[str, tf.Tensor],
+    vocabulary: Vocabulary,
+    seed: tf.Tensor | int,
+    step: tf.Tensor | int,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Masks a batch of packed texts, in graph.
+
+    The masks of a row depend on its tokens, the seed and the step alone, not
+    on the other rows or on padding.
+
+    Args:
+      features: The inputs of the model, <int32>[B, S] each.
+      vocabulary: The vocabulary.
+      seed: <int64>[].
+      step: <int64>[].
+
+    Returns:
+      The features with masked `input_ids` and with `masked_lm_positions`
+      <int32>[B, P]; and the labels, the ids of the masked tokens <int32>[B, P],
+      -1 where there is none.
+    """
+    ids = tf.cast(features[INPUT_IDS.name], tf.int32)
+    mask = features.get(INPUT_MASK.name)
+    mask = tf.ones_like(ids) if mask is None else tf.cast(mask, tf.int32)
+    places = tf.range(tf.shape(ids, tf.int64)[1])
+    bits = stateless_random.random_bits(_ROW_SALT, places, ids)
+    bits = tf.where(mask > 0, tf.bitcast(bits, tf.int64), 0)
+    row_key = tf.reduce_sum(bits, axis=1)
+    key = stateless_random.random_bits(seed, step, row_key)
+    width = tf.cast(tf.shape(ids)[1], tf.float64)
+    num_slots = tf.cast(tf.round(width * _MASKED_LM_PROB), tf.int32)
+    blank = tf.zeros([tf.shape(ids)[0], tf.maximum(1, num_slots)], tf.int32)
+    rule = DynamicMasking.from_vocabulary(vocabulary, _MASKED_LM_PROB)
+    masked = rule.apply(
+        {
+            **features,
+            INPUT_IDS.name: ids,
+            INPUT_MASK.name: mask,
+            "masked_lm_positions": blank,
+            "masked_lm_ids": blank,
+            "masked_lm_weights": tf.cast(blank, tf.float32),
+        },
+        tf.bitcast(key, tf.int64),
+        seed=0,
+    )
+    weights = masked.pop("masked_lm_weights")
+    labels = tf.where(weights > 0, masked.pop("masked_lm_ids"), NO_LABEL)
+    return masked, labels
+
+
+def _masked_lm_loss(
+    outputs: Mapping[str, tf.Tensor], y: Any, sample_weight: Any
+) -> tf.Tensor:
+    """Returns the loss of the masked-LM head as in pretraining, <float32>[].
+
+    Args:
+      outputs: `masked_lm_logits` <float32>[B, P, V].
+      y: The labels <int>[B, P], -1 where there is none.
+      sample_weight: The weight of each row <float>[B], or None. The sum of
+        losses is divided by the number of labels, not by the sum of weights.
+    """
+    if y is None:
+        raise UserError(
+            "Expected labels for masked_lm_positions: fit(x, y). Received: "
+            "none."
+        )
+    if isinstance(y, Mapping):
+        (y,) = y.values()
+    weights = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)
+    counts = tf.stack([tf.reduce_sum(weights), 0.0])  # No next sentences.
+    if sample_weight is not None:
+        weight = tf.cast(tf.nest.flatten(sample_weight)[0], tf.float32)
+        weights = weigh(weights, weight)
+    sums = losses_lib.masked_lm_sums(
+        outputs["masked_lm_logits"],
+        tf.maximum(tf.cast(y, tf.int32), 0),
+        weights,
+    )
+    return losses_lib.normalize(sums, counts)["loss"]

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.api import default_training
-from bert_tf.api import masked_lm
 from bert_tf.api import raw_rows
 from bert_tf.api import row_datasets
 from bert_tf.checkpoints import weight_map
@@ -504,8 +503,8 @@ class Preprocessor:
     def draw_masks(
         self, features: Mapping[str, tf.Tensor], step: Any
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns `masked_lm.draw`; the step is None for scores."""
-        return masked_lm.draw(
+        """Masks a batch of packed texts; the step is None for scores."""
+        return default_training.draw_masks(
             features,
             self.tokenizer.vocabulary,
             self._mask_seed,

@@ -1,17 +1,54 @@
-"""Refusals of REST requests that come from a foreign host name or web page."""
+"""Access to the server: host names and web pages, API keys, and TLS.
 
+No key is written anywhere.
+"""
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import hmac
 import ipaddress
+import os
+import re
 import socket
+import ssl
+import threading
 import urllib.parse
+from collections.abc import Awaitable
+from collections.abc import Callable
 from collections.abc import Collection
+from typing import NoReturn
 
+import grpc
+from absl import logging
+from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pool
+from google.protobuf import message
+from google.protobuf import message_factory
+from google.protobuf import text_format
 from starlette import datastructures
 from starlette import responses
 from starlette import types
 
+from bert_tf.errors import UserError
+from bert_tf.flags.serve_access import ServeAccess
+
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 # A header is echoed in errors up to this length.
 _MAX_ECHO = 200
+
+_KEY = re.compile(r"[!-~]{16,512}")
+_REFUSAL = (
+    "Send one of the server's API keys as the header \"authorization: Bearer "
+    'KEY" (--api_key_file).'
+)
+# Answered without a key under --health_without_key.
+_HEALTH_PATH = re.compile(
+    "/readyz|/metrics|/monitoring/prometheus/metrics|"
+    r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
+)
+_HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
 
 
 def allowed_hosts(host: str, more: str | None) -> frozenset[str] | None:
@@ -103,3 +140,307 @@ def _shown(values: list[str]) -> str:
 
 def _refusal(message: str) -> responses.Response:
     return responses.JSONResponse({"error": message}, 403)
+
+
+class ApiKeys:
+    """The keys in a file, which is read again when it changes.
+
+    Args:
+      path: A text file with one key a line; empty lines and lines that begin
+        with # are skipped.
+
+    Raises:
+      UserError: If the file cannot be read, or has no key or a bad one.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._stamp = _stamp(path)
+        self._digests = _read(path)
+
+    def allows(self, authorization: str | None) -> bool:
+        """Returns True for an Authorization header with one of the keys.
+
+        Programs send `Bearer KEY`; browsers ask for a password, and send it
+        with any user name as `Basic`.
+        """
+        digest = _digest(_key(authorization or ""))
+        # All are compared, and each in constant time.
+        matches = [hmac.compare_digest(digest, x) for x in self._current()]
+        return any(matches)
+
+    def _current(self) -> list[bytes]:
+        stamp = _stamp(self._path)
+        with self._lock:
+            if stamp != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._digests = _read(self._path)
+                    logging.info("Read %s again.", self._path)
+                except UserError as error:
+                    logging.error("%s The keys before stay valid.", error)
+            return self._digests
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    """Returns what changes with a file; None if it is missing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read(path: str) -> list[bytes]:
+    try:
+        with open(path, encoding="ascii") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"--api_key_file={path} is not a text file of keys: {error}."
+        ) from error
+    keys = []
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        if not _KEY.fullmatch(line):  # Not shown, as logs keep no secrets.
+            raise UserError(
+                f"--api_key_file={path}, line {number}: a key has 16 to 512 "
+                "characters without spaces, as `openssl rand -hex 32` writes "
+                f"it. Received: {len(line)} characters."
+            )
+        keys.append(line)
+    if not keys:
+        raise UserError(
+            f"--api_key_file={path} has no key; write one a line, as `openssl "
+            "rand -hex 32` makes them."
+        )
+    return [_digest(key) for key in keys]
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+
+
+def _key(authorization: str) -> str:
+    """Returns the key in an Authorization header, "" if there is none."""
+    scheme, _, value = authorization.partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer":
+        return value
+    if scheme.lower() == "basic":
+        try:
+            text = base64.b64decode(value, validate=True).decode("latin-1")
+        except (binascii.Error, ValueError):
+            return ""
+        return text.partition(":")[2]
+    return ""
+
+
+class KeysMiddleware:
+    """Answers REST requests without a key with 401.
+
+    Args:
+      keys: The keys; None answers everything.
+      health_without_key: Whether health and metrics need no key.
+    """
+
+    def __init__(
+        self,
+        app: types.ASGIApp,
+        keys: ApiKeys | None,
+        health_without_key: bool,
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._health_without_key = health_without_key
+
+    async def __call__(
+        self, scope: types.Scope, receive: types.Receive, send: types.Send
+    ) -> None:
+        app = self._app
+        if self._keys is not None and not self._is_open(scope):
+            headers = datastructures.Headers(scope=scope)
+            if not self._keys.allows(headers.get("authorization")):
+                app = responses.JSONResponse(
+                    {"error": _REFUSAL},
+                    401,
+                    # Browsers then ask for the key, for the page.
+                    {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
+                )
+        await app(scope, receive, send)
+
+    def _is_open(self, scope: types.Scope) -> bool:
+        return (
+            self._health_without_key
+            and scope["method"] in ("GET", "HEAD")
+            and _HEALTH_PATH.fullmatch(scope["path"]) is not None
+        )
+
+
+class KeysInterceptor(grpc.aio.ServerInterceptor):
+    """Answers gRPC calls without a key with UNAUTHENTICATED.
+
+    Args: As for `KeysMiddleware`.
+    """
+
+    def __init__(self, keys: ApiKeys, health_without_key: bool) -> None:
+        self._keys = keys
+        self._health_without_key = health_without_key
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        is_open = (
+            self._health_without_key
+            and handler_call_details.method == _HEALTH_METHOD
+        )
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        if is_open or self._keys.allows(metadata.get("authorization")):
+            return await continuation(handler_call_details)
+
+        async def refuse(request: bytes, context: grpc.aio.ServicerContext):
+            del request
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """TLS of each port; None for none."""
+
+    rest: ssl.SSLContext | None
+    grpc: grpc.ServerCredentials | None
+
+
+def read_tls(config: ServeAccess) -> Tls:
+    """Reads the files of the TLS flags.
+
+    Raises:
+      UserError: If a file cannot be read, or key and certificate do not fit.
+    """
+    context = credentials = None
+    if config.tls_cert:
+        context = _context(config)
+        ca = config.tls_client_ca
+        credentials = _credentials(
+            _bytes(config.tls_key),
+            _bytes(config.tls_cert),
+            _bytes(ca) if ca else None,
+            require_client=ca is not None,
+        )
+    if config.ssl_config_file:
+        credentials = _credentials_of(config.ssl_config_file)
+    return Tls(context, credentials)
+
+
+def _context(config: ServeAccess) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # Without the function OpenSSL asks for a password in the terminal.
+        context.load_cert_chain(
+            config.tls_cert, config.tls_key, password=_refuse_password
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--tls_cert={config.tls_cert} and --tls_key={config.tls_key} are "
+            f"not a PEM certificate and its key: {_reason(error)}."
+        ) from error
+    if config.tls_client_ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except OSError as error:
+            raise UserError(
+                f"--tls_client_ca={config.tls_client_ca} has no PEM "
+                f"certificates: {_reason(error)}."
+            ) from error
+    return context
+
+
+def _refuse_password() -> NoReturn:
+    raise ValueError(
+        "the key has a password, which a server cannot type; store it without"
+    )
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
+    return str(reason or error).rstrip(".")
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _credentials(
+    key: bytes, certificate: bytes, ca: bytes | None, *, require_client: bool
+) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials(
+        [(key, certificate)], ca, require_client_auth=require_client
+    )
+
+
+def _credentials_of(path: str) -> grpc.ServerCredentials:
+    """Returns the credentials in a text file of SSLConfig."""
+    config = _ssl_config()
+    try:
+        text_format.Parse(_bytes(path), config)
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        raise UserError(
+            f"--ssl_config_file={path} is not a text file of SSLConfig: "
+            f"{error}."
+        ) from error
+    for field in ("server_key", "server_cert"):
+        if "-----BEGIN" not in getattr(config, field):
+            raise UserError(
+                f"--ssl_config_file={path}: {field} must be the contents of a "
+                "PEM file, with \\n between its lines."
+            )
+    if config.client_verify and not config.custom_ca:
+        raise UserError(
+            f"--ssl_config_file={path}: client_verify needs custom_ca, the "
+            "authorities of the clients' certificates."
+        )
+    return _credentials(
+        config.server_key.encode(),
+        config.server_cert.encode(),
+        config.custom_ca.encode() or None,
+        require_client=config.client_verify,
+    )
+
+
+def _ssl_config() -> message.Message:
+    """Returns an empty SSLConfig.
+
+    It is in ssl_config.proto of TensorFlow Serving, which its Python package
+    lacks.
+    """
+    field = descriptor_pb2.FieldDescriptorProto
+    fields = ("server_key", "server_cert", "custom_ca", "client_verify")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="bert_tf/ssl_config.proto",
+        package="tensorflow.serving",
+        syntax="proto3",
+    )
+    proto = file.message_type.add(name="SSLConfig")
+    for number, name in enumerate(fields, 1):
+        is_text = name != "client_verify"
+        proto.field.add(
+            name=name,
+            number=number,
+            label=field.LABEL_OPTIONAL,
+            type=field.TYPE_STRING if is_text else field.TYPE_BOOL,
+        )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    descriptor = pool.FindMessageTypeByName("tensorflow.serving.SSLConfig")
+    return message_factory.GetMessageClass(descriptor)()

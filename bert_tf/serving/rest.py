@@ -24,7 +24,6 @@ from tensorflow_serving.apis import regression_pb2
 
 from bert_tf.flags.serve_limits import ServeLimits
 from bert_tf.serving import access
-from bert_tf.serving import api_keys
 from bert_tf.serving import bodies
 from bert_tf.serving import calls
 from bert_tf.serving import errors
@@ -79,7 +78,7 @@ def application(
     service: Service,
     timeout_seconds: float,
     hosts: Collection[str] | None = None,
-    keys: api_keys.ApiKeys | None = None,
+    keys: access.ApiKeys | None = None,
     health_without_key: bool = False,
 ) -> applications.Starlette:
     """Returns the ASGI application.
@@ -101,7 +100,7 @@ def application(
             middleware.Middleware(_ResponseHeaders),
             middleware.Middleware(access.HostsMiddleware, hosts=hosts),
             middleware.Middleware(
-                api_keys.KeysMiddleware,
+                access.KeysMiddleware,
                 keys=keys,
                 health_without_key=health_without_key,
             ),

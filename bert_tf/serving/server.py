@@ -18,13 +18,11 @@ from bert_tf import keras_backend
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import access
-from bert_tf.serving import api_keys
 from bert_tf.serving import batching_parameters
 from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
-from bert_tf.serving import tls
 from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
@@ -73,10 +71,10 @@ class ModelServer:
         self._config = config
         self._models = model_config.of_flags(config)
         self._batching = _batching(config)
-        self._tls = tls.read(config)
+        self._tls = access.read_tls(config)
         self._keys = None
         if config.api_key_file:
-            self._keys = api_keys.ApiKeys(config.api_key_file)
+            self._keys = access.ApiKeys(config.api_key_file)
         self._max_connections = connections.max_connections(
             config.max_connections
         )
@@ -204,7 +202,7 @@ class ModelServer:
         if self._keys is None:
             return []
         exempt = self._config.health_without_key
-        return [api_keys.KeysInterceptor(self._keys, exempt)]
+        return [access.KeysInterceptor(self._keys, exempt)]
 
     def _http_server(self, grace: float) -> uvicorn.Server:
         config = self._config

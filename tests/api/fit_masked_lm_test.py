@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
 import bert_tf
-from bert_tf.api import masked_lm
+from bert_tf.api import default_training
 from bert_tf.errors import UserError
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import losses
@@ -31,7 +31,7 @@ class DrawTest(tf.test.TestCase):
     def _draw(self, ids, seed=0, step=0):
         ids = np.int32(ids)
         features = {"input_ids": ids, "input_mask": np.int32(ids > 0)}
-        masked, labels = masked_lm.draw(
+        masked, labels = default_training.draw_masks(
             features, Vocabulary(tiny_model.TOKENS), seed, step
         )
         return masked["input_ids"], masked["masked_lm_positions"], labels
@@ -70,7 +70,7 @@ class DrawTest(tf.test.TestCase):
     def test_batches_of_unknown_shape(self):
         ids = np.int32([[2, *range(5, 16), 3]])
         draw = tf.function(
-            lambda ids: masked_lm.draw(
+            lambda ids: default_training.draw_masks(
                 {"input_ids": ids}, Vocabulary(tiny_model.TOKENS), 0, 0
             ),
             input_signature=[tf.TensorSpec([None, None], tf.int32)],

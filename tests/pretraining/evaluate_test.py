@@ -10,7 +10,7 @@ from absl.testing import parameterized
 from bert_tf.config import BertConfig
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.modeling import bert as bert_model
-from bert_tf.pretraining import evaluate as pretraining_evaluation
+from bert_tf.pretraining import run as pretraining
 from bert_tf.training import output as training_output
 from tests.support import logical_devices
 from tests.support import record_files
@@ -76,7 +76,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
     def test_matches_numpy_over_all_examples(self):
         model = bert_model.BertForPretraining(_CONFIG)
         _set_weights(model)
-        results = pretraining_evaluation.evaluate(
+        results = pretraining.evaluate(
             model, self.data.evaluation_dataset(), global_step=12
         )
         expected = _numpy_results(model, self.examples)
@@ -86,7 +86,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
         # Batches have different means, so a mean of means would fail.
-        first = pretraining_evaluation.evaluate(
+        first = pretraining.evaluate(
             model, self.data.evaluation_dataset(), 12, max_eval_steps=1
         )
         expected = _numpy_results(model, self.examples[:8])
@@ -123,7 +123,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         # The last batch is not full, and replicas get unequal shares; in
         # batches of 3 the fourth replica has only blank rows.
         data = PretrainingInput(self.data.record_files, 8, 3, batch_size)
-        results = pretraining_evaluation.evaluate(
+        results = pretraining.evaluate(
             model, data.evaluation_dataset(), 12, strategy=strategy
         )
         expected = _numpy_results(model, self.examples)
@@ -133,16 +133,14 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
     def test_without_padding(self):
         model = bert_model.BertForPretraining(_CONFIG)
         dataset = self.data.evaluation_dataset()
-        expected = pretraining_evaluation.evaluate(model, dataset, 12)
-        results = pretraining_evaluation.evaluate(
-            model, dataset, 12, unpad=True
-        )
+        expected = pretraining.evaluate(model, dataset, 12)
+        results = pretraining.evaluate(model, dataset, 12, unpad=True)
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
 
     def test_without_next_sentence(self):
         model = bert_model.BertForPretraining(_CONFIG)
-        results = pretraining_evaluation.evaluate(
+        results = pretraining.evaluate(
             model,
             self.data.evaluation_dataset(),
             global_step=3,

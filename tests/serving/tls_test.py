@@ -18,7 +18,7 @@ from tensorflow_serving.apis import model_service_pb2_grpc
 
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
-from bert_tf.serving import tls
+from bert_tf.serving import access
 from bert_tf.serving.server import ModelServer
 from tests.support import certificates
 from tests.support import toy_models
@@ -189,7 +189,7 @@ class BadFilesTest(TlsTestCase, parameterized.TestCase):
             tls_key=locked,
         )
         with self.assertRaisesRegex(UserError, "has a password"):
-            tls.read(config)
+            access.read_tls(config)
 
     def test_authorities_without_certificates(self):
         config = ServeConfig(
@@ -199,7 +199,7 @@ class BadFilesTest(TlsTestCase, parameterized.TestCase):
             tls_client_ca=self.path("own.key"),
         )
         with self.assertRaisesRegex(UserError, "--tls_client_ca=.*own.key has"):
-            tls.read(config)
+            access.read_tls(config)
 
     @parameterized.parameters(
         ('server_kye: "x"', "not a text file of SSLConfig"),
@@ -218,7 +218,7 @@ class BadFilesTest(TlsTestCase, parameterized.TestCase):
             model_base_path=self.path("toy"), ssl_config_file=path
         )
         with self.assertRaisesRegex(UserError, message):
-            tls.read(config)
+            access.read_tls(config)
 
     @parameterized.parameters(
         ({"tls_cert": "a"}, "--tls_cert and --tls_key together"),
