@@ -1,4 +1,4 @@
-"""Tests of foreign hosts, web pages and API keys, on a server in this process."""
+"""Tests of foreign hosts and web pages, and of API keys, on a server."""
 
 import base64
 import http.client
