@@ -99,8 +99,8 @@ def _shingles(text):
 
 
 def _find_planted(folder):
-    from bert_tf.corpus import duplicates
     from bert_tf.corpus import fingerprints
+    from bert_tf.corpus import judging
 
     originals = _read_documents()
     generator = np.random.default_rng(_SEED)
@@ -120,8 +120,7 @@ def _find_planted(folder):
         similarities[number] = len(one & other) / len(one | other)
     signatures = np.stack([fingerprints.compute_signature(x) for x in texts])
     dropped = {
-        threshold: duplicates.similar_documents(signatures, threshold, folder)
-        >= 0
+        threshold: judging.similar_documents(signatures, threshold, folder) >= 0
         for threshold in _THRESHOLDS
     }
     shape = (len(kinds), _COPIES.value)
@@ -181,7 +180,7 @@ def _memory():
 
 
 def _measure_memory(folder):
-    from bert_tf.corpus import duplicates
+    from bert_tf.corpus import judging
 
     count = _DOCUMENTS.value
     path = os.path.join(folder, "signatures")
@@ -198,11 +197,11 @@ def _measure_memory(folder):
     watcher = threading.Thread(target=watch)
     watcher.start()
     start = time.perf_counter()
-    found = duplicates.similar_documents(signatures, _THRESHOLD.value, folder)
+    found = judging.similar_documents(signatures, _THRESHOLD.value, folder)
     seconds = time.perf_counter() - start
     done.set()
     watcher.join()
-    bands, _ = duplicates.choose_bands(_THRESHOLD.value, 128)
+    bands, _ = judging.choose_bands(_THRESHOLD.value, 128)
     own, mapped = np.max(peaks, axis=0)
     print(
         f"{count} signatures: {own - before[0]:.0f} MiB of memory, "

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_tf.corpus import decontamination
 from bert_tf.corpus import filters
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
@@ -85,11 +84,9 @@ def extract(chunk: Chunk, options: ExtractOptions, path: str) -> None:
         cleaned, dropped = filters.clean(document, options.filters)
         if cleaned and options.excluded_file:
             hashes = _load(options.excluded_file)
-            if decontamination.is_excluded(cleaned, hashes):
+            if filters.is_excluded(cleaned, hashes):
                 text = "\n".join(cleaned.paragraphs)
-                dropped.append(
-                    Dropped(cleaned.id, decontamination.EXCLUDED, text)
-                )
+                dropped.append(Dropped(cleaned.id, filters.EXCLUDED, text))
                 cleaned = None
         for one in dropped:
             tally.add(one)

@@ -1,12 +1,26 @@
-"""Decides which documents and paragraphs of a corpus are duplicates."""
+"""Decides which documents and paragraphs of a corpus are duplicates.
+
+Of equal ones the first in the order of the input stays. Hashes may be memory
+maps of any size: they are looked at a partition of their values at a time.
+
+Near duplicates of documents are found by locality-sensitive hashing on disk.
+Signatures are cut into bands. Documents with an equal band are candidates, and
+of those an estimated similarity of the threshold and more decides. The index is
+one 64-bit key for each band of a document, in a file; the library datasketch,
+which computes the signatures, would keep dictionaries of Python objects, tens
+of gigabytes for 10 million documents.
+"""
 
 import dataclasses
+import os
+from collections.abc import Iterator
 
 import numpy as np
+from absl import logging
 
-from bert_tf.corpus import duplicates
 from bert_tf.corpus import filters
 from bert_tf.corpus import ngrams
+from bert_tf.corpus.fingerprints import NO_SHINGLES
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.flags.corpus import ExtractTextConfig
 
@@ -27,6 +41,19 @@ REASONS = (
 _KEPT = 0
 # Documents that are summed at once.
 _BLOCK = 1 << 18
+
+# Hashes in a partition and in a block that is read at once. A partition takes
+# about 40 bytes a hash while it is sorted.
+_PARTITION = 1 << 22
+
+# Least probability that a pair whose similarity is the threshold is compared.
+_RECALL = 0.95
+# Rows of signatures that are read at once, 8 MB.
+_ROWS = 1 << 14
+# Documents of one key that others are compared with. Pages made from one
+# template share keys without being duplicates, by the ten thousand; comparing
+# all their pairs would never end.
+_MOST_ROUNDS = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +84,10 @@ def decide(
     """
     documents = np.zeros(len(fingerprints.ids), np.uint8)
     if config.drop_duplicate_documents:
-        repeated = duplicates.repeated_documents(fingerprints.documents)
+        repeated = repeated_documents(fingerprints.documents)
         documents[repeated] = REASONS.index(DUPLICATE_DOCUMENT)
     if config.near_duplicate_threshold:
-        original = duplicates.similar_documents(
+        original = similar_documents(
             fingerprints.signatures,
             config.near_duplicate_threshold,
             folder,
@@ -71,13 +98,13 @@ def decide(
     considered = np.repeat(documents == _KEPT, fingerprints.num_paragraphs)
     if config.duplicate_paragraph_length:
         is_long = fingerprints.lengths >= config.duplicate_paragraph_length
-        repeated = duplicates.repeated_paragraphs(
+        repeated = repeated_paragraphs(
             fingerprints.paragraphs, considered & is_long
         )
         paragraphs[repeated] = REASONS.index(DUPLICATE_PARAGRAPH)
         considered &= ~repeated
     if config.repeated_line_documents:
-        repeated = duplicates.repeated_lines(
+        repeated = repeated_lines(
             fingerprints.paragraphs,
             fingerprints.num_paragraphs,
             considered,
@@ -164,3 +191,263 @@ def count_copies(
 
 def _uniform(ids: np.ndarray) -> np.ndarray:
     return (np.asarray(ids) >> np.uint64(11)) / float(1 << 53)
+
+
+def repeated_documents(hashes: np.ndarray) -> np.ndarray:
+    """Finds documents that are equal to an earlier one.
+
+    Args:
+      hashes: `Fingerprints.documents`, uint64 [n, 2].
+
+    Returns:
+      bool [n].
+    """
+    repeated = np.zeros(len(hashes), bool)
+    for positions, starts in equal_runs(hashes[:, 0]):
+        first = np.repeat(positions[starts], _run_lengths(positions, starts))
+        equal = hashes[positions, 1] == hashes[first, 1]
+        repeated[positions] = equal & (positions != first)
+    return repeated
+
+
+def repeated_paragraphs(
+    hashes: np.ndarray, considered: np.ndarray
+) -> np.ndarray:
+    """Finds paragraphs that are equal to an earlier one.
+
+    Args:
+      hashes: `Fingerprints.paragraphs`, uint64 [m].
+      considered: bool [m]; others are neither dropped nor reasons to drop, as
+        short paragraphs and those of dropped documents.
+
+    Returns:
+      bool [m].
+    """
+    repeated = np.zeros(len(hashes), bool)
+    for positions, starts in equal_runs(hashes, considered):
+        repeated[positions] = True
+        repeated[positions[starts]] = False
+    return repeated
+
+
+def repeated_lines(
+    hashes: np.ndarray,
+    num_paragraphs: np.ndarray,
+    considered: np.ndarray,
+    max_documents: int,
+) -> np.ndarray:
+    """Finds paragraphs that more than `max_documents` documents have.
+
+    Args:
+      hashes: `Fingerprints.paragraphs`, uint64 [m].
+      num_paragraphs: `Fingerprints.num_paragraphs`, int64 [n].
+      considered: bool [m]; others neither count nor are dropped.
+      max_documents: Number of documents.
+
+    Returns:
+      bool [m]: all such paragraphs but the first of each kind.
+    """
+    ends = np.cumsum(num_paragraphs)
+    repeated = np.zeros(len(hashes), bool)
+    for positions, starts in equal_runs(hashes, considered):
+        documents = np.searchsorted(ends, positions, side="right")
+        new = np.ones(len(positions), bool)
+        new[1:] = documents[1:] != documents[:-1]
+        new[starts] = True
+        many = np.add.reduceat(new, starts, dtype=np.int64) > max_documents
+        repeated[positions] = np.repeat(many, _run_lengths(positions, starts))
+        repeated[positions[starts]] = False
+    return repeated
+
+
+def equal_runs(
+    keys: np.ndarray, considered: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the positions of keys that occur more than once.
+
+    Memory is bounded by a partition, unless one key occurs more often.
+
+    Args:
+      keys: Hashes with even bits, uint64 [n].
+      considered: bool [n], or None for all.
+
+    Yields:
+      Positions, int64, those of equal keys next to each other and ascending,
+      and the indices where another key begins, int64. Not empty.
+    """
+    # A power of two, which the lowest bits of a key select.
+    partitions = 1 << max((len(keys) - 1) // _PARTITION, 0).bit_length()
+    for partition in range(partitions):
+        selected, positions = _select(keys, considered, partitions, partition)
+        order = np.argsort(selected, kind="stable")
+        selected = selected[order]
+        positions = positions[order]
+        del order
+        equal = selected[1:] == selected[:-1]
+        del selected
+        in_run = np.zeros(len(positions), bool)
+        in_run[1:] = equal
+        is_first = ~in_run
+        in_run[:-1] |= equal
+        starts = np.flatnonzero(is_first[in_run])
+        if len(starts):
+            yield positions[in_run], starts
+
+
+def _select(
+    keys: np.ndarray,
+    considered: np.ndarray | None,
+    partitions: int,
+    partition: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the keys of a partition and their positions."""
+    chosen_keys = [np.zeros(0, np.uint64)]
+    chosen_positions = [np.zeros(0, np.int64)]
+    for start in range(0, len(keys), _PARTITION):
+        block = np.asarray(keys[start : start + _PARTITION])
+        chosen = (block & np.uint64(partitions - 1)) == partition
+        if considered is not None:
+            chosen &= considered[start : start + _PARTITION]
+        chosen = np.flatnonzero(chosen)
+        chosen_keys.append(block[chosen])
+        chosen_positions.append(chosen + start)
+    return np.concatenate(chosen_keys), np.concatenate(chosen_positions)
+
+
+def _run_lengths(positions: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    return np.diff(starts, append=len(positions))
+
+
+def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
+    """Returns the number of bands and of rows in a band.
+
+    Rows are as many as leave a pair whose similarity is the threshold a
+    probability of 0.95 to have an equal band: 1 - (1 - threshold^rows)^bands.
+    More rows mean fewer comparisons. The optimum of datasketch's `MinHashLSH`
+    weighs misses against candidates, which cost little here; for a threshold of
+    0.8 it would miss 60 of 100 such pairs.
+
+    >>> choose_bands(0.8, 128)
+    (18, 7)
+    """
+    for rows in range(num_perm, 1, -1):
+        bands = num_perm // rows
+        if 1 - (1 - threshold**rows) ** bands >= _RECALL:
+            return bands, rows
+    return num_perm, 1
+
+
+def similar_documents(
+    signatures: np.ndarray,
+    threshold: float,
+    folder: str,
+    considered: np.ndarray | None = None,
+) -> np.ndarray:
+    """Finds documents that are similar to an earlier one.
+
+    Args:
+      signatures: `Fingerprints.signatures`, uint32 [n, num_perm]; may be a
+        memory map.
+      threshold: The least estimated Jaccard similarity of duplicates, above 0.
+      folder: Where the index is written and then removed, 8 bytes for each
+        band of a document.
+      considered: bool [n]; others are neither dropped nor compared with. None
+        means all.
+
+    Returns:
+      int64 [n]: the position of the earlier document, or -1. That one may
+      itself be similar to a third, still earlier one.
+    """
+    bands, rows = choose_bands(threshold, signatures.shape[1])
+    path = os.path.join(folder, "near_duplicates.keys")
+    shape = (bands, len(signatures))
+    original = np.full(len(signatures), -1, np.int64)
+    if not len(signatures):
+        return original
+    try:
+        # Writing to a map of a sparse file on a full disk ends the process.
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 8 * bands * len(signatures))
+        keys = np.memmap(path, np.uint64, "r+", shape=shape)
+        indexed = _store_keys(signatures, keys, rows)
+        if considered is not None:
+            indexed &= considered
+        for band in range(bands):
+            runs = equal_runs(keys[band], indexed)
+            for positions, starts in runs:
+                _compare(signatures, positions, starts, threshold, original)
+                indexed[positions] &= original[positions] < 0
+    finally:
+        if os.path.exists(path):
+            os.remove(path)
+    return original
+
+
+def _store_keys(
+    signatures: np.ndarray, keys: np.ndarray, rows: int
+) -> np.ndarray:
+    """Fills in the keys; returns which documents have shingles, bool [n]."""
+    has_shingles = np.zeros(len(signatures), bool)
+    for start in range(0, len(signatures), _ROWS):
+        block = np.asarray(signatures[start : start + _ROWS])
+        stop = start + len(block)
+        has_shingles[start:stop] = (block != NO_SHINGLES).any(1)
+        for band in range(len(keys)):
+            values = block[:, band * rows : (band + 1) * rows]
+            keys[band, start:stop] = ngrams.hash_ngrams(values.T, rows)[0]
+    return has_shingles
+
+
+def _compare(
+    signatures: np.ndarray,
+    positions: np.ndarray,
+    starts: np.ndarray,
+    threshold: float,
+    original: np.ndarray,
+) -> None:
+    """Compares the documents of each run; enters duplicates in `original`.
+
+    In each round the first of a run is compared with all others of it, and
+    then leaves the run, as do its duplicates.
+    """
+    lengths = np.diff(starts, append=len(positions))
+    runs = np.repeat(np.arange(len(starts)), lengths)
+    for _ in range(_MOST_ROUNDS):
+        is_first = np.ones(len(runs), bool)
+        is_first[1:] = runs[1:] != runs[:-1]
+        starts = np.flatnonzero(is_first)
+        lengths = np.diff(starts, append=len(runs))
+        if not len(runs) or lengths.max() < 2:
+            return
+        first = np.repeat(positions[starts], lengths)
+        others = ~is_first
+        positions, runs, first = positions[others], runs[others], first[others]
+        similar = _are_similar(signatures, first, positions, threshold)
+        original[positions[similar]] = first[similar]
+        positions, runs = positions[~similar], runs[~similar]
+    left = np.bincount(runs, minlength=1)
+    if left.max() > 1:
+        logging.warning(
+            "%d documents share words with more than %d others, such as pages "
+            "made from one template; near duplicates among them may be missed.",
+            left[left > 1].sum(),
+            _MOST_ROUNDS,
+        )
+
+
+def _are_similar(
+    signatures: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    threshold: float,
+) -> np.ndarray:
+    """Compares signatures pair by pair; returns bool [pairs]."""
+    # The least number of equal values; a float such as 0.8 * 125 may lie just
+    # above the whole number that is meant.
+    least = np.ceil(threshold * signatures.shape[1] - 1e-9)
+    similar = np.zeros(len(first), bool)
+    for start in range(0, len(first), _ROWS):
+        pairs = slice(start, start + _ROWS)
+        equal = signatures[first[pairs]] == signatures[second[pairs]]
+        similar[pairs] = equal.sum(1) >= least
+    return similar

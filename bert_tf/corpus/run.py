@@ -22,8 +22,8 @@ from absl import logging
 
 from bert_tf import config as configs
 from bert_tf import errors
-from bert_tf.corpus import decontamination
 from bert_tf.corpus import extraction
+from bert_tf.corpus import filters
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
 from bert_tf.corpus import judging
@@ -183,7 +183,7 @@ def _store_excluded(
     """Writes the 13-grams of --exclude_file; returns their file and hash."""
     if not config.exclude_file:
         return None, None
-    hashes = decontamination.read_ngrams(config.exclude_file)
+    hashes = filters.read_ngrams(config.exclude_file)
     path = os.path.join(work_dir, "excluded.npy")
     with files.local_file(path) as temporary, open(temporary, "wb") as file:
         np.save(file, hashes)

@@ -1,4 +1,4 @@
-"""Tests of the filters of single documents, and of decontamination."""
+"""Tests of the filters of single documents, and of filters."""
 
 import bz2
 import os
@@ -8,7 +8,6 @@ import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
-from bert_tf.corpus import decontamination
 from bert_tf.corpus import filters
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Tally
@@ -60,19 +59,17 @@ class DecontaminationTest(tf.test.TestCase):
         # A cell of several lines has.
         cell = " ".join(words[25:32]) + ",\n" + " ".join(words[32:38])
         folder.create_file("c.csv", f'id,text\n1,"{cell}"\n')
-        hashes = decontamination.read_ngrams(f"{folder.full_path}/*")
+        hashes = filters.read_ngrams(f"{folder.full_path}/*")
         self.assertLen(hashes, 2)
         text = ("Before it. " + ", ".join(words[:13]).upper(), "more")
-        self.assertTrue(decontamination.is_excluded(Document("", text), hashes))
+        self.assertTrue(filters.is_excluded(Document("", text), hashes))
         text = (" ".join(words[1:37]),)
-        self.assertFalse(
-            decontamination.is_excluded(Document("", text), hashes)
-        )
+        self.assertFalse(filters.is_excluded(Document("", text), hashes))
         folder.create_file("d.csv", '"' + "x" * 200000)
         with self.assertRaisesRegex(UserError, "d.csv is not CSV"):
-            decontamination.read_ngrams(f"{folder.full_path}/d.csv")
+            filters.read_ngrams(f"{folder.full_path}/d.csv")
         with self.assertRaisesRegex(UserError, "would exclude nothing"):
-            decontamination.read_ngrams(f"{folder.full_path}/b.tsv")
+            filters.read_ngrams(f"{folder.full_path}/b.tsv")
 
     def test_reads_parquet_and_refuses_other_archives(self):
         words = " ".join(f"w{i}" for i in range(13))
@@ -81,23 +78,23 @@ class DecontaminationTest(tf.test.TestCase):
         path = os.path.join(folder, "dev.parquet")
         parquet.write_table(pa.table(rows), path)
         document = Document("", (f"See {words}.",))
-        hashes = decontamination.read_ngrams(path)
+        hashes = filters.read_ngrams(path)
         self.assertLen(hashes, 1)
-        self.assertTrue(decontamination.is_excluded(document, hashes))
+        self.assertTrue(filters.is_excluded(document, hashes))
         lines = os.path.join(folder, "dev.ndjson")
         with open(lines, "w", encoding="utf-8") as file:
             file.write(f'{{"q": "\\u0077 {words}"}}\n')
-        self.assertLen(decontamination.read_ngrams(lines), 2)
+        self.assertLen(filters.read_ngrams(lines), 2)
         packed = os.path.join(folder, "dev.json.bz2")
         with open(packed, "wb") as file:
             file.write(bz2.compress(b"[]"))
         with self.assertRaisesRegex(UserError, r"Received \.bz2: .*unpack"):
-            decontamination.read_ngrams(packed)
+            filters.read_ngrams(packed)
         with open(path, "r+b") as file:
             file.seek(10)
             file.write(b"\xff" * 20)
         with self.assertRaisesRegex(UserError, "dev.parquet is damaged"):
-            decontamination.read_ngrams(path)
+            filters.read_ngrams(path)
 
 
 class TallyTest(tf.test.TestCase):

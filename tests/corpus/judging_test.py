@@ -5,7 +5,6 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.corpus import duplicates
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import judging
 from bert_tf.corpus.documents import Document
@@ -78,11 +77,11 @@ class DecideTest(tf.test.TestCase):
         expected[np.unique(hashes, return_index=True)[1]] = False
         everything = np.ones(3000, bool)
         with self.subTest("one"):
-            found = duplicates.repeated_paragraphs(hashes, everything)
+            found = judging.repeated_paragraphs(hashes, everything)
             self.assertAllEqual(found, expected)
-        duplicates._PARTITION, before = 256, duplicates._PARTITION
-        self.addCleanup(setattr, duplicates, "_PARTITION", before)
-        found = duplicates.repeated_paragraphs(hashes, everything)
+        judging._PARTITION, before = 256, judging._PARTITION
+        self.addCleanup(setattr, judging, "_PARTITION", before)
+        found = judging.repeated_paragraphs(hashes, everything)
         self.assertAllEqual(found, expected)
 
 
@@ -100,7 +99,7 @@ class NearDuplicatesTest(tf.test.TestCase):
             texts.append(changed)
         documents = _documents(*map(" ".join, texts))
         prints = fingerprints.compute(documents, with_signatures=True)
-        original = duplicates.similar_documents(
+        original = judging.similar_documents(
             prints.signatures, 0.8, self.get_temp_dir()
         )
         self.assertAllEqual(original[:60], [-1] * 60)
@@ -114,10 +113,10 @@ class NearDuplicatesTest(tf.test.TestCase):
         signatures = np.arange(9 * 128, dtype=np.uint32).reshape(9, 128)
         signatures[:, :7] = 1
         with (
-            mock.patch.object(duplicates, "_MOST_ROUNDS", 3),
+            mock.patch.object(judging, "_MOST_ROUNDS", 3),
             self.assertLogs(level="WARNING") as logs,
         ):
-            original = duplicates.similar_documents(
+            original = judging.similar_documents(
                 signatures, 0.8, self.get_temp_dir()
             )
         self.assertAllEqual(original, [-1] * 9)
