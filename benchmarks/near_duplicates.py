@@ -92,10 +92,11 @@ def _kinds(generator, vocabulary):
 
 def _shingles(text):
     from bert_tf.corpus import fingerprints
-    from bert_tf.corpus import ngrams
 
-    hashes = ngrams.hash_words(text)
-    return {*ngrams.hash_ngrams(hashes, fingerprints.SHINGLE_LENGTH).tolist()}
+    hashes = fingerprints.hash_words(text)
+    return {
+        *fingerprints.hash_ngrams(hashes, fingerprints.SHINGLE_LENGTH).tolist()
+    }
 
 
 def _find_planted(folder):

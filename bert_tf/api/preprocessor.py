@@ -418,7 +418,9 @@ class Preprocessor:
         if not len(next(iter(inputs.values()))):
             raise UserError("Expected at least one row. Received: none.")
         if rest and is_one_hot and self._num_labels:
-            rest[0] = _one_hot(rest[0], self._num_labels)
+            is_indices = getattr(rest[0], "dtype", None) == np.int32
+            if is_indices and rest[0].ndim == 1:
+                rest[0] = keras.utils.to_categorical(rest[0], self._num_labels)
         return inputs, *rest, *[None] * (2 - len(rest))
 
     def _convert_dataset(
@@ -572,11 +574,3 @@ def _example_of_row(features: Features, num_examples: int) -> np.ndarray:
         f"sample_weight. Received: {num_examples} rows, which make "
         f"{len(features)} windows."
     )
-
-
-def _one_hot(labels: Any, num_labels: int) -> Any:
-    """Returns <float32>[N, L] for indices <int32>[N]; others stay."""
-    is_indices = getattr(labels, "dtype", None) == np.int32
-    if not is_indices or labels.ndim != 1:
-        return labels
-    return keras.utils.to_categorical(labels, num_labels)

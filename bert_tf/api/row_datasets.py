@@ -211,7 +211,9 @@ def convert_stream(
         return tuple(part for part in parts if part is not None)
 
     first, stream = _peek(stream)
-    if first is None or not _has_texts(first):
+    x, y, _ = _unpack(first) if first is not None else (None, None, None)
+    # Raw rows, or features with names as labels.
+    if not any(map(is_text, (x, *tf.nest.flatten(y)))):
         return stream
     if not isinstance(stream, keras.utils.PyDataset):
         start = [convert_batch(first)]
@@ -287,12 +289,6 @@ def _unpack(batch: Any) -> tuple[Any, Any, Any]:
     if isinstance(batch, list) and all(isinstance(x, str) for x in batch):
         return batch, None, None  # Texts without labels.
     return keras.utils.unpack_x_y_sample_weight(batch)
-
-
-def _has_texts(batch: Any) -> bool:
-    """Returns True for raw rows, and for features with names as labels."""
-    x, y, _ = _unpack(batch)
-    return is_text(x) or any(map(is_text, tf.nest.flatten(y)))
 
 
 def convert_texts(

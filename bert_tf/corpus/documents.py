@@ -104,7 +104,8 @@ class Tally:
     def sample(self, dropped: Dropped) -> None:
         """Offers a sample, without counting it."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
-        priority = _priority(dropped)
+        data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
+        priority = hashlib.blake2b(data, digest_size=8).hexdigest()
         samples = reason.samples
         if len(samples) < NUM_SAMPLES or priority < samples[-1][0]:
             text = dropped.text[:_SAMPLE_CHARACTERS]
@@ -138,8 +139,3 @@ class Tally:
         for one in dropped:
             tally.add(one)
         return tally
-
-
-def _priority(dropped: Dropped) -> str:
-    data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from bert_tf import errors
+from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
-from bert_tf.corpus import ngrams
 from bert_tf.corpus import readers
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
@@ -215,8 +215,8 @@ def read_ngrams(patterns: str) -> np.ndarray:
     for pattern in patterns.split(","):
         for path in inputs.expand(pattern.strip(), "--exclude_file"):
             for text in _texts(path):
-                words = ngrams.hash_words(text)
-                found.append(ngrams.hash_ngrams(words, NGRAM_LENGTH))
+                words = fingerprints.hash_words(text)
+                found.append(fingerprints.hash_ngrams(words, NGRAM_LENGTH))
     hashes = np.unique(np.concatenate(found))
     if not len(hashes):
         raise UserError(
@@ -228,8 +228,8 @@ def read_ngrams(patterns: str) -> np.ndarray:
 
 def is_excluded(document: Document, hashes: np.ndarray) -> bool:
     """Returns True if a document shares a 13-gram; `hashes` are sorted."""
-    words = ngrams.hash_words("\n".join(document.paragraphs))
-    own = ngrams.hash_ngrams(words, NGRAM_LENGTH)
+    words = fingerprints.hash_words("\n".join(document.paragraphs))
+    own = fingerprints.hash_ngrams(words, NGRAM_LENGTH)
     places = np.searchsorted(hashes, own).clip(max=len(hashes) - 1)
     return bool((hashes[places] == own).any())
 

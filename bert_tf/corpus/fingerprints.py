@@ -8,13 +8,14 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from bert_tf import errors
-from bert_tf.corpus import ngrams
 from bert_tf.corpus.documents import Document
 
 # Permutations of a MinHash signature: the estimate of a similarity of 0.8 has a
@@ -26,6 +27,62 @@ SHINGLE_LENGTH = 5
 NO_SHINGLES = np.uint32(0xFFFFFFFF)
 # Shingles that are permuted at once, which keeps the products in the cache.
 _BATCH = 4096
+
+# Scripts without spaces: Chinese, Japanese and Thai, Lao, Khmer and Burmese.
+# Each of their characters counts as a word.
+_UNSPACED = (
+    "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+# The finalizer of MurmurHash3 for 64 bits.
+_MIX = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
+_SHIFT = np.uint64(33)
+
+
+def hash_words(text: str) -> np.ndarray:
+    """Returns a hash of each word, uint32 [words].
+
+    Words are runs of letters and digits in lower case, and single characters
+    of scripts without spaces.
+
+    >>> hash_words("The cat, the CAT.").tolist() == [
+    ...     zlib.crc32(word) for word in (b"the", b"cat", b"the", b"cat")
+    ... ]
+    True
+    """
+    words = _WORD.findall(text.lower())
+    return np.fromiter(
+        # A lone surrogate, as JSON may have, has no UTF-8.
+        (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words),
+        np.uint32,
+        len(words),
+    )
+
+
+def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
+    """Returns a hash of each sequence of `length` words.
+
+    Args:
+      words: Hashes of the words, uint32 [words].
+      length: Words in a sequence.
+
+    Returns:
+      uint64 [words - length + 1]; empty if there are fewer words.
+    """
+    count = max(len(words) - length + 1, 0)
+    hashes = np.zeros(count, np.uint64)
+    for offset in range(length):
+        hashes = hashes * _MULTIPLIER + words[offset : offset + count]
+    return mix(hashes)
+
+
+def mix(hashes: np.ndarray) -> np.ndarray:
+    """Spreads uint64 values evenly; a bijection."""
+    for multiplier in _MIX:
+        hashes = (hashes ^ (hashes >> _SHIFT)) * multiplier
+    return hashes ^ (hashes >> _SHIFT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +164,8 @@ def compute_signature(text: str) -> np.ndarray:
     similarity of their sets of shingles. A text of fewer words than a shingle
     has one shingle of all; that of a text without words is all `NO_SHINGLES`.
     """
-    words = ngrams.hash_words(text)
-    shingles = ngrams.hash_ngrams(words, min(SHINGLE_LENGTH, len(words)))
+    words = hash_words(text)
+    shingles = hash_ngrams(words, min(SHINGLE_LENGTH, len(words)))
     minhash = _empty_minhash().copy()
     if len(words):
         hashes = (shingles >> np.uint64(32)).tolist()

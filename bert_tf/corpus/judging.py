@@ -19,9 +19,10 @@ import numpy as np
 from absl import logging
 
 from bert_tf.corpus import filters
-from bert_tf.corpus import ngrams
 from bert_tf.corpus.fingerprints import NO_SHINGLES
 from bert_tf.corpus.fingerprints import Fingerprints
+from bert_tf.corpus.fingerprints import hash_ngrams
+from bert_tf.corpus.fingerprints import mix
 from bert_tf.flags.corpus import ExtractTextConfig
 
 DUPLICATE_DOCUMENT = "duplicate document"
@@ -184,7 +185,7 @@ def count_copies(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
     # Not the hash of the held-out documents, whose ids are all small.
-    chance = _uniform(ngrams.mix(ids + np.uint64(1)))
+    chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)
 
@@ -394,7 +395,7 @@ def _store_keys(
         has_shingles[start:stop] = (block != NO_SHINGLES).any(1)
         for band in range(len(keys)):
             values = block[:, band * rows : (band + 1) * rows]
-            keys[band, start:stop] = ngrams.hash_ngrams(values.T, rows)[0]
+            keys[band, start:stop] = hash_ngrams(values.T, rows)[0]
     return has_shingles
 
 

@@ -346,15 +346,7 @@ def _find_official(
             f"{official.title}, which the teacher was trained for, has no "
             f"{kind} set."
         )
-    paths = glue.find_files(official, data_dir, kind, task.language)
-    for split in official.splits(kind):
-        if split not in paths:
-            logging.warning(
-                "%s has no file of the split %s, which is skipped.",
-                data_dir,
-                split,
-            )
-    return paths
+    return glue.find_requested(official, data_dir, kind, task.language)
 
 
 class MixedFeatures:

@@ -60,8 +60,10 @@ class OutputRows:
         self._top_k = config.top_k
         self._path = config.input_file
         self._task = task
-        self._empty = _empty_answer(task)
         key = task.variant or task.kind
+        self._empty = None
+        if key == "classification":
+            self._empty = _EMPTY_ANSWERS[task.problem_type]
         if config.keep_empty and self._empty is None:
             raise UserError(
                 "--keep_empty is for classification. Received: a model for "
@@ -189,12 +191,6 @@ _EMPTY_ANSWERS = {
 }
 
 
-def _empty_answer(task: Task) -> dict[str, Any] | None:
-    if (task.variant or task.kind) != "classification":
-        return None
-    return _EMPTY_ANSWERS[task.problem_type]
-
-
 def _kept_names(
     config: PredictConfig, task: Task, answers: set[str]
 ) -> dict[str, str]:
@@ -245,7 +241,9 @@ def run(config: PredictConfig) -> None:
       UserError: For bad flags, files or models.
     """
     keras_backend.require_tensorflow()
-    _check_paths(config)
+    files.require_file(config.input_file, "--input_file")
+    files.require_other(config.output_file, config.input_file)
+    files.require_writable(config.output_file, "--output_file")
     # Workers must connect before anything is computed.
     devices = device_setup.prepare(config)
     with devices.together():
@@ -423,9 +421,3 @@ def _open_output(
         }
         with resumable_file.open_partial(path, identity) as output:
             yield output.num_lines, output.append
-
-
-def _check_paths(config: PredictConfig) -> None:
-    files.require_file(config.input_file, "--input_file")
-    files.require_other(config.output_file, config.input_file)
-    files.require_writable(config.output_file, "--output_file")

@@ -20,7 +20,9 @@ _SCHEDULE = keras.optimizers.schedules.LearningRateSchedule
 def is_text(x):
     """Returns True if there is a text in `x`: rows, columns or tensors."""
     if isinstance(x, tf.data.Dataset):
-        return any(spec.dtype == tf.string for spec in _x_specs(x))
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
+        specs = [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
+        return any(spec.dtype == tf.string for spec in specs)
     for leaf in tf.nest.flatten(x):
         dtype = getattr(leaf, "dtype", None)
         kind = getattr(dtype, "kind", None)
@@ -30,11 +32,6 @@ def is_text(x):
         if isinstance(leaf, str | bytes) or is_string:
             return True
     return hasattr(x, "columns")  # A DataFrame.
-
-
-def _x_specs(dataset):
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-    return [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
 
 
 def is_stream(x):

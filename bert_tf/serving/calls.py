@@ -7,6 +7,7 @@ classifier.cc, regressor.cc, multi_inference.cc), also in warmup files.
 """
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -111,42 +112,12 @@ def predict(
     return Call(signature, inputs, outputs, respond)
 
 
-def classify(
-    request: classification_pb2.ClassificationRequest,
-    servable: Servable,
-    limits: ServeLimits = _LIMITS,
-) -> Call:
-    """Returns the call for a `Classify` request."""
-    return _examples_call(
-        request,
-        servable,
-        limits,
-        _classification,
-        classification_pb2.ClassificationResponse,
-    )
-
-
-def regress(
-    request: regression_pb2.RegressionRequest,
-    servable: Servable,
-    limits: ServeLimits = _LIMITS,
-) -> Call:
-    """Returns the call for a `Regress` request."""
-    return _examples_call(
-        request,
-        servable,
-        limits,
-        _regression,
-        regression_pb2.RegressionResponse,
-    )
-
-
 def _examples_call(
-    request: message.Message,
-    servable: Servable,
-    limits: ServeLimits,
     build: Callable[[Signature, np.ndarray], Call],
     response: type[message.Message],
+    request: message.Message,
+    servable: Servable,
+    limits: ServeLimits = _LIMITS,
 ) -> Call:
     """Returns the call for a request of Examples.
 
@@ -312,6 +283,15 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
         return result
 
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
+
+
+# Return the call for a `Classify` or `Regress` request, as `predict` does.
+classify = functools.partial(
+    _examples_call, _classification, classification_pb2.ClassificationResponse
+)
+regress = functools.partial(
+    _examples_call, _regression, regression_pb2.RegressionResponse
+)
 
 
 def _check_examples_input(signature: Signature, what: str) -> None:

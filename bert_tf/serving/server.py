@@ -180,6 +180,11 @@ class ModelServer:
     def _grpc_server(self) -> grpc.aio.Server:
         config = self._config
         address = _address(config.host, config.port)
+        interceptors = []
+        if self._keys is not None:
+            interceptors = [
+                access.KeysInterceptor(self._keys, config.health_without_key)
+            ]
         options = connections.grpc_options(
             self._max_connections,
             config.rest_api_header_timeout_in_ms / 1000,
@@ -192,17 +197,11 @@ class ModelServer:
                 address,
                 options,
                 config.allow_reload,
-                self._interceptors(),
+                interceptors,
                 self._tls.grpc,
             )
         except RuntimeError as error:
             raise _taken("port", address) from error
-
-    def _interceptors(self) -> list[grpc.aio.ServerInterceptor]:
-        if self._keys is None:
-            return []
-        exempt = self._config.health_without_key
-        return [access.KeysInterceptor(self._keys, exempt)]
 
     def _http_server(self, grace: float) -> uvicorn.Server:
         config = self._config

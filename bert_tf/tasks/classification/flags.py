@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from absl import logging
-
 from bert_tf.errors import UserError
 from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.tasks import metrics
@@ -70,15 +68,7 @@ def _official_task(
     for kind, flag in config.requested_splits().items():
         if not official.splits(kind):
             raise glue.no_split(official, kind, flag)
-        paths = glue.find_files(official, config.data_dir, kind, language)
-        for split in official.splits(kind):
-            if split not in paths:
-                logging.warning(
-                    "%s has no file of the split %s, which is left out.",
-                    config.data_dir,
-                    split,
-                )
-        files |= paths
+        files |= glue.find_requested(official, config.data_dir, kind, language)
     return ClassificationTask(
         name=official.name,
         max_seq_length=config.max_seq_length,

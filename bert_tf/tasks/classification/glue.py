@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+from absl import logging
+
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import tables
@@ -96,6 +98,21 @@ def find_files(
         if (path := _find(task, data_dir, split, language))
     }
     return paths or {splits[0]: find_file(task, data_dir, splits[0], language)}
+
+
+def find_requested(
+    task: GlueTask, data_dir: str, kind: str, language: str
+) -> dict[str, str]:
+    """Returns the result of `find_files`; warns of splits that have no file."""
+    paths = find_files(task, data_dir, kind, language)
+    for split in task.splits(kind):
+        if split not in paths:
+            logging.warning(
+                "%s has no file of the split %s, which is left out.",
+                data_dir,
+                split,
+            )
+    return paths
 
 
 def no_split(official: GlueTask, kind: str, flag: str) -> UserError:
@@ -221,7 +238,8 @@ def _read_examples(
         value = next(
             (row.values[x] for x in task.label_columns if x in row.values), None
         )
-        if _is_left_out(task, value, is_test):
+        is_hidden = is_test and task.submissions
+        if str(value).strip() in _NO_GOLD_LABEL and not is_hidden:
             num_without_gold_label += 1
             continue
         where = f"{table.path}, line {row.line}"
@@ -240,12 +258,6 @@ def _text_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
             return columns
     table.require(task.texts[0])
     return task.texts[0]
-
-
-def _is_left_out(task: GlueTask, value: Any, is_test: bool) -> bool:
-    return str(value).strip() in _NO_GOLD_LABEL and not (
-        is_test and task.submissions
-    )
 
 
 def _read_label(
