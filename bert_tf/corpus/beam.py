@@ -17,11 +17,10 @@ import apache_beam as beam
 from bert_tf import errors
 from bert_tf.corpus import extraction
 from bert_tf.corpus import inputs
-from bert_tf.corpus import parts
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.extraction import ExtractOptions
+from bert_tf.corpus.extraction import Part
 from bert_tf.corpus.inputs import InputFile
-from bert_tf.corpus.parts import Part
 from bert_tf.distribute import beam_runner
 from bert_tf.flags.corpus import ExtractTextConfig
 from bert_tf.io import compression
@@ -90,7 +89,7 @@ class _Cut(beam_runner.Step):
         with errors.full_disks():
             for chunk in inputs.split(file):
                 keys.append(extraction.part_key(chunk, self.options))
-                path = parts.part_path(self.folder, keys[-1])
+                path = extraction.part_path(self.folder, keys[-1])
                 if not os.path.exists(path):
                     yield chunk, path
             with files.local_file(_list_path(self.work_dir, number)) as path:

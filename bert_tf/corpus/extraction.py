@@ -1,18 +1,22 @@
-"""Extraction of chunks into parts, for worker processes."""
+"""Extraction of chunks into parts, for worker processes.
+
+A part has the documents of a chunk, with fingerprints and counts, in a file.
+"""
 
 import dataclasses
 import functools
+import gzip
 import hashlib
 import json
 import os
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 
 from bert_tf.corpus import filters
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
-from bert_tf.corpus import parts
 from bert_tf.corpus import readers
 from bert_tf.corpus import wikipedia
 from bert_tf.corpus.documents import Chunk
@@ -20,10 +24,79 @@ from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.filters import FilterOptions
+from bert_tf.corpus.fingerprints import Fingerprints
+from bert_tf.io import files
 
 TOO_LARGE = "document of over 256 MB"
 # Changes when the same chunk gives another part.
 _VERSION = 3
+
+_FINGERPRINTS = [field.name for field in dataclasses.fields(Fingerprints)]
+
+
+@dataclasses.dataclass
+class Part:
+    """A chunk that was extracted.
+
+    Attributes:
+      key: Name of its file: a hash of the chunk and of the flags.
+      language: As in --input_file=de=GLOB; else "".
+      num_documents: Known when the part has been read.
+    """
+
+    key: str
+    language: str
+    num_documents: int = 0
+
+
+def part_path(folder: str, key: str) -> str:
+    """Returns the file of a part."""
+    return os.path.join(folder, f"{key}.npz")
+
+
+def _write_part(
+    path: str,
+    documents: Sequence[Document],
+    prints: Fingerprints,
+    tally: Tally,
+) -> None:
+    """Writes a part; the file appears whole."""
+    lines = (
+        json.dumps([x.id, *x.paragraphs], ensure_ascii=False) for x in documents
+    )
+    text = "\n".join(lines).encode("utf-8", "surrogatepass")
+    counts = json.dumps(tally.to_json()).encode()
+    arrays = {
+        **prints.arrays(),
+        "text": np.frombuffer(gzip.compress(text, 1, mtime=0), np.uint8),
+        "tally": np.frombuffer(counts, np.uint8),
+    }
+    with files.local_file(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+
+
+def read_documents(path: str) -> list[Document]:
+    """Returns the documents of a part."""
+    with np.load(path, allow_pickle=False) as arrays:
+        text = gzip.decompress(arrays["text"].tobytes())
+    documents = []
+    for line in text.split(b"\n"):
+        if line:
+            name, *paragraphs = json.loads(line)
+            documents.append(Document(name, tuple(paragraphs)))
+    return documents
+
+
+def read_fingerprints(path: str) -> Fingerprints:
+    """Returns the fingerprints of a part."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return Fingerprints(**{name: arrays[name] for name in _FINGERPRINTS})
+
+
+def read_tally(path: str) -> Tally:
+    """Returns what was dropped from a chunk."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return Tally.from_json(json.loads(arrays["tally"].tobytes()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +166,7 @@ def extract(chunk: Chunk, options: ExtractOptions, path: str) -> None:
         if cleaned:
             kept.append(cleaned)
     computed = fingerprints.compute(kept, options.with_signatures)
-    parts.write(path, kept, computed, tally)
+    _write_part(path, kept, computed, tally)
 
 
 def _read(

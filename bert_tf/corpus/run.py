@@ -27,16 +27,15 @@ from bert_tf.corpus import filters
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
 from bert_tf.corpus import judging
-from bert_tf.corpus import parts
 from bert_tf.corpus import plots
 from bert_tf.corpus import report as reports
 from bert_tf.corpus import writing
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Tally
+from bert_tf.corpus.extraction import Part
 from bert_tf.corpus.filters import FilterOptions
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.corpus.judging import Decisions
-from bert_tf.corpus.parts import Part
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 from bert_tf.errors import UserError
@@ -209,7 +208,7 @@ def _extract(
                 for chunk in inputs.split(file, bar.update):
                     key = extraction.part_key(chunk, options)
                     extracted.append(Part(key, chunk.language))
-                    path = parts.part_path(folder, key)
+                    path = extraction.part_path(folder, key)
                     if key not in started and not os.path.exists(path):
                         started.add(key)
                         yield chunk, options, path
@@ -226,16 +225,16 @@ def _judge(
 ) -> tuple[Judged, Decisions, Fingerprints, Tally]:
     folder = os.path.join(work_dir, "judged")
     paths = [
-        parts.part_path(os.path.join(work_dir, "parts"), part.key)
+        extraction.part_path(os.path.join(work_dir, "parts"), part.key)
         for part in extracted
     ]
     tally = Tally()
 
     def read() -> Iterator[Fingerprints]:
         for part, path in zip(extracted, paths, strict=True):
-            prints = parts.read_fingerprints(path)
+            prints = extraction.read_fingerprints(path)
             part.num_documents = len(prints.ids)
-            tally.merge(parts.read_tally(path))
+            tally.merge(extraction.read_tally(path))
             yield prints
 
     prints = fingerprints.concatenate(read(), folder)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from bert_tf.corpus import parts
+from bert_tf.corpus import extraction
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
 from bert_tf.corpus.judging import REASONS
@@ -70,7 +70,7 @@ class Judged:
         numbers = np.searchsorted(first_document, order, side="right") - 1
         pairs = zip(numbers.tolist(), order.tolist(), strict=True)
         for number, group in itertools.groupby(pairs, lambda pair: pair[0]):
-            documents = parts.read_documents(self.parts[number])
+            documents = extraction.read_documents(self.parts[number])
             for _, position in group:
                 start, stop = first_paragraph[position : position + 2]
                 document = documents[position - int(first_document[number])]
