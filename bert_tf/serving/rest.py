@@ -43,11 +43,6 @@ _CALL = re.compile(
     _MODEL + _VERSION + r":(?P<method>classify|regress|predict)", re.I
 )
 _STATUS = re.compile(_MODEL + _VERSION + r"(?P<metadata>/metadata)?", re.I)
-_METHODS = {
-    "predict": "Predict",
-    "classify": "Classify",
-    "regress": "Regress",
-}
 _MAX_VERSION = 2**63 - 1
 _MAX_DIGITS = len(str(_MAX_VERSION))
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -160,7 +155,7 @@ class _Api:
     async def _call(self, request: requests.Request, match: re.Match) -> bytes:
         method = match["method"].lower()
         async with (
-            self._service.counted(_METHODS[method]) as counted,
+            self._service.counted(method.capitalize()) as counted,
             asyncio.timeout(self._timeout_seconds),
         ):
             body = await self._body(request, counted.reserve)
@@ -234,10 +229,8 @@ class _Api:
         )
         if method == "classify":
             request = classification_pb2.ClassificationRequest(input=examples)
-            make, write = (
-                calls.classify,
-                json_values.write_classifications,
-            )
+            make = calls.classify
+            write = json_values.write_classifications
         else:
             request = regression_pb2.RegressionRequest(input=examples)
             make, write = calls.regress, json_values.write_regressions

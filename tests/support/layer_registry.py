@@ -10,7 +10,6 @@ from typing import Any
 from bert_tf.modeling import attention
 from bert_tf.modeling import bert
 from bert_tf.modeling import bilstm
-from bert_tf.modeling import embeddings
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads
 from bert_tf.modeling import layers
@@ -111,7 +110,7 @@ _ENTRIES = (
         },
         4,
     ),
-    Entry(embeddings.Embeddings, _CONFIG, _embedding_inputs, 5),
+    Entry(bert.Embeddings, _CONFIG, _embedding_inputs, 5),
     Entry(attention.SelfAttention, _CONFIG, _attention_inputs, 6),
     Entry(attention.Attention, _CONFIG, _attention_inputs, 10),
     Entry(encoder.EncoderLayer, _CONFIG, _attention_inputs, 16),
