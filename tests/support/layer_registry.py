@@ -19,7 +19,6 @@ from tests.support import tiny_layers
 MODULES = (
     attention,
     bilstm,
-    embeddings,
     encoder,
     heads,
     layers,
