@@ -323,7 +323,13 @@ def of_student(task: Task, config: DistillConfig) -> Task:
 def _find_files(task: Task, data_dir: str, kind: str) -> dict[str, str]:
     """Returns split to file for the official files in --data_dir."""
     if isinstance(task, ClassificationTask) and task.official is not None:
-        return _find_official(task, data_dir, kind)
+        official = task.official
+        if not official.splits(kind):
+            raise UserError(
+                f"{official.title}, which the teacher was trained for, has no "
+                f"{kind} set."
+            )
+        return glue.find_requested(official, data_dir, kind, task.language)
     if isinstance(task, MultipleChoiceTask):
         official = multiple_choice_examples.OFFICIAL.get(task.name)
         if official is not None:
@@ -335,18 +341,6 @@ def _find_files(task: Task, data_dir: str, kind: str) -> dict[str, str]:
         f"trained for the task {task.name!r} of kind {task.kind}; give "
         "--train_file, --dev_file and --test_file."
     )
-
-
-def _find_official(
-    task: ClassificationTask, data_dir: str, kind: str
-) -> dict[str, str]:
-    official = task.official
-    if not official.splits(kind):
-        raise UserError(
-            f"{official.title}, which the teacher was trained for, has no "
-            f"{kind} set."
-        )
-    return glue.find_requested(official, data_dir, kind, task.language)
 
 
 class MixedFeatures:

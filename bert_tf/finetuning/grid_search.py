@@ -271,7 +271,13 @@ def format_table(
     rows: list[tuple[str, ...]] = []
     groups: dict[tuple[str, ...], list[list[float | None]]] = {}
     for trial in finished:
-        cell = _describe_trial(trial.trial_config)[: len(names)]
+        trial_config = trial.trial_config
+        cell = (
+            f"{trial_config.learning_rate:g}",
+            f"{trial_config.train_batch_size:g}",
+            f"{trial_config.num_train_epochs:g}",
+            str(trial_config.layer_combination),
+        )[: len(names)]
         values = [
             trial.results.get(split, {}).get(metric) for split in (dev, *tests)
         ]
@@ -280,7 +286,7 @@ def format_table(
         rows.append(
             (
                 *cell,
-                str(trial.trial_config.seed),
+                str(trial_config.seed),
                 *("-" if value is None else f"{value:.4f}" for value in values),
                 "failed" if failed else "best" if trial is best else "",
             )
@@ -295,16 +301,6 @@ def format_table(
         + result_tables.aligned(
             [(*names, "seed", *(x for y in scores for x in (y, ""))), *means], 0
         )
-    )
-
-
-def _describe_trial(trial_config: TrialConfig) -> tuple[str, ...]:
-    """Returns the hyperparameters of a trial as cells of the table."""
-    return (
-        f"{trial_config.learning_rate:g}",
-        f"{trial_config.train_batch_size:g}",
-        f"{trial_config.num_train_epochs:g}",
-        str(trial_config.layer_combination),
     )
 
 

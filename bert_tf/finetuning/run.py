@@ -114,18 +114,11 @@ def _next_commands(output_dir: str) -> list[str]:
     """Returns commands that use the model."""
     model = shlex.quote(os.path.join(output_dir, model_directory.MODEL_FOLDER))
     return [
-        f"{cli.program(script)} {arguments}"
-        for script, arguments in (
-            (
-                "run/predict.py",
-                f"--model_dir={model} --input_file=FILE --output_file=FILE",
-            ),
-            ("run/serve.py", f"--model_base_path={model}"),
-            (
-                "export/savedmodel.py",
-                f"--model_dir={model} --output_dir=DIRECTORY",
-            ),
-        )
+        f"{cli.program('run/predict.py')} --model_dir={model} "
+        "--input_file=FILE --output_file=FILE",
+        f"{cli.program('run/serve.py')} --model_base_path={model}",
+        f"{cli.program('export/savedmodel.py')} --model_dir={model} "
+        "--output_dir=DIRECTORY",
     ]
 
 

@@ -105,11 +105,8 @@ class Bodies:
     def check_size(self, num_bytes: int) -> None:
         """Raises `RequestError` if a body or message is too large."""
         if num_bytes > self._limits.max_request_bytes:
-            raise errors.TooLargeError(
-                "The body of the request",
-                self._limits.max_request_bytes,
-                "bytes",
-                "max_request_bytes",
+            raise _too_large(
+                "The body of the request", self._limits, "max_request_bytes"
             )
 
 
@@ -167,11 +164,9 @@ def check_json(text: bytes, limits: ServeLimits) -> None:
         depth = int(depths[-1])
         cost += int((_COSTS[chunk] * is_outside).sum())
         if depths.max() > limits.max_json_depth:
-            raise errors.TooLargeError(
-                "The depth of the JSON",
-                limits.max_json_depth,
-                "lists and objects",
-                "max_json_depth",
+            unit = "lists and objects"
+            raise _too_large(
+                "The depth of the JSON", limits, "max_json_depth", unit
             )
         if cost > limits.max_unpacked_bytes:
             raise _too_large_unpacked(limits)
@@ -180,20 +175,14 @@ def check_json(text: bytes, limits: ServeLimits) -> None:
 def check_rows(num_rows: int, limits: ServeLimits) -> None:
     """Raises `RequestError` if a request has too many rows."""
     if num_rows > limits.max_request_rows:
-        raise errors.TooLargeError(
-            f"A request of {num_rows} rows",
-            limits.max_request_rows,
-            "rows",
-            "max_request_rows",
-        )
+        subject = f"A request of {num_rows} rows"
+        raise _too_large(subject, limits, "max_request_rows", "rows")
 
 
 def check_repeated(num_bytes: int, subject: str, limits: ServeLimits) -> None:
     """Raises `RequestError` if repeated values take too much memory."""
     if num_bytes > limits.max_tensor_bytes:
-        raise errors.TooLargeError(
-            subject, limits.max_tensor_bytes, "bytes", "max_tensor_bytes"
-        )
+        raise _too_large(subject, limits, "max_tensor_bytes")
 
 
 def num_bytes(values: Mapping[str, np.ndarray]) -> int:
@@ -209,18 +198,15 @@ def num_bytes(values: Mapping[str, np.ndarray]) -> int:
 def check_response(num_bytes: int, limits: ServeLimits) -> None:
     """Raises `RequestError` if the outputs of a request are too large."""
     if num_bytes > limits.max_response_bytes:
-        raise errors.TooLargeError(
-            "The answer",
-            limits.max_response_bytes,
-            "bytes",
-            "max_response_bytes",
-        )
+        raise _too_large("The answer", limits, "max_response_bytes")
 
 
 def _too_large_unpacked(limits: ServeLimits) -> errors.TooLargeError:
-    return errors.TooLargeError(
-        "The body without compression",
-        limits.max_unpacked_bytes,
-        "bytes",
-        "max_unpacked_bytes",
-    )
+    subject = "The body without compression"
+    return _too_large(subject, limits, "max_unpacked_bytes")
+
+
+def _too_large(
+    subject: str, limits: ServeLimits, flag: str, unit: str = "bytes"
+) -> errors.TooLargeError:
+    return errors.TooLargeError(subject, getattr(limits, flag), unit, flag)

@@ -203,16 +203,6 @@ class _LargeRequest:
             for name in self._call.outputs
         }
 
-    def _check_padded(
-        self,
-        outputs: Sequence[Mapping[str, np.ndarray]],
-        name: str,
-        shape: tuple[int, ...],
-    ) -> None:
-        num_values = sum(len(part[name]) for part in outputs) * math.prod(shape)
-        num_bytes = num_values * outputs[0][name].itemsize
-        bodies.check_response(num_bytes, self._limits)
-
     async def _run_rows(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the outputs for these rows, <int>[N]."""
         inputs = {name: x[rows] for name, x in self._call.inputs.items()}
@@ -235,7 +225,9 @@ class _LargeRequest:
             if len(set(map(len, of_pieces))) > 1:
                 return False
             shapes[name] = tuple(map(max, zip(*of_pieces, strict=True)))
-            self._check_padded(outputs, name, shapes[name])
+            num_values = sum(map(len, pieces)) * math.prod(shapes[name])
+            num_bytes = num_values * outputs[0][name].itemsize
+            bodies.check_response(num_bytes, self._limits)
             for sizes in zip(*of_pieces, strict=True):
                 longest.add(sizes.index(max(sizes)))
         beside = [pieces[i] for i in sorted(longest)]
