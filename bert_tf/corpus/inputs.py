@@ -108,7 +108,11 @@ def expand(pattern: str, flag: str) -> list[str]:
     found = []
     for path in matches:
         if not os.path.isdir(path):
-            _require_regular(path, flag)
+            if not os.path.isfile(path):
+                raise UserError(
+                    f"{flag}: {path} is a pipe or device, and its size has to "
+                    "be known; write it to a file first."
+                )
             found.append(path)
             continue
         inside = [
@@ -130,14 +134,6 @@ def expand(pattern: str, flag: str) -> list[str]:
     if not found:
         raise paths.no_match(pattern, flag)
     return found
-
-
-def _require_regular(path: str, flag: str) -> None:
-    if not os.path.isfile(path):
-        raise UserError(
-            f"{flag}: {path} is a pipe or device, and its size has to be "
-            "known; write it to a file first."
-        )
 
 
 def _format_of(path: str, input_format: str) -> str:

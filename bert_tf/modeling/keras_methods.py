@@ -8,6 +8,7 @@ by name are those of logits, where Keras would compute them of probabilities.
 
 import numbers
 import re
+import types
 from collections.abc import Mapping
 
 import keras
@@ -26,6 +27,8 @@ _OUTPUT_OF_LABEL = {
 }
 # A key among the arguments of `compile` in a .keras file.
 _HAS_DEFAULTS = "bert_tf_defaults"
+# Batches in their order.
+_IN_BATCHES = (tf.data.Dataset, types.GeneratorType)
 # Marks tokens without a label.
 NO_LABEL = -1
 
@@ -228,7 +231,7 @@ class KerasMethods(raw_batches.BatchMethods):
                 validation_split=validation_split,
                 validation_data=validation_data,
                 # Keras warns that it does not shuffle these.
-                shuffle=shuffle and not raw_batches.is_in_batches(x),
+                shuffle=shuffle and not isinstance(x, _IN_BATCHES),
                 class_weight=class_weight,
                 sample_weight=sample_weight,
                 initial_epoch=initial_epoch,

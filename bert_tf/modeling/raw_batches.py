@@ -39,11 +39,6 @@ def is_stream(x):
     return isinstance(x, keras.utils.PyDataset | types.GeneratorType)
 
 
-def is_in_batches(x):
-    """Returns True for a data set or generator: batches in their order."""
-    return isinstance(x, tf.data.Dataset | types.GeneratorType)
-
-
 @contextlib.contextmanager
 def ignore_untrained_pooler():
     """Silences Keras' warning that the pooler has no gradients.
