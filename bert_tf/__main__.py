@@ -32,7 +32,6 @@ _ORDER = (
     "tokenize_file",
     "create_pretraining_data",
     "pretrain",
-    "data_service",
     "fill_mask",
     "extract_features",
     "convert_checkpoint",

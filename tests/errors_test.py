@@ -80,15 +80,13 @@ class UserErrorTest(tf.test.TestCase):
 
 
 class NameProgramsTest(tf.test.TestCase):
-    _TEXT = (
-        "start run/data_service.py (python export/verify.py), not a/run/b.py"
-    )
+    _TEXT = "start run/fill_mask.py (python export/verify.py), not a/run/b.py"
 
     def test_names_subcommands_for_their_users(self):
         with mock.patch.object(sys, "argv", ["bert-tf serve"]):
             self.assertEqual(
                 errors.name_programs(self._TEXT),
-                "start bert-tf data-service (bert-tf verify-export), not "
+                "start bert-tf fill-mask (bert-tf verify-export), not "
                 "a/run/b.py",
             )
 

@@ -16,14 +16,18 @@ from bert_tf.errors import UserError
 
 _SCRIPT = """
 from bert_tf.flags import cli
-from bert_tf.flags.data import DataServiceConfig
+from bert_tf.flags.data import TokenizeFileConfig
 
-def main(config: DataServiceConfig) -> None:
+def main(config: TokenizeFileConfig) -> None:
     from bert_tf.modeling import bert
 
 cli.run(main)
 """
-_FLAGS = ("--port=1",)
+_FLAGS = (
+    f"--vocab_file={__file__}",
+    f"--input_file={__file__}",
+    "--output_file=unused",
+)
 
 
 class KerasBackendTest(tf.test.TestCase, parameterized.TestCase):

@@ -27,7 +27,6 @@ import tensorflow as tf
 
 from bert_tf import features
 from bert_tf import stateless_random
-from bert_tf.data.data_service import DataService
 from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.records import repair as record_repair
 from bert_tf.data.records import tfrecords
@@ -111,7 +110,6 @@ class PretrainingInput:
         self,
         start_record: int = 0,
         rows: tuple[int, int] | None = None,
-        service: DataService | None = None,
     ) -> tf.data.Dataset:
         """Returns the endless stream of training batches.
 
@@ -120,8 +118,6 @@ class PretrainingInput:
             `dataset(0)` without its first `start_record` examples.
           rows: The first row of each batch to return, and the number of rows;
             the others are read but not parsed. None returns all B rows.
-          service: The data service that reads; None reads in this process.
-            The service determines the rows.
 
         Returns:
           Batches of the pretraining features, [rows, S], [rows, P] or [rows,
@@ -130,8 +126,6 @@ class PretrainingInput:
         stream = self._serialized(start_record)
         stream = stream.rebatch(self.batch_size, drop_remainder=True)
         stream = stream.enumerate()
-        if service:
-            return self._from_service(service, stream, start_record, rows)
         first_row, num_rows = rows or (0, self.batch_size)
 
         def parse(number, serialized):
@@ -140,31 +134,6 @@ class PretrainingInput:
             return self._features(first, tf.ensure_shape(own, [num_rows]))
 
         stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-        return _with_options(stream.prefetch(tf.data.AUTOTUNE))
-
-    def _from_service(
-        self,
-        service: DataService,
-        batches: tf.data.Dataset,
-        start_record: int,
-        rows: tuple[int, int] | None,
-    ) -> tf.data.Dataset:
-        own = service.rows(self.batch_size)
-        if rows not in (None, own):
-            raise ValueError(
-                f"The service's trainer has the rows {own}. Received: {rows}."
-            )
-
-        def parse(number, first_row, serialized):
-            first = start_record + number * self.batch_size + first_row
-            return self._features(first, serialized)
-
-        stream = service.read(batches, self.batch_size, parse).map(
-            lambda batch: {
-                name: tf.ensure_shape(value, [own[1], *value.shape[1:]])
-                for name, value in batch.items()
-            }
-        )
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
 
     def _features(

@@ -55,7 +55,9 @@ _IS_MISSING = "must have a value other than None"
 _SEE_HELP = "; --help lists the flags."
 
 # Flags of earlier versions, and one sentence on what to do instead.
-REMOVED_FLAGS: dict[str, str] = {}
+REMOVED_FLAGS: dict[str, str] = {
+    "tf_data_service": "reading records never limits training; drop the flag.",
+}
 
 
 def _value_type(annotation: Any) -> type:

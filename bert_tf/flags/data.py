@@ -320,26 +320,3 @@ class CreatePretrainingDataConfig(BeamConfig):
             "random_rate",
             "max_ngram",
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class DataServiceConfig:
-    """Flags of run/data_service.py."""
-
-    port: int = options.server(help_text="Port that --tf_data_service names.")
-    worker_port: int = options.server(
-        0, "Port that sends the batches; 0 means --port + 1."
-    )
-    host: str | None = options.server(
-        None,
-        "Address under which the trainers reach this machine (default: its "
-        "host name).",
-    )
-
-    def __post_init__(self) -> None:
-        options.require_port(self, 1, "port")
-        options.require_port(self, 0, "worker_port")
-        options.require(
-            self.port != self.worker_port,
-            f"--port and --worker_port must differ. Received: {self.port}.",
-        )

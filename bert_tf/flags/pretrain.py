@@ -168,12 +168,6 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Number of corrupt records to skip before the run fails.",
         affects="nothing",
     )
-    tf_data_service: str | None = options.data(
-        None,
-        "Machines that read the records (run/data_service.py): "
-        "grpc://host:port of each, separated by commas.",
-        affects="place",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -218,17 +212,6 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
             "--schedule_start_step must be below --num_train_steps="
             f"{self.num_train_steps}, where the schedule ends. Received: "
             f"{self.schedule_start_step}.",
-        )
-        options.require(
-            self.tf_data_service is None or self.do_train,
-            "--tf_data_service is for --do_train only. Received: "
-            f"{self.tf_data_service!r}.",
-        )
-        options.require(
-            self.tf_data_service is None or not self.max_corrupt_records,
-            "--max_corrupt_records does not work with --tf_data_service, whose "
-            "workers read the records on their own machines. Received: "
-            f"{self.max_corrupt_records}; drop one of the two.",
         )
         options.require_rate(self, "masked_lm_prob")
         options.require(

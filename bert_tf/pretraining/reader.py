@@ -6,7 +6,6 @@ Shapes:
 
 import contextlib
 import itertools
-import secrets
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -15,8 +14,6 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data import data_service
-from bert_tf.data.data_service import DataService
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute import health as worker_health
@@ -52,7 +49,6 @@ class TrainingReader:
         self._source = source
         self._devices = devices
         self._vocab_size = vocab_size
-        self._service: DataService | None = None
 
     def share_of_tokens(self, step: int) -> float:
         """Returns the share of tokens among the positions of some batches."""
@@ -74,13 +70,10 @@ class TrainingReader:
           unpad: Whether to add the tokens, so that padding is not computed.
         """
         first = step * self._source.batch_size
-        self._service = self._join_service(plan)
 
         def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
             rows = (first_row, num_rows)
-            return self._prepare(
-                self._source.dataset(first, rows, self._service)
-            )
+            return self._prepare(self._source.dataset(first, rows))
 
         batches = read_rows
         is_single = self._devices.coordinator.num_workers == 1
@@ -101,30 +94,9 @@ class TrainingReader:
         dataset = self._source.dataset(step * self._source.batch_size)
         return next(dataset.as_numpy_iterator())
 
-    def explain(self, error: tf.errors.OpError) -> Exception | None:
-        """Returns the error to raise if the data service caused one."""
-        if self._service is None:
-            return None
-        return data_service.explain(error)
-
     def _prepare(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         dataset = pretraining_input.check_ids(dataset, self._vocab_size)
         return batches_lib.add_dropout_seeds(dataset, self._config.seed)
-
-    def _join_service(self, plan: StepPlan) -> DataService | None:
-        """Returns the data service that prepares the batches, if any."""
-        config, coordinator = self._config, self._devices.coordinator
-        if config.tf_data_service is None:
-            return None
-        replicas = plan.num_replicas // coordinator.num_workers
-        return DataService.find(
-            config.tf_data_service,
-            # Batches prepared for an earlier start of the run are useless.
-            token=coordinator.from_chief(secrets.token_hex(8)),
-            trainer=coordinator.index,
-            num_trainers=coordinator.num_workers,
-            rows_per_trainer=plan.per_replica * replicas,
-        )
 
 
 def leave_out_damaged(
@@ -133,13 +105,11 @@ def leave_out_damaged(
     source: PretrainingInput,
     devices: Devices,
     vocab_size: int,
-    explain: Callable[[tf.errors.OpError], Exception | None] | None = None,
 ) -> _Result:
     """Runs an action that reads records, and reruns it after each repair.
 
     The action continues where it stopped when it is called again; its name is
-    unique within the process. `explain` returns the error to raise for other
-    causes, or None.
+    unique within the process.
 
     Raises:
       UserError: If a record cannot be read or used, and cannot be left out, or
@@ -157,11 +127,9 @@ def leave_out_damaged(
                 if source.repair(error):
                     require_same(source, devices)
                     continue
-                explanation = (
-                    pretraining_input.explain_ids(error, vocab_size)
-                    or (explain and explain(error))
-                    or source.explain(error)
-                )
+                explanation = pretraining_input.explain_ids(
+                    error, vocab_size
+                ) or source.explain(error)
                 if explanation is None:
                     raise
                 raise explanation from error

@@ -383,12 +383,7 @@ class _PretrainingTrainer(Trainer):
             )
 
         pretraining_reader.leave_out_damaged(
-            "training",
-            train,
-            source,
-            self.devices,
-            vocab_size,
-            reader.explain,
+            "training", train, source, self.devices, vocab_size
         )
 
     def _choose_unpad(self, is_faster: Callable[[], bool]) -> None:

@@ -6,14 +6,11 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
-from bert_tf.data import data_service
 from bert_tf.errors import UserError
-from bert_tf.flags.data import DataServiceConfig
 from bert_tf.io import files
 from tests.support import pretrain_case
 from tests.support import record_files
 from tests.support import tiny_pretraining
-from tests.support import worker_processes
 
 
 class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
@@ -64,50 +61,6 @@ class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
         log = self.pretrain(**flags, max_corrupt_records=2)
         self.assertIn("skipped, 1 of at most 2", "\n".join(log))
         self.assertTrue(os.path.exists(self.path("out", "eval_results.txt")))
-
-
-class DataServiceTest(pretrain_case.PretrainCase, tf.test.TestCase):
-    @pytest.mark.thorough
-    def test_changes_nothing(self):
-        self.pretrain()
-        hosts = worker_processes.free_hosts(4)
-        ports = [int(host.rpartition(":")[2]) for host in hosts]
-        servers = [
-            data_service.start(
-                DataServiceConfig(
-                    port=port, worker_port=worker_port, host="localhost"
-                )
-            )
-            for port, worker_port in (ports[:2], ports[2:])
-        ]
-        flags = {
-            "output_dir": self.path("served"),
-            "tf_data_service": f"grpc://{hosts[0]},grpc://{hosts[2]}",
-        }
-        self.pretrain(stop_at_step=3, **flags)
-        self.pretrain(**flags)
-        tensors = tf1_checkpoint.read(self.path("served"))
-        for name, value in tf1_checkpoint.read(self.path("out")).items():
-            self.assertAllEqual(tensors[name], value, name)
-        del servers
-
-    def test_refuses_flags_without_effect(self):
-        for flags, message in (
-            (
-                {"tf_data_service": "grpc://a:1", "max_corrupt_records": 1},
-                "does not work with --tf_data_service",
-            ),
-            (
-                {
-                    "tf_data_service": "grpc://a:1",
-                    "do_train": False,
-                    "do_eval": True,
-                },
-                "--do_train only",
-            ),
-        ):
-            with self.assertRaisesRegex(UserError, message):
-                self.pretrain(**flags)
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             "the data was used and is not now",
         )
 
-    def test_devices_and_data_service_may_change(self):
+    def test_devices_may_change(self):
         before = self._describe()
         moved = dataclasses.replace(
             self.config,
@@ -189,7 +189,6 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             num_gpus=2,
             xla="off",
             remat=True,
-            tf_data_service="grpc://c:1",
         )
         tolerant = dataclasses.replace(self.config, max_corrupt_records=3)
         with self.assertNoLogs(level="INFO"):
