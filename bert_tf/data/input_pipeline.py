@@ -18,19 +18,19 @@ shuffle buffer would have state to save.
 """
 
 import bisect
+import os
 import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf import features
 from bert_tf import stateless_random
-from bert_tf.data.generators.counts import FileCounts
-from bert_tf.data.records import repair as record_repair
 from bert_tf.data.records import tfrecords
-from bert_tf.data.records.repair import Budget
+from bert_tf.data.records.tfrecords import CheckedRecord
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
 
@@ -58,15 +58,17 @@ class PretrainingInput:
       masking: Draws new masks in each epoch; None keeps the records' masks.
       counts_file: Stores the record counts of files without a manifest.
       keep_counts: Whether to write that file; only one worker should.
-      budget: Limits how many damaged records are skipped; None means zero.
+      max_corrupt: The most damaged records to skip. If it is not 0, all records
+        are read once at the start to find them.
 
     Attributes:
       num_records: Records in all files, which is the length of an epoch.
       record_counts: <int64>[num_files], records in each file.
+      skipped: The damaged records, which are blank in all datasets.
 
     Raises:
-      UserError: If there is no record, or if files are truncated or records
-        have another length and `budget` does not allow it.
+      UserError: If there is no record, if a file is truncated, or if more than
+        `max_corrupt` records are damaged or have another length.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class PretrainingInput:
         masking: DynamicMasking | None = None,
         counts_file: str | None = None,
         keep_counts: bool = True,
-        budget: Budget | None = None,
+        max_corrupt: int = 0,
         files_per_group: int = FILES_PER_GROUP,
         records_per_block: int = RECORDS_PER_BLOCK,
     ):
@@ -93,18 +95,23 @@ class PretrainingInput:
         }
         self._files_per_group = files_per_group
         self._records_per_block = records_per_block
-        self.budget = budget or Budget(0)
-        # The files to read: the originals or their repaired copies.
-        self._read_from = list(self.record_files)
-        self._copies: tempfile.TemporaryDirectory | None = None
-        self.record_counts = self._count(counts_file, keep_counts)
+        counts = tfrecords.find_counts(record_files, counts_file, keep_counts)
+        self.record_counts = np.array(
+            [counts[path] for path in self.record_files], np.int64
+        )
         self.num_records = int(self.record_counts.sum())
         if not self.num_records:
             raise UserError(
                 "The record files contain no record. Received: "
                 f"{', '.join(self.record_files)}."
             )
-        self._check_first_records()
+        # The files to read: the originals, or copies without damaged records.
+        self._read_from = list(self.record_files)
+        self._copies: tempfile.TemporaryDirectory | None = None
+        self.skipped: list[CheckedRecord] = []
+        if max_corrupt:
+            self._skip_damaged(max_corrupt)
+        tfrecords.check_first_records(self._read_from, self._sizes)
 
     def dataset(
         self,
@@ -185,67 +192,39 @@ class PretrainingInput:
         """
         if not isinstance(error, _ERRORS_OF_RECORDS):
             return None
-        return record_repair.find_bad_record(self.record_files, self._sizes)
-
-    def repair(self, error: tf.errors.OpError) -> bool:
-        """Skips the records that caused an error while reading.
-
-        All other records keep their positions. Existing datasets keep failing,
-        new ones do not. Returns True if a record was skipped.
-
-        Raises:
-          UserError: If `budget` does not allow it.
-        """
-        if not self.budget.most or not isinstance(error, _ERRORS_OF_RECORDS):
-            return False
-        return self._repair_damaged()
+        return tfrecords.find_bad_record(self._read_from, self._sizes)
 
     def close(self) -> None:
         """Removes the copies of damaged files; ends all reading."""
         if self._copies is not None:
             self._copies.cleanup()
 
-    def _count(self, counts_file: str | None, keep: bool) -> np.ndarray:
-        """Returns <int64>[num_files]; damaged files are repaired first."""
-        counts = {}
-        if self.budget.most:
-            stored = tfrecords.stored_counts(self.record_files, counts_file)
-            for index, path in enumerate(self.record_files):
-                if record_repair.is_truncated(path, stored.get(path)):
-                    counts[path] = self._repair(index, stored.get(path))
-        intact = [path for path in self.record_files if path not in counts]
-        counts |= tfrecords.find_counts(intact, counts_file, keep)
-        return np.array([counts[path] for path in self.record_files], np.int64)
+    def _skip_damaged(self, most: int) -> None:
+        """Replaces damaged records by blank ones, in copies of their files.
 
-    def _check_first_records(self) -> None:
-        try:
-            record_repair.check_first_records(self._read_from, self._sizes)
-        except UserError:
-            if not self.budget.most or not self._repair_damaged():
-                raise
-
-    def _repair_damaged(self) -> bool:
-        """Repairs all damaged files; returns true if any record was skipped."""
-        before = len(self.budget.left_out)
-        for path in record_repair.find_damaged(self._read_from, self._sizes):
-            index = self._read_from.index(path)
-            described = FileCounts(
-                int(self.record_counts[index]), tf.io.gfile.stat(path).length
-            )
-            self._repair(index, described)
-        return len(self.budget.left_out) > before
-
-    def _repair(self, index: int, described: FileCounts | None) -> int:
-        if self._copies is None:
-            self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
-        self._read_from[index], count = record_repair.repair(
-            self._read_from[index],
-            described,
-            self._sizes,
-            self._copies.name,
-            self.budget,
-        )
-        return count
+        So the others keep their places: order, masks and dropout do not change.
+        """
+        self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
+        blank = tfrecords.blank_record(self._sizes)
+        for path in tfrecords.find_damaged(self.record_files, self._sizes):
+            index = self.record_files.index(path)
+            copy = os.path.join(self._copies.name, f"{index}.tfrecord")
+            self._read_from[index] = copy
+            with open(copy, "wb") as file:
+                for record in tfrecords.check_records(path, self._sizes):
+                    if record.reason is None:
+                        file.write(record.framed)
+                        continue
+                    if record.stop is None or len(self.skipped) == most:
+                        raise record.error(most)
+                    self.skipped.append(record)
+                    logging.warning(
+                        "%s; skipped, %d of at most %d.",
+                        record,
+                        len(self.skipped),
+                        most,
+                    )
+                    file.write(blank)
 
     def _serialized(self, start_record: int) -> tf.data.Dataset:
         """Returns the stream of serialized records, in uneven batches."""
@@ -321,7 +300,7 @@ class PretrainingInput:
 
     def _parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = tf.io.parse_example(
-            serialized, record_repair.parsing_spec(self._sizes)
+            serialized, tfrecords.parsing_spec(self._sizes)
         )
         return {
             feature.name: tf.cast(parsed[feature.name], feature.dtype)

@@ -142,37 +142,6 @@ def check_health(index: int) -> str | None:
     return None
 
 
-def meet(cluster: Cluster | None, place: str, seconds: float) -> list[int]:
-    """Waits for all workers with a timeout.
-
-    A reduction would wait forever for a worker that does not come.
-
-    Args:
-      cluster: The workers; None for a run of one process.
-      place: A name that is unique among the calls of the run.
-      seconds: The timeout.
-
-    Returns:
-      The indices of the workers that did not come.
-
-    Raises:
-      tf.errors.OpError: If a worker is gone.
-    """
-    if cluster is None:
-        return []
-    keys = context.context()
-    keys.set_config_key_value(f"{place}/{cluster.index}", "here")
-    deadline = time.monotonic() + seconds
-    missing = []
-    for index in range(cluster.num_workers):
-        left = max(0.001, deadline - time.monotonic())
-        try:
-            keys.get_config_key_value(f"{place}/{index}", int(1000 * left))
-        except tf.errors.DeadlineExceededError:
-            missing.append(index)
-    return missing
-
-
 def _report(kind: str, text: str) -> None:
     """Reports to all other workers why this one stops."""
     try:

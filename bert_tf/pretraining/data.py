@@ -1,7 +1,13 @@
-"""Reads model configuration, records and vocabulary for pretraining."""
+"""Reads model configuration, vocabulary, records and batches for pretraining.
 
+Shapes:
+  B: examples of a step, all replicas and micro-batches.
+"""
+
+import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +22,11 @@ from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.records import manifest as manifests
 from bert_tf.data.records.manifest import Manifest
-from bert_tf.data.records.repair import Budget
+from bert_tf.distribute import batches as batches_lib
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.features import INPUT_MASK
 from bert_tf.flags import options
 from bert_tf.flags.data import DEFAULT_PREDICTIONS
 from bert_tf.flags.pretrain import PretrainConfig
@@ -25,7 +34,10 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
+from bert_tf.training import unpad as unpadding
 
+# Batches to estimate the share of padding from.
+_SAMPLED_BATCHES = 8
 _UNKNOWN_ID = "The records hold a token id that a model with"
 
 
@@ -287,7 +299,7 @@ def build_input(
         # All workers read it, or some would detect damage before others.
         counts_file=os.path.join(config.output_dir, "record_counts.json"),
         keep_counts=is_chief,
-        budget=Budget(config.max_corrupt_records),
+        max_corrupt=config.max_corrupt_records,
     )
 
 
@@ -315,7 +327,7 @@ def build_evaluation_input(
         ),
         config.eval_batch_size,
         seed=config.seed,
-        budget=Budget(config.max_corrupt_records),
+        max_corrupt=config.max_corrupt_records,
     )
 
 
@@ -344,3 +356,96 @@ def explain_ids(error: tf.errors.OpError, vocab_size: int) -> UserError | None:
         f"{_UNKNOWN_ID} vocab_size={vocab_size} does not have; use the "
         "bert_config.json that belongs to their vocabulary."
     )
+
+
+class TrainingReader:
+    """Reads the batches of a run, starting at any step."""
+
+    def __init__(
+        self,
+        config: PretrainConfig,
+        source: PretrainingInput,
+        devices: Devices,
+        vocab_size: int,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._devices = devices
+        self._vocab_size = vocab_size
+
+    def share_of_tokens(self, step: int) -> float:
+        """Returns the share of tokens among the positions of some batches."""
+        dataset = self._source.dataset(step * self._source.batch_size)
+        dataset = dataset.take(_SAMPLED_BATCHES)
+        masks = [batch[INPUT_MASK.name] for batch in dataset]
+        return float(np.mean(masks))
+
+    def read_from(
+        self, step: int, plan: StepPlan, unpad: bool = False
+    ) -> Iterator[dict[str, tf.Tensor]]:
+        """Returns the batches from a step on, for `TrainingStep.run`.
+
+        All workers must call this together.
+
+        Args:
+          step: The step, counted from 0.
+          plan: How a batch is split.
+          unpad: Whether to add the tokens, so that padding is not computed.
+        """
+        first = step * self._source.batch_size
+
+        def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
+            rows = (first_row, num_rows)
+            return self._prepare(self._source.dataset(first, rows))
+
+        transform = None
+        if unpad:
+            longest = [self._config.max_seq_length]
+            transform = unpadding.token_finder(plan, longest)
+        return batches_lib.distribute_batches(
+            self._devices.strategy, read_rows, plan, transform=transform
+        )
+
+    def read_batch(self, step: int) -> Mapping[str, np.ndarray]:
+        """Returns the batch, [B, ...], of a step, counted from 0."""
+        dataset = self._source.dataset(step * self._source.batch_size)
+        return next(dataset.as_numpy_iterator())
+
+    def _prepare(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        dataset = check_ids(dataset, self._vocab_size)
+        return batches_lib.add_dropout_seeds(dataset, self._config.seed)
+
+
+@contextlib.contextmanager
+def reading(
+    source: PretrainingInput, devices: Devices, vocab_size: int
+) -> Iterator[None]:
+    """Context in which all workers read the same records of `source`.
+
+    Raises:
+      UserError: If a record cannot be read or used, or if the workers do not
+        have the same records.
+    """
+    devices.coordinator.agree(
+        {
+            f"the number of records in {path}": int(count)
+            for path, count in zip(
+                source.record_files, source.record_counts, strict=True
+            )
+        }
+        | {
+            f"record {record.number} of {record.path}": record.reason
+            for record in source.skipped
+        },
+        "records, damaged ones included",
+    )
+    # Closed here, as a process that stops early does not run finalizers.
+    with contextlib.closing(source):
+        try:
+            yield
+        except tf.errors.OpError as error:
+            explanation = explain_ids(error, vocab_size)
+            explanation = explanation or source.explain(error)
+            if explanation is None:
+                raise
+            raise explanation from error

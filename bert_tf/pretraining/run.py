@@ -18,7 +18,6 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.data.input_pipeline import PretrainingInput
-from bert_tf.data.records.repair import Budget
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
@@ -32,10 +31,9 @@ from bert_tf.io import progress
 from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
 from bert_tf.pretraining import data as pretraining_input
-from bert_tf.pretraining import reader as pretraining_reader
 from bert_tf.pretraining import setup as training_setup
 from bert_tf.pretraining.data import PretrainingData
-from bert_tf.pretraining.reader import TrainingReader
+from bert_tf.pretraining.data import TrainingReader
 from bert_tf.training import losses
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
@@ -83,8 +81,6 @@ class _PretrainingTrainer(Trainer):
         )
         self._flags = config
         self._predictions_flag = config.max_predictions_per_seq
-        self._budget = Budget(0)
-        self._left_out_before: list[dict[str, Any]] = []
         self._unpad: bool | None = None  # None before it is chosen.
         self._is_new_phase = False
         self._start: dict[str, Any] = {}
@@ -140,7 +136,6 @@ class _PretrainingTrainer(Trainer):
         """Builds the model with new weights, or those of --init_checkpoint."""
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
-        self._left_out_before = metadata.get("corrupt_records", [])
         self._earlier_devices = metadata.get("devices", {})
         # Earlier versions always padded. Other records have other padding.
         if checkpoint is not None and not self._is_new_phase:
@@ -362,11 +357,10 @@ class _PretrainingTrainer(Trainer):
         logging.info(
             "%d records, %d per step.", source.num_records, source.batch_size
         )
-        self._budget = source.budget
         vocab_size = data.bert_config.vocab_size
         reader = TrainingReader(config, source, self.devices, vocab_size)
 
-        def train() -> None:
+        with pretraining_input.reading(source, self.devices, vocab_size):
             plan = self.training_step.plan
             width = data.bert_config.hidden_size
             self._choose_unpad(
@@ -381,10 +375,6 @@ class _PretrainingTrainer(Trainer):
                 ),
                 reader.read_batch,
             )
-
-        pretraining_reader.leave_out_damaged(
-            "training", train, source, self.devices, vocab_size
-        )
 
     def _choose_unpad(self, is_faster: Callable[[], bool]) -> None:
         """Chooses whether to leave padding out, or keeps the choice."""
@@ -406,7 +396,6 @@ class _PretrainingTrainer(Trainer):
             "devices": self._describe_devices(),
             "micro_batch_size": self.training_step.plan.micro_batch_size,
             "unpad": self._unpad,
-            "corrupt_records": self._budget.describe(self._left_out_before),
             **({"initial_weights": self._start} if self._start else {}),
         }
 
@@ -416,9 +405,9 @@ class _PretrainingTrainer(Trainer):
             logging.info("The model to evaluate is new and untrained.")
         # Without training there is no choice to keep.
         self._choose_unpad(lambda: False)
-        results = pretraining_reader.leave_out_damaged(
-            "evaluation",
-            lambda: evaluate(
+        vocab_size = self._data.bert_config.vocab_size
+        with pretraining_input.reading(source, self.devices, vocab_size):
+            results = evaluate(
                 self.model,
                 source.evaluation_dataset(),
                 self.step,
@@ -427,11 +416,7 @@ class _PretrainingTrainer(Trainer):
                 config.use_next_sentence,
                 self.coordinator.is_chief,
                 self._unpad,
-            ),
-            source,
-            self.devices,
-            self._data.bert_config.vocab_size,
-        )
+            )
         logging.info("Evaluation: %s", training_metrics.describe(results))
         if self.coordinator.is_chief:
             self._write_results(results)

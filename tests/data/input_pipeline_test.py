@@ -222,7 +222,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         explained = data.explain(caught.exception)
         self.assertIsInstance(explained, UserError)
         self.assertRegex(
-            str(explained), f"3.tfrecord is corrupt: record 1, at byte {size}"
+            str(explained), f"3.tfrecord, record 1 at byte {size}: its checksum"
         )
 
     def test_explains_a_record_of_another_length_among_others(self):
@@ -240,6 +240,108 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         # Other errors are not explained.
         other = tf.errors.ResourceExhaustedError(None, None, "no memory")
         self.assertIsNone(data.explain(other))
+
+
+class DamagedRecordsTest(tf.test.TestCase):
+    """Blank records replace damaged ones; the others keep their places."""
+
+    def setUp(self):
+        super().setUp()
+        folder = self.create_tempdir().full_path
+        self.paths = [
+            record_files.write(os.path.join(folder, f"{name}.tfrecord"), ids)
+            for name, ids in (
+                ("x", range(1, 13)),
+                ("y", range(20, 27)),
+                ("z", range(30, 35)),
+            )
+        ]
+        self.intact = self._read(self._input(0))
+
+    def _input(self, most, **options):
+        return PretrainingInput(
+            self.paths,
+            *(8, 3, 4),
+            seed=5,
+            max_corrupt=most,
+            files_per_group=2,
+            records_per_block=6,
+            **options,
+        )
+
+    def _read(self, source):
+        batches = list(source.dataset().take(18))
+        return {
+            name: np.concatenate([batch[name] for batch in batches])
+            for name in batches[0]
+        }
+
+    def _damage(self):
+        """Damages three records; returns their first ids."""
+        record_files.damage(self.paths[0], 4)
+        record_files.damage(self.paths[0], 11)
+        record_files.damage(self.paths[2], 0)
+        return [5, 12, 30]
+
+    def test_others_keep_their_places(self):
+        is_lost = np.isin(self.intact["input_ids"][:, 0], self._damage())
+        source = self._input(3)
+        self.assertEqual(
+            [(record.path, record.number) for record in source.skipped],
+            [(self.paths[0], 4), (self.paths[0], 11), (self.paths[2], 0)],
+        )
+        actual = self._read(source)
+        for name, value in self.intact.items():
+            expected = value.copy()
+            if name != "example_index":
+                expected[is_lost] = 0
+            self.assertAllEqual(actual[name], expected)
+        self.assertAllEqual(batches_lib.example_weights(actual), ~is_lost)
+        copies = {*source._read_from} - {*self.paths}
+        self.assertLen(copies, 2)
+        source.close()
+        self.assertFalse(any(map(os.path.exists, copies)))
+
+    def test_blank_records_get_no_masks(self):
+        masking = DynamicMasking(
+            vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
+        )
+        intact = self._read(self._input(0, masking=masking))
+        is_lost = np.isin(self.intact["input_ids"][:, 0], self._damage())
+        actual = self._read(self._input(3, masking=masking))
+        for name, value in actual.items():
+            if name != "example_index":
+                self.assertFalse(value[is_lost].any(), name)
+            self.assertAllEqual(value[~is_lost], intact[name][~is_lost])
+
+    def test_an_evaluation_reads_blank_records_too(self):
+        self._damage()
+        first, second, *_ = self._input(3).evaluation_dataset()
+        self.assertAllEqual(first["input_ids"][:, 0], [1, 2, 3, 4])
+        self.assertAllEqual(second["input_ids"][:, 0], [0, 6, 7, 8])
+        self.assertAllEqual(batches_lib.example_weights(second), [0.0, 1, 1, 1])
+
+    def test_more_than_allowed_are_refused(self):
+        self._damage()
+        with self.assertRaisesRegex(
+            UserError, "z.tfrecord, record 0 at byte 0: .*corrupt_records=3"
+        ):
+            self._input(2)
+        with self.assertRaisesRegex(
+            UserError, "must have 9 values .*--max_seq_length=9"
+        ):
+            PretrainingInput(self.paths[1:2], 9, 3, 4, max_corrupt=5)
+
+    def test_damaged_lengths_are_refused(self):
+        cache = os.path.join(os.path.dirname(self.paths[0]), "counts.json")
+        self._input(0, counts_file=cache)
+        with open(self.paths[1], "r+b") as file:
+            file.seek(1)
+            file.write(b"\xff")
+        with self.assertRaisesRegex(UserError, "its length is damaged; copy"):
+            self._input(9, counts_file=cache)
+        with self.assertRaisesRegex(UserError, "not the length of a record"):
+            self._input(9)
 
 
 def _round_robin(counts, files_per_group):

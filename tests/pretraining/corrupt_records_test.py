@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
-from bert_tf.io import files
 from tests.support import pretrain_case
 from tests.support import record_files
 from tests.support import tiny_pretraining
@@ -27,24 +26,20 @@ class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
         return super().pretrain(**flags)
 
     @pytest.mark.thorough
-    def test_the_run_is_the_same_whenever_damage_is_found(self):
+    def test_a_damaged_record_ends_the_run_or_is_skipped(self):
         flags = {"num_train_steps": 9, "iterations_per_loop": 9}
         offset = self._damage()
-        with self.assertRaisesRegex(
-            UserError, f"a.tfrecord is corrupt: record 3, at byte {offset}"
-        ):
+        place = f"a.tfrecord, record 3 at byte {offset}"
+        with self.assertRaisesRegex(UserError, place):
             self.pretrain(**flags, output_dir=self.path("refused"))
-        log = self.pretrain(**flags, max_corrupt_records=1)
+        flags["max_corrupt_records"] = 1
+        log = self.pretrain(**flags)
         lines = [line for line in log if "skipped, 1 of at most 1" in line]
         self.assertLen(lines, 1)
-        self.assertIn(f"a.tfrecord, record 3 at byte {offset}", lines[0])
-        metadata = files.read_json(self.path("out", "model.ckpt-9.json"))
-        (left_out,) = metadata["metadata"]["corrupt_records"]
-        self.assertEqual(left_out["record"], 3)
-        self.assertEqual(left_out["offset"], offset)
+        self.assertIn(place, lines[0])
 
-        # Each of two processes finds it, at other steps of the process.
-        flags |= {"max_corrupt_records": 1, "output_dir": self.path("two")}
+        # A resumed run skips the same record.
+        flags["output_dir"] = self.path("two")
         self.pretrain(stop_at_step=5, **flags)
         self.pretrain(**flags)
         tensors = tf1_checkpoint.read(self.path("two"))
@@ -56,7 +51,7 @@ class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.pretrain(num_train_steps=1)
         self._damage()
         flags = {"do_train": False, "do_eval": True}
-        with self.assertRaisesRegex(UserError, "a.tfrecord is corrupt"):
+        with self.assertRaisesRegex(UserError, "a.tfrecord, record 3"):
             self.pretrain(**flags)
         log = self.pretrain(**flags, max_corrupt_records=2)
         self.assertIn("skipped, 1 of at most 2", "\n".join(log))

@@ -10,11 +10,14 @@ from absl import logging
 from absl.testing import parameterized
 
 from bert_tf.data.generators.counts import RecordCounts
+from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.records import manifest as manifests
+from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.pretraining import data as pretraining_input
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import record_files
 from tests.support import tiny_model
 from tests.support import tiny_pretraining
 
@@ -185,6 +188,41 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
             tiny_pretraining.make_config(
                 self.folder, **{"dynamic_masking": True} | flags
             )
+
+
+class ReadingTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        path = os.path.join(self.create_tempdir().full_path, "a.tfrecord")
+        self.path = record_files.write(path, range(7))
+
+    def _read(self, error=None, coordinator=None):
+        devices = mock.Mock(coordinator=coordinator or mock.Mock())
+        source = PretrainingInput([self.path], 8, 3, 4, max_corrupt=1)
+        with pretraining_input.reading(source, devices, vocab_size=64):
+            if error is not None:
+                raise error
+
+    def test_workers_must_have_the_same_records(self):
+        record_files.damage(self.path, 3)
+        coordinator = mock.create_autospec(Coordinator, instance=True)
+        self._read(coordinator=coordinator)
+        (values, _), _ = coordinator.agree.call_args
+        self.assertEqual(
+            values,
+            {
+                f"the number of records in {self.path}": 7,
+                f"record 3 of {self.path}": "its checksum is wrong",
+            },
+        )
+        coordinator.agree.side_effect = UserError("All workers must have")
+        with self.assertRaisesRegex(UserError, "All workers must have"):
+            self._read(coordinator=coordinator)
+
+    def test_errors_without_a_bad_record_are_raised(self):
+        error = tf.errors.DataLossError(None, None, "corrupted record")
+        with self.assertRaises(tf.errors.DataLossError):
+            self._read(error)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""TFRecord files of pretraining examples: writer, reader and counter."""
+"""TFRecord files of pretraining examples: writes, reads, counts, checks."""
 
 import contextlib
 import struct
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from google.protobuf import message
 
 from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.records import manifest
@@ -16,6 +18,7 @@ from bert_tf.data.records import serializer
 from bert_tf.data.records.serializer import masked_crc32c
 from bert_tf.errors import UserError
 from bert_tf.features import PRETRAINING
+from bert_tf.features import Feature
 from bert_tf.io import files
 from bert_tf.io import progress
 
@@ -23,6 +26,9 @@ _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _CHUNK_BYTES = 1 << 22
+_RECORDS_PER_BATCH = 1024
+
+Sizes = Mapping[Feature, int]
 
 
 class RecordWriter:
@@ -145,22 +151,6 @@ def _error(
     )
 
 
-def stored_counts(
-    record_files: Sequence[str], cache_file: str | None = None
-) -> dict[str, FileCounts]:
-    """Returns the counts in manifests and the cache, by path.
-
-    Files without a stored count are left out.
-    """
-    described = manifest.find(record_files)
-    entries = _read_cache(cache_file) | (described.files if described else {})
-    return {
-        path: FileCounts(entries[path]["records"], entries[path]["bytes"])
-        for path in record_files
-        if path in entries
-    }
-
-
 def _read_cache(cache_file: str | None) -> dict[str, dict[str, int]]:
     if cache_file and tf.io.gfile.exists(cache_file):
         return files.read_json(cache_file)
@@ -224,6 +214,155 @@ def _count_files(sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
             counted[path] = {"records": count_records(path), "bytes": size}
             bar.update(size)
     return counted
+
+
+class CheckedRecord(NamedTuple):
+    """A record of a file, and why it is unusable, if it is.
+
+    `stop` is None if its length is damaged; then no later record can be found.
+    """
+
+    path: str
+    number: int
+    start: int
+    stop: int | None
+    framed: bytes
+    reason: str | None
+
+    def __str__(self) -> str:
+        place = f"record {self.number} at byte {self.start}"
+        return f"{self.path}, {place}: {self.reason}"
+
+    def error(self, allowed: int = 0) -> UserError:
+        """Returns the error if only `allowed` records may be unusable."""
+        advice = "copy or create the file again"
+        if self.stop is not None:
+            flag = f"--max_corrupt_records={allowed + 1}"
+            advice += f", or skip such records with {flag} or more"
+        return UserError(f"{self}; {advice}.")
+
+
+def parsing_spec(sizes: Sizes) -> dict[str, tf.io.FixedLenFeature]:
+    """Returns the features for `tf.io.parse_example`."""
+    return {
+        feature.name: tf.io.FixedLenFeature(
+            [size], tf.dtypes.as_dtype(feature.stored_dtype)
+        )
+        for feature, size in sizes.items()
+    }
+
+
+def check_first_records(record_files: Sequence[str], sizes: Sizes) -> None:
+    """Checks the first record of each file.
+
+    Raises:
+      UserError: If a feature is missing or has another length or type.
+    """
+    firsts = tf.data.Dataset.from_tensor_slices(list(record_files)).interleave(
+        lambda path: (
+            tf.data.TFRecordDataset(path)
+            .take(1)
+            .map(lambda record: (path, record))
+        ),
+        cycle_length=16,
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+    try:
+        for path, record in firsts.as_numpy_iterator():
+            if mismatch := _describe_mismatch(record, sizes):
+                raise UserError(
+                    f"{path.decode()}, record 0: {mismatch}; use the flags "
+                    "that the records were made with, or create them again."
+                )
+    except tf.errors.DataLossError as error:
+        raise find_bad_record(record_files, sizes) or error from error
+
+
+def _describe_mismatch(record: bytes, sizes: Sizes) -> str | None:
+    """Returns what is wrong with a serialized example, or None."""
+    example = tf.train.Example()
+    try:
+        example.ParseFromString(record)
+    except message.DecodeError:
+        return "not a tf.train.Example"
+    stored = example.features.feature
+    for feature, size in sizes.items():
+        if feature.name not in stored:
+            return (
+                f"the feature `{feature.name}` is missing. Received: "
+                f"{', '.join(sorted(stored)) or 'none'}"
+            )
+        kind = "int64_list" if feature.stored_dtype == "int64" else "float_list"
+        values = stored[feature.name]
+        if values.WhichOneof("kind") != kind:
+            return (
+                f"`{feature.name}` must be of type {feature.stored_dtype}. "
+                f"Received: {values.WhichOneof('kind')}"
+            )
+        received = len(getattr(values, kind).value)
+        if received != size:
+            flag = "" if size == 1 else f" (--{feature.length}={size})"
+            return (
+                f"`{feature.name}` must have {size} values{flag}. Received: "
+                f"{received}"
+            )
+    return None
+
+
+def find_bad_record(
+    record_files: Sequence[str], sizes: Sizes
+) -> UserError | None:
+    """Reads all records and returns an error for the first unusable one."""
+    for path in find_damaged(record_files, sizes):
+        for record in check_records(path, sizes):
+            if record.reason:
+                return record.error()
+    return None
+
+
+def find_damaged(record_files: Sequence[str], sizes: Sizes) -> Iterator[str]:
+    """Reads all records like training and yields the damaged files."""
+    spec = parsing_spec(sizes)
+    num_bytes = [tf.io.gfile.stat(path).length for path in record_files]
+    with progress.bar(sum(num_bytes), "looking for bad records", "B") as bar:
+        for path, size in zip(record_files, num_bytes, strict=True):
+            batches = tf.data.TFRecordDataset(path, buffer_size=_CHUNK_BYTES)
+            try:
+                for batch in batches.batch(_RECORDS_PER_BATCH).prefetch(1):
+                    tf.io.parse_example(batch, spec)
+            except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+                yield path
+            bar.update(size)
+
+
+def check_records(path: str, sizes: Sizes) -> Iterator[CheckedRecord]:
+    """Yields the records of a file, up to a damaged length."""
+    number = start = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        records = FramedRecords(file)
+        while start < records.size:
+            stop, framed = records.find_end(start), b""
+            if stop is None:
+                reason = "its length is damaged"
+            else:
+                framed = records.read(start, stop)
+                contents = records.read_contents(start, stop)
+                reason = "its checksum is wrong"
+                if contents is not None:
+                    reason = _describe_mismatch(contents, sizes)
+            yield CheckedRecord(path, number, start, stop, framed, reason)
+            if stop is None:
+                return
+            number, start = number + 1, stop
+
+
+def blank_record(sizes: Sizes) -> bytes:
+    """Returns a record of zeros, which has no weight wherever it is read."""
+    zeros = {
+        feature.name: np.zeros([1, size], feature.stored_dtype)
+        for feature, size in sizes.items()
+    }
+    return serializer.serialize(zeros, tuple(sizes))
 
 
 def read_examples(
