@@ -16,7 +16,6 @@ from absl import logging
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
-from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import input as finetuning_input
@@ -31,7 +30,6 @@ from bert_tf.modeling import encoder
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import Features
-from bert_tf.training import memory
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import resume as resume_checks
 from bert_tf.training import unpad as unpadding
@@ -39,7 +37,6 @@ from bert_tf.training import xla
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.checkpoints import CheckpointStore
 from bert_tf.training.losses import Objective
-from bert_tf.training.memory import MemoryWatch
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.trainer import TrainerConfig
@@ -224,14 +221,6 @@ class Trial(Trainer):
             )
         )
         row_shapes = self._input.row_shapes()
-        sizes = memory.sizes_of(
-            devices,
-            bert_config,
-            model.count_params(),
-            math.prod(row_shapes[-1][INPUT_IDS.name]),
-            0,
-            config.remat,
-        )
         plan = StepPlan(
             schedule.examples_per_step,
             devices.strategy.num_replicas_in_sync,
@@ -247,7 +236,6 @@ class Trial(Trainer):
             Compilation(
                 config.xla, devices.kind, row_shapes, devices.deterministic
             ),
-            MemoryWatch(sizes, plan),
             devices.all_reduce_dtype,
         )
 

@@ -12,13 +12,12 @@ from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 from bert_tf.training import losses
-from bert_tf.training import memory
 from bert_tf.training import optimizer as optimizers
-from bert_tf.training.memory import MemoryWatch
-from bert_tf.training.memory import StepSizes
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
 
+# With more tokens at once a CPU gets no faster, but needs more memory.
+_CPU_TOKENS_AT_ONCE = 4096
 # Weights that only the next-sentence task trains.
 _NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
 
@@ -36,8 +35,8 @@ def build_training(
 ) -> TrainingStep:
     """Builds model, optimizer and training step, with new weights; logs sizes.
 
-    With --micro_batch_size=auto, `preferred_micro_batch` is the size to use if
-    it fits; 0 for none.
+    With --micro_batch_size=auto, `preferred_micro_batch` is the size to use; 0
+    for none.
     """
     strategy = devices.strategy
     keras.utils.set_random_seed(config.seed)
@@ -58,15 +57,7 @@ def build_training(
         f"{num_weights:,}",
         _ACTIVATION_NAMES.get(bert_config.hidden_act, bert_config.hidden_act),
     )
-    sizes = memory.sizes_of(
-        devices,
-        bert_config,
-        num_weights,
-        config.max_seq_length,
-        config.max_predictions_per_seq,
-        config.remat,
-    )
-    plan = _plan(config, devices, sizes, preferred_micro_batch)
+    plan = _plan(config, devices, preferred_micro_batch)
     return TrainingStep(
         strategy,
         model,
@@ -77,7 +68,6 @@ def build_training(
         Compilation(
             config.xla, devices.kind, deterministic=devices.deterministic
         ),
-        MemoryWatch(sizes, plan),
         devices.all_reduce_dtype,
     )
 
@@ -112,20 +102,18 @@ def _build_optimizer(
 
 
 def _plan(
-    config: PretrainConfig,
-    devices: Devices,
-    sizes: StepSizes,
-    preferred_micro_batch: int,
+    config: PretrainConfig, devices: Devices, preferred_micro_batch: int
 ) -> StepPlan:
-    """Splits a step over replicas and micro-batches that fit in memory."""
+    """Splits a step over replicas and micro-batches."""
     batch_size = config.train_batch_size
     num_replicas = devices.strategy.num_replicas_in_sync
     # Accumulated batches are never computed at once.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
-        micro = _choose_micro_batch(sizes, whole, preferred_micro_batch)
-        # Otherwise each worker would choose by its own memory.
-        micro = devices.coordinator.from_chief(micro)
+        micro = _choose_micro_batch(config, devices, whole)
+        # Another size than before the interruption would round differently.
+        if preferred_micro_batch and whole % preferred_micro_batch == 0:
+            micro = preferred_micro_batch
     else:
         micro = int(config.micro_batch_size) or whole
     return StepPlan(
@@ -133,15 +121,15 @@ def _plan(
     )
 
 
-def _choose_micro_batch(sizes: StepSizes, whole: int, preferred: int) -> int:
-    """Returns a divisor of `whole` that fits, `preferred` if it does."""
-    available = sizes.available()
-    if available is None:
-        return preferred or whole
-    estimate = sizes.estimate()
-    # Another size than before the interruption would round differently.
-    if preferred and whole % preferred == 0:
-        if estimate.total(preferred, whole // preferred) <= available:
-            return preferred
-    most = memory.largest_useful_micro_batch(sizes.kind, sizes.max_seq_length)
-    return estimate.largest_micro_batch(whole, available, most)
+def _choose_micro_batch(
+    config: PretrainConfig, devices: Devices, whole: int
+) -> int:
+    """Returns `whole`, or on a CPU the largest divisor that is of use.
+
+    A step that needs more memory than there is is repeated in halves.
+    """
+    if devices.kind != "CPU":
+        return whole
+    most = max(1, _CPU_TOKENS_AT_ONCE // config.max_seq_length)
+    sizes = range(1, min(whole, most) + 1)
+    return max(size for size in sizes if whole % size == 0)

@@ -17,6 +17,7 @@ Shapes:
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -25,19 +26,35 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.distribute.batches import StepPlan
+from bert_tf.errors import UserError
 from bert_tf.modeling import layouts
 from bert_tf.training import losses
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import xla
 from bert_tf.training.losses import Objective
-from bert_tf.training.memory import MemoryWatch
-from bert_tf.training.memory import OutOfMemoryError
 from bert_tf.training.xla import Compilation
 
 _STEP_METRICS = ("learning_rate", "grad_norm")
-
 _FIRST_SCALE = 2.0**15
 _STEPS_UNTIL_LARGER = 2000
+
+# Errors of allocators, also of those that XLA and CUDA call. TensorFlow raises
+# the same class for a full disk, and XLA has the same code for a kernel that
+# needs more shared memory than the device has.
+_MEMORY_ERRORS = (
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnknownError,
+)
+_OUT_OF_MEMORY = re.compile(
+    r"oom when allocating|\w*out[ _]of[ _]memory|"
+    "resource_exhausted(?!(?s:.*)(no space left|shared memory))",
+    re.IGNORECASE,
+)
+
+
+class OutOfMemoryError(UserError):
+    """A device has too little memory for a step."""
 
 
 class LossScale:
@@ -101,7 +118,6 @@ class TrainingStep:
       scale_loss: Whether to scale the loss against underflow, for float16. A
         step whose gradient overflows then counts, but changes no weight.
       compilation: What XLA compiles; by default the chains of the model.
-      memory_watch: Logs the memory of the steps, if given.
       all_reduce_dtype: The dtype in which gradients are summed over replicas.
 
     Attributes:
@@ -121,7 +137,6 @@ class TrainingStep:
         plan: StepPlan,
         scale_loss: bool = False,
         compilation: Compilation | None = None,
-        memory_watch: MemoryWatch | None = None,
         all_reduce_dtype: str = "float32",
     ):
         self._strategy = strategy
@@ -133,7 +148,6 @@ class TrainingStep:
         self._num_devices = len(strategy.extended.worker_devices)
         self._compilation = compilation or Compilation()
         self._compilation.check(self._num_devices)
-        self._memory_watch = memory_watch
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
         # The micro-batch of the flags, and what was left of it when memory was
@@ -198,8 +212,6 @@ class TrainingStep:
         whole = self._halved[0] if self._halved else self.plan.micro_batch_size
         self.plan = dataclasses.replace(self.plan, max_micro_batch_size=size)
         self._halved = (whole, self.plan.micro_batch_size)
-        if self._memory_watch is not None:
-            self._memory_watch = self._memory_watch.for_plan(self.plan)
 
     def run(
         self, iterator: Iterator[dict[str, tf.Tensor]], num_steps: int
@@ -216,19 +228,14 @@ class TrainingStep:
         Raises:
           OutOfMemoryError: If memory is exhausted.
         """
-        watch = self._memory_watch
-        if watch is None:
-            return self._run_steps(iterator, num_steps)
-        watch.before_step()
         try:
-            results = self._run_steps(iterator, num_steps)
+            return self._run_steps(iterator, num_steps)
         except (tf.errors.OpError, MemoryError) as error:
-            explanation = watch.explain(error)
+            size = self.plan.micro_batch_size
+            explanation = explain_out_of_memory(error, size)
             if explanation is None:
                 raise
             raise explanation from error
-        watch.after_steps(num_steps)
-        return results
 
     def _run_steps(self, iterator, num_steps):
         if not self.compiled:
@@ -459,6 +466,28 @@ class TrainingStep:
             name: tf.where(is_healthy, value, last[name])
             for name, value in metrics.items()
         }
+
+
+def explain_out_of_memory(
+    error: Exception, micro_batch_size: int
+) -> OutOfMemoryError | None:
+    """Returns the error to raise if memory is exhausted, else None."""
+    text = str(error)
+    match = _OUT_OF_MEMORY.search(text)
+    if isinstance(error, _MEMORY_ERRORS):
+        if match is None:
+            return None
+    elif not isinstance(error, MemoryError):
+        return None
+    start = match.start() if match else 0
+    reason = text[start:].strip().split("\n")[0].strip().rstrip(".")
+    flags = "--remat, --mixed_precision=bfloat16 or shorter sequences"
+    if micro_batch_size > 1:
+        flags = f"--micro_batch_size={micro_batch_size // 2}, {flags}"
+    return OutOfMemoryError(
+        f"Out of memory ({reason or 'no memory left'}) in a step of "
+        f"{micro_batch_size} sequences at once on a device; try {flags}."
+    )
 
 
 def _slice(value, start, size):

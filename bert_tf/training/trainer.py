@@ -30,8 +30,8 @@ from bert_tf.training.checkpoints import AsyncCheckpoints
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.checkpoints import CheckpointStore
 from bert_tf.training.checkpoints import State
-from bert_tf.training.memory import OutOfMemoryError
 from bert_tf.training.preemption import Preemption
+from bert_tf.training.step import OutOfMemoryError
 from bert_tf.training.step import TrainingStep
 
 

@@ -12,7 +12,6 @@ from bert_tf.flags import cli
 from bert_tf.flags import flag_files
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.modeling.bert import BertForPretraining
-from tools import memory_table
 from tools import scaling_table
 
 _DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -137,13 +136,6 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
             scaling_table.reduce_seconds(16e9, 16, network=2.0),
             30e9 / 2e9 + 30e-5,
         )
-
-
-class MemoryTableTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(False, True)
-    def test_page_has_what_the_tool_prints(self, remat):
-        page = _PAGE.read_text(encoding="utf-8")
-        self.assertIn(f"\n\n{memory_table.table(remat)}\n", page)
 
 
 if __name__ == "__main__":

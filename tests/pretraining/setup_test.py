@@ -7,8 +7,6 @@ import tensorflow as tf
 from bert_tf.distribute import devices
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.pretraining import setup as training_setup
-from bert_tf.training import available_memory
-from bert_tf.training import memory
 from tests.support import tiny_pretraining
 
 
@@ -28,19 +26,11 @@ class BuildTrainingTest(tf.test.TestCase):
         self.assertEqual(setup.plan, StepPlan(8, 1, 4))
         self.assertEqual(setup.plan.num_micro_batches, 2)
 
-    def test_micro_batch_fits_or_stays_as_before(self):
+    def test_micro_batch_helps_a_cpu_or_stays_as_before(self):
         flags = {"train_batch_size": 12, "micro_batch_size": "auto"}
-        estimate = memory.MemoryEstimate(fixed=10_000, per_example=1_000)
-        with (
-            mock.patch.object(memory, "estimate", return_value=estimate),
-            mock.patch.object(
-                available_memory, "available_bytes", return_value=500
-            ),
-        ):
+        with mock.patch.object(training_setup, "_CPU_TOKENS_AT_ONCE", 5 * 8):
             few = self._build(**flags)
             as_before = self._build(preferred_micro_batch=6, **flags)
-        # 500 and the 12 x 1,514 of weights and slots are available; 0.8 of that
-        # is usable.
         self.assertEqual(few.plan.micro_batch_size, 4)
         self.assertEqual(as_before.plan.micro_batch_size, 6)
 

@@ -20,7 +20,6 @@ from bert_tf.errors import UserError  # noqa: E402
 from bert_tf.flags.pretrain import PretrainConfig  # noqa: E402
 from bert_tf.modeling import bert as bert_model  # noqa: E402
 from bert_tf.pretraining import setup as training_setup  # noqa: E402
-from bert_tf.training import memory  # noqa: E402
 from bert_tf.training import state as training_state  # noqa: E402
 
 _PREDICTIONS = 20
@@ -54,7 +53,7 @@ def main(
     limit=0,
     **flags,
 ):
-    """Prints the estimate and the peak in bytes, and the sum of all weights.
+    """Prints the bytes that steps take, and the sum of all weights.
 
     Args:
       num_layers: Layers of the model.
@@ -91,14 +90,6 @@ def main(
     devices = device_setup.prepare(config)
     step = training_setup.build_training(config, bert_config, devices)
     variables = bert_model.named_variables(step.model)
-    sizes = memory.sizes_of(
-        devices,
-        bert_config,
-        sum(v.value.shape.num_elements() for v in variables.values()),
-        max_seq_length,
-        _PREDICTIONS,
-        config.remat,
-    )
     dataset = tf.data.Dataset.from_tensors(
         _rows(batch_size, max_seq_length, vocab_size)
     ).repeat()
@@ -109,21 +100,17 @@ def main(
         with open("/proc/self/statm", encoding="utf-8") as file:
             used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + limit,) * 2)
-    meter = memory.PeakMeter(sizes.kind, sizes.held)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         _, metrics = step.run(iterator, num_steps)
     except UserError as error:
         sys.stdout.write(json.dumps({"error": str(error)}))
         return
     # Before the weights are read, which takes as much memory again.
-    peak = meter.peak()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     weights = training_state.read(variables, step.optimizer)
     numbers = {
-        "estimated": sizes.estimate().total(
-            step.plan.micro_batch_size, step.plan.num_micro_batches
-        ),
-        "peak": peak,
-        "held": sizes.held,
+        "added": peak - before,
         "loss": metrics["loss"],
         "weights": float(sum(np.abs(x).sum() for x in weights.values())),
     }
