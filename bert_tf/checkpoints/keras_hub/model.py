@@ -1,4 +1,11 @@
-"""Writes KerasHub presets and builds `keras_hub.models.BertBackbone`.
+"""Reads and writes KerasHub presets with KerasHub.
+
+config.json, metadata.json       the backbone's class and sizes
+model.weights.h5                 its weights; also as several files
+tokenizer.json, assets/tokenizer/vocabulary.txt
+                                 the tokenizer; not in every preset
+task.json, task.weights.h5, preprocessor.json
+                                 a model for a task, such as a classifier
 
 KerasHub's encoder is the original's with the tanh form of GELU and an epsilon
 of 1e-12 in layer normalization; it has a pooler and a single dropout rate. The
@@ -13,27 +20,65 @@ Shapes:
 
 import gc
 import io
+import math
+import os
+import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf import errors
 from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.keras_hub.preset import TOKENIZER_NOTE
-from bert_tf.checkpoints.keras_hub.preset import read_model
-from bert_tf.checkpoints.keras_hub.preset import recognizes
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text import packing
+from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.vocabulary import Vocabulary
 
-__all__ = ["build_backbone", "read_model", "recognizes", "write_model"]
+_CONFIG_FILE = "config.json"
+_METADATA_FILE = "metadata.json"
+_WEIGHTS_FILE = "model.weights.h5"
+_TASK_FILE = "task.json"
+_TASK_WEIGHTS_FILE = "task.weights.h5"
+_TOKENIZER_FILE = "tokenizer.json"
+_VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
+# Not KerasHub's; users can add it to a preset without a tokenizer.
+_VOCAB_FILE = "vocab.txt"
+
+# BertBackbone's argument to our field.
+_CONFIG_KEYS = {
+    "vocabulary_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "max_sequence_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+}
+# The activation of a classifier to the problem type.
+_PROBLEM_TYPES = {"softmax": "single_label", "sigmoid": "multi_label"}
+
+_TOKENIZER_NOTE = (
+    "KerasHub's tokenizer reads rare text in another way than the one here: "
+    "no-break spaces do not separate words and control characters do, "
+    'lower-case models fold "…", "ß" and full-width letters too, and a word of '
+    "more than 100 bytes becomes [UNK]."
+)
+_MASKED_LM_NOTE = (
+    "Its masked-LM head is ignored: KerasHub's computes something else than "
+    "the original's (the exact GELU, and an epsilon of 1e-5 in layer "
+    "normalization)."
+)
 
 _TANH_GELU = "gelu"
 _EXACT_GELU = "gelu_erf"
@@ -72,6 +117,229 @@ _OUTPUTS = ("sequence_output", "pooled_output")
 
 _Inputs = Mapping[str, np.ndarray]
 _Outputs = tuple[np.ndarray, np.ndarray]
+
+
+def recognizes(path: str) -> bool:
+    """Returns whether `path` is a KerasHub preset."""
+
+    def has(pattern):
+        return any(pathlib.Path(path).glob(pattern))
+
+    if not os.path.isdir(path):
+        return False
+    if has("model*.weights.*") and has(_METADATA_FILE):
+        return True
+    if not has(_CONFIG_FILE):
+        return False
+    try:
+        values = files.read_json(os.path.join(path, _CONFIG_FILE))
+    except (OSError, UserError):
+        return False
+    if not isinstance(values, dict):
+        return False
+    origin = f"{values.get('registered_name')} {values.get('module')}"
+    return re.search(r"\bkeras_(hub|nlp)\b", origin) is not None
+
+
+def read_model(
+    path: str, allow_missing: re.Pattern | None = None
+) -> StoredModel:
+    """Reads a preset of a `BertBackbone`, maybe with a task; see `formats`."""
+    errors.require("interop")
+    config = _read_config(path)
+    vocabulary, settings, tokenizer_notes = _read_tokenizer(path)
+    if vocabulary is not None:
+        vocabulary.check_size(config.vocab_size)
+    shapes = weight_map.encoder_shapes(config).values()
+    _check_size(path, sum(map(math.prod, shapes)))
+    weights, heads, task, task_notes = _read_weights(path)
+    tensors, report = matching.match(
+        config, weights, "keras_hub", path, heads, allow_missing=allow_missing
+    )
+    notes = [
+        "KerasHub's BERT has the tanh form of GELU, which is hidden_act "
+        '"gelu" here.',
+        f"Its one dropout, {config.hidden_dropout_prob:g}, became "
+        "hidden_dropout_prob and attention_probs_dropout_prob.",
+        *tokenizer_notes,
+        *task_notes,
+    ]
+    return StoredModel(
+        path=path,
+        config=config,
+        weights=tensors,
+        vocabulary=vocabulary,
+        tokenizer_settings=settings,
+        task={"kind": weight_map.kind_of(tensors)} | task,
+        report=report.with_notes(*notes),
+        lower_case_is_derived=vocabulary is not None
+        and not os.path.isfile(os.path.join(path, _TOKENIZER_FILE)),
+    )
+
+
+def _load(cls: Any, path: str, **options) -> Any:
+    """Returns an object of a class of KerasHub from a preset."""
+    try:
+        with tf.device("CPU"):
+            # A relative path could be the name of one of KerasHub's presets.
+            return cls.from_preset(os.path.abspath(path), **options)
+    except Exception as error:  # KerasHub has no errors of its own.
+        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        raise UserError(
+            f"{path} is damaged or not a {cls.__name__}: KerasHub cannot read "
+            f"it ({reason.rstrip('.:')}); copy the preset again."
+        ) from error
+
+
+def _require(path: str, name: str) -> str:
+    """Returns the path of a file of the preset, which must exist."""
+    file = os.path.join(path, name)
+    if not os.path.isfile(file):
+        raise UserError(
+            f"The KerasHub preset {path} is incomplete: there is no {file}; "
+            "copy it again."
+        )
+    return file
+
+
+def _read_object(file: str) -> tuple[str, dict[str, Any]]:
+    """Returns the class and the arguments of an object in a JSON file."""
+    values = files.read_json(file)
+    if not isinstance(values, dict) or not isinstance(
+        values.get("config"), dict
+    ):
+        raise UserError(
+            f"{file} must hold a JSON object with the object `config`; copy "
+            "the preset again."
+        )
+    name = values.get("registered_name") or values.get("class_name") or "?"
+    return str(name).split(">")[-1], values["config"]
+
+
+def _read_config(path: str) -> BertConfig:
+    source = _require(path, _CONFIG_FILE)
+    name, theirs = _read_object(source)
+    if name != "BertBackbone":
+        raise UserError(
+            f"{path} is a KerasHub preset of {name}; only presets of a "
+            "BertBackbone are read."
+        )
+    dropout = theirs.get("dropout")
+    return BertConfig.from_dict(
+        {field: theirs.get(key) for key, field in _CONFIG_KEYS.items()}
+        | {
+            "hidden_dropout_prob": dropout,
+            "attention_probs_dropout_prob": dropout,
+        },
+        source,
+    )
+
+
+def _check_size(path: str, expected: int) -> None:
+    """Checks that a preset has the number of weights of its config.
+
+    KerasHub would allocate any number, and ignore a layer too many.
+    """
+    file = os.path.join(path, _METADATA_FILE)
+    metadata = files.read_json(file) if os.path.isfile(file) else {}
+    parts = [*pathlib.Path(path).glob("model*.weights.h5")]
+    if not parts:
+        _require(path, _WEIGHTS_FILE)
+    # Two bytes each in half precision.
+    most = sum(part.stat().st_size for part in parts) // 2
+    if not isinstance(metadata, dict) or expected != metadata.get(
+        "parameter_count", min(expected, most)
+    ):
+        raise UserError(
+            f"{path} does not hold the BERT that its {_CONFIG_FILE} describes, "
+            f"which has {expected} weights; copy the preset again."
+        )
+
+
+def _read_tokenizer(
+    path: str,
+) -> tuple[Vocabulary | None, dict[str, Any] | None, list[str]]:
+    """Returns vocabulary and settings of our tokenizer, and notes on them."""
+    import keras_hub
+
+    vocab_file = os.path.join(path, _VOCAB_FILE)
+    if not os.path.isfile(os.path.join(path, _TOKENIZER_FILE)):
+        if not os.path.isfile(vocab_file):
+            return None, None, ["It has no tokenizer."]
+        vocabulary = Vocabulary.from_file(vocab_file)
+        lower_case = stored_model.derive_lower_case(vocabulary)
+        settings = stored_model.tokenizer_settings(vocabulary, lower_case)
+        form = "lower-cased" if lower_case else "not lower-cased"
+        note = f"It has no {_TOKENIZER_FILE}; text is {form}, as {_VOCAB_FILE} "
+        return vocabulary, settings, [f"{note}suggests."]
+    theirs = _load(keras_hub.models.BertTokenizer, path).get_config()
+    vocabulary = Vocabulary.from_file(os.path.join(path, _VOCABULARY_FILE))
+    expected = {
+        "split": True,
+        "suffix_indicator": vocabulary_lib.CONTINUATION,
+        "oov_token": vocabulary_lib.UNK,
+    }
+    received = {key: theirs[key] for key in expected}
+    if received != expected:
+        raise UserError(
+            f"The tokenizer of {path} must have {_list(expected)}. Received: "
+            f"{_list(received)}; to read the weights alone, move "
+            f"{_TOKENIZER_FILE} away."
+        )
+    settings = stored_model.tokenizer_settings(
+        vocabulary,
+        bool(theirs["lowercase"]),
+        bool(theirs["strip_accents"]),
+        bool(theirs["special_tokens_in_strings"]),
+    )
+    notes = [_TOKENIZER_NOTE]
+    if theirs["lowercase"] and not theirs["strip_accents"]:
+        notes.append(
+            "Its tokenizer lower-cases and keeps accents, and so does the "
+            "model's here; the original strips accents if it lower-cases."
+        )
+    return vocabulary, settings, notes
+
+
+def _list(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in values.items())
+
+
+def _read_weights(
+    path: str,
+) -> tuple[Tensors, tuple[str, ...], dict[str, Any], list[str]]:
+    """Returns KerasHub's weights, the heads, the task's settings, and notes."""
+    import keras_hub
+
+    file = os.path.join(path, _TASK_FILE)
+    name = _read_object(file)[0] if os.path.isfile(file) else None
+    heads, task, notes = (), {}, []
+    if name == "BertTextClassifier":
+        _require(path, _TASK_WEIGHTS_FILE)
+        cls = keras_hub.models.BertTextClassifier
+        model = _load(cls, path, dtype="float32")
+        heads = (weight_map.CLASSIFIER,)
+        notes.append("KerasHub keeps no label names, so there are none.")
+        activation = model.activation.__name__
+        if activation != "linear":
+            notes.append(
+                f"Its classifier returns {activation} of the logits; here it "
+                "returns the logits."
+            )
+        if activation in _PROBLEM_TYPES:
+            task["problem_type"] = _PROBLEM_TYPES[activation]
+        if model.preprocessor is not None:
+            task["max_seq_length"] = model.preprocessor.sequence_length
+    else:
+        model = _load(keras_hub.models.BertBackbone, path, dtype="float32")
+        if name == "BertMaskedLM":
+            notes.append(_MASKED_LM_NOTE)
+        elif name is not None:
+            notes.append(f"The head of the {name} is ignored.")
+    variables = {variable.path: variable for variable in model.weights}
+    shapes = {path: tuple(x.shape) for path, x in variables.items()}
+    weights = Tensors(shapes, lambda path: variables[path].numpy())
+    return weights, heads, task, notes
 
 
 def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
@@ -192,7 +460,7 @@ def _check_vocabulary(stored: StoredModel) -> list[str]:
         for token, line in zip(vocabulary.tokens, lines, strict=True)
         if token != line
     ]
-    sentences = [TOKENIZER_NOTE]
+    sentences = [_TOKENIZER_NOTE]
     if changed:
         sentences.append(
             "KerasHub reads these wordpieces, which match no text, without the "

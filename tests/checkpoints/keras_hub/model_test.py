@@ -12,7 +12,6 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints.keras_hub import model as keras_hub
-from bert_tf.checkpoints.keras_hub import preset as keras_hub_preset
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import model as tf1_model
 from bert_tf.config import BertConfig
@@ -151,6 +150,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             "strip_accents": strip_accents,
             "preserve_special_tokens": preserve,
         }
+        self.write()
         tokenizer = keras_hub._build_tokenizer(
             case.make_stored_with(
                 tokenizer_settings=stored_model.tokenizer_settings(
@@ -159,9 +159,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             )
         )
         tokenizer.save_to_preset(self.directory)
-        received, _ = keras_hub_preset._read_settings(
-            self.directory, case.VOCABULARY
-        )
+        _, received, _ = keras_hub._read_tokenizer(self.directory)
         self.assertEqual(
             received,
             settings
