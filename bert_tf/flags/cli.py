@@ -5,7 +5,6 @@ mistyped flag answer at once instead of after TensorFlow's import.
 """
 
 import dataclasses
-import os
 import re
 import shlex
 import sys
@@ -254,7 +253,6 @@ def run(main: Callable[[Any], None]) -> None:
             level = logging.INFO
         if level <= logging.INFO:
             # TensorFlow's messages would hide the script's own.
-            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
             quiet.drop_noise()
         terminal.show_log(level)
         try:
