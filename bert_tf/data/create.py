@@ -6,18 +6,19 @@ stores its recipe, so that the same command resumes after a kill and another one
 does not mix its records with these.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
 import tempfile
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import errors
-from bert_tf.data import start_over as start_overs
 from bert_tf.data.generators import original as original_generator
 from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators.counts import GenerationResult
@@ -66,7 +67,7 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     ]
     work_dir = _work_dir(config, names[0])
     if config.overwrite_output_dir:
-        start_overs.start_over(config, names, work_dir)
+        _start_over(config, names, work_dir)
     finished = _find_finished(names, output_files, recipe)
     if finished:
         logging.info(
@@ -136,6 +137,79 @@ def _resolve(
     return dataclasses.replace(
         config, strip_accents=strip_accents, split_sentences=split_sentences
     )
+
+
+def _start_over(
+    config: CreatePretrainingDataConfig, names: Sequence[str], work_dir: str
+) -> None:
+    """Removes what an earlier run wrote under the names of the output.
+
+    These are the records that its manifest or its unfinished work lists, the
+    manifest, the report, the copy of the vocabulary, and the work folder. A
+    file that neither of them lists stays.
+
+    Args:
+      config: The flags.
+      names: The names in --output_file.
+      work_dir: The folder of an unfinished run with these names.
+
+    Raises:
+      UserError: If one of the flags names a file that would be removed, or if
+        another process uses the work folder.
+    """
+    recipe_file = os.path.join(work_dir, "recipe.json")
+    is_unfinished = tf.io.gfile.exists(recipe_file)
+    found = []
+    for name in names:
+        stored = _read_manifest(manifest.manifest_path(name))
+        if stored:
+            found += manifest.record_paths(name, stored["files"])
+            found += [
+                manifest.manifest_path(name),
+                manifest.vocabulary_path(name),
+                *data_report.paths(name),
+            ]
+        if is_unfinished:
+            num_shards = files.read_json(recipe_file)["flags"]["num_shards"]
+            found += manifest.record_files(name, num_shards)
+    found = [x for x in dict.fromkeys(found) if tf.io.gfile.exists(x)]
+    _check_inputs(config, found)
+    is_local = "://" not in work_dir
+    with contextlib.ExitStack() as stack:
+        if is_unfinished and is_local:
+            stack.enter_context(streaming_generator.locked(work_dir))
+        for path in found:
+            tf.io.gfile.remove(path)
+        if is_unfinished:
+            tf.io.gfile.rmtree(work_dir)
+            found.append(work_dir)
+    if found:
+        logging.info("Starting over: removed %s.", ", ".join(found))
+
+
+def _read_manifest(path: str) -> dict[str, Any] | None:
+    """Returns a manifest of any version of this project, or None."""
+    values = files.read_json(path) if tf.io.gfile.exists(path) else None
+    is_ours = isinstance(values, dict) and values.get("format") == (
+        manifest.FORMAT
+    )
+    return values if is_ours and isinstance(values.get("files"), dict) else None
+
+
+def _check_inputs(
+    config: CreatePretrainingDataConfig, found: Sequence[str]
+) -> None:
+    """Raises `UserError` if a file that the flags name would be removed."""
+    inputs = {config.vocab_file: "vocab_file"}
+    for path in files.expand_globs(config.input_file):
+        inputs[path] = "input_file"
+    removed = set(map(os.path.realpath, found))
+    for path, flag in inputs.items():
+        if os.path.realpath(path) in removed:
+            raise UserError(
+                f"--overwrite_output_dir would remove --{flag}={path}; choose "
+                "another --output_file, or give a copy of the file."
+            )
 
 
 def _find_finished(

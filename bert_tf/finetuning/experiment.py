@@ -222,24 +222,12 @@ def check_identity(
         )
     config = experiment.config
     paths = _paths(experiment)
-    without_effect = fields_affecting(type(config), "place", "nothing")
-    defaults = {f"--{x.name}": x.default for x in dataclasses.fields(config)}
     changes = [
         resume_checks.change(
             name, before.get(name), now.get(name), paths.get(name)
         )
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
-        # Checkpoints of earlier versions lack the flags added since.
-        and (
-            name in before
-            or name not in defaults
-            or now[name] != defaults[name]
-        )
-        # Earlier versions stored paths, too.
-        and (name in now or name.removeprefix("--") not in without_effect)
-        # Older checkpoints have no model hash.
-        and (name in before or not name.startswith(_MODEL_OF))
         # The same model may be read from a path now.
         and (name != _REVISION or (name in before and name in now))
     ]

@@ -139,8 +139,7 @@ def _train_on_triviaqa(
     flags = {
         name: value
         for name, value in dataclasses.asdict(first).items()
-        # Without effect here, and unknown to earlier versions.
-        if name not in places and name != "overwrite_output_dir"
+        if name not in places
     } | {"the model": pretrained_models.read(first).fingerprint()}
     coordinator = devices.coordinator
     is_done = coordinator.from_chief(

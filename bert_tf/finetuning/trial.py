@@ -129,8 +129,8 @@ class Trial(Trainer):
     ) -> bool:
         """Returns whether to leave padding out."""
         experiment, stored = self._experiment, None
-        if checkpoint is not None:  # Earlier versions always padded.
-            stored = checkpoint.metadata.get("unpad", False)
+        if checkpoint is not None:
+            stored = checkpoint.metadata["unpad"]
         longest = math.prod(self._input.row_shapes()[-1][INPUT_MASK.name])
         width = experiment.stored.config.hidden_size
         return unpadding.choose(

@@ -137,9 +137,8 @@ class _PretrainingTrainer(Trainer):
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._earlier_devices = metadata.get("devices", {})
-        # Earlier versions always padded. Other records have other padding.
-        if checkpoint is not None and not self._is_new_phase:
-            self._unpad = metadata.get("unpad", False)
+        if not self._is_new_phase:  # Other records have other padding.
+            self._unpad = metadata.get("unpad")
         self._start = metadata.get("initial_weights", {})
         if config.do_eval:
             # Errors in the evaluation data are raised before training.

@@ -256,14 +256,12 @@ def _data_changes(before, now) -> list[str]:
         if name not in old:
             changes.append(f"{name} is new")
             continue
-        # Older checkpoints store only the size.
-        stored = old[name] if isinstance(old[name], dict) else {}
-        num_bytes = stored.get("bytes", old[name])
+        num_bytes = old[name]["bytes"]
         if num_bytes != entry["bytes"]:
             changes.append(
                 f"{name} had {num_bytes} bytes and has {entry['bytes']} now"
             )
-        elif stored and stored != entry:
+        elif old[name] != entry:
             changes.append(f"{name} has other contents")
     fingerprints = before.get("data_fingerprint"), now["data_fingerprint"]
     # JSON keeps the order, on which the examples of a step depend, too.

@@ -177,16 +177,6 @@ class ResumeTest(
             "\n".join(logs.output),
         )
 
-    def test_resumes_checkpoints_without_a_model_hash(self):
-        results = self.copy_finished()
-        config = self.config()
-        path = self.out(f"output/model.ckpt-{finetuning_case.NUM_STEPS}.json")
-        written = files.read_json(path)
-        finetuning_case.forget_model(written["metadata"]["identity"])
-        files.write_json(path, written)
-        with self.assertNoLogs(level="WARNING"), finetuning_case.die_at(0):
-            self.assertEqual(finetuning_case.run(config), results)
-
     def test_random_initial_weights_are_not_compared(self):
         model = tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
         config = self.config(

@@ -61,12 +61,6 @@ def change_weights(path, change):
     )
 
 
-def forget_model(values):
-    """Removes the model hash from an identity, as in older checkpoints."""
-    (name,) = [name for name in values if name.startswith("the model of")]
-    del values[name]
-
-
 def weights(path):
     """Returns the weights of a model directory, by name."""
     stored = model_directory.read_model(path)

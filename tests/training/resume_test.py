@@ -136,18 +136,6 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._describe(data_fingerprint="34"),
         )
 
-    def test_old_checkpoints_store_only_sizes(self):
-        before = self._describe(
-            record_files={"a.tfrecord": 300_000, "b.tfrecord": 300_000}
-        )
-        self._check(before, self._describe())
-        self._write("b", "others")
-        self._check_refused(
-            "b.tfrecord had 300000 bytes and has 6 now",
-            before,
-            self._describe(),
-        )
-
     def test_names_a_change_of_vocabulary_or_model(self):
         before = self._describe()
         wider = dataclasses.replace(
