@@ -1,7 +1,6 @@
 """Tests for bert_tf.checkpoints.keras_hub.model."""
 
 import os
-import re
 import shutil
 from unittest import mock
 
@@ -284,40 +283,10 @@ class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         config = BertConfig(**vars(case.CONFIG) | {"hidden_act": "gelu_erf"})
         return case.make_stored(config=config, **options)
 
-    def test_reports_the_change_of_outputs(self):
-        stored = self._exact()
-        sentences = self.write(stored, allow_activation_change=True)
-        found = re.search(
-            r"at most ([^ ]+) \(sequence_output\) and ([^ ]+) \(pooled_output",
-            " ".join(sentences),
-        )
-        # Both in our own model, one sentence at a time without padding.
-        ours = case.build_our_model(stored)
-        tanh = case.build_our_model(case.make_stored())
-        tokenizer = stored.build_tokenizer()
-        sequence, pooled = [], []
-        for sentence in keras_hub.SENTENCES:
-            ids = tokenizer.tokenize(sentence).numpy()[: 7 - 2]
-            ids = np.array(
-                [[case.VOCABULARY.cls_id, *ids, case.VOCABULARY.sep_id]]
-            )
-            exact = ours({"input_ids": ids})
-            other = tanh({"input_ids": ids})
-            difference = {k: np.abs(exact[k] - other[k]).max() for k in exact}
-            sequence.append(difference["sequence_output"])
-            pooled.append(difference["pooled_output"])
-        self.assertLen(sequence, 10)
-        self.assertGreater(max(pooled), 1e-5)
-        for received, expected in zip(
-            found.groups(), (max(sequence), max(pooled)), strict=True
-        ):
-            # The report prints two digits.
-            self.assertAllClose(float(received), expected, rtol=0.06, atol=1e-6)
-
     def test_written_model_has_the_tanh_form(self):
         stored = self._exact(with_vocabulary=False)
         sentences = self.write(stored, allow_activation_change=True)
-        self.assertIn("differ by at most", " ".join(sentences))
+        self.assertIn("became its tanh form", " ".join(sentences))
         inputs, theirs = case.make_inputs()
         backbone = their_library.models.BertBackbone.from_preset(self.directory)
         self.assert_same_outputs(
@@ -327,21 +296,6 @@ class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         received = keras_hub.read_model(self.directory)
         self.assertEqual(received.config, case.CONFIG)
-
-    def test_ids_without_a_vocabulary(self):
-        inputs = keras_hub.build_inputs(self._exact(with_vocabulary=False))
-        self.assertEqual(inputs["input_ids"].shape, (10, 7))
-        self.assertEqual(set(inputs["input_ids"].flat), set(range(16)))
-        lengths = inputs["input_mask"].sum(axis=1)
-        self.assertEqual((lengths.max(), lengths.min()), (7, 4))
-
-    def test_padding_does_not_count(self):
-        exact = np.zeros((1, 2, 1)), np.float32([[1.0]])
-        other = np.float32([[[0.25], [9.0]]]), np.float32([[0.5]])
-        sentence = keras_hub.describe_difference(
-            exact, other, {"input_mask": np.array([[1, 0]])}
-        )
-        self.assertIn("0.25 (sequence_output) and 0.5 (pooled", sentence)
 
 
 if __name__ == "__main__":

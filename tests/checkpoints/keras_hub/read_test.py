@@ -261,22 +261,6 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         os.remove(self.path(name))
         self._assert_refused("preset|no such file|vocabulary.txt")
 
-    @parameterized.parameters(
-        (lambda x: x[: len(x) // 2],),
-        (lambda x: x[:-1],),
-        (lambda x: b"",),
-        (lambda x: b"not HDF5 at all" * 99,),
-        # Damages the tables of groups, not the numbers.
-        (lambda x: x.replace(b"SNOD", b"XXXX"),),
-        (lambda x: x.replace(b"TREE", b"XXXX"),),
-        (lambda x: x.replace(b"HEAP", b"XXXX"),),
-    )
-    def test_damaged_weights(self, damage):
-        file = self.path("model.weights.h5")
-        contents = files.read_bytes(file)
-        files.write_bytes(file, damage(contents))
-        self._assert_refused("is damaged|does not hold")
-
     def test_activation_of_a_classifier(self):
         self.edit("task.json", activation="sigmoid")
         received = keras_hub.read_model(self.directory)
