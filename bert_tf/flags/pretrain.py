@@ -106,8 +106,8 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     )
     micro_batch_size: str = options.hardware(
         "0",
-        "Sequences computed at once: a number, 0 (all), or auto (all, but on "
-        "a CPU no more than help). Does not change the result.",
+        "Sequences computed at once: a number, auto (as many as make a step "
+        "faster) or 0 (all). Does not change the result.",
     )
     dynamic_masking: bool = options.training(
         False, "Draw new masks in each epoch."

@@ -16,8 +16,8 @@ from bert_tf.training import optimizer as optimizers
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
 
-# With more tokens at once a CPU gets no faster, but needs more memory.
-_CPU_TOKENS_AT_ONCE = 4096
+# With more tokens at once a device gets hardly faster, but needs more memory.
+_TOKENS_AT_ONCE = {"CPU": 1 << 12, "GPU": 1 << 15, "TPU": 1 << 15}
 # Weights that only the next-sentence task trains.
 _NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
 
@@ -124,12 +124,10 @@ def _plan(
 def _choose_micro_batch(
     config: PretrainConfig, devices: Devices, whole: int
 ) -> int:
-    """Returns `whole`, or on a CPU the largest divisor that is of use.
+    """Returns the largest divisor of `whole` that is of use on the devices.
 
     A step that needs more memory than there is is repeated in halves.
     """
-    if devices.kind != "CPU":
-        return whole
-    most = max(1, _CPU_TOKENS_AT_ONCE // config.max_seq_length)
+    most = max(1, _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length)
     sizes = range(1, min(whole, most) + 1)
     return max(size for size in sizes if whole % size == 0)

@@ -38,7 +38,6 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         text = "\n".join(log)
         for fragment in (
             "1,514 parameters",
-            "Memory of a step",
             "precision float32 (--mixed_precision=float32)",
             "tokens/s",
             " left",

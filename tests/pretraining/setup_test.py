@@ -26,9 +26,9 @@ class BuildTrainingTest(tf.test.TestCase):
         self.assertEqual(setup.plan, StepPlan(8, 1, 4))
         self.assertEqual(setup.plan.num_micro_batches, 2)
 
-    def test_micro_batch_helps_a_cpu_or_stays_as_before(self):
+    def test_micro_batch_is_of_use_or_stays_as_before(self):
         flags = {"train_batch_size": 12, "micro_batch_size": "auto"}
-        with mock.patch.object(training_setup, "_CPU_TOKENS_AT_ONCE", 5 * 8):
+        with mock.patch.dict(training_setup._TOKENS_AT_ONCE, CPU=5 * 8):
             few = self._build(**flags)
             as_before = self._build(preferred_micro_batch=6, **flags)
         self.assertEqual(few.plan.micro_batch_size, 4)
