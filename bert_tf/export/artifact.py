@@ -138,22 +138,6 @@ def find_version(export_dir: str) -> str:
     return os.path.join(export_dir, str(max(versions)))
 
 
-def check_output_dir(output_dir: str) -> None:
-    """Checks that a directory exists or can be created.
-
-    Raises:
-      UserError: If the path or one of its parents is a file.
-    """
-    path = output_dir.rstrip("/")
-    while path and not tf.io.gfile.exists(path):
-        path = os.path.dirname(path)
-    if path and not tf.io.gfile.isdir(path):
-        raise UserError(
-            "--output_dir must be a directory or a new path. Received: "
-            f"{output_dir!r}, but {path!r} is a file."
-        )
-
-
 def choose_version(version: int | None, output_dirs: Sequence[str]) -> int:
     """Returns --version, or the highest existing version plus one.
 

@@ -1,4 +1,4 @@
-"""Writes the files in assets.extra and prints usage instructions.
+"""Files beside the graph of an export, with model cards and usage examples.
 
 The exporter calls `complete` with the temporary directory, renames it to the
 version directory, then calls `publish`.
@@ -6,25 +6,51 @@ version directory, then calls `publish`.
 
 import json
 import os
+import platform
+import re
+import shlex
 import sys
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from urllib import parse
 
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
-from bert_tf.export import graph_file
-from bert_tf.export import model_card
+from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import next_sentence
-from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export.serving_module import SERVING
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify.clients import Call
+from bert_tf.export.verify.calls import Call
+from bert_tf.export.verify.compare import Report
+from bert_tf.flags import cli
 from bert_tf.io import files
+from bert_tf.io import terminal
 from bert_tf.tasks import registry as tasks
 
+MARKDOWN_FILE = os.path.join(artifacts.EXTRAS, "MODEL_CARD.md")
+# Calls per length; the card has their median.
+_NUM_TIMINGS = 20
+
+# tests/export/operators_test.py compares the operators of exports with a list.
+_SERVING = "2.12 and later"
+_HEADING = re.compile(r"## +(.+)")
+_CELLS = re.compile(r"\| (.*?) \| (.*) \|")
+# Sections of the model's card that the export's card replaces.
+_LEFT_OUT = ("Versions",)
+
+GRPC_PORT, REST_PORT = 8500, 8501
+# The newest image with TensorFlow Text 2.12.1, as in all images since 2.12.
+IMAGE = "tensorflow/serving:2.19.1"
+CONFIG_FILE = "models.config"
+BATCHING_FILE = "batching_parameters.txt"
 # TensorFlow Serving reads it with --enable_per_model_batching_parameters.
 _BATCHING_OF_MODEL = "batching_params.pbtxt"
 _BATCHING = """\
@@ -47,7 +73,7 @@ def complete(
     artifact: Artifact,
     stored: StoredModel,
     exact_litert: bytes | None = None,
-) -> verification.Report:
+) -> Report:
     """Adds the files beside the graph and verifies the whole export.
 
     Args:
@@ -73,27 +99,37 @@ def complete(
             "".join(f"{name}\n" for name in names),
         )
     files.write_text(os.path.join(directory, _BATCHING_OF_MODEL), _BATCHING)
+    signature = serving_module.read_signatures(directory)[SERVING]
     warmup.write(
         os.path.join(directory, artifacts.WARMUP_FILE),
         artifact.model_name,
-        _warmup_calls(directory, artifact, stored),
+        [
+            Call(
+                SERVING,
+                warmup.bucket_inputs(
+                    bucket, count, artifact, signature, stored
+                ),
+            )
+            for bucket in artifact.buckets
+            for count in _WARMUP_BATCHES
+        ],
     )
     report = verification.examine(
         directory,
         artifact,
         stored,
-        num_timings=model_card.NUM_TIMINGS,
+        num_timings=_NUM_TIMINGS,
         exact_litert=exact_litert,
     )
     logging.info("%s", report.text().rstrip())
     report.require_correct()
-    model_card.write(
+    _write_cards(
         directory,
         artifact,
         stored,
         names,
         report,
-        _example(directory, artifact, stored),
+        warmup.example(artifact, signature, stored),
     )
     return report
 
@@ -107,8 +143,8 @@ def publish(
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
-        (model_card.CONFIG_FILE, _config(artifact)),
-        (model_card.BATCHING_FILE, _BATCHING),
+        (CONFIG_FILE, _config(artifact)),
+        (BATCHING_FILE, _BATCHING),
     ):
         path = os.path.join(output_dir, name)
         if not tf.io.gfile.exists(path):
@@ -119,36 +155,15 @@ def publish(
                 "restore the default.",
                 path,
             )
-    example = _example(version_directory, artifact, stored)
-    sys.stdout.write(
-        model_card.usage_text(output_dir, artifact, example) + "\n"
-    )
+    signature = serving_module.read_signatures(version_directory)[SERVING]
+    example = warmup.example(artifact, signature, stored)
+    sys.stdout.write(f"{_usage_text(output_dir, artifact, example)}\n")
     sys.stdout.flush()
 
 
 def _settings(text: bytes) -> list[bytes]:
     """Returns the lines of a configuration that are no comments."""
     return [line for line in text.splitlines() if not line.startswith(b"#")]
-
-
-def _warmup_calls(
-    directory: str, artifact: Artifact, stored: StoredModel
-) -> list[Call]:
-    """Returns calls for each bucket, with one row and with several."""
-    signature = graph_file.read_signatures(directory)[verify_calls.SERVING]
-    return [
-        Call(
-            verify_calls.SERVING,
-            warmup.bucket_inputs(bucket, count, artifact, signature, stored),
-        )
-        for bucket in artifact.buckets
-        for count in _WARMUP_BATCHES
-    ]
-
-
-def _example(directory: str, artifact: Artifact, stored: StoredModel) -> dict:
-    signature = graph_file.read_signatures(directory)[verify_calls.SERVING]
-    return warmup.example(artifact, signature, stored)
 
 
 def _config(artifact: Artifact) -> str:
@@ -187,3 +202,248 @@ def find_labels(head: str, stored: StoredModel) -> tuple[str, ...]:
                 f"label per line. Received: {label!r}; rename it in task.json."
             )
     return labels
+
+
+def _write_cards(
+    directory: str,
+    artifact: Artifact,
+    stored: StoredModel,
+    labels: Sequence[str],
+    report: Report,
+    example: Mapping[str, Any],
+) -> None:
+    """Writes model_card.json and MODEL_CARD.md, after all other files.
+
+    The example is one row for serving_default, JSON values by name.
+    """
+    paths = _files(directory)
+    card = {
+        "export": artifact.to_json(),
+        "model": {
+            "path": stored.source,
+            "config": stored.config.to_dict(),
+            "task": dict(stored.task),
+            "card": read_sections(_readme(stored)),
+        },
+        "labels": list(labels),
+        "signatures": {
+            name: {
+                "inputs": _specs(signature.inputs),
+                "outputs": _specs(signature.outputs),
+            }
+            for name, signature in sorted(
+                serving_module.read_signatures(directory).items()
+            )
+        },
+        "operators": serving_module.count_operators(directory),
+        "tensorflow_serving": _SERVING,
+        "latency": {
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+            "p50_ms": [
+                {"length": length, "rows": 1, "milliseconds": value}
+                for length, value in zip(
+                    artifact.buckets, report.latencies, strict=True
+                )
+            ],
+        },
+        "verification": [
+            {
+                "check": check.name,
+                "detail": check.detail,
+                "largest_difference": check.largest,
+            }
+            for check in report.checks
+        ],
+        "bytes": {
+            name: tf.io.gfile.stat(path).length for name, path in paths.items()
+        },
+        "sha256": {name: files.sha256(path) for name, path in paths.items()},
+        "versions": model_directory.versions(),
+    }
+    files.write_text(
+        os.path.join(directory, MARKDOWN_FILE),
+        _markdown(card, artifact, example),
+    )
+    files.write_json(os.path.join(directory, artifacts.CARD_FILE), card)
+
+
+def _markdown(
+    card: Mapping[str, Any], artifact: Artifact, example: Mapping[str, Any]
+) -> str:
+    shape = f"{artifact.head}, {artifact.precision}"
+    reads = "ids" if artifact.ids_only else "strings"
+    return model_directory.build_card(
+        f"{artifact.model_name}, version {artifact.version}",
+        f"A BERT ({shape}) as a SavedModel that reads {reads}, exported from "
+        f"{card['model']['path']} with export/savedmodel.py of bert_tf. "
+        f"TensorFlow Serving {card['tensorflow_serving']} run it.",
+        {
+            "Export": {
+                name: _to_text(value) for name, value in card["export"].items()
+            },
+            "Labels": dict(enumerate(card["labels"])),
+            "Signatures": {
+                name: f"{_to_text(both['inputs'])} -> "
+                f"{_to_text(both['outputs'])}"
+                for name, both in card["signatures"].items()
+            },
+            "Shape of the model": card["model"]["config"],
+            **{
+                f"The model's own card: {heading}": rows
+                for heading, rows in card["model"]["card"].items()
+            },
+            f"Latency in ms (p50, one row, {card['latency']['machine']})": {
+                f"{row['length']} tokens": row["milliseconds"]
+                for row in card["latency"]["p50_ms"]
+            },
+            "Verification": {
+                check["check"]: check["detail"]
+                for check in card["verification"]
+            },
+            "Operators": card["operators"],
+            "Bytes": card["bytes"],
+            "SHA-256": card["sha256"],
+        },
+        curl_line(artifact, example),
+    )
+
+
+def read_sections(readme: str) -> dict[str, dict[str, str]]:
+    """Parses the tables of a Markdown card that this project wrote.
+
+    Returns:
+      Heading to table rows, each a name and a value.
+    """
+    sections: dict[str, dict[str, str]] = {}
+    heading = ""
+    for line in readme.splitlines():
+        if match := _HEADING.fullmatch(line):
+            heading = match[1]
+        elif heading and (match := _CELLS.fullmatch(line)):
+            rows = sections.setdefault(heading, {})
+            rows[match[1]] = match[2].replace("\\|", "|")
+    return {
+        name: rows for name, rows in sections.items() if name not in _LEFT_OUT
+    }
+
+
+def _readme(stored: StoredModel) -> str:
+    """Returns the README of the model; "" without one."""
+    for folder in (
+        stored.path,
+        os.path.join(stored.path, model_directory.MODEL_FOLDER),
+    ):
+        path = os.path.join(folder, model_directory.README_FILE)
+        if tf.io.gfile.exists(path):
+            return files.read_bytes(path).decode("utf-8", "replace")
+    return ""
+
+
+def _specs(specs: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
+    return {
+        name: f"<{spec.dtype.name}>{spec.shape.as_list()}"
+        for name, spec in sorted(specs.items())
+    }
+
+
+def _files(directory: str) -> dict[str, str]:
+    """Returns the paths of all files except the cards, by relative path."""
+    paths = {}
+    for folder, _, names in tf.io.gfile.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            paths[os.path.relpath(path, directory)] = path
+    for card in (artifacts.CARD_FILE, MARKDOWN_FILE):
+        paths.pop(card, None)
+    return dict(sorted(paths.items()))
+
+
+def _to_text(value: Any) -> str:
+    """Formats a value for a table cell, without JSON punctuation."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {part}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _usage_text(
+    output_dir: str, artifact: Artifact, example: Mapping[str, Any]
+) -> str:
+    """Returns the usage instructions that the exporter prints.
+
+    `output_dir` is above the version directory; the example is one row for
+    serving_default, JSON values by name.
+    """
+    commands = {
+        "To serve it here:": embedded_line(output_dir, artifact),
+        "To serve it with TensorFlow Serving:": docker_line(
+            output_dir, artifact
+        ),
+        "To send a request:": curl_line(artifact, example),
+        "To send a request from Python:": python_snippet(artifact, example),
+    }
+    return terminal.sections(commands)
+
+
+def embedded_line(output_dir: str, artifact: Artifact) -> str:
+    """Returns the command that serves an export without TensorFlow Serving."""
+    words = [
+        cli.program("run/serve.py"),
+        f"--model_base_path={shlex.quote(output_dir)}",
+        f"--port={GRPC_PORT}",
+        f"--rest_api_port={REST_PORT}",
+    ]
+    if os.path.basename(os.path.abspath(output_dir)) != artifact.model_name:
+        words.append(f"--model_name={shlex.quote(artifact.model_name)}")
+    if artifact.litert is not None:
+        words.append("--engine=litert")
+    return " ".join(words)
+
+
+def docker_line(output_dir: str, artifact: Artifact) -> str:
+    """Returns the command that serves an export with TensorFlow Serving."""
+    inside = f"/models/{artifact.model_name}"
+    mount = f"{os.path.abspath(output_dir)}:{inside}:ro"
+    words = [
+        "docker run --rm",
+        f"-p {GRPC_PORT}:{GRPC_PORT} -p {REST_PORT}:{REST_PORT}",
+        f"-v {shlex.quote(mount)}",
+        IMAGE,
+        shlex.quote(f"--model_config_file={inside}/{CONFIG_FILE}"),
+        "--enable_batching",
+        shlex.quote(f"--batching_parameters_file={inside}/{BATCHING_FILE}"),
+    ]
+    return " ".join(words)
+
+
+def curl_line(artifact: Artifact, example: Mapping[str, Any]) -> str:
+    """Returns a curl command that requests a prediction for one row."""
+    body = json.dumps({"instances": [example]}, ensure_ascii=False)
+    name = parse.quote(artifact.model_name)
+    url = f"http://localhost:{REST_PORT}/v1/models/{name}:predict"
+    return f"curl -s -d {shlex.quote(body)} {shlex.quote(url)}"
+
+
+def python_snippet(artifact: Artifact, example: Mapping[str, Any]) -> str:
+    """Returns a Python program that sends one row to an export over gRPC."""
+    dtype = ", tf.int32" if artifact.ids_only else ""
+    inputs = "\n".join(
+        f'request.inputs["{name}"].CopyFrom('
+        f"tf.make_tensor_proto([{value!r}]{dtype}))"
+        for name, value in example.items()
+    )
+    return f"""\
+import grpc
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+channel = grpc.insecure_channel("localhost:{GRPC_PORT}")
+stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+request = predict_pb2.PredictRequest()
+request.model_spec.name = {artifact.model_name!r}
+{inputs}
+reply = stub.Predict(request, timeout=10)
+for name, tensor in reply.outputs.items():
+    print(name, tf.make_ndarray(tensor))"""

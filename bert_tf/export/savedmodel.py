@@ -110,25 +110,27 @@ def write(
     if config.ids_only:
         targets[config.output_dir.rstrip("/") + _IDS_SUFFIX] = True
     for output_dir in targets:
-        artifacts.check_output_dir(output_dir)
         files.require_writable_folder(output_dir, "--output_dir")
     with contextlib.ExitStack() as stack:
         for output_dir in targets:
             stack.enter_context(locks.one_writer(output_dir, "--output_dir"))
         version = artifacts.choose_version(config.version, list(targets))
         export = prepare(config, origin)
+        made = {
+            output_dir: export.artifact(version, ids_only)
+            for output_dir, ids_only in targets.items()
+        }
         # No version directory appears before all of them are complete.
-        for output_dir, ids_only in targets.items():
+        for output_dir, artifact in made.items():
             temporary = stack.enter_context(
                 artifacts.write_version(output_dir, version)
             )
-            artifact = export.artifact(version, ids_only)
             exact_litert = None
             # TensorFlow logs each step of saving.
             with quiet.below(logging.WARNING):
-                ServingModule(export.head, export.model, ids_only).save(
-                    temporary
-                )
+                ServingModule(
+                    export.head, export.model, artifact.ids_only
+                ).save(temporary)
                 if artifact.litert is not None:
                     exact_litert = _save_litert(
                         temporary, export, artifact.litert
@@ -137,10 +139,8 @@ def write(
                 temporary, artifact, export.stored, exact_litert
             )
     return export, {
-        os.path.join(output_dir, str(version)): export.artifact(
-            version, ids_only
-        )
-        for output_dir, ids_only in targets.items()
+        os.path.join(output_dir, str(version)): artifact
+        for output_dir, artifact in made.items()
     }
 
 

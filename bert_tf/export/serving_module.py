@@ -1,4 +1,4 @@
-"""Builds the signatures of a SavedModel from a model and a serving head.
+"""Signatures of a SavedModel: builds them, and reads them from its file.
 
 Padding is not computed, except where its outputs are read or returned, and in
 the signature that other programs than TensorFlow read.
@@ -12,20 +12,29 @@ Shapes:
   N: attention heads.
 """
 
+import collections
+import dataclasses
 import functools
+import os
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
+from google.protobuf import message
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.saved_model import fingerprinting_utils
 
-from bert_tf.export import graph_file
+from bert_tf.errors import UserError
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
+from bert_tf.io import files
 from bert_tf.modeling import layouts
 
+FILE = "saved_model.pb"
 SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 FROM_IDS = "from_ids"
 FROM_EXAMPLES = "from_examples"
@@ -42,6 +51,9 @@ _OUTPUTS_OF_METHOD = {
     "classify": ("classes", "scores"),
     "regress": ("outputs",),
 }
+
+# tf.saved_model.save adds this signature.
+_INTERNAL = "__saved_model_init_op"
 
 _Tensors = Mapping[str, tf.Tensor]
 
@@ -100,7 +112,7 @@ class ServingModule:
             ),
         )
         methods = {x: _METHODS[x] for x in self.signatures if x in _METHODS}
-        graph_file.set_methods(directory, methods)
+        _set_methods(directory, methods)
 
     def _ids_functions(self):
         def serve(**inputs):
@@ -366,3 +378,80 @@ def compute(
             for name, x in outputs.items()
         }
     return outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of a signature, by name."""
+
+    inputs: Mapping[str, tf.TensorSpec]
+    outputs: Mapping[str, tf.TensorSpec]
+
+
+def read_graph(version_directory: str) -> meta_graph_pb2.MetaGraphDef:
+    """Returns the graph that servers load.
+
+    Raises:
+      UserError: If the file is missing or cannot be read.
+    """
+    path = os.path.join(version_directory, FILE)
+    files.require_file(path, "--export_dir")
+    saved_model = saved_model_pb2.SavedModel()
+    try:
+        saved_model.ParseFromString(files.read_bytes(path))
+    except message.DecodeError as error:
+        raise UserError(f"{path} is not a SavedModel: {error}.") from error
+    if len(saved_model.meta_graphs) != 1:
+        raise UserError(
+            f"{path} must hold one graph. Received: "
+            f"{len(saved_model.meta_graphs)}."
+        )
+    return saved_model.meta_graphs[0]
+
+
+def read_signatures(version_directory: str) -> dict[str, Signature]:
+    """Returns the signatures by name, without TensorFlow's internal one.
+
+    Raises:
+      UserError: If the SavedModel cannot be read.
+    """
+    definitions = read_graph(version_directory).signature_def
+    return {
+        name: Signature(_specs(signature.inputs), _specs(signature.outputs))
+        for name, signature in definitions.items()
+        if name != _INTERNAL
+    }
+
+
+def _specs(tensors) -> dict[str, tf.TensorSpec]:
+    return {
+        name: tf.TensorSpec(info.tensor_shape, info.dtype, name)
+        for name, info in tensors.items()
+    }
+
+
+def count_operators(version_directory: str) -> dict[str, int]:
+    """Counts the operators of a SavedModel; function calls do not count.
+
+    Raises:
+      UserError: If the SavedModel cannot be read.
+    """
+    graph = read_graph(version_directory).graph_def
+    counts = collections.Counter(node.op for node in graph.node)
+    for function in graph.library.function:
+        counts.update(node.op for node in function.node_def)
+    own = {function.signature.name for function in graph.library.function}
+    return {name: counts[name] for name in sorted(counts.keys() - own)}
+
+
+def _set_methods(directory: str, methods: Mapping[str, str]) -> None:
+    """Sets the method names of signatures, which tf.saved_model.save cannot."""
+    saved = saved_model_pb2.SavedModel()
+    path = os.path.join(directory, FILE)
+    saved.ParseFromString(files.read_bytes(path))
+    for name, method in methods.items():
+        saved.meta_graphs[0].signature_def[name].method_name = method
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(saved.SerializeToString(deterministic=True))
+    # The fingerprint has a checksum of the file.
+    fingerprinting_utils.write_fingerprint(directory)

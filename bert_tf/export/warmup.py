@@ -19,11 +19,10 @@ from tensorflow_serving.apis import prediction_log_pb2
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.graph_file import Signature
-from bert_tf.export.verify import clients
+from bert_tf.export.serving_module import Signature
 from bert_tf.export.verify import texts as test_texts
-from bert_tf.export.verify.clients import Arrays
-from bert_tf.export.verify.clients import Call
+from bert_tf.export.verify.calls import Arrays
+from bert_tf.export.verify.calls import Call
 from bert_tf.export.verify.texts import Row
 from bert_tf.io import files
 from bert_tf.text.vocabulary import MASK
@@ -61,9 +60,14 @@ def write(path: str, model_name: str, calls: Sequence[Call]) -> None:
     ):
         for call in calls:
             log = prediction_log_pb2.PredictionLog()
-            log.predict_log.request.CopyFrom(
-                clients.predict_request(model_name, call)
-            )
+            request = log.predict_log.request
+            request.model_spec.name = model_name
+            request.model_spec.signature_name = call.signature
+            for name, values in call.inputs.items():
+                dtype = tf.string if values.dtype == object else None
+                request.inputs[name].CopyFrom(
+                    tf.make_tensor_proto(values, dtype, values.shape)
+                )
             writer.write(log.SerializeToString())
 
 

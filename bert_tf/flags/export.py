@@ -204,11 +204,6 @@ class VerifyConfig(ModelSourceConfig):
     model_dir: str = options.model(
         help_text="Model that was exported.", reads="model"
     )
-    url: str | None = options.server(
-        None,
-        "Live server to check as well: http://HOST:PORT/v1/models/NAME, or "
-        "HOST:PORT for gRPC.",
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -81,16 +81,6 @@ class VersionDirectoryTest(tf.test.TestCase):
         self.assertEqual(self._read(1), "theirs")
         self.assertEqual(os.listdir(self.path), ["1"])
 
-    def test_rejects_a_file_as_output_directory(self):
-        folder = self.create_tempdir()
-        path = folder.create_file("file").full_path
-        for wrong in (path, f"{path}/", os.path.join(path, "below")):
-            with self.assertRaisesRegex(UserError, f"but '{path}' is a file"):
-                artifacts.check_output_dir(wrong)
-        artifacts.check_output_dir(folder.full_path)
-        artifacts.check_output_dir(os.path.join(folder.full_path, "new", "er"))
-        artifacts.check_output_dir("relative")
-
 
 if __name__ == "__main__":
     tf.test.main()

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import tempfile
+import urllib.request
 from unittest import mock
 
 import pytest
@@ -19,13 +20,13 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
-from bert_tf.export import model_card
+from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.io import files
 from bert_tf.serving import batching_parameters
-from tests.support import in_process
+from tests.support import live_server
 from tests.support import tiny_exports
 
 _BUCKETS = (5, 8, tiny_exports.MAX_SEQ_LENGTH)
@@ -60,11 +61,8 @@ class ExtrasTest(tf.test.TestCase):
         cls.output_dir = os.path.join(cls.folder, _NAME)
         cls.version = tiny_exports.export(cls.model, cls.output_dir)
         cls.stored = checkpoint_loading.read(cls.model)
-        with (
-            in_process.verifying(),
-            # Verification has tests of its own.
-            mock.patch.object(verify_calls, "plan", lambda *_: []),
-        ):
+        # Verification has tests of its own.
+        with mock.patch.object(verify_calls, "plan", lambda *_: []):
             assets_extra.complete(cls.version, _artifact(), cls.stored)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -122,7 +120,7 @@ class ExtrasTest(tf.test.TestCase):
             for name in found:
                 path = os.path.join(folder, name)
                 names.add(os.path.relpath(path, self.version))
-        names -= {artifacts.CARD_FILE, model_card.MARKDOWN_FILE}
+        names -= {artifacts.CARD_FILE, assets_extra.MARKDOWN_FILE}
         self.assertEqual(set(card["sha256"]), names)
         self.assertContainsSubset(
             {"saved_model.pb", "batching_params.pbtxt"}, names
@@ -133,7 +131,7 @@ class ExtrasTest(tf.test.TestCase):
             self.assertEqual(os.path.getsize(path), card["bytes"][name])
 
     def test_markdown_card_matches_the_json_card(self):
-        text = self._read(model_card.MARKDOWN_FILE)
+        text = self._read(assets_extra.MARKDOWN_FILE)
         self.assertStartsWith(text, f"# {_NAME}, version 1\n")
         card = json.loads(self._read(artifacts.CARD_FILE))
         for value in (*card["sha256"].values(), *card["operators"]):
@@ -144,7 +142,7 @@ class ExtrasTest(tf.test.TestCase):
     def test_batching_files_parse_as_server_configuration(self):
         for path in (
             os.path.join(self.version, "batching_params.pbtxt"),
-            os.path.join(self.output_dir, model_card.BATCHING_FILE),
+            os.path.join(self.output_dir, assets_extra.BATCHING_FILE),
         ):
             options = batching_parameters.read(path)
             self.assertEqual(options.max_batch_size, 64)
@@ -163,7 +161,7 @@ class ExtrasTest(tf.test.TestCase):
         self.assertEqual(model.model_version_policy.latest.num_versions, 1)
 
     def test_keeps_files_that_a_user_edited(self):
-        path = os.path.join(self.output_dir, model_card.CONFIG_FILE)
+        path = os.path.join(self.output_dir, assets_extra.CONFIG_FILE)
         written = files.read_bytes(path)
 
         def publish():
@@ -185,7 +183,7 @@ class ExtrasTest(tf.test.TestCase):
         words = shlex.split(docker)
         mount = words[words.index("-v") + 1]
         self.assertEqual(mount, f"{self.output_dir}:/models/{_NAME}:ro")
-        for name in (model_card.CONFIG_FILE, model_card.BATCHING_FILE):
+        for name in (assets_extra.CONFIG_FILE, assets_extra.BATCHING_FILE):
             self.assertTrue(any(w.endswith(f"/{name}") for w in words))
             self.assertTrue(os.path.exists(os.path.join(self.output_dir, name)))
         (curl,) = re.findall(r"(?m)^ +(curl .*)$", self.printed)
@@ -208,6 +206,37 @@ class ExtrasTest(tf.test.TestCase):
         ]
         self.assertEqual(names, ["text", "text_pair"])
 
+    def test_printed_commands_run(self):
+        signatures = serving_module.read_signatures(self.version)
+        example = warmup.example(
+            _artifact(), signatures["serving_default"], self.stored
+        )
+        words = shlex.split(assets_extra.curl_line(_artifact(), example))
+        program = assets_extra.python_snippet(_artifact(), example)
+        names = {}
+        with live_server.serve(self.folder, {_NAME: self.output_dir}) as (
+            grpc,
+            rest,
+        ):
+            url = words[-1].replace(f"localhost:{assets_extra.REST_PORT}", rest)
+            body = words[words.index("-d") + 1].encode()
+            with urllib.request.urlopen(url, body, 60) as reply:
+                (row,) = json.load(reply)["predictions"]
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(
+                    program.replace(
+                        f"localhost:{assets_extra.GRPC_PORT}", grpc
+                    ),
+                    names,
+                )
+        self.assertIn("probabilities [[", printed.getvalue())
+        (label,) = tf.make_ndarray(names["reply"].outputs["label"])
+        self.assertEqual(label.decode(), row["label"])
+        (probabilities,) = tf.make_ndarray(
+            names["reply"].outputs["probabilities"]
+        )
+        self.assertAllClose(probabilities, row["probabilities"], atol=1e-6)
+
 
 class PartsTest(tf.test.TestCase):
     def test_artifact_round_trips_through_json(self):
@@ -220,7 +249,7 @@ class PartsTest(tf.test.TestCase):
 
     def test_serve_command_has_the_model_name(self):
         for output_dir, count in (("served/pairs", 1), (f"served/{_NAME}", 0)):
-            line = model_card.embedded_line(output_dir, _artifact())
+            line = assets_extra.embedded_line(output_dir, _artifact())
             found = [w for w in shlex.split(line) if "model_name" in w]
             self.assertEqual(found, [f"--model_name={_NAME}"] * count)
 
@@ -230,7 +259,7 @@ class PartsTest(tf.test.TestCase):
             "| dev f1 | 0.5 |\n| a | b \\| c |\n\n## Versions\n\n| | |\n"
             "|---|---|\n| python | 3 |\n"
         )
-        found = model_card.read_sections(readme)
+        found = assets_extra.read_sections(readme)
         self.assertEqual(found, {"Metrics": {"dev f1": "0.5", "a": "b | c"}})
 
     def test_texts_fill_rows_and_cover_the_vocabulary(self):

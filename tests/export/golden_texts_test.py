@@ -1,4 +1,4 @@
-"""Exports tokenize the golden texts like the original, in a fresh process."""
+"""Exports tokenize the golden texts like the original."""
 
 import gzip
 import json
@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
-from bert_tf.export.verify import clients
+from bert_tf.export.verify import run as verification
 from bert_tf.export.verify import texts as test_texts
+from bert_tf.export.verify.calls import Call
 from bert_tf.modeling import bert as models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -56,8 +57,8 @@ class GoldenTextsTest(tf.test.TestCase):
         self.assertGreater(len(rows), 4000)
         version = _export(self.create_tempdir().full_path, vocab_file)
         texts = test_texts.to_array([row["text"] for row in rows], "")
-        client = clients.FreshProcess(version, has_text_operators=True)
-        (answer,) = client.send([clients.Call("tokenize", {"text": texts})])
+        call = Call("tokenize", {"text": texts})
+        (answer,) = verification.call(version, [call])
         self.assertIsNone(answer.error)
         expected = test_texts.to_array([row["uncased"] for row in rows], 0)
         self.assertAllEqual(answer.outputs["input_ids"], expected)

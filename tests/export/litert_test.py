@@ -17,14 +17,13 @@ from bert_tf.export import artifact as artifacts
 from bert_tf.export import litert_module
 from bert_tf.export import savedmodel
 from bert_tf.export.verify import calls as verify_calls
-from bert_tf.export.verify import litert as litert_verification
+from bert_tf.export.verify import run as verification
+from bert_tf.export.verify.calls import Call
 from bert_tf.export.verify.calls import Planned
-from bert_tf.export.verify.clients import Call
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
 from bert_tf.serving import litert
-from tests.support import in_process
 from tests.support import tiny_exports
 
 _CALL = Call("serving_default", {"text": np.array([b"the cat", b"a"], object)})
@@ -54,7 +53,6 @@ class LitertExportTest(tf.test.TestCase):
         output_dir = os.path.join(folder, "m")
         printed = io.StringIO()
         with (
-            in_process.verifying(),
             mock.patch.object(verify_calls, "plan", _few(verify_calls.plan)),
             contextlib.redirect_stdout(printed),
         ):
@@ -101,11 +99,10 @@ class LitertExportTest(tf.test.TestCase):
         self.assertLess(sum(sizes), 10_000)
 
     def test_finds_and_counts_differences(self):
-        client = litert_verification.InLitert("LiteRT", self.version)
         content = files.read_bytes(
             os.path.join(self.version, litert.MODEL_FILE)
         )
-        (answer,) = client.send([_CALL])
+        (answer,) = verification.call_litert(self.version, [_CALL])
         other = {
             "probabilities": answer.outputs["probabilities"] + 0.01,
             "label": np.array([answer.outputs["label"][0], b"other"], object),
@@ -114,7 +111,7 @@ class LitertExportTest(tf.test.TestCase):
             (answer.outputs, 0, "100.00% of 2", 0),
             (other, 0.01, "50.00% of 2", 2),
         ):
-            exactly, rounded, warmups = litert_verification.examine(
+            exactly, rounded, warmups = verification.examine_litert(
                 self.version,
                 "float16",
                 [Planned("texts", _CALL, ReferenceOutputs(values))],
@@ -130,16 +127,17 @@ class LitertExportTest(tf.test.TestCase):
     def test_an_empty_batch_has_no_choices(self):
         expected = {"tags": np.zeros([0, 3], object)}
         actual = {"tags": np.zeros([0, 0], object)}
-        counts = litert_verification._count_equal(expected, actual)
+        counts = verification._count_equal(expected, actual)
         self.assertEqual(counts, (0, 0))
 
     def test_failed_calls_return_the_error(self):
-        client = litert_verification.InLitert("LiteRT", self.version)
         ids = {
             name: np.full((1, 3), 99, np.int32)
             for name in ("input_ids", "input_mask", "segment_ids")
         }
-        (answer,) = client.send([Call("from_ids", ids)])
+        (answer,) = verification.call_litert(
+            self.version, [Call("from_ids", ids)]
+        )
         self.assertIn("INVALID_ARGUMENT", answer.error)
         self.assertIn("`input_ids` must be less than", answer.error)
 

@@ -97,7 +97,7 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_an_output_directory_that_is_a_file(self):
         with open(self.output_dir, "w", encoding="utf-8"):
             pass
-        self._assert_refused("is a file", self._write())
+        self._assert_refused("is not a writable folder", self._write())
 
     def test_a_wrong_export_is_not_published(self):
         model_dir = self._write()

@@ -123,7 +123,7 @@ def _tagging_weights(task, config):
 
 
 def _unseen(directory, artifact, stored, **_):
-    """Stands in for the verification in a fresh process."""
+    """Stands in for the verification."""
     check = verification.Check("answers", "left to the tests")
     latencies = (0.0,) * len(artifact.buckets)
     return verification.Report(directory, stored.path, (check,), latencies)

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
-from bert_tf.export import graph_file
+from bert_tf.export import serving_module
 from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
@@ -82,7 +82,7 @@ class IdsRequests:
 
 
 def _plan(directory, model_dir):
-    signatures = graph_file.read_signatures(directory)
+    signatures = serving_module.read_signatures(directory)
     expected = by_head.build(
         checkpoint_loading.read(model_dir, flag="--model_dir"),
         artifacts.read(directory),

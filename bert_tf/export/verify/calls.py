@@ -1,4 +1,4 @@
-"""Plans the calls that verify an export, with their reference outputs.
+"""Calls that verify an export: plans them, makes them and times them.
 
 Shapes:
   B: number of rows.
@@ -6,30 +6,63 @@ Shapes:
 """
 
 import dataclasses
+import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.export.graph_file import Signature
 from bert_tf.export.serving_module import ATTENTION
 from bert_tf.export.serving_module import FROM_EXAMPLES
 from bert_tf.export.serving_module import FROM_IDS
 from bert_tf.export.serving_module import SERVING
 from bert_tf.export.serving_module import TOKENIZE
+from bert_tf.export.serving_module import Signature
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import texts as test_texts
-from bert_tf.export.verify.clients import Call
 from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.export.verify.texts import Row
 
+Arrays = Mapping[str, np.ndarray]
+
 # Signatures with an interface of their own.
-METHODS = ("classify", "regress")
+_METHODS = ("classify", "regress")
 _TEXTS_PER_CALL = 64
 # The attention of a row has layers x heads x length x length numbers.
 _ROWS_OF_ATTENTION = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a signature.
+
+    Attributes:
+      signature: The name of the signature.
+      inputs: Numbers, or bytes in arrays of objects, by name.
+      repeats: The number of further calls to time.
+    """
+
+    signature: str
+    inputs: Arrays
+    repeats: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The outputs of a call, or its error.
+
+    Attributes:
+      outputs: The outputs by name.
+      error: The error message if the call failed, or None.
+      milliseconds: The time of each repeated call.
+    """
+
+    outputs: Arrays
+    error: str | None = None
+    milliseconds: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +78,34 @@ class Planned:
     description: str
     call: Call
     expected: ReferenceOutputs
+
+
+def send(
+    calls: Sequence[Call],
+    run: Callable[[Call], Arrays],
+    explain: Callable[[Exception], str] = str,
+) -> list[Answer]:
+    """Makes calls and times the repeated ones.
+
+    Args:
+      calls: The calls.
+      run: Returns the outputs of a call as arrays.
+      explain: Returns the message of an exception that `run` raised.
+    """
+    answers = []
+    for call in calls:
+        try:
+            outputs = run(call)
+        except Exception as error:  # noqa: BLE001  # As a server does.
+            answers.append(Answer({}, explain(error)))
+            continue
+        times = []
+        for _ in range(call.repeats):
+            start = time.perf_counter()
+            run(call)
+            times.append((time.perf_counter() - start) * 1000)
+        answers.append(Answer(outputs, None, tuple(times)))
+    return answers
 
 
 def plan(
@@ -92,7 +153,7 @@ def _plan_strings(
             examples = test_texts.to_examples(rows)
             call = Call(FROM_EXAMPLES, {"examples": examples})
             yield Planned(description, call, expected)
-            for method in METHODS:
+            for method in _METHODS:
                 if method in signatures:
                     values = reference.method_values(expected)
                     call = Call(method, {"inputs": examples})

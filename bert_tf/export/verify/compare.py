@@ -1,4 +1,4 @@
-"""Compares the outputs of an export with reference outputs, to a tolerance."""
+"""Compares outputs of an export with reference outputs, and reports on it."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -9,18 +9,88 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
+from bert_tf.errors import UserError
+from bert_tf.export.verify.calls import Answer
 from bert_tf.export.verify.calls import Planned
-from bert_tf.export.verify.clients import Answer
 from bert_tf.export.verify.reference import ReferenceOutputs
-from bert_tf.export.verify.report import Check
 
 _MAX_SHOWN = 60
+_MAX_FAULTS_OF_CHECK = 3
 # Greater tolerances are for half precision.
 _OF_FULL_PRECISION = 1e-4
 # Logits of real models differ by more than their last bits if sums are computed
 # in another order, most of all with padding.
 _LOGITS = "logits"
 _TIMES_FOR_LOGITS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One check of an export.
+
+    Attributes:
+      name: The name of the check.
+      detail: The result in words.
+      faults: The faults, in sentences without periods.
+      largest: The largest difference of numbers, or None.
+    """
+
+    name: str
+    detail: str
+    faults: tuple[str, ...] = ()
+    largest: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """All checks of an export.
+
+    Attributes:
+      directory: The path of the export.
+      source: The path of the model.
+      checks: The checks in their order.
+      latencies: The median latency in milliseconds for each warm-up request of
+        one row; empty if none was timed.
+    """
+
+    directory: str
+    source: str
+    checks: tuple[Check, ...]
+    latencies: tuple[float, ...] = ()
+
+    @property
+    def faults(self) -> list[str]:
+        """All faults, each with the name of its check."""
+        return [
+            f"{check.name}: {fault}"
+            for check in self.checks
+            for fault in check.faults
+        ]
+
+    def text(self) -> str:
+        """Returns a line for each check, and one more for each fault."""
+        width = max(len(check.name) for check in self.checks)
+        lines = [f"{self.directory}, compared with {self.source}:"]
+        for check in self.checks:
+            verdict = "WRONG" if check.faults else "ok"
+            lines.append(f"  {verdict:5}  {check.name:{width}}  {check.detail}")
+            shown = check.faults[:_MAX_FAULTS_OF_CHECK]
+            lines += [f"         {fault}." for fault in shown]
+            more = len(check.faults) - len(shown)
+            if more:
+                lines.append(f"         And {more} more faults.")
+        return "\n".join(lines) + "\n"
+
+    def require_correct(self) -> None:
+        """Raises a `UserError` of one sentence if there are faults."""
+        faults = self.faults
+        if faults:
+            more = len(faults) - 1
+            others = f" (and {more} more, see the report)" if more else ""
+            raise UserError(
+                f"The export in {self.directory} differs from {self.source}: "
+                f"{faults[0]}{others}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +270,12 @@ def check_answers(
         faults: list[str] = []
         largest, num_compared = 0.0, 0
         for one, answer in pairs:
-            difference = _compare_answer(one, answer, tolerance, scales)
+            if answer.error is None:
+                difference = compare(
+                    one.expected, answer.outputs, tolerance, scales
+                )
+            else:
+                difference = Difference(faults=(f"it fails: {answer.error}",))
             faults += [f"{one.description}: {x}" for x in difference.faults]
             largest = max(largest, difference.largest)
             num_compared += difference.num_compared
@@ -227,14 +302,3 @@ def find_failures(
         for one, answer in zip(planned, answers, strict=True)
         if answer.error is not None
     ]
-
-
-def _compare_answer(
-    planned: Planned,
-    answer: Answer,
-    tolerance: float,
-    scales: Mapping[str, float],
-) -> Difference:
-    if answer.error is not None:
-        return Difference(faults=(f"it fails: {answer.error}",))
-    return compare(planned.expected, answer.outputs, tolerance, scales)

@@ -1,8 +1,10 @@
 """Verifies that an export returns what its model computes.
 
-A fresh process without bert_tf runs the export on texts chosen to reveal
-errors. Its answers are compared with those of the library, which loads the
-model from the model directory.
+The export is loaded from its files, runs on texts chosen to reveal errors, and
+its answers are compared with those of the library, which loads the model from
+the model directory. The files in litert/ run in the server's LiteRT engine: in
+float32 their outputs must equal the model's; with quantized weights the
+differences are only reported.
 """
 
 import dataclasses
@@ -12,6 +14,8 @@ import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from bert_tf import keras_backend
@@ -19,28 +23,35 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
-from bert_tf.export import graph_file
-from bert_tf.export import operators
+from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
+from bert_tf.export.serving_module import ATTENTION
+from bert_tf.export.serving_module import SERVING
 from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
-from bert_tf.export.verify import litert as litert_verification
-from bert_tf.export.verify import live
-from bert_tf.export.verify import weights
+from bert_tf.export.verify.calls import Answer
+from bert_tf.export.verify.calls import Call
 from bert_tf.export.verify.calls import Planned
-from bert_tf.export.verify.clients import Answer
-from bert_tf.export.verify.clients import FreshProcess
-from bert_tf.export.verify.report import Check
-from bert_tf.export.verify.report import Report
+from bert_tf.export.verify.compare import Check
+from bert_tf.export.verify.compare import Report
+from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.flags.export import VerifyConfig
 from bert_tf.io import files
 from bert_tf.io import quiet
 from bert_tf.io import stored_files
+from bert_tf.serving import errors
+from bert_tf.serving.litert import LitertEngine
 
 # The largest allowed difference of numbers, by precision.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
+# That of litert/ in float32.
+_LITERT_TOLERANCE = 1e-4
+# Outputs that are decisions; all others are numbers or offsets of words.
+_CHOICES = ("answer", "index", "label", "labels", "tags", "tokens")
+# Signatures that the engine lacks.
+_NOT_IN_LITERT = (ATTENTION,)
 
 
 def run(config: VerifyConfig) -> None:
@@ -50,36 +61,29 @@ def run(config: VerifyConfig) -> None:
       UserError: If the export is wrong or missing.
     """
     keras_backend.require_tensorflow()
-    report = verify(config.export_dir, config.model_dir, config.url)
+    report = verify(config.export_dir, config.model_dir)
     sys.stdout.write(report.text())
     report.require_correct()
     sys.stdout.write("The export returns what the model computes.\n")
 
 
-def verify(
-    export_dir: str,
-    model_dir: str,
-    url: str | None = None,
-    python: str = sys.executable,
-) -> Report:
+def verify(export_dir: str, model_dir: str) -> Report:
     """Compares a published export with its model.
 
     Args:
       export_dir: A version directory, or the directory above it.
       model_dir: The model directory.
-      url: A live server to verify as well, or None.
-      python: The Python interpreter of the fresh process.
 
     Returns:
       The report, whose `faults` are empty if the export is correct.
 
     Raises:
-      UserError: If the export, the model or the server is missing.
+      UserError: If the export or the model is missing.
     """
     directory = artifacts.find_version(export_dir)
     artifact = artifacts.read(directory)
     stored = checkpoint_loading.read(model_dir, flag="--model_dir")
-    report = examine(directory, artifact, stored, url, python)
+    report = examine(directory, artifact, stored)
     checks = (*report.checks, _check_files(directory))
     return dataclasses.replace(report, checks=checks)
 
@@ -88,8 +92,6 @@ def examine(
     directory: str,
     artifact: Artifact,
     stored: StoredModel,
-    url: str | None = None,
-    python: str = sys.executable,
     num_timings: int = 0,
     exact_litert: bytes | None = None,
 ) -> Report:
@@ -99,84 +101,61 @@ def examine(
       directory: The version directory.
       artifact: The description of the export.
       stored: The model.
-      url: A live server to verify as well, or None.
-      python: The Python interpreter of the fresh process.
       num_timings: The number of timed calls per warm-up request of one row.
       exact_litert: For an export with litert/, the .tflite file of the model
         in float32, if it is known.
 
     Raises:
-      UserError: If the directory has no valid SavedModel, or the server does
-        not answer.
+      UserError: If the directory has no valid SavedModel.
     """
-    if artifact.precision not in TOLERANCES:
-        raise UserError(
-            f"The precision of an export must be {' or '.join(TOLERANCES)}. "
-            f"Received: {artifact.precision!r}."
-        )
-    checks = [
-        _check_operators(directory),
-        _check_weights(directory, artifact, stored),
-        _check_vocabulary(directory, stored),
-    ]
-    signatures = graph_file.read_signatures(directory)
+    checks = [_check_vocabulary(directory, stored)]
+    signatures = serving_module.read_signatures(directory)
     missing = _missing_signatures(artifact, signatures)
     # Calls would fail, too, and hide the reason.
-    if missing or checks[0].faults:
+    if missing:
         return Report(directory, stored.path, (*checks, *missing))
-    fresh = FreshProcess(
-        directory,
-        operators.has_text_operators(operators.read(directory)),
-        python,
-    )
     tolerance = TOLERANCES[artifact.precision]
     planned = _plan(directory, artifact, stored, signatures)
     warmups = _plan_warmups(directory, num_timings)
-    answers = fresh.send([x.call for x in (*planned, *warmups)])
+    answers = call(directory, [x.call for x in (*planned, *warmups)])
     of_warmups = answers[len(planned) :]
     checks += comparison.check_answers(
-        planned, answers[: len(planned)], fresh.name, tolerance
+        planned, answers[: len(planned)], "TensorFlow", tolerance
     )
-    checks.append(_check_warmups(warmups, of_warmups))
+    checks.append(_check_warmups("warm-up", warmups, of_warmups))
     if artifact.litert is not None:
-        checks += litert_verification.examine(
+        checks += examine_litert(
             directory, artifact.litert, planned, warmups, exact_litert
         )
-    if url is not None:
-        checks += live.check(url, artifact, signatures, planned, tolerance)
-    return Report(
-        directory,
-        stored.path,
-        tuple(checks),
-        tuple(
-            statistics.median(answer.milliseconds)
-            for answer in of_warmups
-            if answer.milliseconds
-        ),
-    )
+    return Report(directory, stored.path, tuple(checks), _medians(of_warmups))
 
 
-def _check_operators(directory: str) -> Check:
-    found = operators.read(directory)
-    number = len(operators.TEXT_OPERATORS.keys() & found)
-    return Check(
-        "operators",
-        f"{len(found)}, {number} of TensorFlow Text; TensorFlow Serving "
-        f"{operators.oldest_serving(found)} and later link them",
-        tuple(operators.find_faults(directory)),
-    )
+def call(directory: str, calls: Sequence[Call]) -> list[Answer]:
+    """Loads a SavedModel and returns its answer to each call.
 
+    Raises:
+      UserError: If it cannot be loaded.
+    """
+    try:
+        signatures = tf.saved_model.load(directory).signatures
+    except (tf.errors.OpError, OSError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{directory} must be a SavedModel that TensorFlow can load. "
+            f"Received: {error}."
+        ) from error
 
-def _check_weights(
-    directory: str, artifact: Artifact, stored: StoredModel
-) -> Check:
-    num_layers = None
-    if "layer" in artifact.settings:
-        layer = artifact.settings["layer"]
-        num_layers = layer + 1
-        if layer < 0:
-            num_layers += stored.config.num_hidden_layers
-    return weights.check(directory, stored, num_layers)
+    def run(call: Call) -> verify_calls.Arrays:
+        inputs = {
+            # An empty array of objects has no strings to infer the dtype from.
+            name: tf.constant(
+                x, tf.string if x.dtype == object else None, x.shape
+            )
+            for name, x in call.inputs.items()
+        }
+        outputs = signatures[call.signature](**inputs)
+        return {name: x.numpy() for name, x in outputs.items()}
+
+    return verify_calls.send(calls, run)
 
 
 def _check_vocabulary(directory: str, stored: StoredModel) -> Check:
@@ -195,12 +174,12 @@ def _plan(
     directory: str,
     artifact: Artifact,
     stored: StoredModel,
-    signatures: Mapping[str, graph_file.Signature],
+    signatures: Mapping[str, serving_module.Signature],
 ) -> list[Planned]:
     """Returns the calls to make, with their reference outputs."""
     tolerance = TOLERANCES[artifact.precision]
     if artifact.litert is not None:
-        tolerance = max(tolerance, litert_verification.TOLERANCE)
+        tolerance = max(tolerance, _LITERT_TOLERANCE)
     # Silences a warning for every long text.
     with quiet.below(logging.ERROR):
         expected = by_head.build(stored, artifact, directory, tolerance)
@@ -220,9 +199,9 @@ def _plan_warmups(directory: str, num_timings: int) -> list[Planned]:
 
 
 def _missing_signatures(
-    artifact: Artifact, signatures: Mapping[str, graph_file.Signature]
+    artifact: Artifact, signatures: Mapping[str, serving_module.Signature]
 ) -> list[Check]:
-    names = {verify_calls.SERVING}
+    names = {SERVING}
     if not artifact.ids_only:
         names |= {
             verify_calls.FROM_IDS,
@@ -237,13 +216,19 @@ def _missing_signatures(
 
 
 def _check_warmups(
-    planned: Sequence[Planned], answers: Sequence[Answer]
+    name: str, planned: Sequence[Planned], answers: Sequence[Answer]
 ) -> Check:
     # TensorFlow Serving does not load a model whose warm-up fails.
     faults = comparison.find_failures(planned, answers)
     if not planned:
         faults.append("there is no request")
-    return Check("warm-up", f"{len(planned)} requests", tuple(faults))
+    return Check(name, f"{len(planned)} requests", tuple(faults))
+
+
+def _medians(answers: Sequence[Answer]) -> tuple[float, ...]:
+    """Returns the median milliseconds of each timed call."""
+    times = (answer.milliseconds for answer in answers)
+    return tuple(statistics.median(one) for one in times if one)
 
 
 def _check_files(directory: str) -> Check:
@@ -265,3 +250,137 @@ def _check_files(directory: str) -> Check:
         if actual != expected:
             faults.append(f"{name} was changed after the export")
     return Check("files", f"{len(checksums)} with checksums", tuple(faults))
+
+
+def call_litert(
+    directory: str, calls: Sequence[Call], content: bytes | None = None
+) -> list[Answer]:
+    """Returns the answer of the engine to each call.
+
+    Args:
+      directory: The version directory.
+      calls: The calls.
+      content: The .tflite file, if not the one in the directory.
+    """
+    engine = LitertEngine()
+    servable = (
+        engine.load("model", 1, directory)
+        if content is None
+        else engine.load_content("model", 1, directory, content)
+    )
+
+    def run(call: Call) -> dict[str, np.ndarray]:
+        signature = servable.signatures[call.signature]
+        return servable.run(signature, call.inputs, tuple(signature.outputs))
+
+    def explain(error: Exception) -> str:
+        answer = errors.from_exception(error)
+        return f"{answer.code_name}: {answer.message}"
+
+    return verify_calls.send(calls, run, explain)
+
+
+def examine_litert(
+    directory: str,
+    quantization: str,
+    planned: Sequence[Planned],
+    warmups: Sequence[Planned],
+    exact: bytes | None = None,
+) -> list[Check]:
+    """Verifies the litert/ part of an export with the planned calls.
+
+    Args:
+      directory: The version directory.
+      quantization: How the weights are quantized, one of
+        `flags.export.LITERT_QUANTIZATIONS`.
+      planned: The calls with their reference outputs.
+      warmups: Warm-up requests, of which some are timed.
+      exact: The .tflite file in float32, if it is known and not the one in the
+        directory.
+
+    Raises:
+      RequestError: If a part cannot be loaded.
+    """
+    name = f"LiteRT ({quantization})"
+    planned = [x for x in planned if x.call.signature not in _NOT_IN_LITERT]
+    sent = planned
+    if quantization != "none":
+        sent = [x for x in planned if x.call.signature == SERVING]
+    answers = call_litert(directory, [x.call for x in (*sent, *warmups)])
+    of_warmups, answers = answers[len(sent) :], answers[: len(sent)]
+    checks = []
+    if quantization == "none":
+        checks += comparison.check_answers(
+            sent, answers, name, _LITERT_TOLERANCE
+        )
+    else:
+        if exact is not None:
+            checks += comparison.check_answers(
+                planned,
+                call_litert(directory, [x.call for x in planned], exact),
+                "LiteRT (float32)",
+                _LITERT_TOLERANCE,
+            )
+        checks.append(_measure(sent, answers, name))
+    check = _check_warmups(f"warm-up by {name}", warmups, of_warmups)
+    if times := _medians(of_warmups):
+        detail = f", one row takes {min(times):.3g} to {max(times):.3g} ms"
+        check = dataclasses.replace(check, detail=check.detail + detail)
+    return [*checks, check]
+
+
+def _measure(
+    planned: Sequence[Planned], answers: Sequence[Answer], name: str
+) -> Check:
+    """Reports the difference of numbers and the share of equal decisions."""
+    scales = comparison.measure_scales(x.expected for x in planned)
+    faults: list[str] = []
+    largest, num_equal, num_choices = 0.0, 0, 0
+    for one, answer in zip(planned, answers, strict=True):
+        if answer.error is not None:
+            faults.append(f"{one.description}: it fails: {answer.error}")
+            continue
+        difference = comparison.compare(
+            ReferenceOutputs(_numbers(one.expected.values)),
+            _numbers(answer.outputs),
+            np.inf,
+            scales,
+        )
+        faults += [f"{one.description}: {x}" for x in difference.faults]
+        largest = max(largest, difference.largest)
+        equal, choices = _count_equal(one.expected.values, answer.outputs)
+        num_equal += equal
+        num_choices += choices
+    detail = f"{len(planned)} calls, largest difference {largest:.2g}"
+    if num_choices:
+        detail += (
+            f", {num_equal / num_choices:.2%} of {num_choices} decisions agree "
+            "with the model"
+        )
+    return Check(
+        f"{SERVING} by {name}",
+        detail,
+        tuple(faults),
+        largest,
+    )
+
+
+def _count_equal(
+    expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]
+) -> tuple[int, int]:
+    """Returns the number of equal decisions, and that of all decisions."""
+    num_equal = num_choices = 0
+    for name in set(_CHOICES) & set(expected):
+        # The axes of an empty batch may differ.
+        if not expected[name].size:
+            continue
+        # Padding is no decision.
+        is_choice = (expected[name] != b"") | (actual[name] != b"")
+        is_equal = expected[name] == actual[name]
+        num_equal += np.count_nonzero(is_equal & is_choice)
+        num_choices += np.count_nonzero(is_choice)
+    return num_equal, num_choices
+
+
+def _numbers(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: x for name, x in values.items() if x.dtype.kind == "f"}

@@ -5,9 +5,9 @@ import tensorflow as tf
 
 from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify import texts
+from bert_tf.export.verify.calls import Answer
+from bert_tf.export.verify.calls import Call
 from bert_tf.export.verify.calls import Planned
-from bert_tf.export.verify.clients import Answer
-from bert_tf.export.verify.clients import Call
 from bert_tf.export.verify.reference import ReferenceOutputs
 
 _LABELS = ["no", "ümlaut", "no"]
