@@ -61,7 +61,7 @@ _MOST_SHOWN = 5
 # Values that differ between two runs of the same code, by file and JSON path:
 # times and sizes, and what contains them.
 _VOLATILE = re.compile(
-    r"per_second|milliseconds|/Latency in ms|peak_memory|date_saved|"
+    r"per_second|milliseconds|/Latency in ms|date_saved|"
     r"model_card.json/(sha256|bytes|verification/\d+/detail)|"
     r"MODEL_CARD.md/(SHA-256|Bytes|Verification)/|sha256/README.md"
 )

@@ -20,7 +20,6 @@ HEADS = (
 POOLINGS = ("mean", "cls", "max")
 # Storage of the weights of a .tflite file, and precision of its products.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
-ALL = "all"
 # Quantizations for --litert.
 LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
 # The oldest runtime that a .tflite file supports: the newest one only, or also
@@ -218,9 +217,8 @@ class TfliteConfig(ExportConfig):
         "dynamic",
         "Weights: none is float32; float16 halves the file; dynamic stores "
         "them in int8 and multiplies in int8; full_int8 also calibrates int8 "
-        "inputs of dense layers; all writes each of these files, for "
-        "comparison.",
-        choices=(*QUANTIZATIONS, ALL),
+        "inputs of dense layers.",
+        choices=QUANTIZATIONS,
     )
     input: str = options.model(
         "ids",
@@ -280,10 +278,10 @@ class TfliteConfig(ExportConfig):
             "--output_file must end in .tflite. Received: "
             f"{self.output_file!r}; use {self.output_file + '.tflite'!r}.",
         )
-        is_calibrated = self.quantization in ("full_int8", ALL)
         options.require(
-            is_calibrated or self.representative_file is None,
-            "--representative_file is for --quantization=full_int8 or all. "
+            self.quantization == "full_int8"
+            or self.representative_file is None,
+            "--representative_file is for --quantization=full_int8. "
             f"Received: {self.quantization}.",
         )
         options.require(

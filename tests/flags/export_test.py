@@ -79,7 +79,7 @@ class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
             {"output_file": "a/b"},
             "must end in .tflite. Received: 'a/b'; use 'a/b.tflite'",
         ),
-        ({"representative_file": "r"}, "is for --quantization=full_int8 or"),
+        ({"representative_file": "r"}, "is for --quantization=full_int8"),
         ({"quantization": "full_int8"}, "needs --representative_file"),
         (
             {

@@ -24,20 +24,22 @@ class Build:
     """The model and the settings of a .tflite file.
 
     Attributes:
-      quantization: One of `flags.export.QUANTIZATIONS`; in `config` it may be
-        "all".
       name: The name of the head, a key of `heads.registry.ENTRIES`.
       model: The model in its inference form, in float32.
       labels: The label names, or ().
     """
 
     config: TfliteConfig
-    quantization: str
     stored: StoredModel
     name: str
     head: ServingHead
     model: keras.Model
     labels: tuple[str, ...]
+
+    @property
+    def quantization(self) -> str:
+        """One of `flags.export.QUANTIZATIONS`."""
+        return self.config.quantization
 
     @property
     def batch_size(self) -> int | None:
@@ -52,12 +54,7 @@ class Build:
     @property
     def command(self) -> str:
         """The command line that reproduces the file."""
-        changes = {"quantization": self.quantization}
-        if self.quantization != "full_int8":
-            changes["representative_file"] = None
-        return savedmodel.command_line(
-            _SCRIPT, dataclasses.replace(self.config, **changes), self.stored
-        )
+        return savedmodel.command_line(_SCRIPT, self.config, self.stored)
 
     def artifact(self) -> Artifact:
         """Returns the description of the export for `verify.reference`."""
@@ -97,7 +94,6 @@ def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
     _require_form(config, export.model)
     return Build(
         config,
-        config.quantization,
         export.stored,
         export.name,
         export.head,

@@ -11,28 +11,25 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import keras_backend
-from bert_tf.errors import UserError
-from bert_tf.export.tflite import accuracy
+from bert_tf.config import ASCII_LOWER
 from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import convert as conversion
-from bert_tf.export.tflite import datasets
+from bert_tf.export.tflite import evaluate as evaluation
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite import metadata
-from bert_tf.export.tflite import quantize
-from bert_tf.export.tflite import usage
 from bert_tf.export.tflite import verify as verification
-from bert_tf.export.tflite.accuracy import Gate
 from bert_tf.export.tflite.build import Build
+from bert_tf.export.tflite.evaluate import Scores
 from bert_tf.export.tflite.functions import IdsFunction
 from bert_tf.export.tflite.functions import TextFunction
 from bert_tf.export.tflite.verify import Verification
-from bert_tf.flags.export import ALL
-from bert_tf.flags.export import QUANTIZATIONS
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.io import files
 from bert_tf.io import locks
 
 _REPORT_SUFFIX = ".json"
+# The heads that MediaPipe and the Task Library support.
+_HEADS_OF_CLIENTS = ("classification", "question_answering", "embeddings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,69 +90,23 @@ def _run(config: TfliteConfig, origin: str | None) -> None:
             config.output_file,
         )
     build = builds.prepare(config, origin)
-    gate = Gate(build)
-    if config.quantization == ALL:
-        text = _run_all(build, gate)
-    else:
-        text = _run_one(build, gate)
-    warning = usage.warning(build, gate.examples)
-    sys.stdout.write("\n\n".join([text, *filter(None, [warning])]) + "\n")
-    sys.stdout.flush()
-
-
-def _run_one(build: Build, gate: Gate) -> str:
-    """Writes one file; returns its usage instructions."""
-    config = build.config
+    rows = evaluation.read_eval_set(build)
     built = make(build)
-    (measured,) = gate.measure({build.quantization: built.content}).values()
-    accuracy.require(measured, config.max_drop)
-    publish(built, config.output_file, measured)
-    return usage.text(build, config.output_file, built.content, measured)
-
-
-def _run_all(build: Build, gate: Gate) -> str:
-    """Writes a file for each quantization; returns a table of them.
-
-    Raises:
-      UserError: If all files lose more than --max_drop.
-    """
-    config = build.config
-    built = {
-        quantization: make(
-            dataclasses.replace(build, quantization=quantization)
-        )
-        for quantization in _all_of(config)
-    }
-    reports = gate.measure({x: one.content for x, one in built.items()})
-    refused = [
-        name
-        for name, report in reports.items()
-        if not accuracy.is_good_enough(report, config.max_drop)
+    size = len(built.content)
+    text, scores = f"{size / 1e6:.1f} MB\n", None
+    if rows is not None:
+        scores = evaluation.evaluate(built.content, build, rows)
+        scores.require(config)
+        text = scores.table(config, size)
+    publish(built, config.output_file, scores)
+    paragraphs = [
+        f"{config.output_file} ({config.quantization})\n{text}",
+        "docs/on_device.md has programs that run it.\n",
     ]
-    for name, one in built.items():
-        if name not in refused:
-            path = accuracy.path_of(config.output_file, name)
-            publish(one, path, reports[name])
-    table = accuracy.write_comparison(
-        config.output_file, [*reports.values()], refused
-    )
-    if len(refused) == len(built):
-        raise UserError(
-            f"At least one file must be within --max_drop={config.max_drop:g} "
-            f"points of the model. Received:\n{table}"
-        )
-    return table
-
-
-def _all_of(config: TfliteConfig) -> list[str]:
-    """Returns the quantizations that the other flags allow."""
-    if config.input == "ids" and config.representative_file is not None:
-        return [*QUANTIZATIONS]
-    logging.warning(
-        "--quantization=all skips full_int8, which needs --input=ids and "
-        "--representative_file."
-    )
-    return [name for name in QUANTIZATIONS if name != "full_int8"]
+    if warning := find_warning(build):
+        paragraphs.append(f"{warning}\n")
+    sys.stdout.write("\n".join(paragraphs))
+    sys.stdout.flush()
 
 
 def make(build: Build) -> Built:
@@ -172,8 +123,8 @@ def make(build: Build) -> Built:
     rows = None
     with contextlib.ExitStack() as stack:
         if build.quantization == "full_int8":
-            rows = datasets.read_calibration_set(build)
-            stack.enter_context(quantize.scaled_columns(build.model, rows))
+            rows = evaluation.read_calibration_set(build)
+            stack.enter_context(conversion.scaled_columns(build.model, rows))
         content = conversion.convert(
             function,
             function.specs,
@@ -189,9 +140,9 @@ def make(build: Build) -> Built:
     return Built(build, content, found)
 
 
-def publish(built: Built, path: str, measured: accuracy.Report) -> None:
+def publish(built: Built, path: str, scores: Scores | None) -> None:
     """Writes a file, and its report next to it, atomically."""
-    report = built.report() | {"measured": dataclasses.asdict(measured)}
+    measured = None if scores is None else dataclasses.asdict(scores)
     with contextlib.ExitStack() as stack:
         # The file is renamed last. The checksum in the report detects a pair
         # that does not match.
@@ -201,5 +152,32 @@ def publish(built: Built, path: str, measured: accuracy.Report) -> None:
         ]
         with tf.io.gfile.GFile(names[0], "wb") as file:
             file.write(built.content)
-        files.write_json(names[1], report)
+        files.write_json(names[1], built.report() | {"measured": measured})
     logging.info("Wrote %s.", path)
+
+
+def find_warning(build: Build) -> str | None:
+    """Returns a warning if MediaPipe and the Task Library read other tokens.
+
+    They always lower-case ASCII and strip no accents, see
+    `bert_tf.text.normalizer`. None if they tokenize all texts as the model, or
+    do not support such files.
+    """
+    tokenizer = build.head.tokenizer
+    if (
+        build.config.input != "ids"
+        or build.name not in _HEADS_OF_CLIENTS
+        or getattr(build.head, "pair", False)
+        or tokenizer.normalization == ASCII_LOWER
+    ):
+        return None
+    rule = "only ASCII and strip no accents"
+    texts = "letters that are not ASCII"
+    if not tokenizer.lower_case:
+        rule, texts = "all ASCII, but this model is cased", "capitals"
+    return (
+        f"MediaPipe and the Task Library lower-case {rule}: they tokenize "
+        f"texts with {texts} differently from the training data. Fine-tune "
+        f"with --normalization={ASCII_LOWER} to tokenize as they do; see "
+        "docs/on_device.md."
+    )

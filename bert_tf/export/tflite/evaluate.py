@@ -1,38 +1,42 @@
-"""The evaluation and calibration sets: --eval_file and --representative_file.
+"""Scores and times a .tflite file on --eval_file; reads rows to calibrate it.
 
 Shapes:
   N: rows of features; an example with windows has several.
   B: rows of a call.
-  T: tokens per row.
 """
 
 import dataclasses
+import os
+import time
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from scipy import special
 
-from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
 from bert_tf.export.tflite.build import Build
-from bert_tf.export.tflite.quantize import Samples
+from bert_tf.export.tflite.convert import Samples
 from bert_tf.features import INPUT_IDS
+from bert_tf.flags.export import QUANTIZATIONS
+from bert_tf.flags.export import TfliteConfig
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import tables
 from bert_tf.tasks import packed_rows
-from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
+from bert_tf.tasks import result_tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import USUAL_COLUMNS
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_tf.tasks.predict import MODEL_INPUTS
+from bert_tf.tasks.predict import Predictor
+from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
@@ -42,38 +46,19 @@ _EVAL_FLAG = "--eval_file"
 _CALIBRATION_FLAG = "--representative_file"
 # More rows change the scales little.
 MAX_CALIBRATION_ROWS = 256
-# Rows per call of files with any number of rows.
-_BATCH_SIZE = 16
 _LABEL_COLUMN = "label"
 _TEXT_PAIR = "text_pair"
-# Keeps logarithms of probabilities finite.
-_LEAST = float(np.finfo(np.float32).tiny)
 # Heads with a fine-tuning task.
 _KINDS = frozenset(task.kind for task in registry.TASKS.values())
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """The scores and decisions for all examples.
-
-    Attributes:
-      scores: The task's metrics by name.
-      decisions: The prediction for each example without its probabilities: a
-        label, an answer, tags.
-    """
-
-    scores: Mapping[str, float]
-    decisions: Sequence[Any]
-
-    def agreement(self, other: "Evaluation") -> float | None:
-        """Returns the share of examples with equal decisions.
-
-        None if there are no decisions, as in regression.
-        """
-        if not any(self.decisions):
-            return None
-        pairs = zip(self.decisions, other.decisions, strict=True)
-        return float(np.mean([ours == theirs for ours, theirs in pairs]))
+# Rows per call of the model, and of files with any number of rows.
+_BATCH_SIZE = 16
+_TIMED_ROWS = 32
+# The step of row lengths, as an interpreter allocates memory for each.
+_STEP = 8
+# Kinds of tasks whose official metric is in percent, not between 0 and 1.
+_IN_POINTS = (SquadTask.kind,)
+# Keeps logarithms of probabilities finite.
+_LEAST = float(np.finfo(np.float32).tiny)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,111 +71,167 @@ class EvalSet:
     examples: Sequence[Any]
     features: Features
 
-    def evaluate(
-        self, outputs: Mapping[str, Sequence[np.ndarray]]
-    ) -> Evaluation:
-        """Scores an array per row for each name of `Task.select_outputs`."""
-        predictions = self.task.predict(
-            self.examples, self.features, outputs, self.tokenizer
-        )
-        decisions = [
-            _without_numbers(self.task.prediction_to_json(example, predicted))
-            for example, predicted in zip(
-                self.examples, predictions, strict=True
-            )
-        ]
-        return Evaluation(
-            self.task.score(self.examples, predictions), decisions
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The score of a file beside that of its model.
+
+    Attributes:
+      metric: The name of the task's main metric.
+      score: The score of the file, in points of 100; errors, of which less is
+        better, are not scaled.
+      model_score: The score of the model, in the same unit.
+      drop: The loss of the file in points, negative if it is better; for
+        errors, their increase in percent.
+      milliseconds: The median time of a row of its own length, or of the
+        file's, with one thread.
+    """
+
+    eval_file: str
+    num_examples: int
+    metric: str
+    score: float
+    model_score: float
+    drop: float
+    milliseconds: float
+
+    def table(self, config: TfliteConfig, num_bytes: int) -> str:
+        """Returns the scores, the size and the latency as text."""
+        return result_tables.aligned(
+            [
+                ["", "MB", self.metric, "ms per row"],
+                ["model", "", f"{self.model_score:.2f}", ""],
+                [
+                    config.quantization,
+                    f"{num_bytes / 1e6:.1f}",
+                    f"{self.score:.2f}",
+                    f"{self.milliseconds:.2f}",
+                ],
+            ]
         )
 
-    def evaluate_model(self, model: keras.Model) -> Evaluation:
-        """Scores a Keras model."""
-        computed = task_prediction.compute_outputs(
-            model,
-            self.task,
-            self.features,
-            _BATCH_SIZE,
-            self._lengths(),
-            description="scoring the model",
-        )
-        return self.evaluate(computed.outputs)
+    def require(self, config: TfliteConfig) -> None:
+        """Checks that the file is accurate enough to be published.
 
-    def compute_outputs(self, model: LiteModel) -> dict[str, list[np.ndarray]]:
-        """Computes the outputs of a .tflite file for `evaluate`."""
-        outputs: dict[str, list] = {}
-        count = len(self.features)
-        with progress.bar(count, "scoring the file", "row") as bar:
-            for indices, inputs in self._calls(model):
-                answer = model.run(inputs)
-                computed = self.task.select_outputs(
-                    _as_of_model(self.task, answer)
-                )
-                for name, values in computed.items():
-                    of_rows = outputs.setdefault(name, [None] * count)
-                    # The remaining rows of the call are padding.
-                    for index, value in zip(
-                        indices, np.asarray(values), strict=False
-                    ):
-                        of_rows[index] = value
-                bar.update(len(indices))
-        return outputs
-
-    def _calls(
-        self, model: LiteModel
-    ) -> Iterator[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
-        """Yields the indices of at most B rows, and inputs [B, ...] by name."""
-        _, shape = next(iter(model.inputs.values()))
-        count = len(self.features)
-        size = shape[0] if shape[0] > 0 else min(_BATCH_SIZE, count)
-        if INPUT_IDS.name not in model.inputs:
-            texts = {
-                "text": [example.text_a for example in self.examples],
-                _TEXT_PAIR: [example.text_b for example in self.examples],
-            }
-            for start in range(0, count, size):
-                indices = np.arange(start, min(start + size, count))
-                rows = np.resize(indices, size)
-                yield (
-                    indices,
-                    {
-                        name: np.array(
-                            [texts[name][i].encode() for i in rows], object
-                        )
-                        for name in model.inputs
-                    },
-                )
+        Raises:
+          UserError: If it loses more than --max_drop points, or a score is not
+            a number.
+        """
+        if self.drop <= config.max_drop:
             return
-        lengths = (shape[-1],) if shape[-1] > 0 else self._lengths()
-        for planned in length_buckets.prediction_batches(
-            self.features.lengths, size, lengths
-        ):
-            rows = np.resize(planned.indices, size)
-            yield (
-                planned.indices,
-                _model_inputs(self.features, rows, planned.length),
-            )
-
-    def _lengths(self) -> tuple[int, ...]:
-        return task_prediction.allowed_lengths(
-            self.features.lengths, self.task.max_seq_length
+        number = QUANTIZATIONS.index(config.quantization)
+        advice = (
+            f"try --quantization={QUANTIZATIONS[number - 1]}"
+            if number
+            else "the model's outputs are ambiguous, or its weights are damaged"
+        )
+        raise UserError(
+            f"The {self.metric} of the .tflite file must be at most --max_drop="
+            f"{config.max_drop:g} points below the model's, "
+            f"{self.model_score:.2f} on {self.eval_file}. Received: "
+            f"{self.score:.2f} with --quantization={config.quantization}, "
+            f"{self.drop:.2f} below; {advice}."
         )
 
 
-def _model_inputs(
-    features: Features, rows: np.ndarray, length: int
-) -> dict[str, np.ndarray]:
-    batch = features.batch(rows, length)
-    return {name: batch[name] for name in task_prediction.MODEL_INPUTS}
+def evaluate(content: bytes, build: Build, rows: EvalSet) -> Scores:
+    """Scores a file and its model, and times the file."""
+    takes_text = build.config.input == "text"
+    task, metric = rows.task, rows.task.metric
+    predictor = Predictor(build.model, task, rows.tokenizer, _BATCH_SIZE)
+    of_model = task.score(rows.examples, predictor.predict(rows.examples))
+    file = LiteModel(content, os.cpu_count() or 1, takes_text)
+    of_file = task.score(
+        rows.examples,
+        task.predict(
+            rows.examples,
+            rows.features,
+            compute_outputs(file, rows),
+            rows.tokenizer,
+        ),
+    )
+    score, model_score = of_file[metric], of_model[metric]
+    if task.more_is_better:
+        points = 1.0 if task.kind in _IN_POINTS else 100.0
+        score, model_score = points * score, points * model_score
+        drop = model_score - score
+    elif score == model_score:
+        drop = 0.0
+    else:
+        drop = 100.0 * (score / max(model_score, _LEAST) - 1.0)
+    return Scores(
+        rows.path,
+        len(rows.examples),
+        metric,
+        score,
+        model_score,
+        drop,
+        _milliseconds(LiteModel(content, 1, takes_text), rows),
+    )
 
 
-def _without_numbers(value: Any) -> Any:
-    """Removes the floats from a JSON value."""
-    if isinstance(value, Mapping):
-        parts = {key: _without_numbers(part) for key, part in value.items()}
-        return {key: part for key, part in parts.items() if part is not None}
-    if isinstance(value, list):
-        return [_without_numbers(part) for part in value]
-    return None if isinstance(value, float) else value
+def compute_outputs(
+    file: LiteModel, rows: EvalSet
+) -> dict[str, list[np.ndarray]]:
+    """Returns an array per row for each name of `Task.select_outputs`."""
+    outputs: dict[str, list] = {}
+    count, size = len(rows.features), _batch_size(file)
+    # Rows of similar length share a call.
+    order = np.argsort(rows.features.lengths, kind="stable")
+    with progress.bar(count, "scoring the file", "row") as bar:
+        for start in range(0, count, size or _BATCH_SIZE):
+            part = order[start : start + (size or _BATCH_SIZE)]
+            answer = file.run(_inputs(file, rows, part))
+            computed = rows.task.select_outputs(_as_of_model(rows.task, answer))
+            for name, values in computed.items():
+                of_rows = outputs.setdefault(name, [None] * count)
+                # The remaining rows of the call are padding.
+                for row, value in zip(part, np.asarray(values), strict=False):
+                    of_rows[row] = value
+            bar.update(len(part))
+    return outputs
+
+
+def _milliseconds(file: LiteModel, rows: EvalSet) -> float:
+    """Returns the median time of rows that are spread over the set."""
+    count, size = len(rows.features), _batch_size(file) or 1
+    seconds = []
+    for row in np.unique(
+        np.linspace(0, count - 1, min(count, _TIMED_ROWS)).astype(int)
+    ):
+        inputs = _inputs(file, rows, np.array([row]))
+        file.run(inputs)  # Allocates memory for the length.
+        start = time.perf_counter()
+        file.run(inputs)
+        seconds.append((time.perf_counter() - start) / size)
+    return 1e3 * float(np.median(seconds))
+
+
+def _batch_size(file: LiteModel) -> int | None:
+    """Returns the rows per call; None for any number."""
+    _, shape = next(iter(file.inputs.values()))
+    return shape[0] if shape[0] > 0 else None
+
+
+def _inputs(
+    file: LiteModel, rows: EvalSet, chosen: np.ndarray
+) -> Mapping[str, np.ndarray]:
+    """Returns the inputs of a call, [B, ...] each; rows fill it by turns."""
+    chosen = np.resize(chosen, _batch_size(file) or len(chosen))
+    if INPUT_IDS.name in file.inputs:
+        length = file.inputs[INPUT_IDS.name][1][-1]
+        if length <= 0:
+            longest = int(rows.features.lengths[chosen].max())
+            length = min(-(-longest // _STEP) * _STEP, rows.task.max_seq_length)
+        return _model_inputs(rows.features, chosen, length)
+    texts = {
+        "text": [rows.examples[row].text_a for row in chosen],
+        "text_pair": [rows.examples[row].text_b for row in chosen],
+    }
+    return {
+        name: np.array([text.encode() for text in texts[name]], object)
+        for name in file.inputs
+    }
 
 
 def _as_of_model(
@@ -215,6 +256,14 @@ def _as_of_model(
     return {"logits": logits}
 
 
+def _model_inputs(
+    features: Features, rows: np.ndarray, length: int
+) -> dict[str, np.ndarray]:
+    """Returns the inputs of the model for some rows."""
+    batch = features.batch(rows, length)
+    return {name: batch[name] for name in MODEL_INPUTS}
+
+
 def read_eval_set(build: Build) -> EvalSet | None:
     """Reads --eval_file; returns None without the flag.
 
@@ -226,7 +275,7 @@ def read_eval_set(build: Build) -> EvalSet | None:
     if path is None:
         return None
     files.require_file(path, _EVAL_FLAG)
-    task = task_of(build, _EVAL_FLAG)
+    task = _task_of(build, _EVAL_FLAG)
     if build.config.input == "text" and not isinstance(
         task, ClassificationTask
     ):
@@ -248,7 +297,7 @@ def read_eval_set(build: Build) -> EvalSet | None:
     )
 
 
-def task_of(build: Build, flag: str) -> Task:
+def _task_of(build: Build, flag: str) -> Task:
     """Returns the task of a model, with the row length of the file.
 
     Raises:
@@ -329,7 +378,7 @@ def read_calibration_set(build: Build) -> Samples:
 def _featurize(build: Build, path: str) -> Features:
     is_pair = _TEXT_PAIR in build.head.inputs
     if build.name in _KINDS:
-        task = task_of(build, _CALIBRATION_FLAG)
+        task = _task_of(build, _CALIBRATION_FLAG)
         examples = list(task.read_inputs(path))
         if isinstance(task, ClassificationTask) and any(
             (example.text_b is not None) != is_pair for example in examples

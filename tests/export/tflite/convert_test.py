@@ -1,4 +1,4 @@
-"""Tests for export.tflite.quantize: calibration and column scales."""
+"""Tests for export.tflite.convert: calibration and column scales."""
 
 import keras
 import numpy as np
@@ -8,8 +8,7 @@ from absl.testing import parameterized
 from tensorflow.lite.python import schema_py_generated as schema
 
 from bert_tf.export.tflite import convert as conversion
-from bert_tf.export.tflite import datasets
-from bert_tf.export.tflite import quantize
+from bert_tf.export.tflite import evaluate as evaluation
 from bert_tf.export.tflite.functions import IdsFunction
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.modeling.layers import Projection
@@ -49,7 +48,7 @@ class CalibrationTest(tf.test.TestCase):
             quantization="full_int8",
             representative_file=eval_files.write("classification"),
         )
-        rows = list(datasets.read_calibration_set(build)())
+        rows = list(evaluation.read_calibration_set(build)())
         self.assertGreater(len({x["input_ids"].shape for x in rows}), 3)
         function = IdsFunction(build)
         content = conversion.convert(
@@ -115,7 +114,7 @@ class ColumnScalesTest(tf.test.TestCase):
             for n in (1, 4, 2)
         ]
         rows = np.concatenate([model(x)["rows"] for x in samples])
-        with quantize.scaled_columns(model, lambda: samples):
+        with conversion.scaled_columns(model, lambda: samples):
             scales = model.projection.column_scales
         self.assertAllClose(scales, np.abs(rows).max(0))
 
@@ -130,7 +129,7 @@ class ColumnScalesTest(tf.test.TestCase):
             if isinstance(layer, Projection)
         ]
         with self.assertRaisesRegex(ValueError, "Broken off"):
-            with quantize.scaled_columns(model, lambda: parts):
+            with conversion.scaled_columns(model, lambda: parts):
                 scaled = [x for x in layers if x.column_scales is not None]
                 received = model(rows, training=False)["logits"]
                 raise ValueError("Broken off.")
@@ -144,7 +143,7 @@ class ColumnScalesTest(tf.test.TestCase):
     def test_zero_columns_stay_zero(self):
         model = _Dense(_projection([1.0, 0.0]))
         inputs = {"numbers": np.ones((3, _WIDTH), np.float32)}
-        with quantize.scaled_columns(model, lambda: [inputs]):
+        with conversion.scaled_columns(model, lambda: [inputs]):
             rows = model(inputs)["rows"].numpy()
         self.assertAllEqual(rows[:, 1], [0.0] * 3)
         self.assertAllGreater(np.abs(rows[:, 0]), 0.0)
@@ -160,7 +159,7 @@ class ColumnScalesTest(tf.test.TestCase):
             {"numbers": (rng.uniform(-1, 1, (30, 200)) * sizes).astype("f")}
             for _ in range(2)
         ]
-        with quantize.scaled_columns(model, lambda: samples):
+        with conversion.scaled_columns(model, lambda: samples):
             scales = projection.input_scales
         self.assertAllInRange(scales[[7, 70]], 18.0, 41.0)
         self.assertAllClose(scales[7] / scales[70], 2.0, rtol=0.1)
@@ -171,7 +170,7 @@ class ColumnScalesTest(tf.test.TestCase):
     def test_zero_inputs_stay_zero(self):
         model = _Dense(_projection([1.0, 2.0]))
         inputs = {"numbers": np.zeros((3, _WIDTH), np.float32)}
-        with quantize.scaled_columns(model, lambda: [inputs]):
+        with conversion.scaled_columns(model, lambda: [inputs]):
             rows = model(inputs)["rows"].numpy()
             self.assertAllEqual(model.projection.input_scales, [1.0] * _WIDTH)
         self.assertAllClose(rows, [model.projection.bias.numpy()] * 3)
@@ -180,7 +179,7 @@ class ColumnScalesTest(tf.test.TestCase):
         model = _Dense(_projection([1.0, 1.0, 300.0, 1.0]))
         samples = _random_samples()
         without = _measure_errors(model, samples)[..., [0, 1, 3]].max()
-        with quantize.scaled_columns(model, lambda: samples):
+        with conversion.scaled_columns(model, lambda: samples):
             errors = _measure_errors(model, samples)
         self.assertGreater(without, 1.0)
         self.assertLess(errors[..., [0, 1, 3]].max(), 0.2)
@@ -195,7 +194,7 @@ class ColumnScalesTest(tf.test.TestCase):
         for sample in samples:
             sample["numbers"][..., 2] *= 30.0
         without = _measure_errors(model, samples)
-        with quantize.scaled_columns(model, lambda: samples):
+        with conversion.scaled_columns(model, lambda: samples):
             errors = _measure_errors(model, samples)
         self.assertLess(np.std(errors), 0.5 * np.std(without))
 

@@ -1,0 +1,243 @@
+"""Tests for export.tflite.evaluate: scores, --max_drop, calibration rows."""
+
+import dataclasses
+import functools
+import json
+import os
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.export.tflite import evaluate as evaluation
+from bert_tf.export.tflite import run as tflite_export
+from bert_tf.export.tflite.evaluate import Scores
+from bert_tf.inference.lite_model import LiteModel
+from tests.support import eval_files
+
+_FIXED = {"batch_size": 4, "max_seq_length": 10}
+
+
+@functools.cache
+def _score(name, **flags):
+    build = eval_files.prepare(name, **flags)
+    rows = evaluation.read_eval_set(build)
+    return evaluation.evaluate(eval_files.make(name, **flags), build, rows)
+
+
+class ScoresTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        "classification",
+        "regression",
+        "question_answering",
+        "multiple_choice",
+        "tagging",
+    )
+    @pytest.mark.slow
+    def test_a_file_scores_like_its_model(self, name):
+        found = _score(name)
+        self.assertAllClose(found.score, found.model_score, atol=1e-3)
+        self.assertAllClose(found.drop, 0.0, atol=1e-2)
+        self.assertEqual(found.num_examples, 9)
+        self.assertGreater(found.milliseconds, 0.0)
+        if name not in ("tagging", "regression"):
+            # In percent; tagging finds nothing in these rows.
+            self.assertBetween(found.score, 1.1, 100.0)
+
+    @parameterized.named_parameters(
+        ("free", "pair", {}), ("fixed", "classification", _FIXED)
+    )
+    def test_a_file_with_strings_scores_like_its_model(self, name, flags):
+        found = _score(name, input="text", **flags)
+        self.assertAllClose(found.score, found.model_score, atol=1e-3)
+        self.assertGreater(found.score, 1.0)
+
+    def test_strings_are_for_classification(self):
+        for name in ("question_answering", "tagging", "multiple_choice"):
+            with self.assertRaisesRegex(UserError, "is for classification"):
+                evaluation.read_eval_set(eval_files.prepare(name, input="text"))
+
+    @parameterized.parameters({}, _FIXED)
+    @pytest.mark.slow
+    def test_outputs_are_in_the_order_of_the_rows(self, **flags):
+        build = eval_files.prepare("classification", **flags)
+        rows = evaluation.read_eval_set(build)
+        self.assertGreater(len(set(rows.features.lengths.tolist())), 4)
+        model = LiteModel(eval_files.make("classification", **flags))
+        found = evaluation.compute_outputs(model, rows)
+        longest = rows.features.lengths.max()
+        batch = evaluation._model_inputs(rows.features, np.arange(9), longest)
+        logits = build.model(batch, training=False)["logits"]
+        self.assertAllClose(
+            tf.nn.softmax(found["logits"]), tf.nn.softmax(logits), atol=1e-4
+        )
+
+    @parameterized.parameters(
+        ("classification", "text\nthe cat\n", ".tsv", "no column 'label'"),
+        ("classification", "text\tlabel\n", ".tsv", "no rows"),
+        ("classification", "text\tlabel\na\tx\n", ".tsv", "label 'x', which"),
+        ("pair", "text\tlabel\na\tno\n", ".tsv", "no column 'text_pair'"),
+        ("question_answering", "[1]", ".json", "must be an object with 'data'"),
+        ("fill_mask", "text\tlabel\na\tno\n", ".tsv", "fine-tuned for a task"),
+    )
+    def test_rejects_rows_of_another_task(self, name, text, end, message):
+        path = os.path.join(self.create_tempdir().full_path, f"dev{end}")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        build = eval_files.prepare(name, eval_file=path)
+        with self.assertRaisesRegex(UserError, message):
+            evaluation.read_eval_set(build)
+
+
+class GateTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("dynamic", "try --quantization=float16"),
+        ("none", "the model's outputs are"),
+    )
+    def test_rejects_a_drop(self, quantization, advice):
+        scores = Scores("dev.tsv", 9, "accuracy", 20.0, 22.5, 2.5, 1.0)
+        config = eval_files.config("classification", quantization=quantization)
+        scores.require(dataclasses.replace(config, max_drop=2.5))
+        with self.assertRaisesRegex(
+            UserError,
+            r"accuracy .* at most --max_drop=1 points below .* 22.50 on dev.tsv"
+            rf".* Received: 20.00 with --quantization={quantization}, 2.50 "
+            rf"below; {advice}",
+        ):
+            scores.require(config)
+        nan = dataclasses.replace(scores, drop=float("nan"))
+        with self.assertRaisesRegex(UserError, "nan below"):
+            nan.require(dataclasses.replace(config, max_drop=100.0))
+
+    @pytest.mark.slow
+    def test_writes_a_file_that_passes_and_no_other(self):
+        folder = self.create_tempdir().full_path
+        config = eval_files.config(
+            "classification",
+            quantization="dynamic",
+            max_drop=100.0,
+            output_file=os.path.join(folder, "tiny.tflite"),
+            **_FIXED,
+        )
+        with mock.patch.object(sys.stdout, "write") as write:
+            tflite_export.run(config)
+        printed = "".join(call.args[0] for call in write.call_args_list)
+        self.assertRegex(printed, r"(?m)^ +MB +accuracy +ms per row$")
+        self.assertRegex(printed, r"(?m)^model +\d+\.\d\d$")
+        self.assertRegex(printed, r"(?m)^dynamic +0\.\d +\d+\.\d\d +\d+\.")
+        with open(f"{config.output_file}.json", encoding="utf-8") as file:
+            measured = json.load(file)["measured"]
+        self.assertEqual(measured["num_examples"], 9)
+        self.assertEqual(measured["metric"], "accuracy")
+        for name in os.listdir(folder):
+            os.remove(os.path.join(folder, name))
+        worse = Scores("dev.tsv", 9, "accuracy", 0.0, 100.1, 100.1, 1.0)
+        with (
+            mock.patch.object(evaluation, "evaluate", lambda *_: worse),
+            self.assertRaisesRegex(UserError, "at most --max_drop=100 points"),
+        ):
+            tflite_export.run(config)
+        self.assertEmpty(os.listdir(folder))
+
+
+class CalibrationDataTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, text, ending=".tsv"):
+        path = os.path.join(self.create_tempdir().full_path, f"rows{ending}")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def _build(self, name, path, **flags):
+        return eval_files.prepare(
+            name, quantization="full_int8", representative_file=path, **flags
+        )
+
+    @parameterized.parameters(
+        "pair", "question_answering", "multiple_choice", "tagging"
+    )
+    def test_each_row_has_its_own_length(self, name):
+        build = self._build(name, eval_files.write(name))
+        found = list(evaluation.read_calibration_set(build)())
+        features = evaluation.read_eval_set(build).features
+        lengths = [x["input_ids"].shape[-1] for x in found]
+        self.assertEqual(lengths, features.lengths.tolist())
+        for inputs in found:
+            self.assertEqual(inputs["input_ids"].shape[0], 1)
+            self.assertEqual(
+                sorted(inputs), ["input_ids", "input_mask", "segment_ids"]
+            )
+
+    def test_batches_of_a_fixed_shape(self):
+        path = eval_files.write("classification")
+        build = self._build(
+            "classification", path, batch_size=4, max_seq_length=11
+        )
+        found = list(evaluation.read_calibration_set(build)())
+        self.assertEqual([x["input_ids"].shape for x in found], [(4, 11)] * 3)
+
+    def test_samples_rows_evenly(self):
+        rows = ["the " * (1 + i // 100) for i in range(900)]
+        path = self._write("\n".join(rows) + "\n", ".txt")
+        found = list(
+            evaluation.read_calibration_set(self._build("fill_mask", path))()
+        )
+        self.assertLen(found, evaluation.MAX_CALIBRATION_ROWS)
+        lengths = {x["input_ids"].shape[-1] for x in found}
+        self.assertEqual(lengths, set(range(3, 12)))
+
+    @parameterized.parameters(
+        ("classification", "", "is empty|has no rows"),
+        ("classification", "text\n", "has no rows"),
+        ("classification", "words\nthe cat\n", "no column 'text'"),
+        ("pair", "text\nthe cat\n", "no column 'text_pair'"),
+        ("next_sentence", "text\nthe cat\n", "no column 'text_pair'"),
+        ("question_answering", "text\nthe cat\n", "no column 'question'"),
+        ("multiple_choice", "text\nthe cat\n", "no column"),
+    )
+    def test_rejects_files_that_are_empty_or_of_another_task(
+        self, name, text, message
+    ):
+        build = self._build(name, self._write(text), eval_file=None)
+        with self.assertRaisesRegex(UserError, message):
+            evaluation.read_calibration_set(build)
+
+    def test_rejects_a_missing_file(self):
+        build = self._build("pair", "/nowhere.tsv", eval_file=None)
+        with self.assertRaisesRegex(
+            UserError, "--representative_file.*no such"
+        ):
+            evaluation.read_calibration_set(build)
+
+
+class AsOfModelTest(tf.test.TestCase):
+    def _assert_same(self, name, logits, answer):
+        task = evaluation._task_of(eval_files.prepare(name), "--eval_file")
+        found = evaluation._as_of_model(task, answer)["logits"]
+        self.assertAllClose(found, logits)
+
+    def test_recovers_logits_from_probabilities(self):
+        logits = np.log([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
+        self._assert_same(
+            "classification", logits, {"probabilities": np.exp(logits)}
+        )
+        logits = np.array([[-2.0, 0.0, 3.0]])
+        self._assert_same(
+            "multi_label", logits, {"probabilities": 1 / (1 + np.exp(-logits))}
+        )
+        self._assert_same("regression", [[2.0]], {"score": np.array([2.0])})
+
+    def test_logits_of_certain_labels_are_finite(self):
+        for name in ("classification", "multi_label"):
+            task = evaluation._task_of(eval_files.prepare(name), "--eval_file")
+            found = evaluation._as_of_model(
+                task, {"probabilities": np.array([[0.0, 1.0, 0.0]])}
+            )
+            self.assertAllInRange(found["logits"], -1e3, 1e3)
+
+
+if __name__ == "__main__":
+    tf.test.main()
