@@ -1,4 +1,12 @@
-"""The serving head of extractive question answering (SQuAD)."""
+"""The serving head of extractive question answering (SQuAD).
+
+Shapes, in addition to those of `head`:
+  B: number of questions.
+  R: number of windows; a paragraph without tokens has none.
+  n: n_best_size.
+  k: number of candidate starts and ends of a window.
+  S: spans of all questions.
+"""
 
 import dataclasses
 import math
@@ -6,39 +14,31 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 from typing import Self
-from typing import TypeVar
 
 import tensorflow as tf
+import tensorflow_text as tf_text
 
 from bert_tf.errors import UserError
-from bert_tf.export.heads import answer_spans
 from bert_tf.export.heads import head
-from bert_tf.export.heads.answer_spans import Spans
-from bert_tf.export.heads.answer_spans import Windows
-from bert_tf.export.heads.answer_texts import Paragraphs
-from bert_tf.export.heads.answer_texts import SpanTexts
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
+from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.squad import task as squad
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text import packing
 
-_Kept = TypeVar("_Kept", Paragraphs, Windows)
-
 _QUESTION, _CONTEXT = "question", "context"
-_IS_MAX_CONTEXT = "is_max_context"
-# The texts of `_FIRST_LIMIT` * n_best_size spans are compared first; if too
-# many are equal, those of `_MORE` times as many.
-_FIRST_LIMIT, _MORE = 2, 4
+# [CLS], and [SEP] after the question and after the paragraph.
+_NUM_SPECIAL_TOKENS = 3
+# Words are separated as in `bert_tf.tasks.squad.examples`.
+_WHITE_SPACE = "[ \t\r\n\u202f]+"
+_NOWHERE = -1
 
 
 @dataclasses.dataclass(eq=False)
 class QuestionAnswering(head.ServingHead):
     """Serves SQuAD models with the predictions of `bert_tf.tasks.squad.task`.
-
-    Shapes, in addition to those of `head`:
-      n: n_best_size.
 
     Args, in addition to those of `ServingHead`:
       task: The settings of windows and of the choice of answers.
@@ -63,7 +63,7 @@ class QuestionAnswering(head.ServingHead):
 
     def __post_init__(self) -> None:
         task, length = self.task, self.max_seq_length
-        least = task.max_query_length + answer_spans.NUM_SPECIAL_TOKENS + 1
+        least = task.max_query_length + _NUM_SPECIAL_TOKENS + 1
         if length < least:
             raise UserError(
                 f"--max_seq_length must be at least {least}, "
@@ -92,30 +92,102 @@ class QuestionAnswering(head.ServingHead):
         return {"has_pooler": False}
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Packs questions with paragraphs, cutting long ones into windows."""
+        """Packs questions with paragraphs, cutting long ones into windows.
+
+        Windows start `doc_stride` tokens apart. Source: run_squad.py:371-390
+        of the original.
+
+        Returns:
+          The rows, [CLS] question [SEP] window of the paragraph [SEP]. The
+          state is `contexts` <string>[B], without bytes that are not UTF-8;
+          `questions` <int32>[R], ascending; `starts` and `ends` <int32>[R, T],
+          the bytes of the context that a token stands for, or -1; and
+          `is_max_context` <bool>[R, T].
+        """
         task = self.task
+        contexts = tf.strings.unicode_transcode(
+            strings[_CONTEXT], "UTF-8", "UTF-8", errors="ignore"
+        )
         queries = self.tokenizer.tokenize(strings[_QUESTION])
-        paragraphs = Paragraphs.read(strings[_CONTEXT], self.tokenizer)
-        query_lengths = tf.minimum(
-            tf.cast(queries.row_lengths(), tf.int32), task.max_query_length
+        tokens, starts, ends = self._tokenize_words(contexts)
+        segments, num_tokens = packing.find_segments([queries, tokens])
+        (query_starts, query_lengths), (doc_starts, doc_lengths) = segments
+        query_lengths = tf.minimum(query_lengths, task.max_query_length)
+        room = self.max_seq_length - _NUM_SPECIAL_TOKENS - query_lengths
+        stride = tf.minimum(room, task.doc_stride)
+        # Rounded up: the number of steps to reach the last token.
+        steps = -((room - doc_lengths) // stride)
+        counts = tf.where(doc_lengths > 0, 1 + tf.maximum(steps, 0), 0)
+        questions = tf.repeat(tf.range(tf.size(counts)), counts)
+        numbers = tf.range(tf.size(questions)) - tf.gather(
+            tf.cumsum(counts, exclusive=True), questions
         )
-        windows = Windows.cut(
-            query_lengths,
-            paragraphs.piece_splits,
-            self.max_seq_length,
-            task.doc_stride,
+
+        def of_window(values):
+            return tf.gather(values, questions)
+
+        skipped = numbers * of_window(stride)
+        left = of_window(doc_lengths) - skipped
+        layout = packing.lay_out(
+            [
+                (of_window(query_starts), of_window(query_lengths)),
+                (
+                    of_window(doc_starts) + skipped,
+                    tf.minimum(of_window(room), left),
+                ),
+            ],
+            num_tokens,
+            self.buckets,
+            lambda lengths, _: lengths,
         )
-        length = packing.choose_length(windows.longest, self.buckets)
-        is_max_context = windows.is_max_context(
-            tf.size(paragraphs.piece_ids), length
-        )
+        nowhere = tf.fill([tf.size(queries.flat_values)], _NOWHERE)
+        ids = tf.concat([queries.flat_values, tokens.flat_values], 0)
+
+        def place(values):
+            values = tf.concat([nowhere, values], 0)
+            return layout.place(values, _NOWHERE, _NOWHERE, _NOWHERE)
+
         return Rows(
-            windows.rows(
-                queries, paragraphs.piece_ids, length, self.tokenizer.vocabulary
+            layout.inputs(ids, self.tokenizer.vocabulary),
+            {
+                "contexts": contexts,
+                "questions": questions,
+                "starts": place(starts),
+                "ends": place(ends),
+                "is_max_context": _is_max_context(
+                    place(tf.range(tf.size(starts))), tf.size(starts)
+                ),
+            },
+        )
+
+    def _tokenize_words(
+        self, text: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Tokenizes each word by itself, as `bert_tf.tasks.squad.features`.
+
+        Returns:
+          Ids, ragged <int32>[B, None], and their starts and ends in the text,
+          in bytes, <int32>[tokens] each.
+        """
+        # This operator takes a NUL for the end of the text.
+        without_nul = tf.strings.regex_replace(text, r"\x00", "-")
+        _, *places = tf_text.regex_split_with_offsets(without_nul, _WHITE_SPACE)
+        word_starts, word_ends = (tf.cast(x, tf.int32) for x in places)
+        words = tf_text.ByteSplitter().split_by_offsets(
+            text, word_starts, word_ends
+        )
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(
+            words.flat_values
+        )
+        shift = tf.gather(word_starts.flat_values, ids.value_rowids())
+        return (
+            tf.RaggedTensor.from_row_splits(
+                ids.flat_values,
+                tf.gather(ids.row_splits, words.row_splits),
+                validate=False,
             ),
-            paragraphs._asdict()
-            | windows._asdict()
-            | {_IS_MAX_CONTEXT: is_max_context},
+            starts.flat_values + shift,
+            ends.flat_values + shift,
         )
 
     def answer(
@@ -125,48 +197,228 @@ class QuestionAnswering(head.ServingHead):
 
         Returns:
           `answer` <string>[B], "" for none; `start` and `end` <int32>[B], in
-          characters of the context as Python counts them, -1 for none;
-          `score` and `no_answer_score` <float32>[B], the probabilities of the
-          answer and of "no answer" among the n best. In SQuAD 1.1, where every
-          question has an answer, `no_answer_score` is 0.
+          characters of the context as Python counts them, -1 for none: the
+          answer is `context[start:end]`. `score` and `no_answer_score`
+          <float32>[B], the probabilities of the answer and of "no answer"
+          among the n best. In SQuAD 1.1, where every question has an answer,
+          `no_answer_score` is 0.
         """
         task = self.task
-        start_logits = tf.cast(outputs[squad.START_LOGITS], tf.float32)
-        end_logits = tf.cast(outputs[squad.END_LOGITS], tf.float32)
-        paragraphs = _restore(Paragraphs, rows.state)
-        windows = _restore(Windows, rows.state)
-        num_questions = tf.size(paragraphs.starts, tf.int64)
-        spans = Spans.find(
-            start_logits,
-            end_logits,
-            windows,
-            rows.state[_IS_MAX_CONTEXT],
-            num_questions,
-            task.n_best_size,
-            task.max_answer_length,
-            task.mask_padding,
-        )
-        texts = SpanTexts(paragraphs, self.tokenizer)
-        scores = _n_best_scores(spans, texts, task.n_best_size)
+        start_logits, end_logits = task.select_outputs(outputs).values()
+        contexts = rows.state["contexts"]
+        spans = _find_spans(start_logits, end_logits, rows, task)
         nulls = None
         if task.version_2_with_negative:
-            nulls = answer_spans.null_scores(
-                start_logits, end_logits, windows, num_questions
+            nulls = _null_scores(
+                start_logits,
+                end_logits,
+                rows.state["questions"],
+                tf.size(contexts),
             )
         chosen = _choose(
-            spans, scores, nulls, task.null_score_diff_threshold or 0.0
+            spans,
+            _n_best_scores(spans, contexts, task.n_best_size),
+            nulls,
+            task.null_score_diff_threshold or 0.0,
         )
-        return _name(chosen, spans, texts, paragraphs)
+        start, end = (
+            tf.where(chosen.is_answered, _gather(values, spans.best), 0)
+            for values in (spans.starts, spans.ends)
+        )
+
+        def to_characters(place):
+            before = tf.strings.substr(contexts, tf.zeros_like(place), place)
+            count = tf.strings.length(before, "UTF8_CHAR")
+            return tf.where(chosen.is_answered, count, _NOWHERE)
+
+        return {
+            "answer": tf.strings.substr(contexts, start, end - start),
+            "start": to_characters(start),
+            "end": to_characters(end),
+            "score": tf.cast(chosen.score, tf.float32),
+            "no_answer_score": tf.cast(chosen.no_answer_score, tf.float32),
+        }
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits` <float32>[R, T]."""
         del rows
-        return {
-            name: tf.cast(outputs[name], tf.float32)
-            for name in (squad.START_LOGITS, squad.END_LOGITS)
-        }
+        return self.task.select_outputs(outputs)
+
+
+def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
+    """Returns whether a token has its maximum context in a window.
+
+    The context of a token is the smaller of its distances to the ends of the
+    window; the first of equal windows wins.
+
+    Source: _check_is_max_context (run_squad.py:513-547 of the original).
+
+    Args:
+      tokens: <int32>[R, T], indices of the paragraphs' tokens, or -1.
+      num_tokens: <int32>[], the number of tokens of all paragraphs.
+
+    Returns:
+      <bool>[R, T], False for all but tokens of the paragraph.
+    """
+    is_token = tokens >= 0
+    left = tf.cumsum(tf.cast(is_token, tf.int32), axis=1, exclusive=True)
+    count = tf.math.count_nonzero(is_token, 1, keepdims=True, dtype=tf.int32)
+    # The arithmetic of `tasks.squad.features`, to preserve ties.
+    context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
+    score = context + 0.01 * tf.cast(count, tf.float64)
+    # Ignores the index -1.
+    best = tf.math.unsorted_segment_max(score, tokens, num_tokens)
+    is_best = is_token & (score == _gather(best, tokens))
+    window = tf.range(tf.shape(tokens)[0])[:, tf.newaxis]
+    first = tf.math.unsorted_segment_min(
+        tf.broadcast_to(window, tf.shape(tokens)),
+        tf.where(is_best, tokens, _NOWHERE),
+        num_tokens,
+    )
+    return is_best & (window == _gather(first, tokens))
+
+
+class _Spans(NamedTuple):
+    """Candidate answers, grouped by question, the best first.
+
+    Attributes:
+      questions: <int32>[S], ascending.
+      starts: <int32>[S], in bytes of the context.
+      ends: <int32>[S].
+      start_logits: <float64>[S].
+      end_logits: <float64>[S].
+      splits: <int64>[B + 1], where the spans of each question begin, and S.
+    """
+
+    questions: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    start_logits: tf.Tensor
+    end_logits: tf.Tensor
+    splits: tf.Tensor
+
+    @property
+    def best(self) -> tf.Tensor:
+        """<int64>[B], the best span of each question that has one."""
+        return self.splits[:-1]
+
+
+def _find_spans(
+    start_logits: tf.Tensor, end_logits: tf.Tensor, rows: Rows, task: SquadTask
+) -> _Spans:
+    """Pairs the best starts of each window with its best ends.
+
+    Ties keep the order of `tasks.squad.predictions`, which is that of the
+    original.
+
+    Args:
+      start_logits: <float32>[R, T], padding included.
+      end_logits: <float32>[R, T].
+      rows: The windows.
+      task: Has the limits.
+    """
+    state = rows.state
+    if task.mask_padding:
+        in_row = rows.inputs[INPUT_MASK.name] > 0
+        start_logits, end_logits = (
+            tf.where(in_row, logits, logits.dtype.min)
+            for logits in (start_logits, end_logits)
+        )
+    count = tf.minimum(task.n_best_size, tf.shape(start_logits)[1])
+    start_logits, starts = tf.math.top_k(start_logits, count)
+    end_logits, ends = tf.math.top_k(end_logits, count)
+    may_start = tf.gather(state["is_max_context"], starts, batch_dims=1)
+    may_end = tf.gather(state["ends"], ends, batch_dims=1) >= 0
+    # [R, k, k]
+    length = 1 + ends[:, tf.newaxis] - starts[..., tf.newaxis]
+    is_span = (
+        may_start[..., tf.newaxis]
+        & may_end[:, tf.newaxis]
+        & (length >= 1)
+        & (length <= task.max_answer_length)
+    )
+    row, start, end = tf.unstack(tf.where(is_span), num=3, axis=1)
+    start, end = tf.stack([row, start], 1), tf.stack([row, end], 1)
+    questions = tf.gather(state["questions"], row)
+    # As Python adds them.
+    start_logits = tf.cast(tf.gather_nd(start_logits, start), tf.float64)
+    end_logits = tf.cast(tf.gather_nd(end_logits, end), tf.float64)
+    order = tf.argsort(
+        start_logits + end_logits, direction="DESCENDING", stable=True
+    )
+    order = tf.gather(
+        order, tf.argsort(tf.gather(questions, order), stable=True)
+    )
+    first, last = (
+        tf.stack([row, tf.cast(tf.gather_nd(places, at), tf.int64)], 1)
+        for places, at in ((starts, start), (ends, end))
+    )
+    questions, *values = (
+        tf.gather(values, order)
+        for values in (
+            questions,
+            tf.gather_nd(state["starts"], first),
+            tf.gather_nd(state["ends"], last),
+            start_logits,
+            end_logits,
+        )
+    )
+    num_questions = tf.size(state["contexts"])
+    splits = tf.searchsorted(
+        questions, tf.range(num_questions + 1), out_type=tf.int64
+    )
+    return _Spans(questions, *values, splits)
+
+
+def _null_scores(
+    start_logits: tf.Tensor,
+    end_logits: tf.Tensor,
+    questions: tf.Tensor,
+    num_questions: tf.Tensor,
+) -> tf.Tensor:
+    """Returns the "no answer" score of each question, <float64>[B].
+
+    It is the minimum over the windows of the question, and 0 without windows.
+    """
+    scores = tf.math.unsorted_segment_min(
+        tf.cast(start_logits[:, 0], tf.float64)
+        + tf.cast(end_logits[:, 0], tf.float64),
+        questions,
+        num_questions,
+    )
+    has_window = tf.math.unsorted_segment_max(
+        tf.ones_like(questions), questions, num_questions
+    )
+    return tf.where(has_window > 0, scores, 0)
+
+
+def _n_best_scores(
+    spans: _Spans, contexts: tf.Tensor, n_best_size: int
+) -> tf.Tensor:
+    """Returns the scores of the best spans with distinct texts.
+
+    They are <float64>[B, n], descending, padded with -inf.
+    """
+    places = (
+        tf.RaggedTensor.from_row_splits(x, spans.splits, validate=False)
+        for x in (spans.starts, spans.ends)
+    )
+    texts = tf_text.ByteSplitter().split_by_offsets(contexts, *places)
+    of_question = tf.strings.as_string(spans.questions)
+    distinct, index = tf.unique(
+        tf.strings.join([of_question, texts.flat_values], " ")
+    )
+    first = tf.math.unsorted_segment_min(
+        tf.range(tf.size(index)), index, tf.size(distinct)
+    )
+    return tf.RaggedTensor.from_value_rowids(
+        tf.gather(spans.start_logits + spans.end_logits, first),
+        tf.gather(spans.questions, first),
+        tf.size(contexts),
+        validate=False,
+    ).to_tensor(-math.inf, shape=[None, n_best_size])
 
 
 class _Chosen(NamedTuple):
@@ -183,74 +435,8 @@ class _Chosen(NamedTuple):
     no_answer_score: tf.Tensor
 
 
-def _restore(kind: type[_Kept], state: Mapping[str, tf.Tensor]) -> _Kept:
-    """Returns the named tuple whose fields are in a state."""
-    return kind(*(state[name] for name in kind._fields))
-
-
-def _n_best_scores(
-    spans: Spans, texts: SpanTexts, n_best_size: int
-) -> tf.Tensor:
-    """Returns the scores of the best spans with distinct texts.
-
-    They are <float64>[B, n], descending, padded with -inf.
-    """
-    no_scores = tf.fill(
-        [tf.size(spans.counts), n_best_size],
-        tf.constant(-math.inf, tf.float64),
-    )
-
-    def needs_more(limit, scores):
-        return tf.reduce_any(
-            (scores[:, -1] == -math.inf) & (spans.counts > limit)
-        )
-
-    def look(limit, _):
-        limit = tf.maximum(limit * _MORE, _FIRST_LIMIT * n_best_size)
-        indices = tf.where(spans.ranks < limit)[:, 0]
-        questions = tf.gather(spans.questions, indices)
-        begins, ends = texts.find(
-            tf.gather(spans.first_tokens, indices),
-            tf.gather(spans.last_tokens, indices),
-        )
-        is_new = _is_new(texts.key(begins, ends), questions)
-        questions = tf.boolean_mask(questions, is_new)
-        numbers = tf.range(tf.size(questions)) - tf.searchsorted(
-            questions, questions
-        )
-        is_best = numbers < n_best_size
-        places = tf.stack([questions, tf.cast(numbers, tf.int64)], 1)
-        new_scores = tf.gather(spans.scores, tf.boolean_mask(indices, is_new))
-        return limit, tf.tensor_scatter_nd_update(
-            no_scores,
-            tf.boolean_mask(places, is_best),
-            tf.boolean_mask(new_scores, is_best),
-        )
-
-    _, scores = tf.while_loop(
-        needs_more, look, (tf.constant(0, tf.int64), no_scores)
-    )
-    return scores
-
-
-def _is_new(keys: tf.Tensor, questions: tf.Tensor) -> tf.Tensor:
-    """Returns <bool>[n], whether a text is the first such of its question.
-
-    Args:
-      keys: <int64>[n], hashes of texts.
-      questions: <int64>[n], ascending.
-    """
-    _, text = tf.unique(keys)
-    # Both numbers are smaller than n.
-    count = tf.size(keys, tf.int64)
-    _, pair = tf.unique(tf.cast(text, tf.int64) + count * questions)
-    index = tf.range(tf.size(pair))
-    first = tf.math.unsorted_segment_min(index, pair, tf.size(pair))
-    return tf.gather(first, pair) == index
-
-
 def _choose(
-    spans: Spans,
+    spans: _Spans,
     scores: tf.Tensor,
     nulls: tf.Tensor | None,
     threshold: float,
@@ -264,7 +450,7 @@ def _choose(
       threshold: The score difference above which "no answer" is chosen.
     """
     if nulls is None:
-        has_span = spans.counts > 0
+        has_span = spans.splits[1:] > spans.splits[:-1]
         best = tf.where(has_span, _softmax(scores)[:, 0], 0)
         return _Chosen(has_span, best, tf.zeros_like(best))
     n_best_size = scores.shape[1]
@@ -277,14 +463,12 @@ def _choose(
     scores = tf.where(is_kept, scores, -math.inf)
     probs = _softmax(tf.concat([nulls[:, tf.newaxis], scores], 1))
     # The order of the additions in Python.
-    has_span = scores[:, 0] > -math.inf
-    best = tf.where(has_span, spans.splits[:-1], 0)
     null_odds = (
         nulls
-        - _gather(spans.start_logits, best)
-        - _gather(spans.end_logits, best)
+        - _gather(spans.start_logits, spans.best)
+        - _gather(spans.end_logits, spans.best)
     )
-    is_answered = has_span & (null_odds <= threshold)
+    is_answered = (scores[:, 0] > -math.inf) & (null_odds <= threshold)
     return _Chosen(
         is_answered,
         tf.where(is_answered, probs[:, 1], probs[:, 0]),
@@ -300,30 +484,8 @@ def _softmax(scores: tf.Tensor) -> tf.Tensor:
 
 
 def _gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """Returns `values` at `indices`, 0 past the end."""
-    return tf.gather(tf.concat([values, [0]], 0), indices)
-
-
-def _name(
-    chosen: _Chosen, spans: Spans, texts: SpanTexts, paragraphs: Paragraphs
-) -> dict[str, tf.Tensor]:
-    """Returns the answers with their texts and offsets."""
-    rows = tf.where(chosen.is_answered)  # [answered, 1]
-    questions = rows[:, 0]
-    best = tf.gather(spans.splits, questions)
-    text, start, end = paragraphs.slice(
-        questions,
-        *texts.find(
-            tf.gather(spans.first_tokens, best),
-            tf.gather(spans.last_tokens, best),
-        ),
+    """Returns `values` at `indices`; undefined outside of them."""
+    padded = tf.concat([values, tf.zeros([1], values.dtype)], 0)
+    return tf.gather(
+        padded, tf.clip_by_value(indices, 0, tf.size(values, indices.dtype))
     )
-    size = [tf.size(chosen.is_answered)]
-    nowhere = tf.fill(size, -1)
-    return {
-        "answer": tf.tensor_scatter_nd_update(tf.fill(size, ""), rows, text),
-        "start": tf.tensor_scatter_nd_update(nowhere, rows, start),
-        "end": tf.tensor_scatter_nd_update(nowhere, rows, end),
-        "score": tf.cast(chosen.score, tf.float32),
-        "no_answer_score": tf.cast(chosen.no_answer_score, tf.float32),
-    }

@@ -164,9 +164,9 @@ def _same_rows(strings: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 def _pack_texts(head: ServingHead, strings: Mapping[str, tf.Tensor]) -> Rows:
     """Packs texts, truncating long ones."""
     tokens = head.tokenizer.tokenize_with_offsets(strings["text"])
-    ids, starts, ends = (x.flat_values for x in tokens)
-    layout = packing.lay_out([_segment(tokens[0])], tf.size(ids), head.buckets)
-    return _rows_with_offsets(head, layout, ids, starts, ends)
+    segments, num_tokens = packing.find_segments([tokens[0]])
+    layout = packing.lay_out(segments, num_tokens, head.buckets)
+    return _rows_with_offsets(head, layout, *(x.flat_values for x in tokens))
 
 
 def _pack_questions(
@@ -175,7 +175,6 @@ def _pack_questions(
     """Packs questions with the beginnings of their contexts."""
     questions = head.tokenizer.tokenize(strings["question"])
     tokens = head.tokenizer.tokenize_with_offsets(strings["context"])
-    num_before = tf.size(questions.flat_values)
     ids, starts, ends = (x.flat_values for x in tokens)
     longest = head.task.max_query_length
 
@@ -183,14 +182,9 @@ def _pack_questions(
         kept = tf.minimum(lengths[0], longest)
         return [kept, tf.minimum(lengths[1], room - kept)]
 
-    first, count = _segment(tokens[0])
-    layout = packing.lay_out(
-        [_segment(questions), (num_before + first, count)],
-        num_before + tf.size(ids),
-        head.buckets,
-        truncate,
-    )
-    nowhere = tf.fill([num_before], _NONE)
+    segments, num_tokens = packing.find_segments([questions, tokens[0]])
+    layout = packing.lay_out(segments, num_tokens, head.buckets, truncate)
+    nowhere = tf.fill([tf.size(questions.flat_values)], _NONE)
     return _rows_with_offsets(
         head,
         layout,
@@ -209,13 +203,10 @@ def _pack_choices(head: ServingHead, strings: Mapping[str, tf.Tensor]) -> Rows:
     shape = tf.shape(strings["choices"])
     texts = head.tokenizer.tokenize(strings["text"])
     choices = head.tokenizer.tokenize(tf.reshape(strings["choices"], [-1]))
-    num_before = tf.size(texts.flat_values)
     ids = tf.concat([texts.flat_values, choices.flat_values], 0)
-    first, count = _segment(choices)
-    choice = (num_before + first, count)
+    (text, choice), num_tokens = packing.find_segments([texts, choices])
     text = [
-        tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1])
-        for x in _segment(texts)
+        tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1]) for x in text
     ]
     has_text = text[1] > 0
     layout = packing.lay_out(
@@ -223,7 +214,7 @@ def _pack_choices(head: ServingHead, strings: Mapping[str, tf.Tensor]) -> Rows:
             tuple(map(lambda a, b: tf.where(has_text, a, b), text, choice)),
             (choice[0], tf.where(has_text, choice[1], 0)),
         ],
-        tf.size(ids),
+        num_tokens,
         head.buckets,
     )
     inputs = layout.inputs(ids, head.tokenizer.vocabulary)
@@ -243,14 +234,6 @@ _PACKERS = {
     "tagging": _pack_texts,
     "question_answering": _pack_questions,
 }
-
-
-def _segment(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where each row starts and its length, <int32>[B] each."""
-    return (
-        tf.cast(tokens.row_starts(), tf.int32),
-        tf.cast(tokens.row_lengths(), tf.int32),
-    )
 
 
 def _rows_with_offsets(

@@ -30,6 +30,7 @@ class SquadExample:
       question_text: The question.
       doc_tokens: The paragraph's words, separated at white space.
       doc_token_starts: The offset of each word in the paragraph, in characters.
+      context: The paragraph.
       orig_answer_text: The answer; "" if there is none, None outside training.
       start_position: The answer's first word; -1 if there is none, None
         outside training.
@@ -43,6 +44,7 @@ class SquadExample:
     question_text: str
     doc_tokens: tuple[str, ...]
     doc_token_starts: tuple[int, ...]
+    context: str
     orig_answer_text: str | None = None
     start_position: int | None = None
     end_position: int | None = None
@@ -175,7 +177,7 @@ def build_examples(
     has_answers = _has_answers(dataset)
     for article in dataset:
         for paragraph in article["paragraphs"]:
-            words = _split(paragraph["context"])
+            words = split_words(paragraph["context"])
             for question in paragraph["qas"]:
                 example = SquadExample(
                     question["id"],
@@ -199,15 +201,16 @@ def build_examples(
 
 def make_example(qas_id: str, question_text: str, context: str) -> SquadExample:
     """Returns an example without an answer, for prediction."""
-    return SquadExample(qas_id, question_text, *_split(context))
+    return SquadExample(qas_id, question_text, *split_words(context))
 
 
-def _split(context: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Returns a paragraph's words and their offsets."""
+def split_words(context: str) -> tuple[tuple[str, ...], tuple[int, ...], str]:
+    """Returns a paragraph's words, their offsets, and the paragraph."""
     words = list(_WORD.finditer(context))
     return (
         tuple(word[0] for word in words),
         tuple(word.start() for word in words),
+        context,
     )
 
 

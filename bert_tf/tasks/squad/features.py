@@ -7,12 +7,14 @@ Shapes:
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.packed_rows import PackedRows
@@ -47,6 +49,8 @@ class InputFeatures:
         of [CLS], if the window does not hold it; None outside training.
       end_position: Its last token; 0 and None as above.
       is_impossible: `is_impossible` of the example.
+      offsets: Where each of the paragraph's tokens starts and ends in it, in
+        characters, <int32>[tokens, 2]; None in training.
     """
 
     unique_id: int
@@ -60,6 +64,7 @@ class InputFeatures:
     start_position: int | None = None
     end_position: int | None = None
     is_impossible: bool = False
+    offsets: np.ndarray | None = None
 
     @property
     def segment_ids(self) -> np.ndarray:
@@ -123,21 +128,50 @@ def convert_examples_to_features(
     return windows.convert(examples, is_training)
 
 
-class _TokenIds:
-    """The token ids of texts, each distinct text tokenized once."""
+class _Tokens:
+    """The tokens of texts, each distinct text tokenized once."""
 
-    def __init__(self, tokenizer: BertTokenizer, texts: Iterable[str]) -> None:
-        self._rows = {
-            text: row for row, text in enumerate(dict.fromkeys(texts))
-        }
-        ids = tokenizer.tokenize(list(self._rows))
-        self._values = ids.flat_values.numpy()
+    def __init__(
+        self,
+        tokenizer: BertTokenizer,
+        texts: Iterable[str],
+        with_offsets: bool,
+    ) -> None:
+        unique = list(dict.fromkeys(texts))
+        self._rows = {text: row for row, text in enumerate(unique)}
+        if with_offsets:
+            ids, *offsets = tokenizer.tokenize_with_offsets(unique)
+            self._offsets = np.stack(
+                [_to_characters(unique, x) for x in offsets], axis=1
+            )
+        else:
+            ids = tokenizer.tokenize(unique)
+        self._ids = ids.flat_values.numpy()
         self._splits = ids.row_splits.numpy()
 
-    def __getitem__(self, text: str) -> np.ndarray:
+    def ids(self, text: str) -> np.ndarray:
         """Returns the ids of a text: <int32>[n]."""
+        return self._ids[self._slice(text)]
+
+    def offsets(self, text: str) -> np.ndarray:
+        """Returns starts and ends in a text, in characters: <int32>[n, 2]."""
+        return self._offsets[self._slice(text)]
+
+    def _slice(self, text: str) -> slice:
         row = self._rows[text]
-        return self._values[self._splits[row] : self._splits[row + 1]]
+        return slice(self._splits[row], self._splits[row + 1])
+
+
+def _to_characters(texts: Sequence[str], places: tf.RaggedTensor) -> np.ndarray:
+    """Converts byte offsets, ragged <int32>[n, None], to <int32>[tokens]."""
+    encoded = [text.encode() for text in texts]
+    is_first = np.frombuffer(b"".join(encoded), np.uint8) & 0xC0 != 0x80
+    num_before = np.concatenate([[0], np.cumsum(is_first, dtype=np.int32)])
+    text_starts = np.cumsum([0, *map(len, encoded)])
+    text_start = text_starts[places.value_rowids()]
+    return (
+        num_before[text_start + places.flat_values] - num_before[text_start]
+    ).astype(np.int32)
 
 
 class _Document:
@@ -149,14 +183,26 @@ class _Document:
       first_tokens: The first token of each word, and n, <int>[words + 1].
     """
 
-    def __init__(self, words: Sequence[str], token_ids: _TokenIds) -> None:
-        rows = [token_ids[word] for word in words]
+    def __init__(self, example: SquadExample, tokens: _Tokens) -> None:
+        self._tokens = tokens
+        self._words = example.doc_tokens
+        self._starts = example.doc_token_starts
+        rows = [tokens.ids(word) for word in self._words]
         lengths = [len(row) for row in rows]
         self.ids = np.concatenate([*rows, np.zeros([0], np.int32)])
         self.word_indices = np.repeat(
             np.arange(len(rows), dtype=np.int32), lengths
         )
         self.first_tokens = np.cumsum([0, *lengths])
+
+    @functools.cached_property
+    def offsets(self) -> np.ndarray:
+        """Starts and ends of the tokens, in characters: <int32>[n, 2]."""
+        rows = [
+            start + self._tokens.offsets(word)
+            for word, start in zip(self._words, self._starts, strict=True)
+        ]
+        return np.concatenate([*rows, np.zeros([0, 2], np.int32)])
 
     def spans(self, max_length: int, doc_stride: int) -> list[tuple[int, int]]:
         """Returns the windows: the first token and the number of tokens."""
@@ -200,17 +246,19 @@ class _Windows:
         unique_ids = itertools.count(FIRST_UNIQUE_ID)
         numbered = enumerate(examples)
         while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
-            token_ids = _TokenIds(
-                self.tokenizer, _texts(example for _, example in chunk)
+            tokens = _Tokens(
+                self.tokenizer,
+                _texts(example for _, example in chunk),
+                with_offsets=not is_training,
             )
             words = document = None
             for index, example in chunk:
                 # Questions about the same paragraph share its words.
                 if example.doc_tokens is not words:
                     words = example.doc_tokens
-                    document = _Document(words, token_ids)
+                    document = _Document(example, tokens)
                 yield from self._convert_one(
-                    index, example, document, token_ids, is_training, unique_ids
+                    index, example, document, tokens, is_training, unique_ids
                 )
 
     def _convert_one(
@@ -218,11 +266,11 @@ class _Windows:
         index: int,
         example: SquadExample,
         document: _Document,
-        token_ids: _TokenIds,
+        tokens: _Tokens,
         is_training: bool,
         unique_ids: Iterator[int],
     ) -> Iterator[InputFeatures]:
-        query = token_ids[example.question_text]
+        query = tokens.ids(example.question_text)
         is_truncated = len(query) > self.max_query_length
         query = query[: self.max_query_length]
         vocabulary = self.tokenizer.vocabulary
@@ -235,7 +283,9 @@ class _Windows:
         best_spans = _find_max_context(spans, len(document.ids))
         answer = None
         if is_training and not example.is_impossible:
-            answer = document.find(example, token_ids[example.orig_answer_text])
+            answer = document.find(
+                example, tokens.ids(example.orig_answer_text)
+            )
         for number, (start, length) in enumerate(spans):
             span = slice(start, start + length)
             position = (None, None)
@@ -252,6 +302,7 @@ class _Windows:
                 is_truncated,
                 *position,
                 example.is_impossible,
+                None if is_training else document.offsets[span],
             )
 
 

@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import json
 import os
+import re
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.io import files
+from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.tasks.squad.features import InputFeatures
 from bert_tf.text import vocabulary as vocabulary_lib
@@ -94,8 +97,41 @@ class SquadPrediction:
         return best.text
 
 
-class SpanTexts:
-    """Maps the tokens of a span back to the characters of the paragraph."""
+# Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
+# spaces. A longer "word" is a passage; shorter ones are names in other text.
+_LONGEST_NAME = 20
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
+
+def find_text(
+    example: SquadExample, window: InputFeatures, start: int, end: int
+) -> tuple[str, int, int]:
+    """Returns the text of a span and its place, by the tokenizer's offsets.
+
+    Args:
+      example: The example.
+      window: The window.
+      start: The span's first token.
+      end: Its last token.
+
+    Returns:
+      `context[start:end]`, and these start and end in characters.
+    """
+    start = int(window.offsets[start - window.doc_offset, 0])
+    end = int(window.offsets[end - window.doc_offset, 1])
+    return example.context[start:end], start, end
+
+
+class OriginalTexts:
+    """Finds the text of a span as the original does, by aligning words.
+
+    Where a script is written without spaces, this may be a whole paragraph. So
+    spans that start or end in a long word with such characters have the text
+    of `find_text`.
+    """
 
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
         self._tokens = tokenizer.vocabulary.tokens
@@ -111,19 +147,18 @@ class SpanTexts:
     def find(
         self, example: SquadExample, window: InputFeatures, start: int, end: int
     ) -> tuple[str, int, int]:
-        """Returns the text of a span and its place in the paragraph.
+        """Returns the text of a span and its place, like `find_text`.
 
         Any white space between words becomes one space in the text.
-
-        `start` and `end` are the span's first and last token.
-
-        Returns:
-          The text, its start in the paragraph and its exclusive end, both in
-          characters.
         """
         first = int(window.word_indices[start - window.doc_offset])
         last = int(window.word_indices[end - window.doc_offset])
         words = example.doc_tokens[first : last + 1]
+        if any(
+            len(word) > _LONGEST_NAME and _WITHOUT_SPACES.search(word)
+            for word in (words[0], words[-1])
+        ):
+            return find_text(example, window, start, end)
         tok_text = " ".join(
             filter(None, [self._normalized[word] for word in words])
         )
@@ -132,17 +167,16 @@ class SpanTexts:
             tok_text,
             sum(map(len, words)),
         )
-        (begin, begin_char), (stop, stop_char) = (
-            _find_char(words, char) for char in chars
-        )
-        text = " ".join(words[begin : stop + 1])
-        cut = len(words[stop]) - stop_char - 1
-        starts = example.doc_token_starts
-        return (
-            text[begin_char : len(text) - cut],
-            starts[first + begin] + begin_char,
-            starts[first + stop] + stop_char + 1,
-        )
+        places = [
+            start + n
+            for start, word in zip(
+                example.doc_token_starts[first:], words, strict=False
+            )
+            for n in range(len(word))
+        ]
+        start, end = places[chars[0]], places[chars[1]] + 1
+        words, *_ = squad_examples.split_words(example.context[start:end])
+        return " ".join(words), start, end
 
     def _join(self, ids: Iterable[int]) -> str:
         text = " ".join([self._tokens[id] for id in ids])
@@ -175,15 +209,6 @@ def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
     return first, first + len(pred_text) - pred_text.count(" ") - 1
 
 
-def _find_char(words: Sequence[str], char: int) -> tuple[int, int]:
-    """Returns the word with the n-th character, and the position in it."""
-    for index, word in enumerate(words):
-        if char < len(word):
-            return index, char
-        char -= len(word)
-    raise IndexError(f"The words end {char} characters earlier.")
-
-
 def predict_answers(
     examples: Iterable[SquadExample],
     features: Iterable[InputFeatures],
@@ -192,21 +217,25 @@ def predict_answers(
     n_best_size: int = 20,
     max_answer_length: int = 30,
     version_2_with_negative: bool = False,
+    original_texts: bool = True,
 ) -> Iterator[SquadPrediction]:
     """Yields the n best answers of each example.
 
     Source: write_predictions (run_squad.py:741-924 of the original).
 
     `n_best_size` is the number of starts and ends tried in each window, and of
-    answers kept; `max_answer_length` is in tokens.
+    answers kept; `max_answer_length` is in tokens. Without `original_texts`,
+    answers have the texts of `find_text`.
     """
     windows_of: dict[int, list[InputFeatures]] = {}
     for feature in features:
         windows_of.setdefault(feature.example_index, []).append(feature)
     numbered = enumerate(examples)
     while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
-        words = (word for _, example in chunk for word in example.doc_tokens)
-        texts = SpanTexts(tokenizer, words)
+        find = find_text
+        if original_texts:
+            words = (word for _, one in chunk for word in one.doc_tokens)
+            find = OriginalTexts(tokenizer, words).find
         for index, example in chunk:
             windows = windows_of.get(index, [])
             window_results = [results[window.unique_id] for window in windows]
@@ -220,7 +249,7 @@ def predict_answers(
             # A stable sort, as in the original.
             candidates.sort(key=lambda one: one.score, reverse=True)
             nbest = _keep_best(
-                candidates, null, example, windows, texts, n_best_size
+                candidates, null, example, windows, find, n_best_size
             )
             yield _to_prediction(example.qas_id, nbest, null)
 
@@ -302,7 +331,7 @@ def _keep_best(
     null: _Candidate | None,
     example: SquadExample,
     windows: Sequence[InputFeatures],
-    texts: SpanTexts,
+    find: Callable[..., tuple[str, int, int]],
     n_best_size: int,
 ) -> list[NbestPrediction]:
     """Returns the best answers with distinct texts; probabilities are 0 yet."""
@@ -312,7 +341,7 @@ def _keep_best(
             break
         text, start, end = "", None, None
         if one is not null:
-            text, start, end = texts.find(
+            text, start, end = find(
                 example, windows[one.window], one.start, one.end
             )
         if text not in nbest:

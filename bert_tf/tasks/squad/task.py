@@ -190,6 +190,8 @@ class SquadTask(task.Task):
     ) -> list[SquadPrediction]:
         """Returns the n best answers of each example, over its windows.
 
+        With `files`, they have the texts of the original's prediction files.
+
         `outputs` may be empty if no paragraph has words and so no windows.
         """
         windows = features.windows
@@ -213,6 +215,7 @@ class SquadTask(task.Task):
                 self.n_best_size,
                 self.max_answer_length,
                 self.version_2_with_negative,
+                original_texts=bool(self.files),
             )
         )
 
@@ -221,17 +224,16 @@ class SquadTask(task.Task):
     ) -> dict[str, Any]:
         """Returns the answer and its place, as JSON values.
 
-        `start` and `end` are characters of the paragraph. Without an answer
-        `answer` is "" and they are null. `score` is the probability of the
-        answer among the n best, `no_answer_score` that of "no answer" (null
-        for SQuAD 1.1).
+        `answer` is `context[start:end]`; without an answer it is "" and they
+        are null. `score` is the probability of the answer among the n best,
+        `no_answer_score` that of "no answer" (null for SQuAD 1.1).
         """
         answer = prediction.answer(self._threshold)
         entries = {entry.text: entry for entry in prediction.nbest}
         entry = entries[answer]
         values = {
             "id": example.qas_id or None,
-            "answer": entry.text,
+            "answer": example.context[entry.start or 0 : entry.end or 0],
             "start": entry.start,
             "end": entry.end,
             "score": entry.probability,
@@ -241,7 +243,7 @@ class SquadTask(task.Task):
             values["no_answer_score"] = entries[""].probability
         elif entry.start is None:
             # Without candidates the original answers "empty" for SQuAD 1.1.
-            values |= {"answer": "", "score": 0.0}
+            values["score"] = 0.0
         return values
 
     def is_labeled(self, examples: Sequence[SquadExample]) -> bool:

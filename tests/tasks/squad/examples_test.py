@@ -39,6 +39,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 "q?",
                 ("In", "1895-1943", "he", "led\u00a0them.", "The", "end."),
                 (1, 4, 14, 17, 29, 33),
+                _CONTEXT,
                 answers=None,
             ),
         )
