@@ -1,7 +1,9 @@
 """Tests for export.heads.question_answering."""
 
 import dataclasses
+import json
 import os
+import pathlib
 import random
 
 import numpy as np
@@ -16,12 +18,18 @@ from bert_tf.errors import UserError
 from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.inference import predict
+from bert_tf.inference.lite_model import LiteModel
+from bert_tf.serving.litert import LitertEngine
+from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import squad_goldens
+from tests.support import tiny_builds
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -316,6 +324,63 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(set(logits), {"start_logits", "end_logits"})
         for name, values in logits.items():
             self.assertAllClose(values, expected[name], rtol=0, atol=1e-5)
+
+    @pytest.mark.slow
+    def test_unspaced_text_gives_short_answers_everywhere(self):
+        # The original finds no [UNK] in a paragraph, and returns all of it.
+        context = "\u6771\u4e2d\u6771\u4eac\u6771\u0301\u3002" * 4
+        row = {"question": "cat", "context": context}
+        built = tiny_builds.make("question_answering", input="text")
+        path = built.build.stored.path
+        most = built.build.head.task.max_answer_length
+
+        (expected,) = bert_tf.load_model(path).predict([row])
+        answer, start = expected["answer"], expected["start"]
+        self.assertBetween(len(answer.replace("\u0301", "")), 1, most)
+        self.assertEqual(answer, context[start : expected["end"]])
+
+        folder = self.create_tempdir().full_path
+        rows = os.path.join(folder, "rows.jsonl")
+        pathlib.Path(rows).write_text(json.dumps(row), encoding="utf-8")
+        config = PredictConfig(
+            model_dir=path,
+            input_file=rows,
+            output_file=os.path.join(folder, "answers.jsonl"),
+        )
+        predict.run(config)
+        written = pathlib.Path(config.output_file).read_text(encoding="utf-8")
+        self.assertEqual(json.loads(written)["answer"], answer)
+
+        version = tiny_exports.export(
+            path, os.path.join(folder, "served"), litert=True
+        )
+        strings = {
+            name: np.array([x.encode()], object) for name, x in row.items()
+        }
+        for engine in (SavedModelEngine(), LitertEngine()):
+            servable = engine.load("m", 1, version)
+            answers = servable.run(
+                servable.signatures["serving_default"],
+                strings,
+                ("answer", "start"),
+            )
+            self.assertEqual(answers["answer"][0].decode(), answer)
+            self.assertEqual(answers["start"][0], start)
+
+        model = LiteModel(built.content, text_operators=True)
+        outputs = {name: x[0] for name, x in model.run(strings).items()}
+        score = outputs["start_logits"][:, np.newaxis] + outputs["end_logits"]
+        length = np.arange(len(score)) - np.arange(len(score))[:, np.newaxis]
+        is_span = (length >= 0) & (length < most)
+        is_token = outputs["ends"] >= 0
+        is_span &= is_token & is_token[:, np.newaxis]
+        first, last = np.unravel_index(
+            np.where(is_span, score, -np.inf).argmax(), score.shape
+        )
+        text = context.encode()[
+            outputs["starts"][first] : outputs["ends"][last]
+        ]
+        self.assertBetween(len(text.decode().replace("\u0301", "")), 1, most)
 
     def test_ignores_invalid_utf8(self):
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))

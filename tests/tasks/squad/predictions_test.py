@@ -124,6 +124,33 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(best.text, expected)
         self.assertEqual(context[best.start : best.end], expected)
 
+    @parameterized.parameters(
+        ("of bob's son", 5, 6, "bob'"),
+        ("of bob's son", 6, 7, "'s"),
+        ("of\tste\u0301ve  's", 4, 5, "of\tste\u0301ve"),
+    )
+    def test_texts_by_offsets(self, context, start, end, expected):
+        logits = [
+            (_logits(10, **{f"_{start}": 3}), _logits(10, **{f"_{end}": 3}))
+        ]
+        (prediction,) = self._predict(
+            _examples(context), logits, original_texts=False
+        )
+        best = prediction.nbest[0]
+        self.assertEqual(best.text, expected)
+        self.assertEqual(context[best.start : best.end], expected)
+
+    @parameterized.parameters(True, False)
+    def test_unspaced_text_gives_short_answers(self, original_texts):
+        # Not all of it, although the tokens of its characters are [UNK].
+        context = "of \u6771\u4eac" + "\u4eba\u53e3\u3002" * 9
+        logits = [(_logits(34, _5=3), _logits(34, _6=3))]
+        (prediction,) = self._predict(
+            _examples(context), logits, original_texts=original_texts
+        )
+        self.assertEqual(prediction.nbest[0].text, "\u6771\u4eac")
+        self.assertEqual(prediction.nbest[0].start, 3)
+
     def test_equal_texts_count_once(self):
         # [CLS] who ? [SEP] ann of ann [SEP], with two positions of padding.
         logits = (_logits(10, _4=1, _6=2), _logits(10, _4=1, _6=2))
