@@ -34,6 +34,9 @@ _NUM_SPECIAL_TOKENS = 3
 # Words are separated as in `bert_tf.tasks.squad.examples`.
 _WHITE_SPACE = "[ \t\r\n\u202f]+"
 _NOWHERE = -1
+# A word of megabytes is one token, and in hundreds of spans. A copy for each
+# would need as many times the memory of the request.
+_MAX_BYTES_COMPARED = 1024
 
 
 @dataclasses.dataclass(eq=False)
@@ -399,16 +402,22 @@ def _n_best_scores(
 ) -> tf.Tensor:
     """Returns the scores of the best spans with distinct texts.
 
-    They are <float64>[B, n], descending, padded with -inf.
+    They are <float64>[B, n], descending, padded with -inf. Texts longer than
+    `_MAX_BYTES_COMPARED` count as distinct wherever they are.
     """
+    starts, ends = spans.starts, spans.ends
+    is_long = ends - starts > _MAX_BYTES_COMPARED
     places = (
         tf.RaggedTensor.from_row_splits(x, spans.splits, validate=False)
-        for x in (spans.starts, spans.ends)
+        for x in (starts, tf.where(is_long, starts, ends))
     )
     texts = tf_text.ByteSplitter().split_by_offsets(contexts, *places)
-    of_question = tf.strings.as_string(spans.questions)
+    question, start, end = map(
+        tf.strings.as_string, (spans.questions, starts, ends)
+    )
+    place = tf.where(is_long, tf.strings.join([start, end], "-"), "")
     distinct, index = tf.unique(
-        tf.strings.join([of_question, texts.flat_values], " ")
+        tf.strings.join([question, place, texts.flat_values], " ")
     )
     first = tf.math.unsorted_segment_min(
         tf.range(tf.size(index)), index, tf.size(distinct)

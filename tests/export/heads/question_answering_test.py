@@ -325,6 +325,28 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         for name, values in logits.items():
             self.assertAllClose(values, expected[name], rtol=0, atol=1e-5)
 
+    def test_long_texts(self):
+        # Tokens of more bytes than are compared: equal ones count as distinct.
+        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), _TASK)
+        context = f"cat {'x' * 2000} dog {'x' * 2000} cat"
+        rows = head.pack(_strings([("cat", context)]))
+        logits = np.zeros([1, _LENGTH], np.float32)
+        logits[0, [4, 6]] = 3, 2
+        answer = head.answer(
+            {"start_logits": logits, "end_logits": logits}, rows
+        )
+        self.assertEqual(answer["answer"].numpy()[0].decode(), "x" * 2000)
+        self.assertEqual(answer["start"].numpy()[0], 4)
+        scores = np.exp(np.add.outer(logits[0, 3:8], logits[0, 3:8]))
+        # Of all spans one "cat", of score 1, counts as the other; "no answer"
+        # has score 1, too.
+        self.assertAllClose(
+            answer["score"].numpy()[0],
+            scores[1, 1] / scores[np.triu_indices(5)].sum(),
+            rtol=1e-5,
+        )
+
     @pytest.mark.slow
     def test_unspaced_text_gives_short_answers_everywhere(self):
         # The original finds no [UNK] in a paragraph, and returns all of it.
