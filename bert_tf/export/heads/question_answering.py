@@ -333,12 +333,13 @@ def _find_spans(
     start_logits, starts = tf.math.top_k(start_logits, count)
     end_logits, ends = tf.math.top_k(end_logits, count)
     may_start = tf.gather(state["is_max_context"], starts, batch_dims=1)
-    may_end = tf.gather(state["ends"], ends, batch_dims=1) >= 0
+    first_bytes = tf.gather(state["starts"], starts, batch_dims=1)
+    last_bytes = tf.gather(state["ends"], ends, batch_dims=1)
     # [R, k, k]
     length = 1 + ends[:, tf.newaxis] - starts[..., tf.newaxis]
     is_span = (
         may_start[..., tf.newaxis]
-        & may_end[:, tf.newaxis]
+        & (last_bytes[:, tf.newaxis] >= 0)
         & (length >= 1)
         & (length <= task.max_answer_length)
     )
@@ -354,16 +355,12 @@ def _find_spans(
     order = tf.gather(
         order, tf.argsort(tf.gather(questions, order), stable=True)
     )
-    first, last = (
-        tf.stack([row, tf.cast(tf.gather_nd(places, at), tf.int64)], 1)
-        for places, at in ((starts, start), (ends, end))
-    )
     questions, *values = (
         tf.gather(values, order)
         for values in (
             questions,
-            tf.gather_nd(state["starts"], first),
-            tf.gather_nd(state["ends"], last),
+            tf.gather_nd(first_bytes, start),
+            tf.gather_nd(last_bytes, end),
             start_logits,
             end_logits,
         )
