@@ -1,4 +1,4 @@
-"""The report of text extraction: counts, shares and samples."""
+"""The report of text extraction: counts, shares, samples and a plot."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 from absl import logging
+from matplotlib.figure import Figure
 
+from bert_tf import reports
+from bert_tf.corpus import filters
+from bert_tf.corpus import judging
 from bert_tf.corpus import writing
 from bert_tf.corpus.documents import NUM_SAMPLES
 from bert_tf.corpus.documents import Reason
@@ -19,6 +23,15 @@ from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 from bert_tf.io import files
 
+# Reasons that drop paragraphs, whose count is not one of documents.
+_PARAGRAPHS = (
+    filters.SHORT_PARAGRAPH,
+    filters.FEW_LETTERS,
+    judging.DUPLICATE_PARAGRAPH,
+    judging.REPEATED_LINE,
+)
+_KEPT = "kept"
+_HELDOUT = "held out"
 # A language that is repeated more often gives a warning.
 _MANY_TIMES = 10
 
@@ -119,6 +132,69 @@ def write(path: str, report: Mapping[str, Any]) -> None:
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(report, file, indent=2, ensure_ascii=False)
             file.write("\n")
+
+
+def write_picture(path: str, report: Mapping[str, Any]) -> None:
+    """Writes the plot of a report as PNG, without importing TensorFlow."""
+    with files.local_file(path) as temporary:
+        draw(report).savefig(temporary, format="png")
+
+
+def draw(report: Mapping[str, Any]) -> Figure:
+    """Returns the plot: documents, characters, and shares of languages."""
+    dropped = report["dropped"]
+    kept = _kept(report)
+    documents = {name: counts["documents"] for name, counts in kept.items()}
+    documents |= {
+        name: reason["count"]
+        for name, reason in dropped.items()
+        if name not in _PARAGRAPHS
+    }
+    characters = {name: counts["characters"] for name, counts in kept.items()}
+    characters |= {name: x["characters"] for name, x in dropped.items()}
+    languages = report.get("languages") or {}
+    figure, panels = reports.new_panels(
+        "Text that was kept and dropped",
+        [len(x) for x in (documents, characters, languages) if x],
+    )
+    for axes, title, values in zip(
+        panels,
+        ("Documents", "Characters"),
+        (documents, characters),
+        strict=False,
+    ):
+        colors = [
+            reports.BLUE if name in kept else reports.ORANGE for name in values
+        ]
+        reports.draw_bars(axes, [*values], {"": [*values.values()]}, [colors])
+        reports.finish(axes, "x", title)
+    if languages:
+        shares = {
+            label: [100 * x[name] for x in languages.values()]
+            for label, name in (
+                ("before sampling", "share_before"),
+                ("as written", "share"),
+            )
+        }
+        colors = (reports.GRAY, reports.BLUE)
+        reports.draw_bars(
+            panels[2], [*languages], shares, colors, text="{:.1f}%"
+        )
+        reports.finish(panels[2], "x", "Languages, % of the characters")
+        reports.add_legend(figure)
+    return figure
+
+
+def _kept(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Returns the counts of the text, and of the held-out text if any."""
+    sums = {_KEPT: {"documents": 0, "characters": 0}}
+    counts = [*report["files"].values()]
+    if report["recipe"]["flags"]["heldout_share"]:
+        sums[_HELDOUT] = counts.pop()
+    for each in counts:
+        for name in sums[_KEPT]:
+            sums[_KEPT][name] += each[name]
+    return sums
 
 
 def log(report: Mapping[str, Any]) -> None:

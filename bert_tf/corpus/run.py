@@ -27,7 +27,6 @@ from bert_tf.corpus import filters
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
 from bert_tf.corpus import judging
-from bert_tf.corpus import plots
 from bert_tf.corpus import report as reports
 from bert_tf.corpus import writing
 from bert_tf.corpus.documents import Chunk
@@ -117,7 +116,7 @@ def run(config: ExtractTextConfig) -> dict[str, Any]:
         )
         made = _make(config, found, options, recipe, names, work_dir)
         _clear(names)
-        plots.write(reports.picture_of(config.output_file), made)
+        reports.write_picture(reports.picture_of(config.output_file), made)
         reports.write(reports.path_of(config.output_file), made)
         reports.log(made)
         shutil.rmtree(work_dir)

@@ -206,8 +206,7 @@ def _train_and_evaluate(
         training_output.draw_learning_curves(
             output_dir,
             evaluations,
-            training_output.draw_finetuning,
-            f"Fine-tuning for {_subject(task)}",
+            title=f"Fine-tuning for {_subject(task)}",
         )
         _write_model(
             experiment,

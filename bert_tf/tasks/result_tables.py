@@ -1,4 +1,7 @@
-"""Text tables of results: confusion matrices and scores per label or type.
+"""Results as text and picture: confusion matrices, scores by label or type.
+
+If the font of a picture lacks a character of a name, it has numbers in place of
+all names, and the text next to it has both.
 
 Shapes:
   C: number of labels.
@@ -9,12 +12,85 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_tf import reports
+from bert_tf.io import files
+from bert_tf.tasks import metrics
 from bert_tf.tasks.tagging.metrics import EntityScore
 
 # A matrix of more labels is wider than a screen.
 _MAX_COLUMNS = 20
 # The number of ranges of regression scores.
 _NUM_RANGES = 10
+_MAX_BARS = 60
+
+
+def write_confusion_matrix(
+    path: str, labels: Sequence[str], counts: np.ndarray
+) -> None:
+    """Writes a confusion matrix to <path>.png and <path>.txt."""
+    counts = np.asarray(counts)
+    names, note = reports.drawable(labels, f"{path}.txt")
+    reports.write_confusion_matrix(
+        f"{path}.png", names, counts, accuracy_line(counts), note
+    )
+    text = confusion_matrix_text(labels, counts, bool(note))
+    files.write_text(f"{path}.txt", text)
+
+
+def write_scores(
+    path: str, kind: str, rows: Sequence[tuple[str, EntityScore]]
+) -> None:
+    """Writes scores to <path>.png and <path>.txt; see `scores_text`.
+
+    Only the 60 most frequent types are drawn.
+    """
+    names, scores = zip(*rows, strict=True)
+    drawable, note = reports.drawable(names[:-1], f"{path}.txt")
+    types = list(zip(drawable, scores[:-1], strict=True))
+    frequent = sorted(types, key=lambda row: -row[1].num_references)
+    frequent = frequent[:_MAX_BARS]
+    drawn = [
+        *(row for row in types if row in frequent),
+        ("overall", scores[-1]),
+    ]
+    title = f"Scores of each {kind}, %"
+    if len(frequent) < len(types):
+        title = f"The {_MAX_BARS} most frequent of {len(types)} {kind}s, %"
+    figure, (axes,) = reports.new_panels(title, [len(drawn)], 0.45)
+    reports.draw_bars(
+        axes,
+        [f"{name} ({score.num_references:,})" for name, score in drawn],
+        {
+            name: [100 * getattr(score, name.lower()) for _, score in drawn]
+            for name in ("precision", "recall", "F1")
+        },
+        text="{:.1f}",
+    )
+    axes.axhline(len(drawn) - 1.5, color=reports.GRAY, linewidth=0.8)
+    axes.set_xlim(0, 112)
+    axes.set_xlabel(note)
+    reports.add_legend(figure, ncols=3)
+    reports.write(f"{path}.png", figure)
+    files.write_text(f"{path}.txt", scores_text(kind, rows, bool(note)))
+
+
+def write_score_scatter(
+    path: str, references: Sequence[float], predictions: Sequence[float]
+) -> None:
+    """Writes predicted and correct scores to <path>.png and <path>.txt."""
+    references = np.asarray(references, np.float64)
+    predictions = np.asarray(predictions, np.float64)
+    scores = metrics.compute_metrics(
+        (metrics.PEARSON, metrics.SPEARMAN), references, predictions
+    )
+    title = (
+        f"{len(references):,} examples, Pearson "
+        f"{scores[metrics.PEARSON]:.3f}, Spearman "
+        f"{scores[metrics.SPEARMAN]:.3f}"
+    )
+    reports.write_score_scatter(f"{path}.png", references, predictions, title)
+    text = score_scatter_text(references, predictions)
+    files.write_text(f"{path}.txt", text)
 
 
 def confusion_matrix_text(
@@ -41,7 +117,7 @@ def confusion_matrix_text(
     if len(labels) > _MAX_COLUMNS:
         return f"{head}{_confusions_text(names, counts)}\n{scores}"
     # Columns have numbers, as long names would make them wide.
-    table = [["right \\ predicted", *numbers(names)]]
+    table = [["right \\ predicted", *reports.numbers(names)]]
     for name, row in zip(_with_numbers(names), counts, strict=True):
         table.append([name, *map(str, row)])
     return f"{head}{aligned(table)}\n{scores}"
@@ -56,14 +132,6 @@ def accuracy_line(counts: np.ndarray) -> str:
         f"{total:,} examples, {correct:,} right ({accuracy:.2%}), "
         f"{len(counts):,} labels"
     )
-
-
-def confusions(counts: np.ndarray) -> list[tuple[int, int]]:
-    """Returns the pairs of correct and wrong labels, most frequent first."""
-    wrong = counts - np.diag(np.diag(counts))
-    rows, columns = np.nonzero(wrong)
-    order = np.argsort(-wrong[rows, columns], kind="stable")
-    return [(int(rows[i]), int(columns[i])) for i in order]
 
 
 def scores_text(
@@ -163,19 +231,14 @@ def _score_rows(
 def _confusions_text(names: Sequence[str], counts: np.ndarray) -> str:
     totals = counts.sum(-1)
     table = [["right label", "predicted label", "times", "of"]]
-    for correct, predicted in confusions(counts):
+    for correct, predicted in reports.confusions(counts):
         count, total = counts[correct, predicted], totals[correct]
         table.append([names[correct], names[predicted], str(count), str(total)])
     return aligned(table, num_names=2)
 
 
-def numbers(names: Sequence[str]) -> list[str]:
-    """Returns numbers to show in place of names: [0], [1] ..."""
-    return [f"[{number}]" for number in range(len(names))]
-
-
 def _with_numbers(names: Sequence[str]) -> list[str]:
-    pairs = zip(numbers(names), names, strict=True)
+    pairs = zip(reports.numbers(names), names, strict=True)
     return [f"{number} {name}" for number, name in pairs]
 
 

@@ -1,11 +1,9 @@
 """Writes the output of a run: model directory, results and learning curves."""
 
 import contextlib
-import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -14,10 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from matplotlib import ticker
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
+from bert_tf import reports
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -34,20 +30,14 @@ MEANINGLESS_FLAGS = ("master", "num_tpu_cores", "tpu_zone", "gcp_project")
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
-# Blue for training and orange for evaluation, distinct for color-blind readers.
-_TRAIN_COLOR = "#1f6fb4"
-_EVAL_COLOR = "#d95f02"
-
-# With more points they are drawn pale, under their moving average.
-_SMOOTHED_FROM = 40
-
-_PRETRAINING = (
+# The panels of learning curves.
+PRETRAINING = (
     ("loss", "Loss", 1),
     ("masked_lm_loss", "Masked-LM loss", 1),
     ("next_sentence_loss", "Next-sentence loss", 1),
     ("learning_rate", "Learning rate", 1),
-    ("masked_lm_accuracy", "Masked-LM accuracy (%)", 100),
-    ("next_sentence_accuracy", "Next-sentence accuracy (%)", 100),
+    ("masked_lm_accuracy", "Masked-LM accuracy, %", 100),
+    ("next_sentence_accuracy", "Next-sentence accuracy, %", 100),
 )
 
 _FINETUNING = (
@@ -56,12 +46,6 @@ _FINETUNING = (
     ("grad_norm", "Norm of the gradient", 1),
     ("tokens_per_second", "Tokens per second", 1),
 )
-
-# Not averaged: these values are exact, without noise.
-_WITHOUT_NOISE = ("learning_rate",)
-
-# Numbers of columns; the first of those that leave the fewest gaps counts.
-_COLUMNS = (3, 4, 2)
 
 # What a run reports of its output directory.
 _PREDICTIONS = "_predictions.jsonl"
@@ -73,10 +57,6 @@ _FILES = (
     (LEARNING_CURVES_FILE, "loss and scores by step"),
     (train_log.FILE, "the log"),
 )
-
-Rows = Sequence[Mapping[str, Any]]
-# The name of the values, the title, and the factor of the values.
-Panel = tuple[str, str, float]
 
 
 def write_model_directory(output_dir: str, *contents: Any) -> None:
@@ -222,224 +202,57 @@ def warn_of_flags(config: Any, names: Sequence[str]) -> None:
         )
 
 
-# === Learning curves ===
-
-
-def draw_pretraining(
-    path: str, train: Rows, evaluation: Rows = (), title: str = ""
-) -> None:
-    """Writes the learning curves of pretraining, atomically.
-
-    `train` holds lines of `train_metrics.jsonl`, each with a `step`;
-    `evaluation` holds results of evaluations, each with a `global_step`.
-    """
-    _draw(path, _PRETRAINING, train, evaluation, title)
-
-
-def draw_finetuning(
-    path: str, train: Rows, evaluation: Rows = (), title: str = ""
-) -> None:
-    """Writes the learning curves of fine-tuning, atomically.
-
-    Values that were not measured have no panel; each metric of the task has
-    one if it was measured more than once.
-
-    `evaluation` holds a `global_step`, an optional `loss`, and the task's
-    metrics.
-    """
-    panels = [
-        panel
-        for panel in _FINETUNING
-        if any(row.get(panel[0]) is not None for row in (*train, *evaluation))
-    ]
-    panels += [
-        (name, f"{name.replace('_', ' ')} on dev", 1)
-        for name in _varying_metrics(evaluation)
-    ]
-    _draw(path, panels or _FINETUNING[:1], train, evaluation, title)
-
-
-def _varying_metrics(evaluation: Rows) -> list[str]:
-    """Returns the names of the task's metrics that vary.
-
-    Constant ones are counts, such as SQuAD's `total`. If no metric varies, the
-    plot should show that, so all are returned.
-    """
-    if len(evaluation) < 2:
-        return []
-    names = [
-        name for name in evaluation[-1] if name not in ("global_step", "loss")
-    ]
-    varying = [
-        name for name in names if len({row[name] for row in evaluation}) > 1
-    ]
-    return varying or names
-
-
-def _draw(
-    path: str,
-    panels: Sequence[Panel],
-    train: Rows,
-    evaluation: Rows,
-    title: str,
-) -> None:
-    columns = min(_COLUMNS, key=lambda number: -len(panels) % number)
-    columns = min(len(panels), columns)
-    rows = -(-len(panels) // columns)
-    figure = Figure(
-        figsize=(13 / 3 * columns, 3.5 * rows),
-        dpi=100,
-        layout="constrained",
-    )
-    FigureCanvasAgg(figure)
-    # The panels of the last row fill it.
-    in_last = len(panels) - columns * (rows - 1)
-    cells = math.lcm(columns, in_last)
-    grid = figure.add_gridspec(rows, cells)
-    for number, (name, label, factor) in enumerate(panels):
-        row, column = divmod(number, columns)
-        width = cells // (in_last if row == rows - 1 else columns)
-        axes = figure.add_subplot(
-            grid[row, column * width : (column + 1) * width]
-        )
-        axes.set_title(label, fontsize=11, loc="left")
-        _draw_training(axes, name, *_series(train, name, "step", factor))
-        _draw_evaluation(
-            axes, *_series(evaluation, name, "global_step", factor)
-        )
-        _finish(axes)
-    handles: dict[str, Any] = {}
-    for axes in figure.axes:
-        for handle, label in zip(
-            *axes.get_legend_handles_labels(), strict=True
-        ):
-            handles.setdefault(label, handle)
-    if handles:
-        figure.legend(
-            list(handles.values()),
-            list(handles),
-            loc="outside lower center",
-            ncols=3,
-            frameon=False,
-        )
-    if title:
-        figure.suptitle(title, fontsize=13)
-    with files.atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png")
-
-
-def _series(
-    rows: Rows, name: str, step_name: str, factor: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the steps and values of the rows that have a finite value."""
-    points = [
-        (row[step_name], factor * row[name])
-        for row in rows
-        if row.get(name) is not None
-    ]
-    steps, values = np.array(points, float).reshape(-1, 2).T
-    finite = np.isfinite(values)
-    return steps[finite], values[finite]
-
-
-def _draw_training(
-    axes, name: str, steps: np.ndarray, values: np.ndarray
-) -> None:
-    if not len(steps):
-        return
-    # Next to smoothed panels the learning rate needs no legend entry.
-    label = "training" if len(steps) < _SMOOTHED_FROM else None
-    if label is None and name not in _WITHOUT_NOISE:
-        label = "training, moving average"
-        axes.plot(
-            steps,
-            values,
-            color=_TRAIN_COLOR,
-            alpha=0.25,
-            linewidth=0.8,
-            label="training, single steps",
-        )
-        values = _moving_average(values, len(values) // 20)
-    marker = "o" if len(steps) < 3 else None
-    axes.plot(steps, values, color=_TRAIN_COLOR, marker=marker, label=label)
-
-
-def _moving_average(values: np.ndarray, width: int) -> np.ndarray:
-    """Averages over `width` values around each, fewer at the ends."""
-    half = max(width // 2, 1)
-    sums = np.cumsum(np.concatenate([[0.0], values]))
-    index = np.arange(len(values))
-    # At the left end, where the curve is steep, the window stays symmetric; at
-    # the right end, where it is flat, it is cut off.
-    low = index - np.minimum(half, index)
-    high = np.minimum(index + np.minimum(half, index), len(values) - 1) + 1
-    return (sums[high] - sums[low]) / (high - low)
-
-
-def _draw_evaluation(axes, steps: np.ndarray, values: np.ndarray) -> None:
-    if not len(steps):
-        return
-    axes.plot(
-        steps,
-        values,
-        color=_EVAL_COLOR,
-        marker="o",
-        markersize=5,
-        linewidth=1.2,
-        label="evaluation",
-    )
-    axes.set_title(
-        f"evaluation {values[-1]:.4g}",
-        loc="right",
-        color=_EVAL_COLOR,
-        fontsize=9,
-    )
-
-
-def _finish(axes) -> None:
-    """Sets grid, limits and labels; marks an empty panel "not measured"."""
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("step", fontsize=9)
-    axes.tick_params(labelsize=9)
-    axes.xaxis.set_major_locator(
-        ticker.MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
-    )
-    axes.margins(y=0.12)
-    axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 5))
-    if not axes.lines:
-        axes.text(
-            0.5,
-            0.5,
-            "not measured",
-            transform=axes.transAxes,
-            horizontalalignment="center",
-            color="gray",
-        )
-        axes.set_xticks([])
-        axes.set_yticks([])
-
-
 def draw_learning_curves(
     output_dir: str,
     evaluations: Sequence[Mapping[str, float]],
-    draw: Callable[..., None] = draw_pretraining,
+    panels: Sequence[reports.Panel] | None = None,
     title: str = "",
 ) -> None:
     """Draws the metrics of `output_dir` and the evaluations.
 
     If the plot cannot be written, an error is logged.
 
-    `draw` is one of the two functions above; each evaluation has a
-    `global_step`.
+    Args:
+      output_dir: The output directory.
+      evaluations: Results, each with a `global_step`.
+      panels: What to draw; by default what was measured, and each metric that
+        was evaluated more than once.
+      title: The title of the plot.
     """
     metrics_file = os.path.join(output_dir, training_metrics.METRICS_FILE)
     try:
-        draw(
+        rows = training_metrics.read(metrics_file)
+        reports.write_learning_curves(
             os.path.join(output_dir, LEARNING_CURVES_FILE),
-            training_metrics.read(metrics_file),
+            panels or measured_panels(rows, evaluations),
+            rows,
             evaluations,
             title,
         )
     except _WRITE_ERRORS as error:
         logging.error("The learning curves could not be written: %s", error)
+
+
+def measured_panels(
+    train: reports.Rows, evaluation: reports.Rows
+) -> list[reports.Panel]:
+    """Returns the panels of what fine-tuning measured.
+
+    Constant metrics are counts, such as SQuAD's `total`, and have no panel. If
+    no metric varies, the plot should show that, so all have one.
+    """
+    panels = [
+        panel
+        for panel in _FINETUNING
+        if any(row.get(panel[0]) is not None for row in (*train, *evaluation))
+    ]
+    if len(evaluation) > 1:
+        names = [x for x in evaluation[-1] if x not in ("global_step", "loss")]
+        varying = [
+            name for name in names if len({row[name] for row in evaluation}) > 1
+        ]
+        panels += [
+            (name, f"{name.replace('_', ' ')} on dev", 1)
+            for name in varying or names
+        ]
+    return panels or [_FINETUNING[0]]

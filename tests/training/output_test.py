@@ -1,29 +1,15 @@
 """Tests for bert_tf.training.output."""
 
 import io
+import json
 import os
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import parameterized
 
+from bert_tf.io import files
 from bert_tf.training import output as training_output
-
-
-def _rows(steps, step_name="step"):
-    return [
-        {
-            step_name: step,
-            "loss": 9 / step,
-            "masked_lm_loss": 8 / step,
-            "next_sentence_loss": 1 / step,
-            "masked_lm_accuracy": step / 1000,
-            "next_sentence_accuracy": 0.5 + step / 1000,
-            "learning_rate": 1e-4 * step,
-        }
-        for step in steps
-    ]
 
 
 def _finetuning_rows(steps):
@@ -81,39 +67,10 @@ Next:
         self.assertEqual(written.getvalue(), expected)
 
 
-class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
-    def _draw(
-        self, train, evaluation=(), draw=training_output.draw_pretraining
-    ):
-        path = os.path.join(self.create_tempdir().full_path, "curves.png")
-        draw(path, train, evaluation, "A run")
-        self.assertLen(os.listdir(os.path.dirname(path)), 1)
-        return tf.io.decode_png(tf.io.read_file(path), channels=3).numpy()
-
-    def test_draws_training_and_evaluation(self):
-        train = self._draw(_rows(range(1, 90)))
-        self.assertEqual(train.shape, (700, 1300, 3))
-        both = self._draw(
-            _rows(range(1, 90)), _rows((30, 80), step_name="global_step")
-        )
-        orange = np.all(both == [0xD9, 0x5F, 0x02], axis=-1)
-        self.assertGreater(orange.sum(), 500)
-        self.assertFalse(np.all(train == [0xD9, 0x5F, 0x02], axis=-1).any())
-
-    @parameterized.parameters(0, 1, 3)
-    def test_draws_short_runs_with_gaps(self, count):
-        rows = _rows(range(1, 1 + count))
-        for row in rows:
-            row.pop("next_sentence_loss")
-            row["loss"] = None
-        self.assertEqual(self._draw(rows).shape, (700, 1300, 3))
-
+class LearningCurvesTest(tf.test.TestCase):
     def _titles(self, train, evaluation):
-        with mock.patch.object(training_output, "_finish") as finish:
-            self._draw(train, evaluation, training_output.draw_finetuning)
-        return [
-            call.args[0].get_title(loc="left") for call in finish.mock_calls
-        ]
+        panels = training_output.measured_panels(train, evaluation)
+        return [title for _, title, _ in panels]
 
     def test_finetuning_has_a_panel_for_each_measured_value(self):
         titles = [
@@ -145,44 +102,20 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(self._titles([], []), ["Loss"])
 
-    def test_finetuning_has_the_size_of_its_panels(self):
-        draw = training_output.draw_finetuning
+    def test_draws_the_metrics_of_a_run(self):
+        folder = self.create_tempdir().full_path
         train = _finetuning_rows(range(1, 60))
-        picture = self._draw(train, _evaluations([20, 59]), draw)
-        self.assertEqual(picture.shape, (700, 1300, 3))
-        orange = np.all(picture == [0xD9, 0x5F, 0x02], axis=-1)
-        # Loss and F1 are the first and the fifth panel.
-        self.assertTrue(orange[:350, :433].any())
-        self.assertTrue(orange[350:, 433:866].any())
-        self.assertFalse(orange[30:320, 440:].any())
-        (row,) = _finetuning_rows([1])
-        del row["learning_rate"], row["tokens_per_second"]
-        self.assertEqual(self._draw([row], (), draw).shape, (350, 866, 3))
-
-    @parameterized.parameters((5, 1300), (7, 1733), (8, 1733))
-    def test_panels_fill_each_row(self, number, width):
-        evaluations = [
-            {"global_step": step}
-            | {f"metric_{n}": step * n for n in range(1, number - 3)}
-            for step in (10, 20)
-        ]
-        picture = self._draw(
-            _finetuning_rows((1, 10, 20)),
-            evaluations,
-            training_output.draw_finetuning,
-        )
-        self.assertEqual(picture.shape, (700, width, 3))
-        orange = np.all(picture == [0xD9, 0x5F, 0x02], axis=-1)
-        # The last panel ends near the right edge.
-        self.assertTrue(orange[350:640, -60:].any())
-
-    def test_moving_average(self):
-        line = np.linspace(5, 1, 100)
-        smooth = training_output._moving_average(line, 10)
-        self.assertAllClose(smooth[:95], line[:95])
-        noise = np.random.default_rng(0).normal(size=1000)
-        smooth = training_output._moving_average(noise, 50)
-        self.assertLess(smooth[25:].std(), 0.3)
+        lines = "".join(f"{json.dumps(row)}\n" for row in train)
+        path = os.path.join(folder, "train_metrics.jsonl")
+        files.write_text(path, lines)
+        for panels in (None, training_output.PRETRAINING):
+            training_output.draw_learning_curves(
+                folder, _evaluations([20, 59]), panels, "A run"
+            )
+            path = os.path.join(folder, "learning_curves.png")
+            picture = tf.io.decode_png(tf.io.read_file(path), 3).numpy()
+            orange = np.all(picture == [0xD9, 0x5F, 0x02], axis=-1)
+            self.assertGreater(orange.sum(), 500)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """The report on a data set: expected and actual statistics, with a plot."""
 
-import io
 import os
+from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
-from matplotlib import figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bert_tf import reports
 from bert_tf.data.generators import masks
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
@@ -124,9 +127,7 @@ def write(output_file: str, report: dict[str, Any]) -> None:
     """Writes `<output_file>.report.json` and `<output_file>.report.png`."""
     path, picture = paths(output_file)
     files.write_json(path, report)
-    image = io.BytesIO()
-    draw(report, os.path.basename(output_file)).savefig(image, format="png")
-    files.write_bytes(picture, image.getvalue())
+    reports.write(picture, draw(report, os.path.basename(output_file)))
 
 
 def log(report: dict[str, Any]) -> None:
@@ -157,70 +158,56 @@ def log(report: dict[str, Any]) -> None:
         logging.warning("%s", warning)
 
 
-def draw(report: dict[str, Any], title: str) -> figure.Figure:
-    """Draws the report: lengths at the top, shares below."""
-    drawing = figure.Figure(figsize=(9, 7), layout="constrained")
-    drawing.suptitle(title)
-    panels = drawing.subplot_mosaic([["lengths"] * 2, ["masking", "shares"]])
-    _draw_lengths(panels["lengths"], report)
-    _draw_masking(panels["masking"], report)
-    _draw_shares(panels["shares"], report)
-    return drawing
-
-
-def _draw_lengths(panel: Any, report: dict[str, Any]) -> None:
-    bars = report["length_histogram"]
-    panel.bar(
-        [bar["from"] for bar in bars],
-        [bar["records"] for bar in bars],
-        width=[bar["to"] - bar["from"] + 0.9 for bar in bars],
-        align="edge",
-    )
-    panel.set_yscale("symlog")
-    panel.set_xlabel("tokens in a record")
-    panel.set_ylabel("records")
-    panel.set_title(
-        f"{report['num_instances']:,} records, "
+def draw(report: dict[str, Any], title: str) -> Figure:
+    """Draws the report: lengths, replacements, shares."""
+    summary = (
+        f"{title}: {report['num_instances']:,} records, "
         f"{report['mean_length']:.1f} tokens on average, "
         f"{report['padding_share']:.1%} padding"
     )
-
-
-def _draw_masking(panel: Any, report: dict[str, Any]) -> None:
+    figure, panels = reports.new_panels(summary, [5, 3, 3])
+    _draw_lengths(panels[0], report)
     names = {
         "replaced_by_mask_share": "[MASK]",
         "kept_share": "kept",
         "replaced_by_random_share": "random",
     }
-    places = np.arange(len(names))
-    for offset, label, values in (
-        (-0.2, "actual", report),
-        (0.2, "expected", report["asked"]),
-    ):
-        bars = panel.bar(
-            places + offset,
-            [100 * values[name] for name in names],
-            width=0.4,
-            label=label,
-        )
-        panel.bar_label(bars, fmt="%.1f")
-    panel.set_xticks(places, names.values())
-    panel.set_ylim(0, 100)
-    panel.set_ylabel("% of the predicted tokens")
-    panel.set_title("Replacements of predicted tokens")
-    panel.legend()
-
-
-def _draw_shares(panel: Any, report: dict[str, Any]) -> None:
-    names = {
-        "masked_share": "predicted\n(% of tokens)",
-        "random_next_share": "random next\n(% of records)",
-        "truncated_share": "truncated\n(% of records)",
+    series = {
+        label: [100 * values[name] for name in names]
+        for label, values in (("actual", report), ("expected", report["asked"]))
     }
-    bars = panel.bar(
-        list(names.values()), [100 * report[name] for name in names]
+    _draw_shares(panels[1], [*names.values()], series)
+    reports.finish(panels[1], "x", "Replacements, % of the predicted tokens")
+    names = {
+        "masked_share": "predicted, of tokens",
+        "random_next_share": "random next, of records",
+        "truncated_share": "truncated, of records",
+    }
+    series = {"": [100 * report[name] for name in names]}
+    _draw_shares(panels[2], [*names.values()], series)
+    most = 100 * _MOST_RANDOM_NEXT
+    panels[2].vlines(most, 0.5, 1.5, reports.ORANGE, ":")
+    reports.finish(panels[2], "x", "Shares, %; the dotted line is the maximum")
+    reports.add_legend(figure)
+    return figure
+
+
+def _draw_shares(
+    axes: Axes, names: Sequence[str], series: Mapping[str, Sequence[float]]
+) -> None:
+    reports.draw_bars(axes, names, series, text="{:.1f}")
+    axes.set_xlim(0, 112)
+
+
+def _draw_lengths(axes: Axes, report: dict[str, Any]) -> None:
+    bars = report["length_histogram"]
+    axes.bar(
+        [bar["from"] for bar in bars],
+        [bar["records"] for bar in bars],
+        width=[bar["to"] - bar["from"] + 0.9 for bar in bars],
+        align="edge",
+        color=reports.BLUE,
     )
-    panel.bar_label(bars, fmt="%.1f")
-    panel.hlines(100 * _MOST_RANDOM_NEXT, 0.6, 1.4, "red", ":")
-    panel.set_ylim(0, 100)
-    panel.set_title("Shares; the dotted line is the maximum")
+    axes.set_yscale("symlog")
+    axes.set(xlabel="tokens in a record", ylabel="records")
+    reports.finish(axes, "y", "Lengths")

@@ -25,7 +25,6 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks import metrics
-from bert_tf.tasks import plots
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import examples as classification_examples
@@ -312,7 +311,7 @@ class ClassificationTask(task.Task):
         write, name = {
             "single_label": (self._write_matrix, "confusion_matrix"),
             "multi_label": (self._write_scores, "label_scores"),
-            "regression": (plots.write_score_scatter, "score_scatter"),
+            "regression": (result_tables.write_score_scatter, "score_scatter"),
         }[self.problem_type]
         label_ids = classification_features.convert_labels(
             examples, self.labels, self.problem_type
@@ -324,13 +323,13 @@ class ClassificationTask(task.Task):
         counts = sklearn_metrics.confusion_matrix(
             label_ids, predicted_ids, labels=range(len(self.labels))
         )
-        plots.write_confusion_matrix(path, self.labels, counts)
+        result_tables.write_confusion_matrix(path, self.labels, counts)
 
     def _write_scores(self, path, label_ids, predicted_ids) -> None:
         rows = result_tables.label_score_rows(
             self.labels, label_ids, predicted_ids
         )
-        plots.write_scores(path, "label", rows)
+        result_tables.write_scores(path, "label", rows)
 
     def read_inputs(
         self, path: str, keep_empty: bool = False

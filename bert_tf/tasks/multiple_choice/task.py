@@ -30,7 +30,7 @@ from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.io import tables
 from bert_tf.tasks import metrics
 from bert_tf.tasks import packed_rows
-from bert_tf.tasks import plots
+from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.features import LABEL_IDS
@@ -299,7 +299,7 @@ class MultipleChoiceTask(task.Task):
             *np.array(pairs).T, labels=range(most)
         )
         path = self.report_path(output_dir, split, "confusion_matrix")
-        plots.write_confusion_matrix(path, names, counts)
+        result_tables.write_confusion_matrix(path, names, counts)
 
     def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
         """Yields the examples of a file to predict.

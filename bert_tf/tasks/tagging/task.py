@@ -27,7 +27,7 @@ from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import tables
-from bert_tf.tasks import plots
+from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.tagging import examples as tagging_examples
@@ -309,7 +309,7 @@ class TaggingTask(task.Task):
             return
         path = self.report_path(output_dir, split, "entity_scores")
         rows = self._score(examples, predictions).rows()
-        plots.write_scores(path, "type", rows)
+        result_tables.write_scores(path, "type", rows)
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
         yield from tagging_examples.read_inputs(path, self.word_column)

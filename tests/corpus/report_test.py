@@ -1,10 +1,10 @@
-"""Tests of the report's plot."""
+"""Tests for the plot of bert_tf.corpus.report."""
 
 import pathlib
 
 import tensorflow as tf
 
-from bert_tf.corpus import plots
+from bert_tf.corpus import report as corpus_report
 
 _REPORT = {
     "files": {
@@ -34,7 +34,7 @@ def _names(axes):
 
 class DrawTest(tf.test.TestCase):
     def test_bars_have_the_counts_of_the_report(self):
-        documents, characters, languages = plots.draw(_REPORT).axes
+        documents, characters, languages = corpus_report.draw(_REPORT).axes
         self.assertEqual(
             _names(documents), ["kept", "held out", "empty document"]
         )
@@ -51,9 +51,9 @@ class DrawTest(tf.test.TestCase):
         report = {x: y for x, y in _REPORT.items() if x != "languages"}
         report["recipe"] = {"flags": {"heldout_share": 0.0}}
         path = pathlib.Path(self.get_temp_dir()) / "x.png"
-        plots.write(str(path), report)
+        corpus_report.write_picture(str(path), report)
         self.assertEqual(path.read_bytes()[:4], b"\x89PNG")
-        documents, _ = plots.draw(report).axes
+        documents, _ = corpus_report.draw(report).axes
         self.assertEqual(_bars(documents), [13, 3])
 
 
