@@ -38,12 +38,12 @@ _NUM_WORDS = 25000
 
 def _write_documentation(folder):
     """Writes the machine's own text and a vocabulary; returns both paths."""
+    from bert_tf.commands import demo
     from bert_tf.data import corpus
-    from bert_tf.demo import corpus as demo_corpus
 
     words = collections.Counter()
     paragraphs = os.path.join(folder, "paragraphs.txt")
-    demo_corpus.write_corpus(paragraphs, os.path.join(folder, "rest.txt"))
+    demo.write_corpus(paragraphs, os.path.join(folder, "rest.txt"))
     text_file = os.path.join(folder, "sentences.txt")
     vocab_file = os.path.join(folder, "vocab.txt")
     with open(text_file, "w", encoding="utf-8") as file:

@@ -1,14 +1,446 @@
-"""Pretrains, fine-tunes and serves a tiny BERT on text from this machine.
+r"""Pretrains, fine-tunes and serves a tiny BERT on text from this machine.
 
   python run/demo.py --output_dir=.demo
+
+The documentation of Python and of installed packages becomes a corpus, a
+vocabulary, records, a tiny BERT that fills in a [MASK], a classifier, and a
+server that runs it on raw text. Each step is a command, which is printed, so
+that it can be repeated with any other text.
 
 A second run resumes where the first one stopped, or finishes at once.
 """
 
-from bert_tf.flags.predict import DemoConfig
+import ast
+import collections
+import contextlib
+import csv
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import types
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pydoc_data import topics
+from typing import Any
+
+import bert_tf
+from bert_tf.commands import create_pretraining_data
+from bert_tf.commands import export_savedmodel
+from bert_tf.commands import fill_mask
+from bert_tf.commands import finetune_classifier
+from bert_tf.commands import learn_vocabulary
+from bert_tf.commands import pretrain
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.flags import cli
+from bert_tf.flags import data
+from bert_tf.flags import options
+from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.flags.predict import FillMaskConfig
+from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.flags.serve import ServeConfig
+
+# Small enough to learn within minutes on two cores.
+MODEL = BertConfig(
+    vocab_size=8000,
+    hidden_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=512,
+    max_position_embeddings=128,
+    # About 1 / sqrt(hidden_size). With 0.02, a model this narrow spends
+    # thousands of steps on word frequencies before its attention matters.
+    initializer_range=0.08,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+SIZES = {"max_seq_length": 64, "max_predictions_per_seq": 10}
+TRAIN_STEPS = 4000
+# The least that the models must reach on held-out text. Always predicting the
+# most common token or label has 0.07, 0.55 and 0.25.
+REQUIRED = {
+    "masked_lm_accuracy": 0.17,
+    "next_sentence_accuracy": 0.57,
+    "classifier's accuracy": 0.55,
+}
+MASKED = "If the file does not [MASK], an error is raised."
+# Typical of Python, numpy, Keras and TensorFlow, in this order.
+SENTENCES = (
+    "Opens the file and returns an iterator over its lines as strings.",
+    "Returns the indices that would sort the elements of the ndarray.",
+    "A layer that normalizes the activations of the previous layer.",
+    "Runs the graph in a session and fetches the values of the ops.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoConfig:
+    """Flags of run/demo.py."""
+
+    output_dir: str = options.output(".demo", "Directory for all files.")
+    num_train_steps: int = options.training(
+        0,
+        "Pretraining steps; 0 means the number that the demo's quality "
+        "checks are made for.",
+    )
+
+    def __post_init__(self) -> None:
+        options.require_at_least(self, 0, "num_train_steps")
 
 
 def main(config: DemoConfig) -> None:
-    from bert_tf.demo import run as demo
+    started = time.time()
+    root = config.output_dir
+    steps = config.num_train_steps or TRAIN_STEPS
 
-    demo.run(config)
+    show("\n== Corpus: the documentation of Python and its packages")
+    corpus, heldout = f"{root}/corpus.txt", f"{root}/heldout.txt"
+    tables = f"{root}/library_train.csv", f"{root}/library_dev.csv"
+    if not os.path.exists(corpus):
+        write_corpus(corpus, heldout, tables)
+
+    vocabulary = f"{root}/vocab.txt"
+    flags = data.LearnVocabularyConfig(
+        input_file=corpus,
+        output_file=vocabulary,
+        vocab_size=MODEL.vocab_size,
+        num_unused=99,
+    )
+    run_step("Vocabulary", learn_vocabulary, flags, vocabulary)
+
+    records = f"{root}/train.tfrecord", f"{root}/heldout.tfrecord"
+    for text, made, times in (corpus, records[0], 4), (heldout, records[1], 2):
+        flags = data.CreatePretrainingDataConfig(
+            input_file=text,
+            output_file=made,
+            vocab_file=vocabulary,
+            dupe_factor=times,
+            **SIZES,
+        )
+        run_step("Pretraining records", create_pretraining_data, flags)
+
+    # Runs of different lengths have different folders.
+    pretrained = f"{root}/pretrained_{steps}_steps"
+    bert_config = pathlib.Path(root, "bert_config.json")
+    bert_config.write_text(MODEL.to_json(), "utf-8")
+    flags = PretrainConfig(
+        bert_config_file=str(bert_config),
+        input_file=records[0],
+        eval_input_file=records[1],
+        output_dir=pretrained,
+        do_train=True,
+        do_eval=True,
+        train_batch_size=32,
+        eval_batch_size=128,
+        learning_rate=1e-3,
+        num_train_steps=steps,
+        num_warmup_steps=steps // 15,
+        iterations_per_loop=100,
+        **SIZES,
+    )
+    new = dataclasses.replace(
+        flags, output_dir=f"{root}/untrained", do_train=False
+    )
+    results = f"{root}/untrained/eval_results.txt"
+    run_step("The new model, before training", pretrain, new, results)
+    run_step("Pretraining", pretrain, flags, f"{pretrained}/model")
+    flags = FillMaskConfig(model_dir=f"{pretrained}/model", text=MASKED)
+    run_step("The best words for [MASK]", fill_mask, flags)
+
+    classifier = f"{root}/library_{steps}_steps"
+    flags = ClassifierConfig(
+        task_name="custom",
+        train_file=tables[0],
+        dev_file=tables[1],
+        text_column="sentence",
+        label_column="library",
+        pretrained_model_dir=f"{pretrained}/model",
+        output_dir=classifier,
+        do_train=True,
+        do_eval=True,
+        max_seq_length=64,
+        eval_batch_size=64,
+        # Higher than in the paper, because the model is narrow; one epoch over
+        # this many sentences is enough.
+        learning_rate="5e-4",
+        num_train_epochs="1",
+        # Few lengths, because compiling each one costs more than it saves.
+        num_length_buckets=3,
+    )
+    title = "Fine-tuning: which library does this sentence document?"
+    run_step(title, finetune_classifier, flags, f"{classifier}/model")
+
+    served = f"{classifier}/served/library"
+    flags = SavedModelConfig(model_dir=f"{classifier}/model", output_dir=served)
+    run_step("Export", export_savedmodel, flags, f"{served}/1")
+    answers = ask_server(served, f"{classifier}/server.log")
+
+    before = read_results(f"{root}/untrained/eval_results.txt")
+    after = read_results(f"{pretrained}/eval_results.txt")
+    scores = json.loads(_read(f"{classifier}/eval_results.json"))["dev"]
+    after["classifier's accuracy"] = scores["accuracy"]
+    show(f"\n{'=' * 79}\nOn held-out text:{'before':>22}{'after':>10}")
+    for name in (*REQUIRED, "masked_lm_loss", "next_sentence_loss"):
+        first = f"{before[name]:.3f}" if name in before else ""
+        show(f"  {name:<28}{first:>9}{after[name]:>10.3f}")
+    show("\nWhich library does a sentence document? On held-out documents:\n")
+    show(_read(f"{classifier}/confusion_matrix.txt"))
+    show_answers(answers, bert_tf.load_model(f"{classifier}/model"))
+    flags = ServeConfig(model_base_path=served)
+    url = f"http://localhost:{flags.rest_api_port}"
+    text = json.dumps({"instances": [{"text": SENTENCES[0]}]})
+    show(
+        f"\nPictures:\n  {pretrained}/learning_curves.png\n"
+        f"  {classifier}/confusion_matrix.png\n"
+        f"\nTry your own sentences, with curl or at {url}/:\n"
+        f"  {cli.command_line('run/serve.py', flags)}\n"
+        f"  curl -d '{text}' {url}/v1/models/library:predict\n{'=' * 79}"
+    )
+    minutes = (time.time() - started) / 60
+    show(f"Done in {minutes:.1f} minutes; all files are in {root}.")
+    for name, least in REQUIRED.items():
+        if not config.num_train_steps and after[name] < least:
+            raise UserError(
+                f"The demo's {name} must be {least} or more. Received: "
+                f"{after[name]:.3f}; this is a bug, please report it."
+            )
+
+
+def show(text: str) -> None:
+    """Prints a text at once, in order with the log."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def run_step(
+    title: str, command: types.ModuleType, flags: Any, made: str = ""
+) -> None:
+    """Runs a command, unless the file or folder exists that it writes last."""
+    script = f"run/{command.__name__.removeprefix('bert_tf.commands.')}.py"
+    script = script.replace("run/export_", "export/")
+    show(f"\n== {title}\n   {cli.command_line(script, flags)}")
+    if made and os.path.exists(made):
+        show(f"   {made} already exists.")
+    else:
+        command.main(flags)
+
+
+def ask_server(model_base_path: str, log_file: str) -> list[dict[str, Any]]:
+    """Starts a server, returns its answers to `SENTENCES`, and stops it."""
+    with socket.socket() as rest, socket.socket() as grpc:
+        for each in (rest, grpc):
+            each.bind(("localhost", 0))
+        ports = [each.getsockname()[1] for each in (rest, grpc)]
+    flags = ServeConfig(
+        model_base_path=model_base_path, rest_api_port=ports[0], port=ports[1]
+    )
+    command = cli.command_line("run/serve.py", flags)
+    url = f"http://localhost:{ports[0]}/v1/models/library"
+    show(f"\n== Serving\n   {command}\n   POST {url}:predict")
+    words = [x for x in shlex.split(command) if x.startswith("--")]
+    words = [sys.executable, "-m", "bert_tf", "serve", *words]
+    body = json.dumps({"instances": [{"text": text} for text in SENTENCES]})
+    with open(log_file, "wb") as log:
+        server = subprocess.Popen(words, stdout=log, stderr=log)
+    try:
+        # Connections are refused, then 404, until the model is loaded.
+        for _ in range(600):
+            if server.poll() is None:
+                time.sleep(0.5)
+                with contextlib.suppress(urllib.error.URLError):
+                    request = f"{url}:predict", body.encode(), 300
+                    with urllib.request.urlopen(*request) as answer:
+                        return json.load(answer)["predictions"]
+    finally:
+        server.terminate()
+        server.wait()
+    raise UserError(
+        f"run/serve.py must serve {url}. Received: status {server.returncode}; "
+        f"see {log_file}."
+    )
+
+
+def read_results(path: str) -> dict[str, float]:
+    """Reads results in the original's format: one `name = value` a line."""
+    pairs = [line.split(" = ") for line in _read(path).splitlines()]
+    return {name: float(value) for name, value in pairs}
+
+
+def _read(path: str) -> str:
+    return pathlib.Path(path).read_text("utf-8")
+
+
+def show_answers(answers: list[dict[str, Any]], model: Any) -> None:
+    """Prints the server's answers, which must be those of the model."""
+    show("The server's answers to other sentences:")
+    expected = model.predict(list(SENTENCES))
+    for text, answer, own in zip(SENTENCES, answers, expected, strict=True):
+        share = max(answer["probabilities"])
+        show(f"  {text}\n      {answer['label']} {share:.0%}")
+        if answer["label"] != own["label"]:
+            raise UserError(
+                f"The server must answer {own['label']}, as load_model does. "
+                f"Received: {answer['label']}; this is a bug, please report it."
+            )
+
+
+# === The corpus ===
+
+# Tests, vendored code and copies, such as the older Keras inside TensorFlow.
+_SKIPPED = re.compile(
+    r"/(__pycache__|_api|_vendor|idlelib|lib2to3|(dist|site)-packages|test|"
+    r"tests|testing|tensorflow/python/keras|turtledemo)/|_test\.py$"
+)
+_CODE = re.compile(r"(?ms)^ *(```|~~~).*?(^ *\1|\Z)|^ *>>>.*?(^ *$|\Z)")
+_HEADING = re.compile(r"(?m)^ *([A-Z][\w ]*:|[-=~^*#]{3,}|[\w, *]+ : .*)$")
+# Blank lines separate paragraphs; bullets and `name: text` begin new ones.
+_PARAGRAPH_BREAK = re.compile(r"\n *\n|\n *(?:[-*+] +|(?=\*{0,2}`?\w+`?: ))")
+# Links lose their address; roles, quotes, emphasis and footnotes vanish.
+_MARKUP = re.compile(
+    r"\[([^\]]*)\]\([^)]*\)|:\w+:(?=`)|[`*]+|https?://\S+|\[[^\]]*\]_"
+)
+_CODE_SIGN = re.compile(r"[={}\\<>$|]|\w\(")
+
+
+def write_corpus(
+    output_file: str,
+    heldout_file: str,
+    sentence_files: Sequence[str] = (),
+    packages: Sequence[str] = ("numpy", "keras", "tensorflow"),
+) -> None:
+    """Writes two text files: a paragraph per line, blank lines in between.
+
+    Sources are parsed, never imported, and a paragraph appears once. The names
+    of the documents alone decide which `heldout_file` gets. `sentence_files`
+    are two .csv files for sentences of the two, labeled with the library that
+    each documents. The same packages give the same files.
+
+    Raises:
+      UserError: If a package is not installed.
+    """
+    from bert_tf.io import files
+
+    splits: list[list[tuple[str, list[str]]]] = [[], []]
+    seen: set[str] = set()
+    for library, name, paragraphs in _read_documents(packages):
+        fresh = [x for x in dict.fromkeys(paragraphs) if x not in seen]
+        seen.update(fresh)
+        # Shorter documents teach nothing about the order of sentences.
+        if len(fresh) >= 2 and sum(len(x.split()) for x in fresh) >= 40:
+            digest = hashlib.sha256(name.encode("utf-8")).digest()
+            is_heldout = int.from_bytes(digest[:8], "big") / 2**64 < 0.05
+            splits[is_heldout].append((library, fresh))
+    os.makedirs(os.path.dirname(output_file) or ".", exist_ok=True)
+    chosen = choose_sentences(splits) if sentence_files else ()
+    for path, rows in zip(sentence_files, chosen, strict=True):
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerows([("sentence", "library"), *rows])
+    for path, documents in (heldout_file, splits[1]), (output_file, splits[0]):
+        texts = ["\n".join([*document, ""]) for _, document in documents]
+        files.write_text(path, "\n".join(texts))
+
+
+def choose_sentences(
+    splits: Sequence[Sequence[tuple[str, Sequence[str]]]],
+    limits: Sequence[int] = (4000, 400),
+) -> Iterator[list[tuple[str, str]]]:
+    """Yields sentences and their libraries, equally many of each, by split.
+
+    The most per library are `limits`; none is repeated, and none a fragment.
+    """
+    from bert_tf.data import corpus
+
+    found = [
+        [
+            (sentence, library)
+            for library, paragraphs in documents
+            for paragraph in paragraphs
+            for sentence in corpus.split_sentences(paragraph)
+        ]
+        for documents in splits
+    ]
+    counts = collections.Counter(x for rows in found for x, _ in rows)
+    for rows, limit in zip(found, limits, strict=True):
+        groups = {library: [] for library in sorted({x for _, x in rows})}
+        for x, library in rows:
+            if counts[x] == 1 and x[0].isupper() and 6 <= len(x.split()) <= 40:
+                groups[library].append((x, library))
+        count = min([limit, *map(len, groups.values())])
+        yield [
+            group[number * len(group) // count]
+            for group in groups.values()
+            for number in range(count)
+        ]
+
+
+def _read_documents(
+    packages: Sequence[str],
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields library, name and paragraphs of topics, modules and classes."""
+    for name, text in topics.topics.items():
+        yield "python", f"topics/{name}", extract_paragraphs(text)
+    folders = {"python": sysconfig.get_paths()["stdlib"]}
+    for package in packages:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise UserError(
+                f"The package {package!r} is not installed; the demo reads it."
+            )
+        folders[package] = spec.submodule_search_locations[0]
+    for library, folder in folders.items():
+        for path in sorted(pathlib.Path(folder).rglob("*.py")):
+            name = f"{library}/{path.relative_to(folder).as_posix()}"
+            if _SKIPPED.search(f"/{name}"):
+                continue
+            try:
+                tree = ast.parse(path.read_bytes())
+            except (SyntaxError, ValueError, RecursionError):
+                continue
+            for scope, paragraphs in _read_scope(name, tree):
+                yield library, scope, paragraphs
+
+
+def _read_scope(
+    name: str, scope: ast.Module | ast.ClassDef
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields a scope with its functions, then the classes in it."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    members = [scope, *(x for x in scope.body if isinstance(x, functions))]
+    docstrings = filter(None, map(ast.get_docstring, members))
+    yield name, [p for text in docstrings for p in extract_paragraphs(text)]
+    for node in scope.body:
+        if isinstance(node, ast.ClassDef):
+            yield from _read_scope(f"{name}.{node.name}", node)
+
+
+def extract_paragraphs(docstring: str) -> list[str]:
+    """Returns the paragraphs of prose of a docstring, one line each."""
+    text = _HEADING.sub("\n", _CODE.sub("", docstring))
+    blocks = filter(None, _PARAGRAPH_BREAK.split(text))
+    texts = (" ".join(_MARKUP.sub(r"\1", block).split()) for block in blocks)
+    return [x for x in texts if _is_prose(x, len(x.split()))]
+
+
+def _is_prose(text: str, num_words: int) -> bool:
+    """Returns whether text reads like a sentence, not like code or a title."""
+    letters = sum(x.isalpha() or x == " " for x in text)
+    return (
+        num_words >= 6
+        and text[-1] in ".!?:"
+        and letters >= 0.78 * len(text)
+        and len(_CODE_SIGN.findall(text)) <= 0.12 * num_words
+    )

@@ -1,4 +1,4 @@
-"""Flags of run/demo.py and of the scripts that use a model, except serve.py."""
+"""Flags of the scripts that use a model, except serve.py."""
 
 import dataclasses
 import os
@@ -201,18 +201,3 @@ class GlueSubmissionConfig(_PredictionConfig):
         "Omit tasks without a model or a folder; the leaderboard does not "
         "accept such a file.",
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class DemoConfig:
-    """Flags of run/demo.py."""
-
-    output_dir: str = options.output(".demo", "Directory for all files.")
-    num_train_steps: int = options.training(
-        0,
-        "Pretraining steps; 0 means the number that the demo's quality "
-        "checks are made for.",
-    )
-
-    def __post_init__(self) -> None:
-        options.require_at_least(self, 0, "num_train_steps")

@@ -1,24 +1,25 @@
+"""Tests for bert_tf.commands.demo; `make demo` runs it on real text."""
+
 import ast
+import contextlib
 import csv
+import io
 import os
+import pathlib
 import sys
 import sysconfig
-import unittest.mock
+from unittest import mock
 
 import pytest
 import tensorflow as tf
 
+from bert_tf.commands import demo
 from bert_tf.data import corpus
-from bert_tf.demo import corpus as demo_corpus
 from bert_tf.errors import UserError
 
 _SOURCE = '''
-"""The module has a docstring with this one sentence.
-
-And it has a second paragraph, which is here to be found.
-"""
-import sys
-sys.exit("This must never run.")
+"""The module has a docstring with this one sentence."""
+raise ValueError("This must never run.")
 
 class Outer(object):
     """The outer class explains itself in this sentence."""
@@ -31,23 +32,18 @@ class Outer(object):
 
     class Inner:
         """The inner class is a document of its own here."""
-
-async def function():
-    """A function belongs to the module that it is in."""
 '''
 
 _DOCSTRING = """Computes the [weighted](http://a.b) mean of all `values` given.
 
 Args:
     values: A list of *numbers* to compute the mean of.
-    weights: A list of numbers, as many as there are values.
 
 Parameters
 ----------
 axis : int or None
 
 >>> mean([1, 2, 3]) is a call that nobody should find in the text.
-2.0
 
 The result is a number, see https://example.com and this :func:`sum` function.
 
@@ -60,59 +56,44 @@ This is code in a fence and should not be found either.
 
 
 def _prose(subject, number=4):
-    numerals = ["first", "second", "third", "fourth", "fifth", "sixth"]
+    numerals = ["first", "second", "third", "fourth"]
     return "\n\n".join(
         f"The {numeral} paragraph tells about {subject} what there is to tell."
         for numeral in numerals[:number]
     )
 
 
-def _sentence(word):
-    return f"This sentence is about the {word} only."
-
-
 def _document(library, *words):
-    return library, [" ".join(map(_sentence, words))]
+    sentences = (f"This sentence is about the {word} only." for word in words)
+    return library, [" ".join(sentences)]
 
 
-class ReadScopeTest(tf.test.TestCase):
+class ReadTextTest(tf.test.TestCase):
     def test_one_document_per_module_and_class(self):
-        documents = demo_corpus._read_scope("a/b.py", ast.parse(_SOURCE))
+        documents = dict(demo._read_scope("a/b.py", ast.parse(_SOURCE)))
         self.assertEqual(
-            dict(documents),
-            {
-                "a/b.py": [
-                    "The module has a docstring with this one sentence.",
-                    "And it has a second paragraph, which is here to be found.",
-                    "A function belongs to the module that it is in.",
-                ],
-                "a/b.py.Outer": [
-                    "The outer class explains itself in this sentence.",
-                    "A method belongs to its class and comes after it.",
-                ],
-                "a/b.py.Outer.Inner": [
-                    "The inner class is a document of its own here."
-                ],
-            },
+            {name: len(texts) for name, texts in documents.items()},
+            {"a/b.py": 1, "a/b.py.Outer": 2, "a/b.py.Outer.Inner": 1},
         )
 
-
-class ExtractParagraphsTest(tf.test.TestCase):
     def test_drops_code_headings_and_markup(self):
         self.assertEqual(
-            demo_corpus.extract_paragraphs(_DOCSTRING),
+            demo.extract_paragraphs(_DOCSTRING),
             [
                 "Computes the weighted mean of all values given.",
                 "values: A list of numbers to compute the mean of.",
-                "weights: A list of numbers, as many as there are values.",
                 "The result is a number, see and this sum function.",
                 "The first bullet of two is a paragraph of its own.",
             ],
         )
 
+    def _choose(self, splits, limits=(9, 9)):
+        return [
+            [(x.split()[5], library) for x, library in rows]
+            for rows in demo.choose_sentences(splits, limits)
+        ]
 
-class ChooseSentencesTest(tf.test.TestCase):
-    def test_libraries_have_equally_many(self):
+    def test_libraries_have_equally_many_sentences(self):
         splits = [
             [
                 _document("two", "lake", "sea"),
@@ -121,56 +102,27 @@ class ChooseSentencesTest(tf.test.TestCase):
             ],
             [_document("two", "pond", "well"), _document("one", "box")],
         ]
-        train, dev = demo_corpus.choose_sentences(splits, (9, 9))
+        train, dev = self._choose(splits)
+        # Two of five, spread evenly.
         self.assertEqual(
             train,
-            [
-                # Two of five, spread evenly.
-                (_sentence("ash"), "one"),
-                (_sentence("fir"), "one"),
-                (_sentence("lake"), "two"),
-                (_sentence("sea"), "two"),
-            ],
+            [("ash", "one"), ("fir", "one"), ("lake", "two"), ("sea", "two")],
         )
-        self.assertEqual(
-            dev, [(_sentence("box"), "one"), (_sentence("pond"), "two")]
-        )
-        train, dev = demo_corpus.choose_sentences(splits, (1, 9))
-        self.assertEqual(
-            train, [(_sentence("ash"), "one"), (_sentence("lake"), "two")]
-        )
-        self.assertLen(dev, 2)
+        self.assertEqual(dev, [("box", "one"), ("pond", "two")])
+        train, _ = self._choose(splits, (1, 9))
+        self.assertEqual(train, [("ash", "one"), ("lake", "two")])
 
-    def test_repeated_sentences_are_left_out(self):
+    def test_repeated_sentences_and_fragments_are_left_out(self):
         splits = [
             [_document("one", "ash", "elm"), _document("two", "lake", "sea")],
             # One sentence of the other split, and one of the other library.
             [_document("one", "elm", "oak"), _document("two", "oak", "pond")],
         ]
-        train, dev = demo_corpus.choose_sentences(splits, (9, 9))
+        # And fragments.
+        splits[0] += [("one", ["Too short.", "this has no beginning, a part."])]
+        # The first library has no sentence left on dev.
         self.assertEqual(
-            train, [(_sentence("ash"), "one"), (_sentence("lake"), "two")]
-        )
-        # The first library has no sentence left there.
-        self.assertEqual(dev, [])
-
-    def test_fragments_are_left_out(self):
-        paragraphs = [
-            "Too short for us.",
-            "this has no beginning and so it is a part.",
-            "Words " + 40 * "and words " + "without an end.",
-            "It has exactly as many words.",
-        ]
-        self.assertEqual(
-            demo_corpus.choose_sentences([[("one", paragraphs)]], [9]),
-            [[("It has exactly as many words.", "one")]],
-        )
-
-    def test_csv_can_be_read(self):
-        rows = [('He said: "a, b".', "one"), ("Ünder", "two")]
-        lines = demo_corpus.to_csv(rows).splitlines()
-        self.assertEqual(
-            [tuple(row.values()) for row in csv.DictReader(lines)], rows
+            self._choose(splits), [[("ash", "one"), ("lake", "two")], []]
         )
 
 
@@ -180,11 +132,9 @@ class WriteCorpusTest(tf.test.TestCase):
         self.folder = self.create_tempdir().full_path
         paths = sysconfig.get_paths() | {"stdlib": f"{self.folder}/stdlib"}
         for patch in (
-            unittest.mock.patch.object(sys, "path", [self.folder, *sys.path]),
-            unittest.mock.patch.object(
-                demo_corpus.sysconfig, "get_paths", lambda: paths
-            ),
-            unittest.mock.patch.dict(demo_corpus.topics.topics, clear=True),
+            mock.patch.object(sys, "path", [self.folder, *sys.path]),
+            mock.patch.object(demo.sysconfig, "get_paths", lambda: paths),
+            mock.patch.dict(demo.topics.topics, clear=True),
         ):
             self.enter_context(patch)
 
@@ -197,14 +147,14 @@ class WriteCorpusTest(tf.test.TestCase):
     def write_corpus(self, **options):
         """Returns the training and the held-out documents."""
         paths = [os.path.join(self.folder, x) for x in ("text.txt", "held.txt")]
-        demo_corpus.write_corpus(*paths, **options)
+        demo.write_corpus(*paths, **options)
         return [
             list(corpus.read_documents([path], may_be_empty=True))
             for path in paths
         ]
 
     def test_reads_topics_then_packages_in_order(self):
-        demo_corpus.topics.topics["loops"] = _prose("loops")
+        demo.topics.topics["loops"] = _prose("loops")
         self.write_source("one/__init__.py", _prose("ones"))
         self.write_source("one/b.py", _prose("ones") + "\n\n" + _prose("bees"))
         self.write_source("one/a/c.py", _prose("seas"))
@@ -222,19 +172,6 @@ class WriteCorpusTest(tf.test.TestCase):
             ],
         )
 
-    def test_names_decide_what_is_held_out(self):
-        self.write_source("one/__init__.py", "")
-        names = [f"m{i:03}" for i in range(100)]
-        for name in names:
-            self.write_source(f"one/{name}.py", _prose(name))
-        train, heldout = self.write_corpus(packages=["one"])
-        self.assertLen(train + heldout, 100)
-        self.assertBetween(len(heldout), 1, 15)
-        # New documents do not move the others between the files.
-        self.write_source("one/a_new_one.py", _prose("news"))
-        _, again = self.write_corpus(packages=["one"])
-        self.assertContainsSubset(map(tuple, heldout), map(tuple, again))
-
     def test_sentences_are_labeled_with_their_library(self):
         for i in range(100):
             for folder in ("one", "stdlib"):
@@ -243,6 +180,8 @@ class WriteCorpusTest(tf.test.TestCase):
         self.write_source("one/__init__.py", "")
         paths = [os.path.join(self.folder, x) for x in ("a.csv", "b.csv")]
         splits = self.write_corpus(sentence_files=paths, packages=["one"])
+        self.assertLen(sum(splits, []), 200)
+        self.assertBetween(len(splits[1]), 1, 30)
         for path, documents in zip(paths, splits, strict=True):
             paragraphs = {line for document in documents for line in document}
             with open(path, encoding="utf-8") as file:
@@ -261,27 +200,87 @@ class WriteCorpusTest(tf.test.TestCase):
         self.assertEmpty(os.listdir(self.folder))
 
 
-class RealCorpusTest(tf.test.TestCase):
+class DemoTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+
+    def _run(self, num_train_steps):
+        """Runs the demo on a small corpus; returns what it prints."""
+        config = demo.DemoConfig(self.folder, num_train_steps)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            demo.main(config)
+        return printed.getvalue()
+
+    def _write_corpus(self, output_file, heldout_file, sentence_files):
+        for path in sentence_files:
+            rows = [
+                f"The {i} {library} is here.,{library}"
+                for i in range(40)
+                for library in ("numpy", "python")
+            ]
+            text = "\n".join(["sentence,library", *rows, ""])
+            pathlib.Path(path).write_text(text)
+        for path in (heldout_file, output_file):
+            documents = [_prose(f"module {i}") for i in range(40)]
+            text = "\n\n".join(x.replace("\n\n", "\n") for x in documents)
+            pathlib.Path(path).write_text(text)
+
     @pytest.mark.slow
-    def test_numpy_gives_prose(self):
-        folder = self.create_tempdir().full_path
-        paths = [os.path.join(folder, x) for x in ("text.txt", "held.txt")]
-        with unittest.mock.patch.object(
-            demo_corpus.sysconfig, "get_paths", lambda: {"stdlib": folder}
+    def test_runs_resumes_and_leaves_the_files(self):
+        paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        self.enter_context(mock.patch.dict(os.environ, paths))
+        with mock.patch.object(demo, "write_corpus", self._write_corpus):
+            text = self._run(2)
+        for name in (
+            "vocab.txt",
+            "train.tfrecord",
+            "pretrained_2_steps/learning_curves.png",
+            "library_2_steps/confusion_matrix.png",
+            "library_2_steps/model",
+            "library_2_steps/served/library/1",
         ):
-            demo_corpus.write_corpus(*paths, packages=["numpy"])
-        documents = [list(corpus.read_documents([path])) for path in paths]
-        self.assertBetween(len(documents[1]) / len(documents[0]), 0.01, 0.12)
-        paragraphs = [
-            {line for document in split for line in document}
-            for split in documents
-        ]
-        self.assertEmpty(paragraphs[0] & paragraphs[1])
-        text = "\n".join(paragraphs[0])
-        self.assertGreater(len(text), 500_000)
-        self.assertNotIn(">>>", text)
-        self.assertNotRegex(text, r"(?m)^(Parameters|Returns|-----)$")
-        self.assertNotIn("`", text)
+            self.assertTrue(os.path.exists(f"{self.folder}/{name}"), name)
+        for shown in (
+            "run/pretrain.py --",
+            "masked_lm_accuracy",
+            "classifier's accuracy",
+            "/v1/models/library:predict",
+            demo.MASKED,
+            *demo.SENTENCES,
+        ):
+            self.assertIn(shown, text)
+
+        # Nothing is done again, except for the server.
+        with (
+            mock.patch.object(demo.pretrain, "main") as trained,
+            mock.patch.object(demo, "write_corpus") as written,
+        ):
+            again = self._run(2)
+        trained.assert_not_called()
+        written.assert_not_called()
+        self.assertIn(f"{self.folder}/vocab.txt already exists.", again)
+
+        # Without --num_train_steps the model must be good.
+        for name in ("pretrained", "library"):
+            os.rename(
+                f"{self.folder}/{name}_2_steps",
+                f"{self.folder}/{name}_{demo.TRAIN_STEPS}_steps",
+            )
+        with self.assertRaisesRegex(UserError, "must be 0.17 or more"):
+            self._run(0)
+
+    def test_a_server_that_does_not_start(self):
+        with (
+            mock.patch.object(demo.sys, "executable", "/bin/false"),
+            self.assertRaisesRegex(UserError, "Received: status 1; see .*log"),
+        ):
+            demo.ask_server(self.folder, f"{self.folder}/log")
+
+    def test_rejects_steps_below_zero(self):
+        with self.assertRaisesRegex(UserError, "num_train_steps"):
+            demo.DemoConfig(num_train_steps=-1)
 
 
 if __name__ == "__main__":

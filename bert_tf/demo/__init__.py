@@ -1,1 +1,0 @@
-"""The demo: builds and serves a classifier from text on this machine."""
