@@ -55,7 +55,8 @@ Panel = tuple[str, str, float]
 def new_figure(title: str, height: float, width: float = _WIDTH) -> Figure:
     """Returns an empty figure with a title; the size is in inches."""
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
-    figure.suptitle(wrap(title, int(10.6 * width)), fontsize=11)
+    title = wrap(title, int(10.6 * width))
+    figure.suptitle(title, fontsize=11, parse_math=False)
     return figure
 
 

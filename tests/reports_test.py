@@ -115,6 +115,25 @@ class NamesTest(_PictureTest):
                 self.assertEqual(logged.called, not is_drawn)
         self.assertIn("see x.txt", reports.drawable(["天"], "out/x.txt")[1])
 
+    @parameterized.parameters(3, 21)
+    def test_the_text_beside_the_picture_has_numbers_and_names(self, count):
+        names = ["天気", *(f"label {i}" for i in range(1, count))]
+        folder = self.create_tempdir().full_path
+        counts = 5 * np.eye(count, dtype=np.int64)
+        counts[0, 1] = 1
+        result_tables.write_confusion_matrix(f"{folder}/x", names, counts)
+        result_tables.write_scores(
+            f"{folder}/y",
+            "type",
+            [(name, EntityScore(1, 1, 1)) for name in (*names, "overall")],
+        )
+        for file in "x.txt", "y.txt":
+            with open(f"{folder}/{file}", encoding="utf-8") as text:
+                lines = text.read().splitlines()
+            self.assertTrue(any("[0] 天気 " in line for line in lines))
+            self.assertTrue(any("[2] label 2 " in line for line in lines))
+            self.assertFalse(any("[0] [0]" in line for line in lines))
+
     def test_names_that_the_font_has_remain(self):
         names, _ = reports.drawable(["schön\n", "погода", "a\tb"], "x.txt")
         self.assertEqual(names, ["schön", "погода", "a b"])

@@ -256,14 +256,14 @@ def ask_server(model_base_path: str, log_file: str) -> list[dict[str, Any]]:
     with open(log_file, "wb") as log:
         server = subprocess.Popen(words, stdout=log, stderr=log)
     try:
-        # Connections are refused, then 404, until the model is loaded.
-        for _ in range(600):
-            if server.poll() is None:
-                time.sleep(0.5)
-                with contextlib.suppress(urllib.error.URLError):
-                    request = f"{url}:predict", body.encode(), 300
-                    with urllib.request.urlopen(*request) as answer:
-                        return json.load(answer)["predictions"]
+        deadline = time.monotonic() + 300
+        while server.poll() is None and time.monotonic() < deadline:
+            # Connections are refused, then 404, until the model is loaded.
+            with contextlib.suppress(urllib.error.URLError):
+                request = f"{url}:predict", body.encode("utf-8"), 300
+                with urllib.request.urlopen(*request) as answer:
+                    return json.load(answer)["predictions"]
+            time.sleep(0.5)
     finally:
         server.terminate()
         server.wait()

@@ -33,8 +33,9 @@ def write_confusion_matrix(
     reports.write_confusion_matrix(
         f"{path}.png", names, counts, accuracy_line(counts), note
     )
-    text = confusion_matrix_text(labels, counts, bool(note))
-    files.write_text(f"{path}.txt", text)
+    if note and len(labels) > _MAX_COLUMNS:  # Otherwise there are numbers.
+        labels = _with_numbers(labels)
+    files.write_text(f"{path}.txt", confusion_matrix_text(labels, counts))
 
 
 def write_scores(
@@ -44,18 +45,18 @@ def write_scores(
 
     Only the 60 most frequent types are drawn.
     """
-    names, scores = zip(*rows, strict=True)
-    drawable, note = reports.drawable(names[:-1], f"{path}.txt")
-    types = list(zip(drawable, scores[:-1], strict=True))
+    (*names, _), (*scores, overall) = zip(*rows, strict=True)
+    short, note = reports.drawable(names, f"{path}.txt")
+    if note:
+        names = _with_numbers(names)
+    types = list(zip(short, scores, strict=True))
     frequent = sorted(types, key=lambda row: -row[1].num_references)
     frequent = frequent[:_MAX_BARS]
-    drawn = [
-        *(row for row in types if row in frequent),
-        ("overall", scores[-1]),
-    ]
+    drawn = [row for row in types if row in frequent]
     title = f"Scores of each {kind}, %"
-    if len(frequent) < len(types):
+    if len(drawn) < len(types):
         title = f"The {_MAX_BARS} most frequent of {len(types)} {kind}s, %"
+    drawn.append(("overall", overall))
     figure, (axes,) = reports.new_panels(title, [len(drawn)], 0.45)
     reports.draw_bars(
         axes,
@@ -71,7 +72,8 @@ def write_scores(
     axes.set_xlabel(note)
     reports.add_legend(figure, ncols=3)
     reports.write(f"{path}.png", figure)
-    files.write_text(f"{path}.txt", scores_text(kind, rows, bool(note)))
+    rows = [*zip(names, scores, strict=True), ("overall", overall)]
+    files.write_text(f"{path}.txt", scores_text(kind, rows))
 
 
 def write_score_scatter(
@@ -93,9 +95,7 @@ def write_score_scatter(
     files.write_text(f"{path}.txt", text)
 
 
-def confusion_matrix_text(
-    labels: Sequence[str], counts: np.ndarray, numbered: bool = False
-) -> str:
+def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
     """Returns a confusion matrix with scores per label.
 
     With more than 20 labels most cells are 0, and a row does not fit in a
@@ -104,13 +104,8 @@ def confusion_matrix_text(
     Args:
       labels: C names.
       counts: <int64>[C, C], with correct labels in rows.
-      numbered: Whether to number the labels in the list too; the rows of a
-        matrix are always numbered.
     """
-    counts = np.asarray(counts)
     names = [_one_line(label) for label in labels]
-    if numbered and len(labels) > _MAX_COLUMNS:
-        names = _with_numbers(names)
     head = f"{accuracy_line(counts)}\n\n"
     label_counts = (counts.sum(1), counts.sum(0), np.diag(counts))
     scores = scores_text("label", _score_rows(names, *label_counts))
@@ -134,33 +129,15 @@ def accuracy_line(counts: np.ndarray) -> str:
     )
 
 
-def scores_text(
-    kind: str, rows: Sequence[tuple[str, EntityScore]], numbered: bool = False
-) -> str:
-    """Returns a table with a line of scores for each entity type or label.
-
-    With `numbered`, names get numbers, except "overall" in the last row.
-    """
-    if numbered:
-        names = _with_numbers([name for name, _ in rows[:-1]])
-        scores = [score for _, score in rows[:-1]]
-        rows = [*zip(names, scores, strict=True), rows[-1]]
+def scores_text(kind: str, rows: Sequence[tuple[str, EntityScore]]) -> str:
+    """Returns a table with a line of scores for each entity type or label."""
     heads = ("precision", "recall", "F1", "support", "predicted", "correct")
     table = [[kind, *heads]]
     for name, score in rows:
         shares = (score.precision, score.recall, score.f1)
-        counts = (
-            score.num_references,
-            score.num_predictions,
-            score.num_correct,
-        )
-        table.append(
-            [
-                _one_line(name),
-                *(f"{100 * share:.2f}" for share in shares),
-                *map(str, counts),
-            ]
-        )
+        cells = [_one_line(name), *(f"{100 * share:.2f}" for share in shares)]
+        counts = score.num_references, score.num_predictions, score.num_correct
+        table.append([*cells, *map(str, counts)])
     return aligned(table)
 
 
@@ -192,8 +169,6 @@ def score_scatter_text(
       references: <float32>[N], the correct scores.
       predictions: <float32>[N].
     """
-    references = np.asarray(references, np.float64)
-    predictions = np.asarray(predictions, np.float64)
     edges = np.linspace(references.min(), references.max(), _NUM_RANGES + 1)
     # The last range includes its upper edge.
     ranges = np.clip(
@@ -208,13 +183,8 @@ def score_scatter_text(
         low, high = edges[number : number + 2]
         error = np.abs(predicted - expected).mean()
         means = (expected.mean(), predicted.mean(), error)
-        table.append(
-            [
-                f"{low:.4g} to {high:.4g}",
-                str(len(expected)),
-                *(f"{mean:.4f}" for mean in means),
-            ]
-        )
+        cells = [f"{low:.4g} to {high:.4g}", str(len(expected))]
+        table.append([*cells, *(f"{mean:.4f}" for mean in means)])
     return aligned(table)
 
 
@@ -252,13 +222,8 @@ def aligned(table: Sequence[Sequence[str]], num_names: int = 1) -> str:
     The first `num_names` columns have names, all others numbers.
     """
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for row in table:
-        cells = [
-            cell.ljust(width) if number < num_names else cell.rjust(width)
-            for number, (cell, width) in enumerate(
-                zip(row, widths, strict=True)
-            )
-        ]
-        lines.append("  ".join(cells).rstrip() + "\n")
-    return "".join(lines)
+    signs = num_names * "<" + (len(widths) - num_names) * ">"
+    layout = "  ".join(
+        f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True)
+    )
+    return "".join(f"{layout.format(*row).rstrip()}\n" for row in table)

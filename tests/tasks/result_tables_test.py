@@ -53,16 +53,6 @@ maybe                0.00    0.00   0.00        0          4        0
             "intent 20      83.33   27.78   41.67       18          6        5",
         )
 
-    def test_many_labels_are_numbered_on_request(self):
-        labels = [f"intent {number}" for number in range(21)]
-        counts = 5 * np.eye(21, dtype=np.int64)
-        counts[3, 20] = 1
-        lines = result_tables.confusion_matrix_text(
-            labels, counts, numbered=True
-        ).split("\n")
-        self.assertEqual(lines[3], "[3] intent 3  [20] intent 20       1   6")
-        self.assertStartsWith(lines[-2], "[20] intent 20      83.33 ")
-
     def test_without_confusions(self):
         counts = np.diag(np.arange(21))
         text = result_tables.confusion_matrix_text(
@@ -105,28 +95,6 @@ toxic       100.00   66.67  80.00        3          2        2
 rude         33.33  100.00  50.00        1          3        1
 overall      60.00   75.00  66.67        4          5        3
 """,
-        )
-
-    def test_types_and_labels_are_numbered_on_request(self):
-        rows = [
-            ("LOC", EntityScore(8, 4, 3)),
-            ("overall", EntityScore(8, 4, 3)),
-        ]
-        lines = result_tables.scores_text("type", rows, numbered=True).split(
-            "\n"
-        )
-        self.assertEqual(
-            [line.split()[:2] for line in lines[1:3]],
-            [["[0]", "LOC"], ["overall", "75.00"]],
-        )
-        ones = np.ones((1, 2), np.int32)
-        rows = result_tables.label_score_rows(["toxic", "rude"], ones, ones)
-        lines = result_tables.scores_text("label", rows, numbered=True).split(
-            "\n"
-        )
-        self.assertEqual(
-            [line.split()[:2] for line in lines[1:4]],
-            [["[0]", "toxic"], ["[1]", "rude"], ["overall", "100.00"]],
         )
 
 
