@@ -91,19 +91,18 @@ def finish(axes: Axes, grid: str = "both", title: str = "") -> None:
     axes.yaxis.label.set_size(SMALL)
 
 
-def add_legend(figure: Figure, ncols: int = 2) -> None:
-    """Adds a legend of all panels below them; equal labels appear once."""
-    handles: dict[str, Any] = {}
-    for axes in figure.axes:
-        for handle, label in zip(
-            *axes.get_legend_handles_labels(), strict=True
-        ):
-            handles.setdefault(label, handle)
-    if handles:
-        style = {"frameon": False, "fontsize": SMALL, "ncols": ncols}
-        figure.legend(
-            [*handles.values()], [*handles], loc="outside lower center", **style
-        )
+def add_legend(
+    figure: Figure, ncols: int = 2, handles: Mapping[str, Any] | None = None
+) -> None:
+    """Adds a legend below the panels: of their labels, or of `handles`."""
+    found = dict(handles or {})
+    for axes in [] if handles else figure.axes:
+        artists, labels = axes.get_legend_handles_labels()
+        found |= dict(zip(labels, artists, strict=True))
+    style = {"frameon": False, "fontsize": SMALL, "ncols": ncols}
+    figure.legend(
+        [*found.values()], [*found], loc="outside lower center", **style
+    )
 
 
 def write(path: str, figure: Figure) -> None:
@@ -209,16 +208,21 @@ def draw_bars(
         if text:
             size = SMALL if len(series) == 1 else SMALL - 1
             axes.bar_label(bars, fmt=text.format, padding=2, fontsize=size)
-    wrapped = [
-        "\n".join(wrap(line, name_width) for line in name.split("\n"))
-        for name in names
-    ]
-    axes.set_yticks(places, wrapped)
-    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
+    name_rows(axes, names, name_width)
     axes.margins(x=0.22)
     axes.xaxis.set_major_formatter("{x:,.6g}")
     axes.locator_params(axis="x", nbins=4)
     finish(axes, "x")
+
+
+def name_rows(axes: Axes, names: Sequence[str], width: int = 26) -> None:
+    """Names the rows 0, 1 ... of a panel, from the top, in lines of `width`."""
+    wrapped = [
+        "\n".join(wrap(line, width) for line in name.split("\n"))
+        for name in names
+    ]
+    axes.set_yticks(range(len(names)), wrapped)
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
 
 
 def draw_line(
