@@ -23,7 +23,9 @@ def _count(picture, color):
     return int(np.all(picture == color, axis=-1).sum())
 
 
-class _PictureTest(tf.test.TestCase, parameterized.TestCase):
+class _Pictures(parameterized.TestCase):
+    """Draws pictures to look at."""
+
     def draw(self, write, *args):
         """Returns the pixels of <path>.png, and the text beside it if any."""
         path = os.path.join(self.create_tempdir().full_path, "a", "x")
@@ -41,7 +43,7 @@ class _PictureTest(tf.test.TestCase, parameterized.TestCase):
         return wrote.call_args.args[1].axes
 
 
-class ConfusionMatrixTest(_PictureTest):
+class ConfusionMatrixTest(_Pictures, tf.test.TestCase):
     def _matrix(self, labels, counts):
         return self.draw(result_tables.write_confusion_matrix, labels, counts)
 
@@ -92,7 +94,7 @@ class ConfusionMatrixTest(_PictureTest):
         )
 
 
-class NamesTest(_PictureTest):
+class NamesTest(_Pictures, tf.test.TestCase):
     def test_the_middle_of_long_names_is_omitted(self):
         self.assertEqual(
             reports.shorten(_LONG + " label\nof two"),
@@ -139,7 +141,7 @@ class NamesTest(_PictureTest):
         self.assertEqual(names, ["schön", "погода", "a b"])
 
 
-class BarsTest(_PictureTest):
+class BarsTest(_Pictures, tf.test.TestCase):
     def test_scores_of_types(self):
         rows = [
             ("LOC", EntityScore(10, 10, 8)),
@@ -184,7 +186,7 @@ class BarsTest(_PictureTest):
         self.assertEqual(labels, ["ours", "the paper's"])
 
 
-class LinesTest(_PictureTest):
+class LinesTest(_Pictures, tf.test.TestCase):
     def _curves(self, panels, train, evaluation=()):
         def write(path, *args):
             reports.write_learning_curves(f"{path}.png", *args)
@@ -230,7 +232,7 @@ class LinesTest(_PictureTest):
         self.assertLess(smooth[25:].std(), 0.3)
 
 
-class ScatterTest(_PictureTest):
+class ScatterTest(_Pictures, tf.test.TestCase):
     @parameterized.parameters(1, 5, 3000)
     def test_scatters(self, count):
         rng = np.random.default_rng(count)

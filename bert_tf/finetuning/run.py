@@ -206,7 +206,8 @@ def _train_and_evaluate(
         training_output.draw_learning_curves(
             output_dir,
             evaluations,
-            title=f"Fine-tuning for {_subject(task)}",
+            None,
+            f"Fine-tuning for {_subject(task)}",
         )
         _write_model(
             experiment,

@@ -258,9 +258,7 @@ class _PretrainingTrainer(Trainer):
         """Writes curves and model, unless the model of this step exists."""
         config, data, step = self._flags, self._data, self.step
         training_output.draw_learning_curves(
-            config.output_dir,
-            [results] if results else [],
-            training_output.PRETRAINING,
+            config.output_dir, [results] if results else []
         )
         if step == first_step and training_output.model_is_written(
             config.output_dir, step

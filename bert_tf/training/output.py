@@ -205,7 +205,7 @@ def warn_of_flags(config: Any, names: Sequence[str]) -> None:
 def draw_learning_curves(
     output_dir: str,
     evaluations: Sequence[Mapping[str, float]],
-    panels: Sequence[reports.Panel] | None = None,
+    panels: Sequence[reports.Panel] | None = PRETRAINING,
     title: str = "",
 ) -> None:
     """Draws the metrics of `output_dir` and the evaluations.
@@ -215,7 +215,7 @@ def draw_learning_curves(
     Args:
       output_dir: The output directory.
       evaluations: Results, each with a `global_step`.
-      panels: What to draw; by default what was measured, and each metric that
+      panels: What to draw; None for what was measured, and each metric that
         was evaluated more than once.
       title: The title of the plot.
     """
