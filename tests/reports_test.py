@@ -27,7 +27,7 @@ class _Pictures(parameterized.TestCase):
     """Draws pictures to look at."""
 
     def draw(self, write, *args):
-        """Returns the pixels of <path>.png, and the text beside it if any."""
+        """Returns the pixels of what is written to <path>.png."""
         path = os.path.join(self.create_tempdir().full_path, "a", "x")
         with warnings.catch_warnings():
             # Such as of names that leave no room for the rest.
