@@ -127,7 +127,7 @@ def extend(
     new = new or NewTokens("", ())
     ids: tuple[int, ...] = ()
     if new.tokens:
-        ids = _assign_ids(new, source.vocabulary, use_unused)
+        ids = _assign_ids(new, source, use_unused)
         model = _add_to_vocabulary(model, new, ids)
         new_tokens.check_matched(new, model.build_tokenizer())
     model = dataclasses.replace(
@@ -156,17 +156,20 @@ def _unused_ids(vocabulary: Vocabulary | None) -> list[int]:
 
 
 def _assign_ids(
-    new: NewTokens, vocabulary: Vocabulary, use_unused: bool
+    new: NewTokens, source: StoredModel, use_unused: bool
 ) -> tuple[int, ...]:
-    count, first = len(new.tokens), len(vocabulary)
-    unused = _unused_ids(vocabulary) if use_unused else []
+    count, first = len(new.tokens), source.config.vocab_size
+    unused = _unused_ids(source.vocabulary) if use_unused else []
     return (*unused, *range(first, first + count))[:count]
 
 
 def _add_to_vocabulary(
     model: StoredModel, new: NewTokens, ids: Sequence[int]
 ) -> StoredModel:
-    token_of = dict(enumerate(model.vocabulary.tokens))
+    # New rows follow those of the table, of which the last may have no token.
+    token_of = dict.fromkeys(range(model.config.vocab_size), "")
+    tokens = model.vocabulary.tokens
+    token_of |= {i: tokens[i] for i in model.vocabulary.token_ids}
     token_of |= {
         i: added.token for i, added in zip(ids, new.tokens, strict=True)
     }

@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from bert_tf.errors import UserError
-from bert_tf.text import tokenizer as tokenizer_lib
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import CONTINUATION

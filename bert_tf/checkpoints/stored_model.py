@@ -28,6 +28,9 @@ from bert_tf.text.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class StoredModel:
+# Shares of the entries of a vocabulary; see `derive_lower_case`.
+_FEW_CAPITALS, _MANY_CAPITALS = 0.05, 0.10
+
     """Config, weights, vocabulary and task of a stored model, in our terms.
 
     Attributes:
@@ -241,7 +244,7 @@ def tokenizer_settings(
     """Returns `BertTokenizer.settings`, without building a tokenizer."""
     if strip_accents is None:
         strip_accents = lower_case and normalization == ORIGINAL
-    return {
+    settings = {
         "lower_case": lower_case,
         "strip_accents": strip_accents,
         "preserve_special_tokens": preserve_special_tokens,
@@ -295,14 +298,13 @@ def read_vocabulary(
     if not stored_files.exists(path):
         return None, None, []
     vocabulary = Vocabulary.from_file(path)
-    vocabulary.check_size(vocab_size)
+    notes = vocabulary.check_size(vocab_size)
     lower_case = derive_lower_case(vocabulary)
     verb = "does" if lower_case else "does not"
     note = (
         f"{source} does not say whether the model reads lower case; by its "
         f"vocabulary it {verb}."
     )
-    return vocabulary, tokenizer_settings(vocabulary, lower_case), [note]
 
 
 def derive_lower_case(vocabulary: Vocabulary) -> bool:
@@ -316,4 +318,6 @@ def derive_lower_case(vocabulary: Vocabulary) -> bool:
     return all(
         token == token.lower() or token[0] + token[-1] in ("[]", "<>")
         for token in vocabulary.tokens
-    )
+        if token and token[0] + token[-1] not in ("[]", "<>")
+    ]
+    return sum(word != word.lower() for word in words) / max(1, len(words))

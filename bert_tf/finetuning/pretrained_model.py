@@ -165,7 +165,8 @@ def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
     """Reads --init_checkpoint, --bert_config_file and --vocab_file."""
     bert_config = files.read_bert_config(config.bert_config_file)
     vocabulary = Vocabulary.from_file(config.vocab_file)
-    vocabulary.check_size(bert_config.vocab_size)
+    for note in vocabulary.check_size(bert_config.vocab_size):
+        logging.warning(note)
     if config.init_checkpoint:
         stored = checkpoint_loading.read(config.init_checkpoint, bert_config)
         checkpoint_loading.check_vocabulary(

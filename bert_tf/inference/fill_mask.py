@@ -17,6 +17,7 @@ from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.flags.predict import FillMaskConfig
 from bert_tf.inference import load
+from bert_tf.text import masking
 from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import MASK
 
@@ -81,10 +82,11 @@ class FillMask:
         """
         if isinstance(texts, str):
             raise UserError("Expected a list of texts. Received: one text.")
-        if not 1 <= top_k <= len(self._vocabulary):
+        most = len(self._vocabulary.token_ids)
+        if not 1 <= top_k <= most:
             raise UserError(
                 "The number of candidates must lie between 1 and the size of "
-                f"the vocabulary, {len(self._vocabulary)}. Received: {top_k}."
+                f"the vocabulary, {most}. Received: {top_k}."
             )
         rows = [self._encode(text) for text in texts]
         candidates = []
@@ -135,6 +137,7 @@ class FillMask:
             }
         )
         probs = tf.nn.softmax(outputs["masked_lm_logits"])  # [B, P, V]
+        probs = masking.without_blank_rows(probs, self._vocabulary)
         best = tf.math.top_k(probs, top_k)
         return [
             [

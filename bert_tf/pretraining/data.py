@@ -104,7 +104,8 @@ def _with_vocab_size(
     """
     path, size = config.bert_config_file, len(vocabulary)
     if paths.resolve_config(path) == path or size == bert_config.vocab_size:
-        vocabulary.check_size(bert_config.vocab_size)
+        for note in vocabulary.check_size(bert_config.vocab_size):
+            logging.warning(note)
         return bert_config
     logging.info(
         "The model's vocab_size is %d, the number of lines of %s; the recipe "

@@ -12,6 +12,7 @@ Shapes:
 
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf import stateless_random
@@ -30,6 +31,7 @@ class DynamicMasking:
 
     Attributes:
       vocab_size: Number of tokens; a random replacement may be any of them.
+      token_ids: The ids of these tokens; None means 0 to `vocab_size` - 1.
       cls_id: Id of [CLS], which is never masked.
       sep_id: Id of [SEP], which is never masked.
       mask_id: Id of [MASK].
@@ -48,6 +50,7 @@ class DynamicMasking:
     mask_rate: float = 0.8
     same_rate: float = 0.1
     continuations: tuple[bool, ...] | None = None
+    token_ids: tuple[int, ...] | None = None
 
     @classmethod
     def from_vocabulary(
@@ -61,8 +64,10 @@ class DynamicMasking:
             continuations = tuple(
                 token.startswith("##") for token in vocabulary.tokens
             )
+        ids = vocabulary.token_ids
         return cls(
-            vocab_size=len(vocabulary),
+            vocab_size=len(ids),
+            token_ids=ids if len(ids) < len(vocabulary) else None,
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
             mask_id=vocabulary.mask_id,
@@ -157,6 +162,8 @@ class DynamicMasking:
         keys = (seed, example_index[:, None], tf.cast(positions, tf.int64))
         kind = stateless_random.uniform(_KIND_SALT, *keys)
         words = stateless_random.below(self.vocab_size, _WORD_SALT, *keys)
+        if self.token_ids is not None:
+            words = tf.gather(tf.constant(self.token_ids), words)
         unmasked = tf.where(
             kind < self.mask_rate + self.same_rate, labels, words
         )
@@ -171,6 +178,13 @@ def restore_ids(features: dict[str, tf.Tensor]) -> tf.Tensor:
         features["masked_lm_ids"],
         features["masked_lm_weights"] > 0,
     )
+
+
+def without_blank_rows(probs: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
+    """Returns probabilities <float>[..., rows], -1 for rows without a token."""
+    has_token = np.zeros(probs.shape[-1], bool)
+    has_token[list(vocabulary.token_ids)] = True
+    return probs if has_token.all() else tf.where(has_token, probs, -1.0)
 
 
 def _width(values: tf.Tensor) -> tf.Tensor | int:

@@ -345,7 +345,12 @@ def _build_wordpiece(
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
     stand_ins.pop(vocabulary_lib.UNK, None)
-    tokens = vocabulary.tokens
+    # Names for rows without a token, which no text matches: in a text this
+    # character is a word of its own, as all of its block.
+    no_word = _STAND_INS[vocabulary_lib.UNK]
+    tokens = [f"{no_word}{i}" for i in range(len(vocabulary))]
+    for i in vocabulary.token_ids:
+        tokens[i] = vocabulary.tokens[i]
     if normalization == ORIGINAL:
         tokens = [normalizer.swap_stand_ins(token) for token in tokens]
     return tf_text.FastWordpieceTokenizer(

@@ -28,19 +28,21 @@ _MAX_TOKEN_BYTES = 256
 class Vocabulary:
     """The tokens of a vocabulary and their ids.
 
-    Source: load_vocab (tokenization.py:121-133 of the original), which strips
-    each line, uses the last of two equal lines and reports no error. Here,
-    lines that the original would change are errors.
+    Source: load_vocab (tokenization.py:121-133 of the original). As there, an
+    empty line keeps its row of the model's tables, and the last of two equal
+    lines counts: the other rows have no token, and no text becomes them.
+    Other lines that the original would strip are errors.
 
     Attributes:
-      tokens: The tokens; the position is the id.
+      tokens: The lines; the position is the id.
+      token_ids: The ids of the rows that have a token, ascending.
       source: Origin of the tokens for errors: a path, or words like "the
         vocabulary".
       pad_id: The id of [PAD]; `unk_id`, `cls_id`, `sep_id`, `mask_id` alike.
 
     Raises:
-      UserError: If a special token is missing, or if a token is duplicate,
-        empty, or has white space at its ends. Lines count from 1.
+      UserError: If a special token is missing, or if a token has white space
+        at its ends. Lines count from 1.
     """
 
     def __init__(
@@ -50,13 +52,11 @@ class Vocabulary:
         self.source = source
         self._ids: dict[str, int] = {}
         for index, token in enumerate(self.tokens):
+            if token.isascii() and not token.strip(" \t"):
+                continue
             _check_token(token, f"{source}, line {index + 1}")
-            if token in self._ids:
-                raise UserError(
-                    f"{source}, line {index + 1}: {token!r} is already on "
-                    f"line {self._ids[token] + 1}; every token must be unique."
-                )
             self._ids[token] = index
+        self.token_ids = tuple(sorted(self._ids.values()))
         missing = [token for token in SPECIAL_TOKENS if token not in self._ids]
         if missing:
             raise UserError(
@@ -117,14 +117,24 @@ class Vocabulary:
 
         files.write_text(path, self.to_text())
 
-    def check_size(self, vocab_size: int) -> None:
-        """Raises `UserError` unless the size equals that of a model."""
-        if len(self.tokens) != vocab_size:
+    def check_size(self, vocab_size: int) -> list[str]:
+        """Returns a note if a model's table has more rows than there are lines.
+
+        Raises:
+          UserError: If a token has no row.
+        """
+        if self.token_ids[-1] >= vocab_size:
             raise UserError(
                 f"{self.source} has {len(self.tokens)} lines, but `vocab_size` "
                 f"of the model is {vocab_size}; use a vocabulary and a "
                 "bert_config.json that belong together."
             )
+        if len(self.tokens) >= vocab_size:
+            return []
+        return [
+            f"{self.source} has {len(self.tokens)} lines, and the model's "
+            f"table {vocab_size} rows; the last ones have no token."
+        ]
 
 
 def read_lines(path: str, flag: str, what: str) -> list[str]:

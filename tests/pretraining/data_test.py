@@ -135,7 +135,9 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         )
         own = dataclasses.replace(config, bert_config_file="own.json")
         with self.assertRaisesRegex(UserError, "lines, but `vocab_size`"):
-            pretraining_input._with_vocab_size(own, recipe, vocabulary)
+            pretraining_input._with_vocab_size(
+                own, dataclasses.replace(recipe, vocab_size=4), vocabulary
+            )
 
     def test_dynamic_masking_uses_the_flags_of_the_records(self):
         def masking(manifest, **flags):

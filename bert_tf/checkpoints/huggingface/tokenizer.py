@@ -82,7 +82,6 @@ def read(
     is_derived = lower_case is None
     if lower_case is None:
         lower_case = stored_model.derive_lower_case(vocabulary)
-        entries = "no wordpiece has" if lower_case else "some wordpieces have"
         notes.append(
             f"{parsed.directory} does not say whether text is lower-cased; "
             f"lower_case={lower_case}, as {entries} upper-case letters."
@@ -220,43 +219,55 @@ def _read_vocabulary(
     stored = {}
     path = parsed.path(VOCAB_FILE)
     if stored_files.exists(path):
-        stored[path] = list(Vocabulary.from_file(path).tokens)
+        stored[path] = dict(enumerate(Vocabulary.from_file(path).tokens))
     if parsed.tokenizer:
         path = parsed.path(TOKENIZER_FILE)
-        stored[path] = _in_order(parsed.tokenizer["model"].get("vocab"), path)
+        ids_of = parsed.tokenizer["model"].get("vocab")
+        stored[path] = _by_id(ids_of, vocab_size, path)
     if not stored:
         raise UserError(
             f"{parsed.directory} has no vocabulary of BERT: expected "
             f"{VOCAB_FILE} or {TOKENIZER_FILE} in it."
         )
-    added = _added_tokens(parsed)
-    complete = [_append(list(x), added, path) for path, x in stored.items()]
-    _check_equal(complete, parsed.directory)
     source, tokens = next(iter(stored.items()))
-    notes = []
-    if len(complete[0]) > len(tokens):
+    notes, first_new = [], max(tokens) + 1
+    for path, token_of in stored.items():
+        for index, token in _added_tokens(parsed).items():
+            there = token_of.setdefault(index, token)
+            if there != token or not 0 <= index < vocab_size:
+                raise UserError(
+                    f"{path} has {there!r} at id {index}, where the added "
+                    f"token {token!r} belongs; added tokens must be in the "
+                    "vocabulary or follow it, within the model's vocab_size="
+                    f"{vocab_size}."
+                )
+    _check_equal(stored, parsed.directory)
+    new = [token for i, token in sorted(tokens.items()) if i >= first_new]
+    if new:
         notes.append(
             f"Added tokens follow the vocabulary of {source}: "
-            f"{', '.join(complete[0][len(tokens) :][:8])}; here they are "
-            "ordinary wordpieces, matched after the text is normalized."
+            f"{', '.join(new[:8])}; here they are ordinary wordpieces, matched "
+            "after the text is normalized."
         )
-    vocabulary = Vocabulary(complete[0], source=source)
-    _check_size(vocabulary, vocab_size)
-    return vocabulary, notes
+    rows = [tokens.get(index, "") for index in range(max(tokens) + 1)]
+    vocabulary = Vocabulary(rows, source=source)
+    return vocabulary, notes + vocabulary.check_size(vocab_size)
 
 
-def _in_order(ids_of: Any, path: str) -> list[str]:
-    """Returns the keys of tokenizer.json's vocabulary in the order of ids."""
-    by_id = {}
-    if isinstance(ids_of, dict):
-        by_id = {str(index): token for token, index in ids_of.items()}
-    ids = [str(index) for index in range(len(by_id))]
-    if not by_id or set(by_id) != set(ids) or len(by_id) < len(ids_of):
+def _by_id(ids_of: Any, vocab_size: int, path: str) -> dict[int, str]:
+    """Returns tokenizer.json's vocabulary by id; transformers 5 leaves gaps."""
+    pairs = ids_of.items() if isinstance(ids_of, dict) else ()
+    token_of = {
+        index: token
+        for token, index in pairs
+        if type(index) is int and 0 <= index < vocab_size
+    }
+    if not token_of or len(token_of) < len(ids_of):
         raise UserError(
-            f"{path} must hold a vocabulary whose ids are the numbers from 0 "
-            "on, each once."
+            f"{path} must hold a vocabulary whose ids are whole numbers from 0 "
+            f"on, less than the model's vocab_size={vocab_size}, each once."
         )
-    return [by_id[index] for index in ids]
+    return token_of
 
 
 def _added_tokens(parsed: _TokenizerFiles) -> dict[int, str]:
@@ -292,45 +303,21 @@ def _added_tokens(parsed: _TokenizerFiles) -> dict[int, str]:
     return added
 
 
-def _append(
-    tokens: list[str], added: Mapping[int, str], path: str
-) -> list[str]:
-    for index, token in added.items():
-        if index == len(tokens):
-            tokens.append(token)
-        elif index > len(tokens) or tokens[index] != token:
-            there = f"{tokens[index]!r}" if index < len(tokens) else "nothing"
-            raise UserError(
-                f"{path} has {there} at id {index}, where the added token "
-                f"{token!r} belongs; added tokens must be in the vocabulary or "
-                "follow it without a gap."
-            )
-    return tokens
-
-
-def _check_equal(vocabularies: list[list[str]], directory: str) -> None:
-    first, last = vocabularies[0], vocabularies[-1]
-    if first != last:
-        pairs = zip(first, last, strict=False)
-        shorter = min(len(first), len(last))
-        index = next((n for n, (a, b) in enumerate(pairs) if a != b), shorter)
+def _check_equal(
+    vocabularies: Mapping[str, Mapping[int, str]], directory: str
+) -> None:
+    # Tokenizers of transformers 5 have "" for a line of white space, and the
+    # last of two equal lines alone.
+    ids = [
+        {token: id for id, token in sorted(rows.items()) if token.strip()}
+        for rows in vocabularies.values()
+    ]
+    if different := ids[0].items() ^ ids[-1].items():
         raise UserError(
             f"{VOCAB_FILE} and {TOKENIZER_FILE} in {directory} hold different "
-            f"vocabularies, first at id {index}; remove the one that does not "
-            "belong to the model."
+            f"vocabularies, first at id {min(id for _, id in different)}; "
+            "remove the one that does not belong to the model."
         )
-
-
-def _check_size(vocabulary: Vocabulary, vocab_size: int) -> None:
-    excess = vocab_size - len(vocabulary)
-    if excess > 0:
-        raise UserError(
-            f"{vocabulary.source} has {len(vocabulary)} wordpieces, but the "
-            f"model has {vocab_size} rows; if its table is padded, add "
-            f"{excess} lines such as [padding0] to {VOCAB_FILE} (and remove "
-            f"{TOKENIZER_FILE})."
-        )
-    vocabulary.check_size(vocab_size)
 
 
 def write(

@@ -122,7 +122,7 @@ def read_model(
     config = _read_config(path)
     vocabulary, settings, tokenizer_notes = _read_tokenizer(path)
     if vocabulary is not None:
-        vocabulary.check_size(config.vocab_size)
+        tokenizer_notes += vocabulary.check_size(config.vocab_size)
     shapes = weight_map.encoder_shapes(config).values()
     _check_size(path, sum(map(math.prod, shapes)))
     weights, heads, task, task_notes = _read_weights(path)

@@ -162,17 +162,17 @@ def replace_tokens(
     tokens: np.ndarray,
     config: CreatePretrainingDataConfig,
     mask_id: int,
-    vocab_size: int,
+    token_ids: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Returns the input ids at the positions of tokens to predict.
 
     Each token is masked, kept or replaced independently, also within a word
-    (:391-404). Random tokens are drawn from all of the vocabulary, special
-    tokens included, as in the original (:210).
+    (:391-404). Random tokens are drawn from `token_ids`, all tokens of the
+    vocabulary, special ones included, as in the original (:210).
     """
     draws = rng.random(tokens.shape)
-    random_tokens = rng.integers(0, vocab_size, tokens.shape)
+    random_tokens = token_ids[rng.integers(0, len(token_ids), tokens.shape)]
     kept_below = config.mask_rate + config.same_rate
     if config.random_rate == 0:
         kept_below = 1.0  # The two rates may add up to a little less.
@@ -223,6 +223,7 @@ def mask_batch(
     lengths: np.ndarray,
     config: CreatePretrainingDataConfig,
     mask_id: int,
+    token_ids: np.ndarray,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
     """Masks a batch; `input_ids` is changed in place.
@@ -240,6 +241,7 @@ def mask_batch(
       lengths: <int64>[batch]: tokens in each row, [CLS] and [SEP] included.
       config: Settings for choosing and replacing tokens.
       mask_id: The id of [MASK].
+      token_ids: The ids to draw random tokens from.
       rng: The random generator.
 
     Returns:
@@ -268,7 +270,7 @@ def mask_batch(
     weights[slots] = 1.0
     if not config.left_to_right:
         flat_ids[places] = replace_tokens(
-            tokens, config, mask_id, len(starts_word), rng
+            tokens, config, mask_id, token_ids, rng
         )
     return {
         name: values.reshape(batch_size, most)

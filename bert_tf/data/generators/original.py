@@ -310,7 +310,8 @@ class _Masker:
             return self._vocabulary.mask_id
         if rng.random() < 0.5:
             return token
-        return rng.randint(0, len(self._vocabulary) - 1)
+        token_ids = self._vocabulary.token_ids
+        return token_ids[rng.randint(0, len(token_ids) - 1)]
 
 
 def to_batch(

@@ -261,6 +261,7 @@ def plan_parts(
         starts_word=np.array(
             [not token.startswith("##") for token in vocabulary.tokens]
         ),
+        token_ids=np.array(vocabulary.token_ids),
     )
 
 

@@ -41,6 +41,7 @@ class PartsPlan:
       num_parts: Number of parts.
       cls_id: The id of [CLS]; `sep_id` and `mask_id` alike.
       starts_word: <bool>[vocab_size]: False for "##" tokens.
+      token_ids: The ids to draw random tokens from.
     """
 
     config: CreatePretrainingDataConfig
@@ -51,6 +52,7 @@ class PartsPlan:
     sep_id: int
     mask_id: int
     starts_word: np.ndarray
+    token_ids: np.ndarray
 
     def records_path(self, part: int) -> str:
         """Returns the path of the records of a part."""
@@ -202,6 +204,7 @@ def make_records(
         last_sep + 1,
         plan.config,
         plan.mask_id,
+        plan.token_ids,
         rng,
     )
     return {

@@ -13,6 +13,7 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
+from bert_tf.text import masking
 from bert_tf.text import packing
 from bert_tf.text import vocabulary as vocabulary_lib
 
@@ -50,10 +51,11 @@ class FillMask(head.ServingHead):
     top_k: int
 
     def __post_init__(self) -> None:
-        if self.top_k > len(self.tokenizer.vocabulary):
+        most = len(self.tokenizer.vocabulary.token_ids)
+        if self.top_k > most:
             raise UserError(
                 "--top_k must be at most the size of the vocabulary, "
-                f"{len(self.tokenizer.vocabulary)}. Received: {self.top_k}."
+                f"{most}. Received: {self.top_k}."
             )
 
     @classmethod
@@ -109,7 +111,10 @@ class FillMask(head.ServingHead):
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Returns the best candidates, <int32> and <float32>[B, P, k]."""
         logits = tf.cast(outputs["masked_lm_logits"], tf.float32)
-        probs, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
+        probs = masking.without_blank_rows(
+            tf.nn.softmax(logits), self.tokenizer.vocabulary
+        )
+        probs, ids = tf.math.top_k(probs, self.top_k)
         return {_IDS: ids, _PROBABILITIES: probs}
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:

@@ -30,6 +30,7 @@ from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
+from bert_tf.text import masking
 from bert_tf.text.vocabulary import MASK
 
 _WINDOWS_PER_CALL = 32
@@ -231,7 +232,9 @@ class FillMask(Reference):
         self._fill_mask = fill_mask.FillMask(stored.path)
         self._top_k = self.artifact.settings["top_k"]
         # One more candidate shows whether the last one is certain.
-        self._count = min(self._top_k + 1, len(self.tokenizer.vocabulary))
+        self._count = min(
+            self._top_k + 1, len(self.tokenizer.vocabulary.token_ids)
+        )
 
     def batches(self) -> list[list[Row]]:
         column = [text for text in test_texts.TEXTS if MASK not in text]
@@ -264,15 +267,16 @@ class FillMask(Reference):
         return ReferenceOutputs(values, {"tokens": doubtful})
 
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> ReferenceOutputs:
-        tokens = self.tokenizer.vocabulary.tokens
+        vocabulary = self.tokenizer.vocabulary
+        tokens = vocabulary.tokens
         found = []
         for ids, logits in zip(
             packed["input_ids"],
             self.compute(packed)["masked_lm_logits"].numpy(),
             strict=True,
         ):
-            is_mask = ids == self.tokenizer.vocabulary.mask_id
-            probs = special.softmax(logits[is_mask], -1)
+            probs = special.softmax(logits[ids == vocabulary.mask_id], -1)
+            probs = np.asarray(masking.without_blank_rows(probs, vocabulary))
             best = np.argsort(-probs, -1, kind="stable")[:, : self._count]
             found.append(
                 [

@@ -216,7 +216,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         ("left_to_right", "is bidirectional"),
         ("labels", "as many different names as the classifier has rows, 3"),
         ("pooler", "lacks bert/pooler, which Hugging Face's BertForSequence"),
-        ("vocabulary", "has 18 lines, but `vocab_size`"),
+        ("vocabulary", "has 20 lines, but `vocab_size`"),
     )
     def test_refuses_before_writing(self, fault, message):
         stored = self._stored("BertForSequenceClassification")
@@ -228,7 +228,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             "pooler": {
                 "weights": stored.weights.select(lambda n: "pooler" not in n)
             },
-            "vocabulary": {"vocabulary": Vocabulary(case.TOKENS[:-1])},
+            "vocabulary": {"vocabulary": Vocabulary([*case.TOKENS, "d"])},
         }[fault]
         stored = dataclasses.replace(stored, **changes)
         path = self.create_tempdir().full_path

@@ -103,7 +103,7 @@ class TokenizerTest(
         )
 
     @parameterized.parameters(
-        ({"x": 20}, "has nothing at id 20, where the added token 'x'"),
+        ({"x": 19}, "id 19, where the added token 'x' belongs.*vocab_size=19"),
         ({"x": 5}, "has 'the' at id 5, where the added token 'x'"),
         ({"x": "many"}, "must each have an id"),
     )
@@ -127,20 +127,38 @@ class TokenizerTest(
         )
         self.assert_refused("different vocabularies, first at id 18")
 
-    @parameterized.parameters(({"a": 0, "b": 2},), ({"a": 0, "b": 0},), (None,))
-    def test_ids_with_gaps(self, vocabulary):
+    @parameterized.parameters(
+        ({"a": 0, "b": 19},), ({"a": 0, "b": 0},), ({"a": -1},), (None,)
+    )
+    def test_ids_without_rows(self, vocabulary):
         self.write_all()
         values = case.make_tokenizer_json()
         values["model"]["vocab"] = vocabulary
         self.write("tokenizer.json", values)
-        self.assert_refused("whose ids are the numbers from 0")
+        self.assert_refused("whose ids are whole numbers from 0")
 
     def test_a_padded_table(self):
         self.write_all()
         self.write("vocab.txt", "\n".join(case.TOKENS[:-2]))
-        self.assert_refused(
-            "17 wordpieces.*19 rows.*add 2 lines such as .padding0"
-        )
+        stored = self.read()
+        self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS[:-2]))
+        self.assertIn("17 lines, and the model's", str(stored.report.notes))
+
+    @parameterized.parameters("both", "tokenizer.json", "vocab.txt")
+    def test_rows_without_a_token(self, files):
+        """As transformers 5 saves an empty line, U+2028 and a token twice."""
+        lines = [*case.TOKENS[:15], "\u2028", "a", "", "a"]
+        theirs = ["" if line == "\u2028" else line for line in lines]
+        self.write_all()
+        if files != "vocab.txt":
+            self.write("tokenizer.json", case.make_tokenizer_json(theirs))
+        self.write("vocab.txt", "\n".join(lines) + "\n")
+        if files == "tokenizer.json":
+            self.remove("vocab.txt")
+        vocabulary = self.read().vocabulary
+        self.assertEqual(vocabulary.id("a"), 18)
+        self.assertLen(vocabulary, 19)
+        self.assertNotIn("", vocabulary)
 
     def test_a_vocabulary_that_is_too_long(self):
         self.write_all()

@@ -233,7 +233,7 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         ({"num_heads": 4}, r"query/kernel \(8, 2, 4\) \(expected"),
         ({"max_sequence_length": 8}, "config.json describes"),
         ({"num_segments": 2}, "config.json describes"),
-        ({"vocabulary_size": 17}, "16 lines, but `vocab_size`"),
+        ({"vocabulary_size": 15}, "16 lines, but `vocab_size`"),
         ({"vocabulary_size": "x"}, "config.json: `vocab_size` must be of type"),
         ({"num_heads": 3}, "config.json: `num_attention_heads` must divide"),
         ({"dropout": None}, "config.json: `hidden_dropout_prob` must be"),

@@ -187,12 +187,12 @@ class NgramLengthsTest(tf.test.TestCase):
 
 
 class ReplaceTokensTest(tf.test.TestCase):
-    def replace(self, tokens, mask, same, random):
+    def replace(self, tokens, mask, same, random, ids=None):
         return masks.replace_tokens(
             tokens,
             make_config(mask_rate=mask, same_rate=same, random_rate=random),
             _MASK,
-            _VOCAB_SIZE,
+            np.arange(_VOCAB_SIZE) if ids is None else ids,
             np.random.default_rng(6),
         )
 
@@ -208,6 +208,10 @@ class ReplaceTokensTest(tf.test.TestCase):
         counts = np.bincount(replaced, minlength=_VOCAB_SIZE)
         self.assertLen(counts, _VOCAB_SIZE)
         self.assertAllClose(counts, [100] * _VOCAB_SIZE, 0, 50)
+        # Rows without a token are never drawn.
+        ids = np.array([3, 4, 9])
+        replaced = self.replace(np.full(500, 7), 0, 0, 1, ids)
+        self.assertAllEqual(np.unique(replaced), ids)
 
     def test_rates(self):
         replaced = self.replace(np.full(100000, 7), 0.5, 0.3, 0.2)
@@ -226,6 +230,7 @@ class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
             lengths,
             make_config(**changes),
             _MASK,
+            np.arange(_VOCAB_SIZE),
             np.random.default_rng(7),
         )
 

@@ -72,6 +72,7 @@ class MakeRecordsTest(tf.test.TestCase):
             sep_id=102,
             mask_id=103,
             starts_word=np.ones(200, bool),
+            token_ids=np.arange(200),
         )
 
     def make(
