@@ -148,10 +148,10 @@ def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
             "drop the flag."
         )
     logging.warning(
-        "--do_lower_case=%s, though the vocabulary of %s has %s.",
+        "--do_lower_case=%s for %s, though %s.",
         flag,
         stored.path,
-        "upper-case letters" if flag else "no upper-case letter",
+        stored_model.describe_capitals(stored.vocabulary),
     )
     return dataclasses.replace(
         stored,

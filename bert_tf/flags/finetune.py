@@ -66,7 +66,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     do_lower_case: bool | None = options.data(
         None,
         "Lower-case the text for --vocab_file (default: as the model states, "
-        "else unless a vocabulary entry has an upper-case letter). Not "
+        "else if less than 5% of the vocabulary have capital letters). Not "
         "needed with --pretrained_model_dir.",
     )
     max_seq_length: int = options.data(

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import stored_model
@@ -36,6 +37,19 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
         path = golden(f"vocab/bert-base-{name}-vocab.txt")
         vocabulary = Vocabulary.from_file(path)
         self.assertIs(stored_model.derive_lower_case(vocabulary), expected)
+
+    @parameterized.parameters(
+        (1, True), (49, True), (50, False), (100, False), (101, False)
+    )
+    def test_lower_case_by_the_share_of_capitals(self, count, expected):
+        words = [f"{'wÄ'[i < count]}{i}" for i in range(1000)]
+        vocabulary = Vocabulary((*SPECIAL_TOKENS, "[unused1]", *words))
+        with self.assertLogs() as logs:
+            logging.info("Nothing else.")
+            lower_case = stored_model.derive_lower_case(vocabulary)
+        self.assertIs(lower_case, expected)
+        is_doubtful = 50 <= count <= 100
+        self.assertEqual("--do_lower_case" in str(logs.output), is_doubtful)
 
     @parameterized.parameters(
         (True, None), (True, False), (False, None), (False, True)

@@ -84,7 +84,8 @@ def read(
         lower_case = stored_model.derive_lower_case(vocabulary)
         notes.append(
             f"{parsed.directory} does not say whether text is lower-cased; "
-            f"lower_case={lower_case}, as {entries} upper-case letters."
+            f"lower_case={lower_case}, as "
+            f"{stored_model.describe_capitals(vocabulary)}."
         )
     settings = stored_model.tokenizer_settings(
         vocabulary, lower_case, strip_accents

@@ -269,7 +269,7 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         notes = model_garden.read_model(self.directory).report.notes
         for part in (
             "tanh approximation",
-            "by its vocabulary it does.",
+            "lower_case=True, as 0.0% of the vocabulary",
             "The pooler is taken from the head",
             "masked-LM head",
         ):
