@@ -32,6 +32,7 @@ from bert_tf.flags.convert import ConvertCheckpointConfig
 from bert_tf.flags.convert import ExtendVocabularyConfig
 from bert_tf.io import files
 from bert_tf.io import locks
+from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 
 _EXACT_GELU = "gelu_erf"
 _NUMBER = re.compile(r"\d+")
@@ -172,6 +173,7 @@ def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
         stored.vocabulary,
         lower_case,
         preserve_special_tokens=settings["preserve_special_tokens"],
+        max_input_chars_per_word=stored.max_input_chars_per_word,
     )
     return dataclasses.replace(
         stored,
@@ -238,6 +240,9 @@ def _write(
     with writing(output, config.output) as temporary:
         sentences = write_model(temporary, stored, **options)
         contents = _sizes(temporary)
+    is_kept = config.target_format in ("bert_tf", "huggingface")
+    if stored.max_input_chars_per_word != MAX_CHARS_PER_WORD and not is_kept:
+        sentences.append("The format does not keep max_input_chars_per_word.")
     return sentences, contents
 
 

@@ -188,6 +188,7 @@ def _add_to_vocabulary(
             settings["strip_accents"],
             settings["preserve_special_tokens"],
             model.normalization,
+            model.max_input_chars_per_word,
         ),
     )
 

@@ -128,7 +128,7 @@ def _normalize(
     for number, words in enumerate(words_of_lines, 1):
         words = [word.decode() for word in words]
         front, prefix = fronts[number - 1], prefixes[number - 1]
-        longest = tokenizer_lib.MAX_CHARS_PER_WORD
+        longest = tokenizer.max_input_chars_per_word
         if len(words) != 1 or words[0] == front:
             refused[number] = [word for word in words if word != front]
         elif len(words[0]) > longest:

@@ -24,16 +24,18 @@ from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import stored_files
+from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.tokenizer import tokenizer_settings
 from bert_tf.text.vocabulary import Vocabulary
 
 # Shares of the entries of a vocabulary; see `derive_lower_case`.
 _FEW_CAPITALS, _MANY_CAPITALS = 0.05, 0.10
 
-    """Config, weights, vocabulary and task of a stored model, in our terms.
 
 @dataclasses.dataclass(frozen=True)
 class StoredModel:
+    """Config, weights, vocabulary and task of a stored model, in our terms.
 
     Attributes:
       path: The path it was read from.
@@ -157,6 +159,7 @@ class StoredModel:
             strip_accents=settings.get("strip_accents"),
             preserve_special_tokens=preserve_special_tokens,
             normalization=self.normalization,
+            max_input_chars_per_word=self.max_input_chars_per_word,
         )
 
     @property
@@ -164,6 +167,13 @@ class StoredModel:
         """The text normalization, one of `config.NORMALIZATIONS`."""
         # Model directories of earlier versions do not name it.
         return (self.tokenizer_settings or {}).get("normalization", ORIGINAL)
+
+    @property
+    def max_input_chars_per_word(self) -> int:
+        """The longest word that the tokenizer splits, in characters."""
+        return (self.tokenizer_settings or {}).get(
+            "max_input_chars_per_word", MAX_CHARS_PER_WORD
+        )
 
 
 def check(stored: StoredModel) -> None:
@@ -234,25 +244,6 @@ def _check_vocabulary(stored: StoredModel) -> None:
             f"{stored.path}: the tokenizer settings must have lower_case=true "
             f"and strip_accents=false for normalization={ASCII_LOWER}."
         )
-
-
-def tokenizer_settings(
-    vocabulary: Vocabulary,
-    lower_case: bool,
-    strip_accents: bool | None = None,
-    preserve_special_tokens: bool = False,
-    normalization: str = ORIGINAL,
-) -> dict[str, Any]:
-    """Returns `BertTokenizer.settings`, without building a tokenizer."""
-    if strip_accents is None:
-        strip_accents = lower_case and normalization == ORIGINAL
-    settings = {
-        "lower_case": lower_case,
-        "strip_accents": strip_accents,
-        "preserve_special_tokens": preserve_special_tokens,
-        "normalization": normalization,
-        "vocabulary_hash": vocabulary.hash,
-    }
 
 
 def lost_settings(
@@ -338,13 +329,11 @@ def describe_capitals(vocabulary: Vocabulary) -> str:
 
 
 def _capital_share(vocabulary: Vocabulary) -> float:
-    """Returns the share of entries with capitals, without [CLS], <S>, ...
-
-    Letters without a lower-case form, such as U+211D, are no capitals.
-    """
+    """Returns the share of entries with capitals, without [CLS], <S>, ..."""
     words = [
         token
         for token in vocabulary.tokens
         if token and token[0] + token[-1] not in ("[]", "<>")
     ]
+    # U+211D has no lower-case form, and so is none.
     return sum(word != word.lower() for word in words) / max(1, len(words))

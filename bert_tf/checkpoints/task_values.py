@@ -28,6 +28,8 @@ _TOKENIZER = {
     "strip_accents": optional(FLAG),
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
+    # RE2, which finds longer words, counts to 1000.
+    "max_input_chars_per_word": integer(1, 999),
 }
 _REQUIRED_OF_TOKENIZER = ("lower_case", "preserve_special_tokens")
 _TASK = {

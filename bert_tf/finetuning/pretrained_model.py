@@ -156,7 +156,9 @@ def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
     return dataclasses.replace(
         stored,
         tokenizer_settings=stored_model.tokenizer_settings(
-            stored.vocabulary, flag
+            stored.vocabulary,
+            flag,
+            max_input_chars_per_word=stored.max_input_chars_per_word,
         ),
     )
 

@@ -49,14 +49,14 @@ NUMBER = Kind("a finite number", _is_number)
 OBJECT = Kind("an object", lambda value: isinstance(value, Mapping))
 
 
-def integer(least: int = 1) -> Kind:
-    """Returns the kind of 32-bit integers that are not below `least`."""
+def integer(least: int = 1, most: int = _MAX_NUMBER) -> Kind:
+    """Returns the kind of integers from `least` to `most`, of 32 bits."""
     return Kind(
-        f"an integer from {least} to {_MAX_NUMBER}",
+        f"an integer from {least} to {most}",
         lambda value: (
             isinstance(value, int)
             and not isinstance(value, bool)
-            and least <= value <= _MAX_NUMBER
+            and least <= value <= most
         ),
     )
 

@@ -68,6 +68,8 @@ class BertTokenizer(tf.Module):
       normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
         MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
         without `strip_accents`.
+      max_input_chars_per_word: Longer words become [UNK]; not for ASCII_LOWER,
+        which limits bytes.
 
     Example:
       >>> tokenizer = bert_tf.BertTokenizer.from_vocab_file("data/vocab.txt")
@@ -83,6 +85,7 @@ class BertTokenizer(tf.Module):
         strip_accents: bool | None = None,
         preserve_special_tokens: bool = False,
         normalization: str = ORIGINAL,
+        max_input_chars_per_word: int = MAX_CHARS_PER_WORD,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
@@ -92,11 +95,15 @@ class BertTokenizer(tf.Module):
         self.strip_accents = strip_accents
         self.preserve_special_tokens = preserve_special_tokens
         self.normalization = normalization
+        self.max_input_chars_per_word = max_input_chars_per_word
         self._normalizer = self._build_normalizer()
         # Outside any graph and beside the operators; see `cpu_constant`.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
-                vocabulary, preserve_special_tokens, normalization
+                vocabulary,
+                preserve_special_tokens,
+                normalization,
+                max_input_chars_per_word,
             )
             self._tokens = tf.constant(vocabulary.tokens)
 
@@ -118,13 +125,14 @@ class BertTokenizer(tf.Module):
 
     def settings(self) -> dict[str, Any]:
         """Returns all settings of the tokenizer and the vocabulary's hash."""
-        return {
-            "lower_case": self.lower_case,
-            "strip_accents": self.strip_accents,
-            "preserve_special_tokens": self.preserve_special_tokens,
-            "normalization": self.normalization,
-            "vocabulary_hash": self.vocabulary.hash,
-        }
+        return tokenizer_settings(
+            self.vocabulary,
+            self.lower_case,
+            self.strip_accents,
+            self.preserve_special_tokens,
+            self.normalization,
+            self.max_input_chars_per_word,
+        )
 
     def __call__(
         self,
@@ -245,7 +253,9 @@ class BertTokenizer(tf.Module):
 
     def _word_rules(self) -> list[normalizer.Rule]:
         # With the rules of MediaPipe the operator limits the length, in bytes.
-        return [] if self.normalization == ASCII_LOWER else [_long_word_rule()]
+        if self.normalization == ASCII_LOWER:
+            return []
+        return [_long_word_rule(self.max_input_chars_per_word)]
 
     def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces special tokens by stand-ins, if they are to be preserved.
@@ -271,6 +281,32 @@ class BertTokenizer(tf.Module):
         return text
 
 
+def tokenizer_settings(
+    vocabulary: Vocabulary,
+    lower_case: bool,
+    strip_accents: bool | None = None,
+    preserve_special_tokens: bool = False,
+    normalization: str = ORIGINAL,
+    max_input_chars_per_word: int = MAX_CHARS_PER_WORD,
+) -> dict[str, Any]:
+    """Returns `BertTokenizer.settings`, without building a tokenizer.
+
+    `max_input_chars_per_word` is there only if it is not the original's.
+    """
+    if strip_accents is None:
+        strip_accents = lower_case and normalization == ORIGINAL
+    settings = {
+        "lower_case": lower_case,
+        "strip_accents": strip_accents,
+        "preserve_special_tokens": preserve_special_tokens,
+        "normalization": normalization,
+        "vocabulary_hash": vocabulary.hash,
+    }
+    if max_input_chars_per_word != MAX_CHARS_PER_WORD:
+        settings["max_input_chars_per_word"] = max_input_chars_per_word
+    return settings
+
+
 class LiteTokenizer(BertTokenizer):
     """A tokenizer of operators that TensorFlow Lite can run.
 
@@ -278,8 +314,9 @@ class LiteTokenizer(BertTokenizer):
     strings. So two rules differ from `BertTokenizer`:
 
     * A capital sigma at the end of a word becomes "σ"; Python makes it "ς".
-    * Words of more than 200 characters are split into tokens; the original
-      makes them [UNK]. Words of more than 800 bytes become [UNK] here, too.
+    * Words of more than `max_input_chars_per_word` characters, 200, are split
+      into tokens; the original makes them [UNK]. Words of more than four times
+      as many bytes become [UNK] here, too.
 
     With the rules of MediaPipe (`config.ASCII_LOWER`) the only difference is
     that a NUL does not end the text.
@@ -305,6 +342,7 @@ class LiteTokenizer(BertTokenizer):
             tokenizer.lower_case,
             tokenizer.strip_accents,
             normalization=tokenizer.normalization,
+            max_input_chars_per_word=tokenizer.max_input_chars_per_word,
         )
 
     def _build_normalizer(self) -> normalizer.Normalizer:
@@ -337,10 +375,13 @@ def _to_vector(
 
 
 def _build_wordpiece(
-    vocabulary: Vocabulary, preserve_special_tokens: bool, normalization: str
+    vocabulary: Vocabulary,
+    preserve_special_tokens: bool,
+    normalization: str,
+    max_input_chars_per_word: int,
 ) -> tf_text.FastWordpieceTokenizer:
     # Words of more bytes have more characters than are allowed.
-    max_bytes_per_word = MAX_CHARS_PER_WORD * _MAX_BYTES_PER_CHAR
+    max_bytes_per_word = max_input_chars_per_word * _MAX_BYTES_PER_CHAR
     if normalization == ASCII_LOWER:
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
@@ -362,16 +403,16 @@ def _build_wordpiece(
 
 
 @functools.cache
-def _long_word_rule() -> normalizer.Rule:
-    """Returns a rule that makes words of more than 200 characters unknown.
+def _long_word_rule(most: int) -> normalizer.Rule:
+    """Returns a rule that makes words of more than `most` characters unknown.
 
     One character of each becomes NULs of the same length. No token contains a
     NUL, so the word becomes [UNK], and offsets stay valid.
     """
-    too_long = rf"{_IN_WORD}{{{MAX_CHARS_PER_WORD},}}"
+    too_long = rf"{_IN_WORD}{{{most},}}"
     return normalizer.Rule(
         rf"(?s)(?:.*[{normalizer.SEPARATORS}{normalizer.SINGLES}])?"
-        rf"{_IN_WORD}{{{MAX_CHARS_PER_WORD + 1}}}.*",
+        rf"{_IN_WORD}{{{most + 1}}}.*",
         [
             (f"[{chars}]({too_long})", b"\0" * length + rb"\1")
             for length, chars in _word_characters_by_length().items()

@@ -250,19 +250,31 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         cased = BertTokenizer(_letters("aΣ"), lower_case=False)
         self.assertEqual(_to_str(cased.split_words(["ΑΣ Σ"])), [["ΑΣ", "Σ"]])
 
-    @parameterized.parameters("a", "λ", "ℵ", "𐐨", "\u1b4e", "\U0001e5ff")
-    def test_words_of_more_than_200_characters_are_unknown(self, letter):
+    @parameterized.parameters(
+        ("a",),
+        ("a", 37),
+        ("λ",),
+        ("ℵ",),
+        ("𐐨", 1),
+        ("\u1b4e",),
+        ("\U0001e5ff",),
+    )
+    def test_words_of_more_than_200_characters_are_unknown(
+        self, letter, most=200
+    ):
         vocabulary = _letters(f"{letter}x.中")
-        tokenizer = BertTokenizer(vocabulary)
+        tokenizer = BertTokenizer(vocabulary, max_input_chars_per_word=most)
         width = len(letter.encode())
-        text = f"x {letter * 200}.{letter * 201} 中{letter * 200}中"
+        text = f"x {letter * most}.{letter * (most + 1)} 中{letter * most}中"
         ids, starts, ends = tokenizer.tokenize_with_offsets([text])
         pieces = _to_str(tokenizer.tokens(ids))[0]
-        word = [letter] + [f"##{letter}"] * 199
+        word = [letter] + [f"##{letter}"] * (most - 1)
         self.assertEqual(pieces, ["x", *word, ".", "[UNK]", "中", *word, "中"])
         unknown = pieces.index("[UNK]")
-        self.assertEqual(starts[0, unknown], 2 + 200 * width + 1)
-        self.assertEqual(ends[0, unknown] - starts[0, unknown], 201 * width)
+        self.assertEqual(starts[0, unknown], 2 + most * width + 1)
+        self.assertEqual(
+            ends[0, unknown] - starts[0, unknown], (most + 1) * width
+        )
         self.assertEqual(ends[0, -1], len(text.encode()))
 
     def test_punctuation_that_unicode_14_lacks_is_a_letter(self):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import task_values
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import stored_files
@@ -87,9 +88,17 @@ def read(
             f"lower_case={lower_case}, as "
             f"{stored_model.describe_capitals(vocabulary)}."
         )
+    model = parsed.tokenizer.get("model") or {}
+    longest = model.get("max_input_chars_per_word")
     settings = stored_model.tokenizer_settings(
-        vocabulary, lower_case, strip_accents
+        vocabulary,
+        lower_case,
+        strip_accents,
+        max_input_chars_per_word=bert_tokenizer.MAX_CHARS_PER_WORD
+        if longest is None
+        else longest,
     )
+    task_values.check_tokenizer(settings, parsed.path(TOKENIZER_FILE))
     return vocabulary, settings, is_derived, notes
 
 
@@ -378,7 +387,10 @@ def write(
                 "type": "WordPiece",
                 "unk_token": vocabulary_lib.UNK,
                 "continuing_subword_prefix": vocabulary_lib.CONTINUATION,
-                "max_input_chars_per_word": bert_tokenizer.MAX_CHARS_PER_WORD,
+                "max_input_chars_per_word": settings.get(
+                    "max_input_chars_per_word",
+                    bert_tokenizer.MAX_CHARS_PER_WORD,
+                ),
                 "vocab": {
                     token: index
                     for index, token in enumerate(vocabulary.tokens)

@@ -51,6 +51,20 @@ class TokenizerTest(
         self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
         self.assertFalse(stored.tokenizer_settings["lower_case"])
 
+    def test_the_longest_word_is_that_of_tokenizer_json(self):
+        self.write_all()
+        self.write("tokenizer.json", case.make_tokenizer_json())
+        stored = self.read()
+        self.path, _ = self.written(stored)
+        for one in (stored, self.read()):
+            ids = one.build_tokenizer().tokenize(f"{'b' * 101} cat")
+            self.assertAllEqual(ids, [1, 6])
+        values = case.make_tokenizer_json()
+        for most in (0, 1000, "x"):
+            values["model"]["max_input_chars_per_word"] = most
+            self.write("tokenizer.json", values)
+            self.assert_refused("an integer from 1 to 999")
+
     def test_tokenizer_config_wins_over_tokenizer_json(self):
         self.write_all()
         self.write("tokenizer.json", case.make_tokenizer_json(lowercase=False))
