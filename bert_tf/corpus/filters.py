@@ -20,11 +20,11 @@ import numpy as np
 from bert_tf import errors
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
-from bert_tf.corpus import readers
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
 from bert_tf.errors import UserError
 from bert_tf.io import compression
+from bert_tf.io import tables
 from bert_tf.io import text_files
 
 EMPTY_DOCUMENT = "empty document"
@@ -242,8 +242,8 @@ def _texts(path: str) -> Iterator[str]:
         )
     name = path.lower().removesuffix(".gz")
     if name.endswith(inputs.PARQUET_ENDINGS):
-        for row in readers.read_rows(path):
-            yield from _strings(row)
+        for row in tables.read_table(path, ending=".parquet").rows:
+            yield from _strings(row.values)
         return
     if name.endswith(".json"):
         yield from _strings(text_files.read_json(path))

@@ -8,15 +8,14 @@ import os
 import re
 from collections.abc import Callable
 from collections.abc import Iterator
-from typing import Any
 
 from absl import logging
 
-from bert_tf import errors
 from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
 from bert_tf.io import compression
 from bert_tf.io import paths
+from bert_tf.io import tables
 
 _LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
 # Decompressed bytes of a chunk, and the most of a document; larger ones, which
@@ -394,7 +393,7 @@ def _no_dump(path: str) -> UserError:
 def _split_parquet(
     file: InputFile, on_bytes: Callable[[int], None] | None
 ) -> Iterator[Chunk]:
-    metadata = open_parquet(file.path).metadata
+    metadata = tables.open_parquet(file.path).metadata
     first = number = 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
@@ -416,24 +415,3 @@ def _split_parquet(
         first += rows
     if on_bytes:
         on_bytes(compression.stored_size(file.path))
-
-
-def open_parquet(path: str) -> Any:
-    """Opens a Parquet file; pyarrow is imported here.
-
-    Raises:
-      UserError: If pyarrow is missing, or it cannot read the file.
-    """
-    with errors.extras():
-        import pyarrow as pa
-        from pyarrow import parquet
-    try:
-        if paths.is_remote(path):
-            with compression.open_stored(path) as stored:
-                return parquet.ParquetFile(pa.BufferReader(stored.read()))
-        return parquet.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"{path} is not a complete Parquet file ({error}); download it "
-            "again."
-        ) from error

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bert_tf.corpus import inputs
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Document
 from bert_tf.errors import UserError
+from bert_tf.io import tables
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -141,24 +141,6 @@ def _document(
     return Document(name, paragraphs_of(text))
 
 
-def read_rows(path: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a Parquet file.
-
-    Raises:
-      UserError: If it is damaged, or pyarrow is missing.
-    """
-    file = inputs.open_parquet(path)
-    import pyarrow as pa
-
-    try:
-        for batch in file.iter_batches(batch_size=1024):
-            yield from batch.to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"{path} is damaged ({error}); download it again."
-        ) from error
-
-
 def read_parquet(
     chunk: Chunk, text_column: str, id_column: str | None
 ) -> Iterator[Document]:
@@ -169,7 +151,7 @@ def read_parquet(
     """
     import pyarrow as pa
 
-    file = inputs.open_parquet(chunk.path)
+    file = tables.open_parquet(chunk.path)
     names = dict.fromkeys(x for x in (text_column, id_column) if x)
     columns = dict.fromkeys(file.schema_arrow.names)
     where = f"{chunk.path}, row {chunk.start},"

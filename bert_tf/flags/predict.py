@@ -124,8 +124,8 @@ class PredictConfig(_PredictionConfig):
     )
     input_file: str = options.data(
         help_text="Rows to predict, with the columns of the training data: "
-        ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz. Labels "
-        "are not read.",
+        ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz, or "
+        ".parquet. Labels are not read.",
         reads="file",
     )
     output_file: str = options.output(

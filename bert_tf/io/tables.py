@@ -1,4 +1,4 @@
-"""Rows of .csv, .tsv, .jsonl, .json and .txt files, each also as .gz."""
+"""Rows of .csv, .tsv, .jsonl, .json, .txt (each also as .gz) and .parquet."""
 
 import csv
 import dataclasses
@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from bert_tf import errors
 from bert_tf.errors import UserError
+from bert_tf.io import compression
+from bert_tf.io import paths
 from bert_tf.io import text_files
 
 # The only column of a .txt file, in which each line is a text.
@@ -28,7 +31,7 @@ _OTHER_SEPARATORS = ",;"
 # may name theirs in a line before the header.
 _SPREADSHEET_SEPARATORS = (";", "\t", "|")
 _NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?')
-_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt")
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".parquet")
 _JSON_SEPARATORS = re.compile(r"[\s,]*")
 
 
@@ -54,11 +57,14 @@ class Table:
       columns: The names of the columns; in .json and .jsonl, the keys of the
         first object.
       rows: The rows, which can be iterated over once.
+      repeated: The names that several columns have. They are not in `columns`
+        and rows, as columns that nobody reads may be named so.
     """
 
     path: str
     columns: tuple[str, ...]
     rows: Iterator[Row]
+    repeated: frozenset[str] = frozenset()
 
     def require(
         self, columns: Iterable[str], flags: Mapping[str, str] | None = None
@@ -70,6 +76,11 @@ class Table:
           flags: For a column, the flag that can name another one.
         """
         for column in columns:
+            if column in self.repeated:
+                raise UserError(
+                    f"{self.path} names the column {column!r} twice in its "
+                    "first line; rename one of them."
+                )
             if column in self.columns:
                 continue
             if file_ending(self.path) == ".txt":
@@ -114,6 +125,7 @@ def read_table(
     - .jsonl: one JSON object per line.
     - .json: a list of JSON objects (read at once), or as .jsonl.
     - .txt: each line is a text, in a column named "text".
+    - .parquet: needs pyarrow; lines are the numbers of the rows.
 
     A byte order mark and CRLF are removed. Blank lines are skipped, except in a
     file with one column, where a blank line between other lines is a row with
@@ -132,12 +144,11 @@ def read_table(
 
     Raises:
       UserError: Here and from `rows`, if the file cannot be read; a row is
-        broken, repeats the header or is not a JSON object; a column is named
-        twice; or there is no row.
+        broken, repeats the header or is not a JSON object; or there is no row.
     """
     ending = ending or file_ending(path)
     if ending in (".csv", ".tsv"):
-        fields = _read_csv(path) if ending == ".csv" else _read_tsv(path)
+        fields = read_csv(path) if ending == ".csv" else _read_tsv(path)
         return _delimited_table(
             path,
             fields,
@@ -152,10 +163,12 @@ def read_table(
         lines = text_files.read_lines(path)
         read = _read_json if ending == ".json" else _read_json_lines
         rows = read(path, lines)
+    elif ending == ".parquet":
+        rows = _read_parquet(path)
     else:
         raise UserError(
             f"{path} must end in .csv, .tsv, .jsonl, .json or .txt, or in one "
-            "of these and .gz; rename it by its format."
+            "of these and .gz, or in .parquet; rename it by its format."
         )
     first, rows = _peek(rows, path)
     return Table(path, tuple(first.values), rows)
@@ -185,18 +198,18 @@ def _delimited_table(
     )
     if not has_header:
         columns = columns_without_header
-    for column in columns:
-        if columns.count(column) > 1:
-            raise UserError(
-                f"{path} names the column {column!r} twice in line {line}."
-            )
+    repeated = frozenset(x for x in columns if columns.count(x) > 1)
     by_count = {len(columns): columns}
     if set(columns) <= set(columns_of_longer_rows):
         by_count |= {len(columns_of_longer_rows): columns_of_longer_rows}
 
+    def to_values(names: Sequence[str], fields: list[str]) -> dict[str, str]:
+        pairs = zip(names, fields, strict=True)
+        return {name: x for name, x in pairs if name not in repeated}
+
     def rows() -> Iterator[Row]:
         if not has_header:
-            yield Row(line, dict(zip(columns, first, strict=True)))
+            yield Row(line, to_values(columns, first))
         for number, values in fields:
             names = by_count.get(len(values))
             if has_header and _repeats(values, columns):
@@ -205,13 +218,14 @@ def _delimited_table(
                     "were joined; remove the line."
                 )
             if names is not None:
-                yield Row(number, dict(zip(names, values, strict=True)))
+                yield Row(number, to_values(names, values))
             elif on_broken_row:
                 on_broken_row(number)
             else:
                 raise UserError(_count_message(path, number, values, columns))
 
-    return Table(path, columns, _peek(rows(), path)[1])
+    names = tuple(name for name in columns if name not in repeated)
+    return Table(path, names, _peek(rows(), path)[1], repeated)
 
 
 def _repeats(values: Sequence[str], columns: Sequence[str]) -> bool:
@@ -252,7 +266,7 @@ def _count_message(
     )
 
 
-def _read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
+def read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the line number and the fields of each row."""
     csv.field_size_limit(_MAX_FIELD_CHARS)
     lines = (line for _, line in text_files.read_lines(path))
@@ -379,3 +393,40 @@ def _json_row(path: str, line: int, value: Any, text: str) -> Row:
         )
     text_files.check_characters(text, value, f"{path}, line {line}")
     return Row(line, value)
+
+
+def open_parquet(path: str) -> Any:
+    """Opens a Parquet file; pyarrow is imported here.
+
+    Raises:
+      UserError: If pyarrow is missing, or it cannot read the file.
+    """
+    with errors.extras():
+        import pyarrow as pa
+        from pyarrow import parquet
+    try:
+        if paths.is_remote(path):
+            with compression.open_stored(path) as stored:
+                return parquet.ParquetFile(pa.BufferReader(stored.read()))
+        return parquet.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"{path} is not a complete Parquet file ({error}); download it "
+            "again."
+        ) from error
+
+
+def _read_parquet(path: str) -> Iterator[Row]:
+    """Yields the rows of a Parquet file, numbered from 1."""
+    file = open_parquet(path)
+    import pyarrow as pa
+
+    try:
+        batches = file.iter_batches(batch_size=1024)
+        rows = itertools.chain.from_iterable(x.to_pylist() for x in batches)
+        for number, values in enumerate(rows, 1):
+            yield Row(number, values)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); download it again."
+        ) from error

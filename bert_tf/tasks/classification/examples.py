@@ -105,8 +105,8 @@ def read_examples(
     table = tables.read_table(path)
     texts = text_columns(table, columns, columns.flags)
     known = None if labels is None else frozenset(labels)
-    if not may_lack_labels:
-        table.require(columns.labels, columns.flags)
+    required = table.repeated if may_lack_labels else columns.labels
+    table.require([x for x in columns.labels if x in required], columns.flags)
     examples = []
     for row in itertools.islice(table.rows, num_rows):
         where = f"{path}, line {row.line}"

@@ -219,7 +219,8 @@ def read_labeled(
     )
     flags = columns.flags if name_flags else {}
     table.require(columns.texts, flags)
-    if columns.label and not may_lack_labels:
+    is_read = columns.label in table.repeated or not may_lack_labels
+    if columns.label and is_read:
         table.require([columns.label], flags)
     for row in table.rows:
         where = f"{path}, line {row.line}"
