@@ -79,6 +79,9 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
     "tagging": {
         "word_column": either(integer(-(2**31)), TEXT),
         "tag_column": either(integer(-(2**31)), TEXT),
+        "sentence_column": either(integer(-(2**31)), TEXT),
+        "comment_prefix": TEXT,
+        "tag_names": names(),
         "context": choice("document", "sentence"),
         "doc_stride": optional(integer(0)),
         "approach": choice(*APPROACHES),

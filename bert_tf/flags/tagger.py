@@ -1,6 +1,7 @@
 """Flags of run/finetune_tagger.py."""
 
 import dataclasses
+from typing import Any
 
 from bert_tf.config import APPROACHES
 from bert_tf.config import LAYER_COMBINATIONS
@@ -65,6 +66,21 @@ class TaggerConfig(FinetuneConfig):
         None,
         "Column of the tags in IOB1 or IOB2, as for --word_column (default: "
         "the model's if it is only used, else -1).",
+    )
+    sentence_column: str | None = options.data(
+        None,
+        "Column with the number or name of the sentence, as for "
+        "--word_column, of files without empty lines between sentences.",
+    )
+    comment_prefix: str | None = options.data(
+        None,
+        "Skip lines before a sentence that begin with this (default: # where "
+        "the line cannot be a word with its tag). An empty one skips none.",
+    )
+    labels: str | None = options.data(
+        None,
+        "Names of the tags 0, 1, ..., separated by commas, for files with "
+        "numbers as tags.",
     )
     approach: str = options.model(
         "fine_tuning",
@@ -176,8 +192,17 @@ class TaggerConfig(FinetuneConfig):
         )
         return self._require_distinct("layer_combination", names)
 
+    def reading(self) -> dict[str, Any]:
+        """Returns how the files are read; None for flags that are not given."""
+        columns = ("word_column", "tag_column", "sentence_column")
+        return {
+            **{name: self.parse_column(name) for name in columns},
+            "comment_prefix": self.comment_prefix,
+            "tag_names": self.labels and tuple(self.labels.split(",")),
+        }
+
     def parse_column(self, name: str) -> int | str | None:
-        """Returns --word_column or --tag_column as a number, name or None."""
+        """Returns a flag that names a column as a number, name or None."""
         value = getattr(self, name)
         if value is None:
             return None

@@ -1,7 +1,8 @@
 """Tagging examples: sentences with tags in CoNLL-2003's format, or raw text.
 
 Each line has a word and its other columns, an empty line ends a sentence, and
--DOCSTART- starts a document. Tags are IOB1 or IOB2 in files, always IOB2 here.
+-DOCSTART- starts a document; or each row of a table is a sentence. Tags are of
+any scheme of `schemes` in files, always IOB2 here.
 """
 
 import dataclasses
@@ -9,10 +10,12 @@ import itertools
 import re
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import Literal
 from typing import NamedTuple
+
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.io import tables
@@ -21,13 +24,27 @@ from bert_tf.tasks.tagging import schemes
 
 # The document of a sentence that shares it with no other.
 ALONE = -1
-DOCUMENT_START = "-DOCSTART-"
+# The arguments of `read_examples` that a model keeps if they are set.
+OPTIONS = ("sentence_column", "comment_prefix", "tag_names")
+# Of CoNLL-2003, OntoNotes and CoNLL-U.
+_DOCUMENT_STARTS = (
+    "-DOCSTART-",
+    "#begin document",
+    "#end document",
+    "# newdoc",
+)
+# Comments that may have as many columns as a line with a word, "# O" say.
+_COMMENT = re.compile(r"#\s+(id|sent_id|text|newpar|source)\b")
 _SPACES = re.compile(" +")
 # The columns of tables; a table has one of them.
 TEXT = tables.TEXT_COLUMN
-WORDS = "words"
-_TABLES = (".csv", ".jsonl", ".json")
-# The number of lines that determine the format of a .txt file.
+WORDS = ("words", "tokens")
+# The columns of tags for words, and of [start, end, label] for texts.
+_TAGS = ("tags", "ner_tags", "labels")
+_SPANS = ("label", "labels")
+_RECORDS = (".jsonl", ".json", ".parquet")
+_TABLES = (".csv", *_RECORDS)
+# The lines that determine the format of a .txt file.
 _NUM_PEEKED_LINES = 100
 
 
@@ -60,22 +77,24 @@ class TaggingData:
       examples: The sentences.
       scheme: The tagging scheme: "IOB1" (an entity begins with I-, or with B-
         directly after another entity of its type), "IOB2" (it always begins
-        with B-), "mixed" if sentences differ, or None without entities.
+        with B-), "mixed" if sentences differ, another one of `schemes`, or
+        None without entities.
       num_changed_tags: The number of tags that differ in IOB2.
       has_documents: Whether there are -DOCSTART- lines.
     """
 
     examples: tuple[TaggingExample, ...]
-    scheme: Literal["IOB1", "IOB2", "mixed"] | None
+    scheme: str | None
     num_changed_tags: int
     has_documents: bool
 
 
 class _Row(NamedTuple):
-    """A line with a word; `fields` are its columns."""
+    """The columns of a line; none where a sentence or the header ends."""
 
     line: int
     fields: list[str]
+    starts_document: bool = False
 
 
 @dataclasses.dataclass
@@ -89,53 +108,102 @@ def read_examples(
     word_column: int | str = 0,
     tag_column: int | str | None = -1,
     may_lack_tags: bool = False,
+    *,
+    sentence_column: int | str | None = None,
+    comment_prefix: str | None = None,
+    tag_names: Sequence[str] | None = None,
 ) -> TaggingData:
-    """Reads a file with columns of words and tags.
+    """Reads a file with words and tags.
 
     Columns are separated by tabs if the first line with a word has one, else
-    by spaces. A file whose path ends in ".gz" is decompressed.
+    by spaces; those of a .csv file by commas. A .jsonl, .json or .parquet file
+    has a sentence per row: a list of words, "words" or "tokens", and one of
+    tags, "tags", "ner_tags" or "labels" (or as the columns are named); or a
+    "text" with a list of [start, end, label], "label" or "labels".
 
     Args:
-      path: The file.
+      path: The file; if it ends in ".gz", it is decompressed.
       word_column: The column of the words: its number from 0, or from -1
         backwards, or its name in the first line, which is then a header.
       tag_column: The column of the tags, in the same form; None reads none.
       may_lack_tags: If True, a file may lack the column of the tags.
+      sentence_column: A column with the number or name of the sentence, which
+        changes where a sentence begins, or is empty but there.
+      comment_prefix: Lines before a sentence that begin with it are skipped.
+        None skips those that begin with "#" and have other columns, or begin
+        as "# id".
+      tag_names: The names of tags that are numbers.
 
     Raises:
       UserError: If there is no word, the number of columns varies, a word or
-        the chosen column is missing, a tag is not O, B-type or I-type, or the
-        file has the ending of another format.
+        the chosen column is missing, or a tag is of no scheme.
     """
-    _check_ending(path)
-    lines = list(text_files.read_lines(path))
-    has_documents = _has_documents(lines)
-    sentences = list(_read_sentences(path, lines, has_documents))
-    header = None
-    if isinstance(word_column, str) or isinstance(tag_column, str):
-        header = _take_header(sentences)
-    _require_sentence(sentences, path)
-    if may_lack_tags and _lacks_tags(
-        word_column, tag_column, sentences, header
-    ):
-        tag_column = None
-    columns = [
-        None
-        if column is None
-        else _find_column(column, sentences, header, path)
-        for column in (word_column, tag_column)
-    ]
-    examples = [_to_example(x, *columns, path) for x in sentences]
-    if tag_column is None:
-        return TaggingData(tuple(examples), None, 0, has_documents)
-    tags = [example.tags for example in examples]
-    converted = [schemes.to_iob2(x) for x in tags]
+    if tables.file_ending(path) in _RECORDS:
+        examples = _read_records(path, word_column, tag_column)
+        _require_sentence(examples, path)
+        where, has_documents = "", False
+    else:
+        if sentence_column is None and tables.file_ending(path) == ".csv":
+            raise UserError(
+                f"{path} has no empty lines between sentences, as a .csv file; "
+                "name the column of their numbers with --sentence_column."
+            )
+        lines = list(_read_lines(path))
+        has_documents = _has_documents(lines)
+        columns, sentences = _open_columns(
+            path,
+            lines,
+            (word_column, tag_column, sentence_column),
+            comment_prefix,
+            may_lack_tags,
+        )
+        sentences = list(_split(sentences, has_documents, columns[2]))
+        _require_sentence(sentences, path)
+        examples = [_to_example(x, *columns[:2], path) for x in sentences]
+        where = f" in column {columns[1]}"
+        if len(examples) == 1 and len(examples[0].words) > 30:
+            logging.warning(
+                "%s is one sentence of %d words: an empty line ends a "
+                "sentence, or --sentence_column names a column with numbers.",
+                path,
+                len(examples[0].words),
+            )
+    bare = [example.line for example in examples if example.tags is None]
+    if not bare:
+        return _convert_tags(examples, tag_names, path, where, has_documents)
+    may_lack_tags |= tag_column is None
+    if len(bare) < len(examples) or not may_lack_tags:
+        raise UserError(f"{path}, line {bare[0]} has no tags.")
+    return TaggingData(tuple(examples), None, 0, has_documents)
+
+
+def _convert_tags(
+    examples: Sequence[TaggingExample],
+    names: Sequence[str] | None,
+    path: str,
+    where: str,
+    has_documents: bool,
+) -> TaggingData:
+    """Converts the tags to IOB2; numbers are those of `names`."""
+    numbers = {str(number): name for number, name in enumerate(names or ())}
+    tags = [[numbers.get(tag, tag) for tag in x.tags] for x in examples]
+    in_iob, scheme, bad = schemes.to_iob(tags)
+    if bad is not None:
+        tag = tags[bad[0]][bad[1]]
+        line = examples[bad[0]].line + (bad[1] if where else 0)
+        hint = "; name 0, 1, ... with --labels=O,B-PER,I-PER"
+        raise UserError(
+            f"{path}, line {line}: expected a tag O, B-type or I-type{where}, "
+            "of BIOES, BILOU or BMES, or a file with names alone. Received: "
+            f"{tag!r}{hint if tag.isdecimal() else ''}."
+        )
+    converted = [schemes.to_iob2(x) for x in in_iob]
     return TaggingData(
         tuple(
             dataclasses.replace(example, tags=x)
             for example, x in zip(examples, converted, strict=True)
         ),
-        schemes.detect_scheme(tags),
+        scheme or schemes.detect_scheme(in_iob),
         sum(
             old != new
             for pair in zip(tags, converted, strict=True)
@@ -146,74 +214,205 @@ def read_examples(
 
 
 def read_untagged(
-    path: str, word_column: int | str = 0
+    path: str,
+    word_column: int | str = 0,
+    sentence_column: int | str | None = None,
+    comment_prefix: str | None = None,
 ) -> Iterator[TaggingExample]:
     """Yields the sentences of a file with columns, without their tags.
 
-    Columns other than `word_column` are not read.
+    Other columns are not read.
 
     Raises:
       UserError: As for `read_examples`, when it reaches the mistake.
     """
-    has_documents = _has_documents(text_files.read_lines(path))
-    lines = text_files.read_lines(path)
-    sentences = _read_sentences(path, lines, has_documents)
-    # The header may be followed by an empty line.
-    first = list(itertools.islice(sentences, 2))
-    header = _take_header(first) if isinstance(word_column, str) else None
-    _require_sentence(first, path)
-    column = _find_column(word_column, first, header, path)
-    for sentence in itertools.chain(first, sentences):
-        yield _to_example(sentence, column, None, path)
+    has_documents = _has_documents(_read_lines(path))
+    columns, rows = _open_columns(
+        path,
+        _read_lines(path),
+        (word_column, None, sentence_column),
+        comment_prefix,
+    )
+    sentence = None
+    for sentence in _split(rows, has_documents, columns[2]):
+        yield _to_example(sentence, columns[0], None, path)
+    _require_sentence(sentence, path)
 
 
-def _check_ending(path: str) -> None:
-    if (ending := tables.file_ending(path)) in _TABLES:
-        raise UserError(
-            f"{path} must have a word and its tag on each line, separated by "
-            "spaces or a tab, like .conll, .tsv and .txt files. Received: a "
-            f"{ending} file."
+def _read_records(
+    path: str, word_column: int | str, tag_column: int | str | None
+) -> list[TaggingExample]:
+    """Reads the rows of a table, each a sentence; empty ones are left out."""
+    examples, num_moved = [], 0
+    for row in tables.read_table(path).rows:
+        try:
+            words = _find(row.values, WORDS, word_column)
+            has_text = words is None and row.values.get(TEXT) is not None
+            example = parse_row(row.values[TEXT] if has_text else words)
+            tags = _find(row.values, _SPANS if has_text else _TAGS, tag_column)
+            if has_text and tags is not None:
+                tags, moved = _to_tags(tags, example.offsets)
+                num_moved += moved
+            if tags is not None and len(tags) != len(example.words):
+                raise UserError(
+                    f"Expected a list of {len(example.words)} tags, one for "
+                    f"each word. Received: {tags!r:.80}."
+                )
+        except (TypeError, UserError) as error:
+            raise UserError(f"{path}, line {row.line}: {error}") from error
+        if example.words:
+            tags = None if tags is None else tuple(map(str, tags))
+            examples.append(
+                dataclasses.replace(example, tags=tags, line=row.line)
+            )
+    if num_moved:
+        logging.warning(
+            "%s: %d spans begin or end inside a word, which gets their tag as "
+            "a whole, or overlap an earlier one, which counts.",
+            path,
+            num_moved,
         )
+    return examples
+
+
+def _find(values: Mapping[str, Any], names, column: int | str | None) -> Any:
+    """Returns the value of a named column, else of one of the usual names."""
+    names = (column,) if isinstance(column, str) else names
+    return next((values[x] for x in names if values.get(x) is not None), None)
+
+
+def _to_tags(spans: Any, offsets: Any) -> tuple[list[str], int]:
+    """Returns tags by [start, end, label], and the spans with other ends."""
+    tags, num_moved = [schemes.OUTSIDE] * len(offsets), 0
+    for span in spans:
+        try:
+            start, end, label = span
+            places = [
+                place
+                for place, (first, last) in enumerate(offsets)
+                if first < end and last > start and tags[place] == "O"
+            ]
+            name = "_".join(label.split())
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                "Expected spans [start, end, label] of the text. Received: "
+                f"{span!r:.80}."
+            ) from error
+        for place in places:
+            tags[place] = f"{'I' if place > places[0] else 'B'}-{name}"
+        ends = [offsets[x] for x in places]
+        num_moved += not ends or (ends[0][0], ends[-1][1]) != (start, end)
+    return tags, num_moved
+
+
+def _read_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a file; those of a .csv file with tabs for commas."""
+    if tables.file_ending(path) != ".csv":
+        yield from text_files.read_lines(path)
+        return
+    for number, fields in tables.read_csv(path):
+        yield number, "\t".join(x.replace("\t", " ") for x in fields)
 
 
 def _has_documents(lines: Iterable[tuple[int, str]]) -> bool:
     """Returns True if there are -DOCSTART- lines."""
-    return any(line.startswith(DOCUMENT_START) for _, line in lines)
+    return any(line.startswith(_DOCUMENT_STARTS) for _, line in lines)
 
 
-def _read_sentences(
-    path: str, lines: Iterable[tuple[int, str]], has_documents: bool
+def _read_rows(
+    path: str, lines: Iterable[tuple[int, str]], comment_prefix: str | None
+) -> Iterator[_Row]:
+    """Yields the rows of a file; comments are only those before a sentence."""
+    prefix = "#" if comment_prefix is None else comment_prefix
+
+    def is_row(line):
+        return line.strip(" \t") and not line.startswith(_DOCUMENT_STARTS)
+
+    def split(line):
+        return line.split("\t") if has_tabs else _SPACES.split(line.strip())
+
+    lines, head = iter(lines), []
+    for number, line in lines:
+        head.append((number, line))
+        if is_row(line) and not (prefix and line.startswith(prefix)):
+            break
+    first = next((x for x in reversed(head) if is_row(x[1])), (0, ""))
+    has_tabs = "\t" in first[1]
+    width = len(split(first[1]))
+    at_start = True
+    for number, line in itertools.chain(head, lines):
+        if not is_row(line):
+            yield _Row(number, [], line.startswith(_DOCUMENT_STARTS))
+            at_start = True
+            continue
+        fields = split(line)
+        if prefix and at_start and line.startswith(prefix):
+            is_data = len(fields) == width and not _COMMENT.match(line)
+            if comment_prefix is not None or not is_data:
+                continue
+        if len(fields) != width:
+            raise UserError(
+                f"{path}, line {number} has {len(fields)} columns; expected "
+                f"{width}, as on line {first[0]}."
+            )
+        at_start = False
+        yield _Row(number, fields)
+
+
+def _open_columns(
+    path: str,
+    lines: Iterable[tuple[int, str]],
+    columns: tuple[int | str, int | str | None, int | str | None],
+    comment_prefix: str | None,
+    may_lack_tags: bool = False,
+) -> tuple[list[int | None], Iterator[_Row]]:
+    """Returns the numbers of columns (words, tags, sentence), and the rows."""
+    rows = _read_rows(path, lines, comment_prefix)
+    before: list[_Row] = []
+    for row in rows:
+        before.append(row)
+        if row.fields:
+            break
+    _require_sentence(before and before[-1].fields, path)
+    header, width = None, len(before[-1].fields)
+    if any(isinstance(column, str) for column in columns):
+        header = before.pop().fields
+    word, tag, sentence = columns
+    if may_lack_tags and _lacks_tags(word, tag, width, header):
+        tag = None
+    places = [
+        None if column is None else _find_column(column, width, header, path)
+        for column in (word, tag, sentence)
+    ]
+    if places[0] == places[1]:
+        raise UserError(f"{path} has words and no tags in column {places[0]}.")
+    return places, itertools.chain(before, rows)
+
+
+def _split(
+    rows: Iterable[_Row], has_documents: bool, sentence_column: int | None
 ) -> Iterator[_Sentence]:
     """Yields the sentences; without documents each is its own document."""
-    first = None
-    has_tabs = False
-    document = 0
-    rows: list[_Row] = []
-    for number, line in lines:
-        is_start = line.startswith(DOCUMENT_START)
-        if is_start or not line.strip(" \t"):
-            if rows:
-                yield _Sentence(document, rows)
-                document += not has_documents
-                rows = []
-            document += is_start
-            continue
-        if first is None:
-            has_tabs = "\t" in line
-        fields = line.split("\t") if has_tabs else _SPACES.split(line.strip())
-        row = _Row(number, fields)
-        first = first or row
-        if len(first.fields) != len(row.fields):
-            raise UserError(
-                f"{path}, line {row.line} has {len(row.fields)} columns; "
-                f"expected {len(first.fields)}, as on line {first.line}."
-            )
-        rows.append(row)
-    if rows:
-        yield _Sentence(document, rows)
+    document, name = 0, None
+    sentence: list[_Row] = []
+    for row in rows:
+        begins = not row.fields
+        if row.fields and sentence_column is not None:
+            # Some files name the sentence only at its first word.
+            key = row.fields[sentence_column].strip() or name
+            begins, name = key != name, key
+        if sentence and begins:
+            yield _Sentence(document, sentence)
+            document += not has_documents
+            sentence = []
+        document += row.starts_document
+        if row.fields:
+            sentence.append(row)
+    if sentence:
+        yield _Sentence(document, sentence)
 
 
-def _require_sentence(sentences: Sequence[_Sentence], path: str) -> None:
+def _require_sentence(sentences: Any, path: str) -> None:
     if not sentences:
         raise UserError(
             f"{path} has no sentence. Expected a word and its tag on each line "
@@ -221,26 +420,15 @@ def _require_sentence(sentences: Sequence[_Sentence], path: str) -> None:
         )
 
 
-def _take_header(sentences: list[_Sentence]) -> list[str]:
-    """Removes the first line of the first sentence, and returns its fields."""
-    if not sentences:
-        return []
-    header = sentences[0].rows.pop(0)
-    if not sentences[0].rows:
-        sentences.pop(0)
-    return header.fields
-
-
-def _lacks_tags(word_column, tag_column, sentences, header) -> bool:
+def _lacks_tags(word_column, tag_column, width, header) -> bool:
     """Returns True if there is no tag column besides the word column."""
     if isinstance(tag_column, str):
         return tag_column not in header
-    width = len(sentences[0].rows[0].fields)
     places = [x + width if x < 0 else x for x in (word_column, tag_column)]
     return places[0] == places[1] or not 0 <= places[1] < width
 
 
-def _find_column(column, sentences, header, path) -> int:
+def _find_column(column, width, header, path) -> int:
     """Returns the number of a column from 0."""
     if isinstance(column, str):
         if column not in header:
@@ -249,7 +437,6 @@ def _find_column(column, sentences, header, path) -> int:
                 f"{', '.join(header)}."
             )
         return header.index(column)
-    width = len(sentences[0].rows[0].fields)
     if not -width <= column < width:
         raise UserError(
             f"{path} has no column {column}; its lines have {width} columns, "
@@ -262,38 +449,33 @@ def _to_example(
     sentence: _Sentence, word_column: int, tag_column: int | None, path: str
 ) -> TaggingExample:
     """Returns a sentence with its tags as in the file."""
-    words, tags = [], []
-    for line, fields in sentence.rows:
-        word = fields[word_column]
+    words = [fields[word_column] for _, fields, _ in sentence.rows]
+    for word, row in zip(words, sentence.rows, strict=True):
         if not word.strip():
             raise UserError(
-                f"{path}, line {line} has no word in column {word_column}."
+                f"{path}, line {row.line} has no word in column {word_column}."
             )
-        words.append(word)
-        if tag_column is None:
-            continue
-        tag = fields[tag_column].strip()
-        if not schemes.is_tag(tag):
-            raise UserError(
-                f"{path}, line {line}: expected a tag O, B-type or I-type in "
-                f"column {tag_column}. Received: {tag!r}."
-            )
-        tags.append(tag)
+    tags = None
+    if tag_column is not None:
+        tags = tuple(row.fields[tag_column].strip() for row in sentence.rows)
     return TaggingExample(
-        tuple(words),
-        None if tag_column is None else tuple(tags),
-        sentence.document,
-        sentence.rows[0].line,
+        tuple(words), tags, sentence.document, sentence.rows[0].line
     )
 
 
-def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
+def read_inputs(
+    path: str,
+    word_column: int | str,
+    sentence_column: int | str | None = None,
+    comment_prefix: str | None = None,
+) -> Iterator[TaggingExample]:
     """Yields the sentences of a file to predict; tags are not read.
 
     The ending of the file (before .gz) determines its format:
 
-    - .csv, .jsonl, .json: a table with a column "text" of raw texts or, in
-      .jsonl and .json, "words" of lists of words; one example per row.
+    - .csv, .jsonl, .json, .parquet: a table with a column "text" of raw texts
+      or, but in .csv, "words" or "tokens" of lists of words; one example per
+      row. A .csv without "text" is columns if there is a `sentence_column`.
     - .tsv: a table if its first line has a column "text", does not end with a
       tag, and "text" is not `word_column`; else columns.
     - .txt: raw text, one example per line. It is columns if a line begins with
@@ -305,20 +487,34 @@ def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
     Raises:
       UserError: If the file is invalid for its ending.
     """
-    if has_texts(path, word_column):
-        yield from _read_table(path)
-    else:
-        yield from read_untagged(path, word_column)
+    if not has_texts(path, word_column, sentence_column):
+        yield from read_untagged(
+            path, word_column, sentence_column, comment_prefix
+        )
+        return
+    table, key = open_texts(path)
+    for row in table.rows:
+        try:
+            yield parse_row({key: row.values.get(key)})
+        except UserError as error:
+            raise UserError(f"{path}, line {row.line}: {error}") from error
 
 
-def has_texts(path: str, word_column: int | str) -> bool:
+def has_texts(
+    path: str,
+    word_column: int | str,
+    sentence_column: int | str | None = None,
+) -> bool:
     """Returns True for a file of texts, not of columns; see `read_inputs`."""
     ending = tables.file_ending(path)
-    return (
-        ending in _TABLES
-        or (ending == ".tsv" and is_table(path, word_column))
-        or (ending == ".txt" and not _has_columns(path))
-    )
+    if ending == ".csv" and sentence_column is not None:
+        return TEXT in tables.read_table(path).columns
+    if ending == ".tsv":
+        _, line = next(text_files.read_lines(path), (0, ""))
+        fields = [field.strip() for field in line.split("\t")]
+        is_tag = schemes.is_tag(fields[-1])
+        return TEXT in fields and word_column != TEXT and not is_tag
+    return ending in _TABLES or (ending == ".txt" and not _has_columns(path))
 
 
 def parse_row(row: Any) -> TaggingExample:
@@ -326,20 +522,20 @@ def parse_row(row: Any) -> TaggingExample:
 
     Args:
       row: A raw text; a list of words; or a mapping with one of these under
-        "text" or "words".
+        "text", "words" or "tokens".
 
     Raises:
       UserError: If it is none of these.
     """
     value = row
     if isinstance(row, dict):
-        keys = [key for key in (WORDS, TEXT) if key in row]
+        keys = [key for key in (*WORDS, TEXT) if key in row]
         value = row[keys[0]] if len(keys) == 1 else None
-        if keys == [WORDS] and isinstance(value, str):
+        if keys != [TEXT] and isinstance(value, str):
             raise UserError(
-                f'Expected a list under "{WORDS}", which only .jsonl and .json '
-                f'files can hold, or a raw text under "{TEXT}". Received: '
-                f"{value[:80]!r}."
+                f'Expected a list under "{keys[0]}", which only .jsonl and '
+                f'.json files can hold, or a raw text under "{TEXT}". '
+                f"Received: {value[:80]!r}."
             )
     if isinstance(value, str):
         return from_text(value)
@@ -349,7 +545,7 @@ def parse_row(row: Any) -> TaggingExample:
         return TaggingExample(tuple(value))
     raise UserError(
         "Expected a text, a list of non-empty words, or an object with one of "
-        f'these as "{TEXT}" or "{WORDS}". Received: {str(row)[:80]!r}.'
+        f'these as "{TEXT}" or "{WORDS[0]}". Received: {str(row)[:80]!r}.'
     )
 
 
@@ -369,40 +565,19 @@ def open_texts(path: str) -> tuple[tables.Table, str]:
     """Opens a table of raw texts or of lists of words.
 
     Returns:
-      The table, and the column to read, "text" or "words".
+      The table, and the column to read, "text", "words" or "tokens".
 
     Raises:
       UserError: If it has none of these columns, or both.
     """
     table = tables.read_table(path)
-    keys = [key for key in (WORDS, TEXT) if key in table.columns]
+    keys = [key for key in (*WORDS, TEXT) if key in table.columns]
     if len(keys) != 1:
         raise UserError(
-            f'{path} must have a column "{TEXT}" with texts or "{WORDS}" with '
-            f"lists of words. Received: {', '.join(table.columns)}."
+            f'{path} must have a column "{TEXT}" with texts or "{WORDS[0]}" '
+            f"with lists of words. Received: {', '.join(table.columns)}."
         )
     return table, keys[0]
-
-
-def _read_table(path: str) -> Iterator[TaggingExample]:
-    table, key = open_texts(path)
-    for row in table.rows:
-        try:
-            yield parse_row({key: row.values.get(key)})
-        except UserError as error:
-            raise UserError(f"{path}, line {row.line}: {error}") from error
-
-
-def is_table(path: str, word_column: int | str) -> bool:
-    """Returns True if a .tsv is a table of raw texts; see `read_inputs`."""
-    for _, line in text_files.read_lines(path):
-        fields = [field.strip() for field in line.split("\t")]
-        return (
-            TEXT in fields
-            and word_column != TEXT
-            and not schemes.is_tag(fields[-1])
-        )
-    return False
 
 
 def _has_columns(path: str) -> bool:
@@ -411,7 +586,7 @@ def _has_columns(path: str) -> bool:
     for _, line in itertools.islice(
         text_files.read_lines(path), _NUM_PEEKED_LINES
     ):
-        if line.startswith(DOCUMENT_START):
+        if line.startswith(_DOCUMENT_STARTS):
             return True
         fields = line.split()
         if not fields:

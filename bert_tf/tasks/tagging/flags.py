@@ -71,8 +71,7 @@ def build_task(
 def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Returns columns, context and stride, from the flags or the model."""
     flags = {
-        "word_column": config.parse_column("word_column"),
-        "tag_column": config.parse_column("tag_column"),
+        **config.reading(),
         "context": config.context,
         "doc_stride": config.doc_stride,
     }

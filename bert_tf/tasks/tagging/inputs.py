@@ -43,7 +43,7 @@ def check(config: TaggerConfig) -> None:
     stored = stored_task.read_for_evaluation(config, "tagging")
     if stored is None:
         return
-    flags = {name: config.parse_column(name) for name in _DEFAULT_COLUMNS}
+    flags = config.reading()
     set_flags = {name: x for name, x in flags.items() if x is not None}
     for kind, path in files_of_splits.items():
         check_labeled(path, kind, stored | set_flags)
@@ -65,7 +65,12 @@ def check_labeled(path: str, kind: str, values: Mapping[str, Any]) -> None:
             values.get(name, default)
             for name, default in _DEFAULT_COLUMNS.items()
         ]
-        tagging_examples.read_examples(path, *columns, kind == "test")
+        tagging_examples.read_examples(
+            path,
+            *columns,
+            kind == "test",
+            **{x: values[x] for x in tagging_examples.OPTIONS if x in values},
+        )
 
 
 def check_sentences(
@@ -86,11 +91,12 @@ def check_sentences(
     """
     default = _DEFAULT_COLUMNS["word_column"]
     word_column = values.get("word_column", default)
-    if tagging_examples.has_texts(path, word_column):
+    form = [values.get(x) for x in ("sentence_column", "comment_prefix")]
+    if tagging_examples.has_texts(path, word_column, form[0]):
         table, _ = tagging_examples.open_texts(path)
         is_lines = tables.file_ending(path) == ".txt"
         return None if is_lines else table
-    for _ in tagging_examples.read_untagged(path, word_column):
+    for _ in tagging_examples.read_untagged(path, word_column, *form):
         pass
     return None
 

@@ -1,4 +1,4 @@
-"""Tagging schemes: IOB1, and IOB2, in which models learn tags."""
+"""Tagging schemes: IOB2, in which models learn tags, and others in files."""
 
 import re
 from collections.abc import Iterable
@@ -6,12 +6,58 @@ from collections.abc import Sequence
 from typing import Literal
 
 OUTSIDE = "O"
-_TAG = re.compile(r"O|[BI]-\S+")
+# Letters of BIOES, BILOU and BMES that begin an entity or continue it.
+_IN_IOB = dict(zip("BSUIMEL", "BBBIIII", strict=True))
+_TAG = re.compile(r"([BSUIMEL])-(\S+)")
+_LETTER = re.compile("[BSUIMEL]")
+# Tags that are the names of types.
+_NAME = re.compile(r"[^\W\d_](?:[^\s=]*[^\s=-])?")
 
 
 def is_tag(text: str) -> bool:
-    """Returns True if a text is O, B-type or I-type."""
-    return _TAG.fullmatch(text) is not None
+    """Returns True if a text is O or, in any scheme but bare, a tag."""
+    return text == OUTSIDE or _TAG.fullmatch(text) is not None
+
+
+def to_iob(
+    sentences: Sequence[Sequence[str]],
+) -> tuple[Sequence[Sequence[str]], str | None, tuple[int, int] | None]:
+    """Converts the tags of a file to O, B-type and I-type.
+
+    Tags without letters, as PER, are all I-: neighbors of one type are one
+    entity. Letters without a type get the type ENTITY.
+
+    Returns:
+      The tags; the name of the scheme unless it is IOB; and the sentence and
+      word of the first tag that the file's scheme lacks, or None.
+    """
+    tags = {tag for tags in sentences for tag in tags} - {OUTSIDE}
+    for pattern in (_TAG, _LETTER, _NAME):
+        valid = {tag for tag in tags if pattern.fullmatch(tag)}
+        if valid:
+            break
+    if pattern is _NAME and len(valid) > 200:  # Words, of another column.
+        valid = set()
+    if valid != tags:
+        bad = next(
+            (number, place)
+            for number, of_sentence in enumerate(sentences)
+            for place, tag in enumerate(of_sentence)
+            if tag in tags - valid
+        )
+        return sentences, None, bad
+    letters = {tag[0] for tag in tags}
+    if not tags or (pattern is _TAG and letters <= {"B", "I"}):
+        return sentences, None, None
+    new = {OUTSIDE: OUTSIDE}
+    for tag in tags:
+        letter, name = ("I", tag) if pattern is _NAME else (tag[0], tag[2:])
+        new[tag] = f"{_IN_IOB.get(letter)}-{name or 'ENTITY'}"
+    names = ("BI", "BIOES", "BILOU", "BMES")
+    scheme = next((x for x in names if letters <= set(x)), "mixed")
+    if pattern is _NAME:
+        scheme = "names alone"
+    return [[new[tag] for tag in x] for x in sentences], scheme, None
 
 
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ class TaggingTask(task.Task):
       word_column: The column of the words in a file, see
         `tagging_examples.read_examples`.
       tag_column: The column of the tags.
+      sentence_column, comment_prefix, tag_names: As for `read_examples`.
       context: The unit that a window may span: "document" or "sentence".
       doc_stride: The distance between the starts of windows, in tokens; 0 for
         a single window; None for half of `max_seq_length`.
@@ -74,6 +75,9 @@ class TaggingTask(task.Task):
     labels: tuple[str, ...]
     word_column: int | str = 0
     tag_column: int | str = -1
+    sentence_column: int | str | None = None
+    comment_prefix: str | None = None
+    tag_names: tuple[str, ...] | None = None
     context: Literal["document", "sentence"] = "document"
     doc_stride: int | None = None
     head: str = "linear"
@@ -94,6 +98,7 @@ class TaggingTask(task.Task):
             self.word_column,
             self.tag_column,
             may_lack_tags=split.startswith(task.TEST),
+            **{x: getattr(self, x) for x in tagging_examples.OPTIONS},
         )
         if (
             not self.labels
@@ -312,15 +317,16 @@ class TaggingTask(task.Task):
         result_tables.write_scores(path, "type", rows)
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
-        yield from tagging_examples.read_inputs(path, self.word_column)
+        yield from tagging_examples.read_inputs(
+            path, self.word_column, self.sentence_column, self.comment_prefix
+        )
 
     def read_table(self, path: str) -> tables.Table | None:
-        ending = tables.file_ending(path)
-        is_table = ending in (".csv", ".jsonl", ".json") or (
-            ending == ".tsv"
-            and tagging_examples.is_table(path, self.word_column)
-        )
-        return super().read_table(path) if is_table else None
+        columns = (self.word_column, self.sentence_column)
+        is_lines = tables.file_ending(path) == ".txt"
+        if is_lines or not tagging_examples.has_texts(path, *columns):
+            return None
+        return super().read_table(path)
 
     def example_to_json(self, example: TaggingExample) -> dict[str, Any]:
         return {} if example.tags is None else {"gold_tags": list(example.tags)}
@@ -354,11 +360,14 @@ class TaggingTask(task.Task):
 
     def to_json(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in _SAVED}
+        options = {x: getattr(self, x) for x in tagging_examples.OPTIONS}
+        values |= {x: y for x, y in options.items() if y is not None}
         return values | {"labels": list(self.labels)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "TaggingTask":
-        stored = {name: values[name] for name in _SAVED if name in values}
+        names = (*_SAVED, *tagging_examples.OPTIONS)
+        stored = {name: values[name] for name in names if name in values}
         return cls(
             **{"name": "custom"} | stored | {"labels": tuple(values["labels"])}
         )

@@ -13,6 +13,8 @@ from bert_tf.tasks.tagging import schemes
 from bert_tf.tasks.tagging.examples import TaggingExample
 from tests.support import shared_data
 
+_CASES = pathlib.Path(__file__).parents[2] / "testdata/cases"
+
 # In CoNLL-2003 every document begins with this line.
 _CONLL = """\
 -DOCSTART- -X- -X- O
@@ -134,10 +136,9 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(data.examples[0].tags, ("B-NP", "B-VP", "B-NP", "O"))
         self.assertEqual(data.examples[2].tags, ("B-NP", "B-NP", "I-NP"))
 
-    @parameterized.parameters("data.csv", "data.jsonl.gz", "DATA.JSON")
-    def test_rejects_other_formats(self, name):
-        with self.assertRaisesRegex(UserError, "must have a word and its tag"):
-            tagging_examples.read_examples(self._write("", name))
+    def test_a_csv_file_needs_a_column_of_sentences(self):
+        with self.assertRaisesRegex(UserError, "--sentence_column"):
+            tagging_examples.read_examples(self._write("a,O\n", "data.csv"))
 
     @parameterized.parameters(
         ("", "data.txt has no sentence. Expected a word and its tag"),
@@ -145,8 +146,9 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         ("a O\n\nb x O\n", "line 3 has 3 columns; expected 2, as on line 1"),
         ("\na\tO\nb O\n", "line 3 has 1 columns; expected 2, as on line 2"),
         ("a O\nb B-\n", "line 2: expected a tag O, .* column 1.*'B-'"),
-        ("a O\n\nb NNP\n", "line 3: expected a tag O, B-type.*'NNP'"),
-        ("a O\nb S-PER\n", "line 2: expected a tag .*'S-PER'"),
+        ("a B-X\n\nb NNP\n", "line 3: expected a tag O, B-type.*'NNP'"),
+        ("a O\nb 3\n", "line 2: expected a tag .*'3'; name 0, 1, .*--labels"),
+        ("a O\nb _\n", "line 2: expected a tag .*'_'"),
         ("a\tO\nb\t\n", "line 2: expected a tag .*''"),
         ("a\tO\n \tO\n", "line 2 has no word in column 0"),
     )
@@ -167,6 +169,115 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
     def test_header_alone(self):
         with self.assertRaisesRegex(UserError, "has no sentence"):
             self._read("word tag\n", "word", "tag")
+
+
+class OtherFormsTest(tf.test.TestCase, parameterized.TestCase):
+    """Files as others publish them; the first three are in tests/testdata."""
+
+    def _read(self, name, contents=None, *columns, **options):
+        path = _CASES / name
+        if contents is not None:
+            path = pathlib.Path(self.create_tempdir().full_path) / name
+            path.write_text(contents, encoding="utf-8")
+        data = tagging_examples.read_examples(str(path), *columns, **options)
+        return [" ".join(x.words) for x in data.examples], [
+            " ".join(x.tags) for x in data.examples
+        ]
+
+    def test_bioes(self):
+        words, tags = self._read("conll_bioes/train.conll")
+        self.assertEqual(words, ["Mia van Dam in Ulm"])
+        self.assertEqual(tags, ["B-PER I-PER I-PER O B-LOC"])
+
+    def test_comments(self):
+        path = "conll_comment_lines/train.tsv"
+        self.assertEqual(
+            self._read(path, None, 1, 2),
+            (["Mia runs", "Ulm"], ["B-PER O", "B-LOC"]),
+        )
+        untagged = tagging_examples.read_untagged(str(_CASES / path), 1)
+        self.assertEqual([x.words[0] for x in untagged], ["Mia", "Ulm"])
+
+    def test_sentence_column(self):
+        path = "conll_no_blank_lines/train.tsv"
+        with self.assertLogs(level="WARNING") as logs:
+            words, _ = self._read(path, None, "word", "tag")
+        self.assertLen(words, 1)
+        self.assertIn("or --sentence_column names a", logs.output[0])
+        words, tags = self._read(
+            path, None, "word", "tag", sentence_column="sentence_id"
+        )
+        self.assertEqual(words, ["Mia lives in Ulm"] * 60)
+        self.assertEqual(tags, ["B-PER O O B-LOC"] * 60)
+
+    def test_csv_that_names_the_sentence_at_its_first_word(self):
+        text = 'Sentence #,Word,POS,Tag\nSentence: 1,"1,000",CD,O\n,in,IN,O\n'
+        text += "Sentence: 2,Ulm,NNP,B-geo\n"
+        columns = ("Word", "Tag")
+        words, tags = self._read(
+            "a.csv", text, *columns, sentence_column="Sentence #"
+        )
+        self.assertEqual(words, ["1,000 in", "Ulm"])
+        self.assertEqual(tags, ["O O", "B-geo"])
+
+    @parameterized.parameters(
+        ("# O\nx B-A\n", ["# x"]),
+        ("#tag B-A\nx O\n", ["#tag x"]),
+        ("# id\nx B-A\n# O\n", ["x #"]),
+        ("#begin document (a); part 1\nx B-A\n\n#end document\n", ["x"]),
+        ("# text = x y\nx\tB-A\n# O\tO\n", ["x # O"]),
+        ("%% id\n# O\nx B-A\n", ["# x"], "%%"),
+        ("# O\nx B-A\n", ["x"], "#"),
+        ("# id\nx A\n", ["# x"], ""),
+        ("# sent 1\nx A\n\n# A\n", ["x", "#"]),
+    )
+    def test_lines_with_number_signs(self, text, expected, prefix=None):
+        words, _ = self._read("a.conll", text, comment_prefix=prefix)
+        self.assertEqual(words, expected)
+
+    @parameterized.parameters(
+        ("B-a L-a U-b O", "B-a I-a B-b O", "BILOU"),
+        ("B-a M-a E-a S-a", "B-a I-a I-a B-a", "BMES"),
+        ("PER PER O LOC", "B-PER I-PER O B-LOC", "names alone"),
+        ("B I O B", "B-ENTITY I-ENTITY O B-ENTITY", "BI"),
+    )
+    def test_schemes(self, tags, expected, scheme):
+        path = pathlib.Path(self.create_tempdir().full_path) / "a.conll"
+        path.write_text("".join(f"w {tag}\n" for tag in tags.split()))
+        data = tagging_examples.read_examples(str(path))
+        self.assertEqual(" ".join(data.examples[0].tags), expected)
+        self.assertEqual(data.scheme, scheme)
+
+    @parameterized.parameters(
+        ('{"tokens": ["Mia", "in", "Ulm"], "ner_tags": ["B-P", "O", "B-L"]}',),
+        ('{"tokens": ["Mia", "in", "Ulm"], "ner_tags": [1, 0, 2]}',),
+        ('{"words": ["Mia", "in", "Ulm"], "tags": ["S-P", "O", "S-L"]}',),
+        ('{"text": "Mia in Ulm", "label": [[0, 3, "P"], [7, 10, "L"]]}',),
+    )
+    def test_json(self, text):
+        words, tags = self._read(
+            "a.jsonl", f"{text}\n", tag_names=("O", "B-P", "B-L")
+        )
+        self.assertEqual(words, ["Mia in Ulm"])
+        self.assertEqual(tags, ["B-P O B-L"])
+
+    def test_spans_that_words_cannot_hold(self):
+        text = '{"text": "in Ulm-Ost", "labels": [[3, 6, "a b"], [3, 10, "L"]]}'
+        with self.assertLogs(level="WARNING") as logs:
+            _, tags = self._read("a.jsonl", text)
+        self.assertIn("2 spans begin or end inside a word", logs.output[0])
+        self.assertEqual(tags, ["O B-a_b"])
+
+    @parameterized.parameters(
+        ('{"tokens": ["a"], "ner_tags": [1]}', "'1'; name 0, 1, .*--labels"),
+        ('{"tokens": ["a"], "ner_tags": ["O", "O"]}', "line 1: .* 1 tags"),
+        ('{"tokens": ["a"]}', "line 1 has no tags"),
+        ('{"sentence": "a"}', "line 1: Expected a text, a list of non-empty"),
+        ('{"text": "a", "label": [["a", 0, 1]]}', "line 1: .*start, end, lab"),
+    )
+    def test_bad_json(self, text, message):
+        with self.assertRaisesRegex(UserError, message):
+            self._read("a.jsonl", text)
 
 
 class TagsTest(tf.test.TestCase, parameterized.TestCase):
@@ -222,6 +333,7 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_wnut17(self, part, sentences, words, entities):
         data = tagging_examples.read_examples(
+            # Tweets may begin with a tag such as #Monday.
             shared_data.data(f"wnut17/{part}.conll")
         )
         self.assertLen(data.examples, sentences)
