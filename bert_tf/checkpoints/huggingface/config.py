@@ -181,23 +181,22 @@ def _refuse_active(values: Mapping[str, Any], source: str) -> None:
         )
 
 
-def kind_of(values: Mapping[str, Any], source: str) -> str | None:
-    """Returns the kind of model that `architectures` names, if any.
+def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
+    """Returns the kind of `architectures`, and the names of unknown classes.
 
     Raises:
-      UserError: If it names a class that is not a BERT class.
+      UserError: If there is no kind, and no model_type.
     """
-    names = values.get("architectures")
-    if not names:
-        return None
+    names = values.get("architectures") or []
+    names = names if isinstance(names, list) else [names]
     kinds = {name: kind for kind, name in ARCHITECTURES.items()}
-    is_list = isinstance(names, list)
-    if not is_list or str(names[0]) not in kinds or names[1:]:
+    kind = next((kinds[x] for x in map(str, names) if x in kinds), None)
+    if kind is None and names and "model_type" not in values:
         raise UserError(
             f"{source}: `architectures` must name one of {', '.join(kinds)}. "
             f"Received: {names!r}."
         )
-    return kinds[names[0]]
+    return kind, ", ".join(map(str, names)) if kind is None else ""
 
 
 def to_task(

@@ -28,6 +28,8 @@ from bert_tf.io import files
 # Tells transformers that the layout of weights is PyTorch's.
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
+# Tensors of which each has one meaning in all classes.
+_OURS = (_PREFIX, "cls.", "qa_outputs.")
 
 _FINE_TUNED = (
     "classification",
@@ -75,9 +77,17 @@ def read_model(
     values = files.read_json_object(config_file)
     huggingface_config.check_is_bert(values, config_file)
     config, notes = huggingface_config.to_bert_config(values, config_file)
-    named_kind = huggingface_config.kind_of(values, config_file)
+    named_kind, unknown_class = huggingface_config.kind_of(values, config_file)
     checkpoint = huggingface_weights.read(path)
-    heads = _heads(named_kind, checkpoint, config, config_file)
+    heads = _heads(named_kind, checkpoint, config, config_file, unknown_class)
+    others: list[str] = []
+    if unknown_class:
+        others = [x for x in checkpoint.tensors if not x.startswith(_OURS)]
+        unread = f"; not read: {', '.join(others[:8])}" if others else ""
+        notes.append(
+            f"{config_file} names {unknown_class}, a class of its own, of "
+            f"which only BERT's weights are read{unread}."
+        )
     weights, report = matching.match(
         config,
         checkpoint.tensors,
@@ -85,7 +95,9 @@ def read_model(
         checkpoint.path,
         heads,
         allow_missing=allow_missing,
-        expected_unused=checkpoint.holds_nothing_new,
+        expected_unused=lambda name: (
+            name in others or checkpoint.holds_nothing_new(name)
+        ),
     )
     kind = _kind(named_kind, weights, config, checkpoint.path, allow_missing)
     if checkpoint.types != ("F32",):
@@ -115,9 +127,10 @@ def _heads(
     checkpoint: huggingface_weights.Checkpoint,
     config: BertConfig,
     config_file: str,
+    unknown_class: str,
 ) -> set[str]:
     """Returns the heads that the class has or the checkpoint holds."""
-    if kind is None and _CLASSIFIER in checkpoint.tensors:
+    if kind is None and not unknown_class and _CLASSIFIER in checkpoint.tensors:
         name = huggingface_config.ARCHITECTURES["classification"]
         raise UserError(
             f"{config_file} lacks `architectures`, without which the task of "

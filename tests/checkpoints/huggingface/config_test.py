@@ -1,5 +1,6 @@
 """Tests for bert_tf.checkpoints.huggingface.config."""
 
+import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -32,11 +33,32 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assert_refused(rf"must name one of.*Received: \['{name}'\]")
 
     @parameterized.parameters(
-        (["BertModel", "BertForMaskedLM"],), ([["BertModel"]],), ("BertModel",)
+        (["HF_ColBERT"], "BertModel", {"linear.weight": (4, 8)}, "encoder"),
+        (
+            ["BertForNER"],
+            "BertForTokenClassification",
+            {"crf.transitions": (3, 3)},
+            "encoder",
+        ),
+        (["BertLMHeadModel"], "BertForMaskedLM", {}, "masked_lm"),
+        (["My", "BertForMaskedLM"], "BertForMaskedLM", {}, "masked_lm"),
+        ("BertModel", "BertModel", {}, "encoder"),
     )
-    def test_architectures_must_name_one_class(self, names):
-        self.write_all(architectures=names)
-        self.assert_refused("`architectures` must name one of")
+    def test_classes_of_users(self, names, weights, others, kind):
+        values = case.make_values(weights)
+        values |= {name: np.zeros(x, np.float32) for name, x in others.items()}
+        self.write_all(weights, values, architectures=names)
+        stored = self.read()
+        self.assertEqual(stored.task["kind"], kind)
+        read = stored.weights["bert/embeddings/word_embeddings"]
+        self.assertAllEqual(
+            read, values["bert.embeddings.word_embeddings.weight"]
+        )
+        for name in others:
+            self.assertIn(name, str(stored.report.notes))
+        del values["bert.encoder.layer.1.output.dense.bias"]
+        self.write_all(weights, values, architectures=names)
+        self.assert_refused("lacks bert.encoder.layer.1.output.dense.bias")
 
     def test_old_configs_without_model_type_and_class(self):
         self.write_all(
