@@ -305,14 +305,12 @@ def build_input(
 
 
 def build_evaluation_input(
-    config: PretrainConfig,
-    vocabulary_hash: str | None,
-    predictions_flag: int | None = None,
+    config: PretrainConfig, vocabulary_hash: str | None
 ) -> PretrainingInput:
     """Returns the input of --eval_input_file, by default --input_file.
 
-    `predictions_flag` is --max_predictions_per_seq, None if it is not given:
-    then that of these records may differ from that of the training records.
+    Its records may have another --max_predictions_per_seq than those to train
+    on, whose number `config` has.
     """
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"
@@ -323,9 +321,7 @@ def build_evaluation_input(
     return PretrainingInput(
         record_files,
         config.max_seq_length,
-        find_predictions(
-            predictions_flag, manifest, config.max_predictions_per_seq
-        ),
+        find_predictions(None, manifest, config.max_predictions_per_seq),
         config.eval_batch_size,
         seed=config.seed,
         max_corrupt=config.max_corrupt_records,

@@ -80,7 +80,6 @@ class _PretrainingTrainer(Trainer):
             config.output_dir, config.keep_checkpoint_max, devices, preemption
         )
         self._flags = config
-        self._predictions_flag = config.max_predictions_per_seq
         self._unpad: bool | None = None  # None before it is chosen.
         self._is_new_phase = False
         self._start: dict[str, Any] = {}
@@ -146,7 +145,6 @@ class _PretrainingTrainer(Trainer):
                 config,
                 metadata.get("vocabulary_hash")
                 or self.identity["vocabulary_hash"],
-                self._predictions_flag,
             )
         start = None
         if checkpoint is None and config.init_checkpoint:

@@ -47,7 +47,7 @@ def build(
         "truncated_share": counts.num_truncated / instances,
         "asked": _expected_shares(config),
         "length_histogram": _length_bars(config, counts),
-        "warnings": _warnings(config, counts),
+        "warnings": _warnings(config, result),
     }
 
 
@@ -78,13 +78,14 @@ def _length_bars(
 
 
 def _warnings(
-    config: CreatePretrainingDataConfig, counts: RecordCounts
+    config: CreatePretrainingDataConfig, result: GenerationResult
 ) -> list[str]:
+    counts = result.counts
     warnings = [
         counts.describe_cut(
             _num_predictions(config, counts), config.max_predictions_per_seq
         ),
-        _warn_of_paragraphs(config, counts),
+        _warn_of_pairs(config, result),
     ]
     return [warning for warning in warnings if warning]
 
@@ -101,21 +102,39 @@ def _num_predictions(
     )
 
 
-def _warn_of_paragraphs(
-    config: CreatePretrainingDataConfig, counts: RecordCounts
+def _warn_of_pairs(
+    config: CreatePretrainingDataConfig, result: GenerationResult
 ) -> str | None:
-    share = counts.random_next_share
-    if not config.next_sentence_pairs or share <= _MOST_RANDOM_NEXT:
+    share = result.counts.random_next_share
+    if not config.next_sentence_pairs:
         return None
+    if result.num_documents == 1 and result.num_sentences > 1:
+        return (
+            "The text is one document, so random next sentences come from it, "
+            "too, and may be the true ones; put an empty line after each "
+            "document."
+        )
+    if share <= _MOST_RANDOM_NEXT:
+        return None
+    is_random = f"{share:.1%} of the pairs are random instead of about 54%: "
+    # A true pair needs two sentences of a document.
+    if result.num_sentences < 1.5 * result.num_documents:
+        return (
+            f"{is_random}most documents have one sentence; remove the empty "
+            "lines inside documents."
+        )
     advice = (
         "write one sentence per line"
         if config.generator == "original" or config.split_sentences
         else "set --split_sentences, or write one sentence per line"
     )
-    return (
-        f"{share:.1%} of the pairs are random instead of about 54%: lines seem "
-        f"to be paragraphs instead of sentences; {advice}."
-    )
+    cause = "lines seem to be paragraphs instead of sentences"
+    if config.max_seq_length < 128:  # At 64, sentences give 66%.
+        cause = (
+            f"rows of --max_seq_length={config.max_seq_length} hold few "
+            "sentences, which is no fault, or lines are paragraphs"
+        )
+    return f"{is_random}{cause}; {advice}."
 
 
 def paths(output_file: str) -> tuple[str, str]:

@@ -175,6 +175,22 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     @parameterized.parameters(
+        (3, 17, 40, 61, "rows of --max_seq_length=40 hold few sentences"),
+        (3, 17, 128, 61, "lines seem to be paragraphs"),
+        (17, 17, 128, 100, "remove the empty lines inside documents"),
+        (1, 17, 128, 50, "The text is one document"),
+    )
+    def test_advice_by_cause(self, documents, sentences, length, share, advice):
+        result = dataclasses.replace(
+            _make_result(num_instances=100, num_random_next=share),
+            num_documents=documents,
+            num_sentences=sentences,
+        )
+        config = _make_config(max_seq_length=length)
+        (warning,) = data_report.build(config, result)["warnings"]
+        self.assertIn(advice, warning)
+
+    @parameterized.parameters(
         # Records of 7, 39 and 40 tokens, 1, 2 and 5 of each, with 3 special
         # tokens, or 2 if there is one segment.
         ({"left_to_right": True}, None),
