@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.io import tables
@@ -99,15 +102,15 @@ def read_dataset(
     dataset = text_files.require_value(
         text_files.read_json(input_file), "data", list, input_file
     )
-    seen = set()
+    seen: dict[str, dict[str, Any]] = {}
+    repeated = []
     for where, question in _check_paragraphs(dataset, input_file):
+        if isinstance(question, dict) and type(question.get("id")) is int:
+            question["id"] = str(question["id"])
         qas_id = text_files.require_value(question, "id", str, where)
         if qas_id in seen:
-            raise UserError(
-                f"{where}: the id {qas_id!r} belongs to an earlier question; "
-                "each question needs its own."
-            )
-        seen.add(qas_id)
+            repeated.append(seen[qas_id])
+        seen[qas_id] = question
         text_files.require_value(question, "question", str, where)
         if with_answers:
             _check_answers(question, where)
@@ -116,7 +119,22 @@ def read_dataset(
                 question.pop(name, None)
     if not seen:
         raise UserError(f"{input_file} holds no question.")
+    if repeated:
+        for paragraph in (p for x in dataset for p in x["paragraphs"]):
+            paragraph["qas"] = [
+                x for x in paragraph["qas"] if seen[x["id"]] is x
+            ]
+        _warn_once(
+            f"{input_file}: {len(repeated)} questions have the id of a later "
+            f"one, which counts, such as {repeated[0]['id']!r}."
+        )
     return dataset
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Logs a warning on a file, which is read by the check and to train."""
+    logging.warning("%s", message)
 
 
 def _check_answers(question: dict[str, Any], where: str) -> None:
@@ -168,13 +186,13 @@ def build_examples(
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
     Raises:
-      UserError: If, in training, a question does not have exactly one answer
-        or, with `version_2_with_negative`, has neither "answers" nor
-        "is_impossible".
+      UserError: If, in training, a question has no answer or, with
+        `version_2_with_negative`, has neither "answers" nor "is_impossible".
     """
     examples = []
     unmatched = []
     has_answers = _has_answers(dataset)
+    num_several = 0
     for article in dataset:
         for paragraph in article["paragraphs"]:
             words = split_words(paragraph["context"])
@@ -186,6 +204,7 @@ def build_examples(
                     answers=_read_texts(question) if has_answers else None,
                 )
                 if is_training:
+                    num_several += len(question.get("answers") or ()) > 1
                     answer = _read_answer(
                         question, version_2_with_negative, source
                     )
@@ -196,6 +215,11 @@ def build_examples(
                     unmatched.append(question["id"])
                 else:
                     examples.append(example)
+    if num_several:
+        _warn_once(
+            f"{source}: {num_several} questions have several answers; the "
+            "first one is trained on."
+        )
     return SquadExamples(tuple(examples), tuple(unmatched))
 
 
@@ -257,11 +281,9 @@ def _read_answer(
             )
         if is_impossible or (is_impossible is None and not answers):
             return None
-    if len(answers) != 1:
-        hint = "" if answers else " (or --version_2_with_negative)"
+    if not answers:
         raise UserError(
-            f"{where}: training needs exactly 1 answer{hint}. Received: "
-            f"{len(answers)}."
+            f"{where}: training needs an answer (or --version_2_with_negative)."
         )
     return answers[0]["text"], text_files.require_value(
         answers[0], "answer_start", int, where
