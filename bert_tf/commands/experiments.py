@@ -4,8 +4,9 @@
     --corpus='corpus/*.txt' --data_dir=tasks --output_dir=experiments
 
 --list prints the experiments and the tasks found in --data_dir, --dry_run the
-commands of each cell and the minutes that they take. The same command resumes
-after any interruption. OUTPUT_DIR/report.md is rewritten after each cell.
+commands of each cell. The same command resumes after any interruption, and
+shares the cells with other machines that run it on the same folder.
+OUTPUT_DIR/report.md is rewritten after each cell.
 """
 
 from bert_tf.flags.experiments import ExperimentsConfig

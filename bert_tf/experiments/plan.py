@@ -1,254 +1,233 @@
-"""Plans jobs: what several cells need is made once, as its id is its content.
+"""Steps and cells: commands of the project's scripts, each made once.
 
-vocabulary -> records -> pretraining -> cells
+vocabulary -> records -> pretraining -> cells. The id of each is a name with a
+hash of all that its result depends on: what several tables need is made once,
+and a later command finds what an earlier one has finished.
 """
 
 import dataclasses
+import glob
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.config import BertConfig
-from bert_tf.experiments import corpus as corpora
-from bert_tf.experiments import costs
-from bert_tf.experiments import jobs
-from bert_tf.experiments import starts
-from bert_tf.experiments import task_data
-from bert_tf.experiments import task_folders as kinds
-from bert_tf.experiments.corpus import Corpus
-from bert_tf.experiments.jobs import HERE
-from bert_tf.experiments.jobs import OUT
-from bert_tf.experiments.jobs import Command
-from bert_tf.experiments.jobs import Job
-from bert_tf.experiments.jobs import Score
-from bert_tf.experiments.scales import Scale
-from bert_tf.experiments.starts import Start
-from bert_tf.experiments.starts import Variant
-from bert_tf.experiments.task_data import TaskData
+from bert_tf.experiments import data
+from bert_tf.experiments.corpus import HELD_OUT_FILE
+from bert_tf.experiments.corpus import TRAIN_FILE
+from bert_tf.experiments.data import OUT
+from bert_tf.experiments.data import Task
+from bert_tf.flags import flag_files
 from bert_tf.io import files
+from bert_tf.io import paths
+from bert_tf.io import text_files
 
-_FIRST_SEED = 12345
-_RECORDS = "records.tfrecord"
+# Stands in flags for the folder of a step, as `OUT` for that of all.
+HERE = "{here}"
+CELL = "runs"
 PERPLEXITY = "masked_lm_perplexity"
-# Kinds whose metrics are already in percent.
-_PERCENT = (kinds.SQUAD, kinds.SQUAD2)
+_FIRST_SEED = 12345
+# The kind of fine-tuning whose flags and limits a kind of task has.
+_FLAGS_OF = {data.REGRESSION: data.CLASSIFICATION, data.SQUAD2: data.SQUAD}
+
+# A script, as "run/pretrain.py", and its flags.
+Command = tuple[str, Mapping[str, Any]]
+# A way to pretrain, from tables.json, with its name and perhaps a size.
+Variant = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """How to read a cell's score from the results of its command.
+
+    Attributes:
+      metric: The metric's name.
+      split: The beginning of the split's name in a .json file.
+      factor: 100 for shares, which the paper gives in percent.
+      seed: The seed of the run.
+      majority: The score of the most frequent label, or None.
+      mean_of: Cells whose scores are averaged, instead of results.
+    """
+
+    metric: str
+    split: str = ""
+    factor: float = 1.0
+    seed: int = _FIRST_SEED
+    majority: float | None = None
+    mean_of: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Something that is made once: a vocabulary, records, a model or a cell.
+
+    Attributes:
+      id: A name with a hash of all that the result depends on.
+      kind: The folder of its output in --output_dir; `CELL` for cells.
+      commands: The commands, in order; none where `score` reads what another
+        step has written.
+      needs: The ids of the steps to do before.
+      produces: A file that exists when all commands have succeeded; of cells,
+        the one with their scores.
+      score: Set for cells.
+    """
+
+    id: str
+    kind: str
+    commands: tuple[Command, ...]
+    needs: tuple[str, ...]
+    produces: str
+    score: Score | None = None
+
+    @property
+    def here(self) -> str:
+        """The folder of its output, with `OUT`."""
+        return f"{OUT}/{self.kind}/{self.id}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A model that fine-tuning begins with.
+
+    Attributes:
+      name: Its name in ids.
+      flags: The flags that name it.
+      needs: The ids of the steps that make it.
+      has_pooler: Whether its pooler was trained.
+    """
+
+    name: str
+    flags: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+    has_pooler: bool = True
 
 
 class Plan:
-    """The jobs of all experiments, each once.
+    """The steps of all experiments, each once, needed ones first.
 
     Args:
-      scale: The scale.
-      output_dir: The folder of the experiments, for files that jobs read.
-      corpus: The text; None if no experiment pretrains.
-      num_seeds: Fine-tuning runs for each cell.
+      scale: The contents of a file in recipes/experiments/scales/.
+      folder: The folder in which files that commands read are written.
+      corpus: The name of the corpus in it; None if nothing is pretrained.
+      num_seeds: Fine-tuning runs for each cell; None: the scale's.
     """
 
     def __init__(
         self,
-        scale: Scale,
-        output_dir: str,
-        corpus: Corpus | None,
+        scale: Mapping[str, Any],
+        folder: str,
+        corpus: str | None,
         num_seeds: int | None = None,
     ) -> None:
         self.scale = scale
         self.corpus = corpus
-        self.num_seeds = num_seeds or scale.num_seeds
-        self.has_own_seeds = num_seeds is not None
-        # In an order in which they can be done.
-        self.jobs: dict[str, Job] = {}
-        # Further placeholders in commands, and the paths they stand for.
+        self.num_seeds = num_seeds or scale["num_seeds"]
+        self.steps: dict[str, Step] = {}
+        # Placeholders for paths outside the folder, and the paths.
         self.places: dict[str, str] = {}
-        self._output_dir = output_dir
+        self._folder = folder
 
     @property
-    def seeds(self) -> range:
-        """The seeds of fine-tuning."""
-        return range(_FIRST_SEED, _FIRST_SEED + self.num_seeds)
+    def cells(self) -> list[str]:
+        """The ids of the cells, in order."""
+        return [x.id for x in self.steps.values() if x.kind == CELL]
 
-    @property
-    def cells(self) -> list[Job]:
-        """The cells, in order."""
-        return [x for x in self.jobs.values() if x.kind == jobs.CELL]
+    def max_rows(self, kind: str) -> Sequence[int | None]:
+        """Returns the most rows to train on and to score; None means all."""
+        rows = self.scale["rows"]
+        return rows.get(_FLAGS_OF.get(kind, kind), (None, None))
 
-    def add(
-        self,
-        kind: str,
-        name: str,
-        title: str,
-        commands: Sequence[Command],
-        needs: Sequence[str],
-        produces: str,
-        work: float,
-        score: Score | None = None,
-    ) -> Job:
-        """Adds a job, or returns the one with the same content."""
-        job_id = jobs.content_id(name, commands, needs, score)
-        if job_id not in self.jobs:
-            self.jobs[job_id] = Job(
-                job_id,
-                kind,
-                title,
-                tuple(commands),
-                tuple(dict.fromkeys(needs)),
-                produces,
-                work,
-                score,
-            )
-        return self.jobs[job_id]
+    # === What cells need ===
 
-    def vocabulary(self) -> Job:
-        """Returns the job that learns the vocabulary."""
+    def _vocabulary(self) -> Step:
+        path = f"{HERE}/vocab.txt"
         flags = {
-            "input_file": self.corpus.path(corpora.TRAIN_FILE),
-            "output_file": f"{HERE}/vocab.txt",
-            **self.scale.vocabulary,
+            "input_file": f"{OUT}/data/{self.corpus}/{TRAIN_FILE}",
+            "output_file": path,
+            **self.scale["vocabulary"],
         }
-        return self.add(
-            "vocabulary",
-            "vocabulary",
-            "vocabulary",
-            [Command("run/learn_vocabulary.py", flags)],
-            [],
-            f"{HERE}/vocab.txt",
-            costs.text_work(self.corpus.sizes[corpora.TRAIN_FILE]),
-        )
+        command = ("run/learn_vocabulary.py", flags)
+        return self._add("vocabulary", "vocabulary", [command], [], path)
 
-    def records(
+    def _records(
         self, variant: Variant, flags: Mapping[str, Any], source: str
-    ) -> Job:
-        """Returns the job that makes records of a file of the corpus."""
-        if source == corpora.HELD_OUT_FILE:
+    ) -> Step:
+        """Returns the step that makes records of a file of the corpus."""
+        own, name = variant.get("records", {}), variant["data"]
+        if own.get("left_to_right"):
+            # All tokens are predicted.
+            own = {**own, "max_predictions_per_seq": flags["max_seq_length"]}
+        if source == HELD_OUT_FILE:
+            flags = {x: y for x, y in flags.items() if x != "num_shards"}
+            flags["dupe_factor"] = 1
             # Models with other rates are compared on the same masks.
-            variant = dataclasses.replace(variant, rates=None)
-        vocabulary = self.vocabulary()
+            own = {x: y for x, y in own.items() if not x.endswith("_rate")}
+            name = variant.get("held_out", name)
+        vocabulary = self._vocabulary()
         flags = {
-            "input_file": self.corpus.path(source),
-            "output_file": f"{HERE}/{_RECORDS}",
+            "input_file": f"{OUT}/data/{self.corpus}/{source}",
+            "output_file": f"{HERE}/records.tfrecord",
             "vocab_file": f"{vocabulary.here}/vocab.txt",
             **flags,
-            **starts.masking_flags(variant, flags),
+            **own,
         }
-        if source == corpora.HELD_OUT_FILE:
-            flags["dupe_factor"] = 1
-            flags.pop("num_shards", None)
-        produces = flags["output_file"]
-        if count := flags.get("num_shards"):
-            stem = produces.removesuffix(".tfrecord")
-            produces = f"{stem}-00000-of-{count:05d}.tfrecord"
-        work = self.corpus.sizes[source] * flags.get("dupe_factor", 10)
-        return self.add(
+        count = flags.get("num_shards")
+        shard = f"-00000-of-{count:05d}" if count else ""
+        return self._add(
             "records",
-            f"records-{source.removesuffix('.txt')}-{starts.data_name(variant)}",
-            f"records for {starts.data_name(variant)}",
-            [Command("run/create_pretraining_data.py", flags)],
+            f"records-{source.removesuffix('.txt')}-{name}",
+            [("run/create_pretraining_data.py", flags)],
             [vocabulary.id],
-            produces,
-            costs.text_work(work),
+            f"{HERE}/records{shard}.tfrecord",
         )
 
-    def pretraining(self, variant: Variant) -> Job:
-        """Returns the job that pretrains a model, in one phase or several."""
-        config = self._config(variant)
-        vocabulary = self.vocabulary()
+    def _pretraining(self, variant: Variant) -> Step:
+        """Returns the step that pretrains a model, in one phase or several."""
+        vocabulary = self._vocabulary()
         commands, needs = [], [vocabulary.id]
-        for phase in self.scale.phases:
+        for phase in self.scale["phases"]:
             train, held_out = (
-                self.records(variant, phase["records"], source)
-                for source in (corpora.TRAIN_FILE, corpora.HELD_OUT_FILE)
+                self._records(variant, phase["records"], source)
+                for source in (TRAIN_FILE, HELD_OUT_FILE)
             )
             needs += [train.id, held_out.id]
+            (_, records), *_ = train.commands
             flags = {
                 **phase["pretraining"],
-                "bert_config_file": self._config_file(config),
+                "bert_config_file": self._config_file(variant),
                 "input_file": f"{train.here}/*.tfrecord",
                 "eval_input_file": f"{held_out.here}/*.tfrecord",
                 "vocab_file": f"{vocabulary.here}/vocab.txt",
                 "output_dir": HERE,
                 "do_train": True,
                 "do_eval": True,
-                "max_seq_length": phase["records"]["max_seq_length"],
-                "max_predictions_per_seq": starts.num_predictions(
-                    variant, phase["records"]
-                ),
+                "max_seq_length": records["max_seq_length"],
+                "max_predictions_per_seq": records["max_predictions_per_seq"],
+                **variant.get("pretraining", {}),
             }
-            if not variant.next_sentence:
-                flags["use_next_sentence"] = False
-            commands.append(Command("run/pretrain.py", flags))
-        return self.add(
-            "pretraining",
-            f"pretraining-{variant.name}",
-            f"pretraining of {variant.name}",
-            commands,
-            needs,
-            f"{HERE}/eval_results.txt",
-            costs.pretraining(
-                config, [jobs.with_flag_file(x.flags) for x in commands]
-            ),
-        )
+            commands.append(("run/pretrain.py", flags))
+        name, path = f"pretraining-{variant['name']}", "eval_results.txt"
+        return self._add("pretraining", name, commands, needs, f"{HERE}/{path}")
 
-    def start(self, variant: Variant) -> Start:
-        """Returns the model at the end of pretraining."""
-        job = self.pretraining(variant)
-        return Start(
-            variant.name,
-            {"pretrained_model_dir": f"{job.here}/model"},
-            (job.id,),
-            self._config(variant),
-            variant.next_sentence,
-        )
-
-    def start_at(self, variant: Variant, step: int) -> Start:
-        """Returns the model at a step of pretraining."""
-        job, config = self.pretraining(variant), self._config(variant)
-        if step == max(self.scale.curve_steps):
-            return self.start(variant)
-        flags = {
-            "init_checkpoint": f"{job.here}/model.ckpt-{step}",
-            "bert_config_file": self._config_file(config),
-            "vocab_file": f"{self.vocabulary().here}/vocab.txt",
-        }
-        return Start(
-            f"{variant.name}-{step}",
-            flags,
-            (job.id,),
-            config,
-            variant.next_sentence,
-        )
-
-    def perplexity(self, variant: Variant) -> str:
-        """Returns the id of the cell with a model's perplexity."""
-        job = self.pretraining(variant)
-        score = Score(
-            f"{job.here}/eval_results.txt", "", PERPLEXITY, 1.0, _FIRST_SEED
-        )
-        name, title = f"perplexity-{variant.name}", "perplexity"
-        produces = score.results
-        cell = self.add(
-            jobs.CELL, name, title, [], [job.id], produces, 0.0, score
-        )
-        return cell.id
-
-    def place(self, name: str, path: str) -> str:
-        """Returns a placeholder for a path outside the folder.
-
-        It has a hash of the contents, so that ids do not depend on the path.
-        """
-        holder = f"{{{name}-{starts.contents_hash(path)}}}"
-        self.places[holder] = os.path.abspath(path)
-        if "://" in path or not os.path.exists(path):
-            self.places[holder] = path
-        return holder
+    def start(self, variant: Variant, step: int | None = None) -> Start:
+        """Returns the model at a step of pretraining, by default its end."""
+        made, name = self._pretraining(variant), variant["name"]
+        flags = {"pretrained_model_dir": f"{made.here}/model"}
+        if step not in (None, max(self.scale["curve_steps"])):
+            name += f"-{step}"
+            flags = {
+                "init_checkpoint": f"{made.here}/model.ckpt-{step}",
+                "bert_config_file": self._config_file(variant),
+                "vocab_file": f"{self._vocabulary().here}/vocab.txt",
+            }
+        has_pooler = variant.get("pretraining", {}).get("use_next_sentence")
+        return Start(name, flags, (made.id,), has_pooler is not False)
 
     def stored_model(self, path: str) -> Start:
         """Returns a model that exists, as a start."""
         return Start(
-            "model",
-            {"pretrained_model_dir": self.place("model", path)},
-            (),
-            starts.stored_config(path) or self.scale.config(self.scale.base),
-            is_stored=True,
+            "model", {"pretrained_model_dir": self.place("model", path)}
         )
 
     def untrained(self, path: str) -> Start | None:
@@ -256,172 +235,210 @@ class Plan:
 
         None if the folder has no configuration or no vocab.txt.
         """
-        stored = starts.stored_config(path)
-        vocabulary = "vocab.txt"
-        if not stored or not os.path.isfile(os.path.join(path, vocabulary)):
+        names = ("bert_config.json", "config.json")
+        for name in (os.path.join(path, x) for x in names):
+            stored = text_files.read_json(name) if os.path.isfile(name) else {}
+            if {"hidden_size", "intermediate_size"} <= {*stored}:
+                break
+        else:
+            return None
+        if not os.path.isfile(os.path.join(path, "vocab.txt")):
             return None
         # Hugging Face's has further keys.
-        names = [field.name for field in dataclasses.fields(BertConfig)]
-        config = {name: stored[name] for name in names if name in stored}
+        keys = [field.name for field in dataclasses.fields(BertConfig)]
+        config = {key: stored[key] for key in keys if key in stored}
         flags = {
-            "bert_config_file": self._config_file(config),
-            "vocab_file": f"{self.place('model', path)}/{vocabulary}",
+            "bert_config_file": self._write_config(config),
+            "vocab_file": f"{self.place('model', path)}/vocab.txt",
         }
-        return Start("new", flags, (), config, is_stored=True)
+        return Start("new", flags)
+
+    def place(self, name: str, path: str) -> str:
+        """Returns a placeholder for a path outside the folder.
+
+        It has a hash of the contents, so that ids do not depend on the path.
+        """
+        content: Any = path
+        if os.path.isfile(path):
+            content = files.sha256(path)
+        elif os.path.exists(path):
+            found = glob.glob(
+                "**", root_dir=path, recursive=True, include_hidden=True
+            )
+            # A model has no pipes, and no use for a broken link.
+            content = {
+                x: files.sha256(os.path.join(path, x))
+                for x in found
+                if os.path.isfile(os.path.join(path, x))
+            }
+        holder = f"{{{name}-{data.digest(content)}}}"
+        is_local = os.path.exists(path) and not paths.is_remote(path)
+        self.places[holder] = os.path.abspath(path) if is_local else path
+        return holder
+
+    def _config_file(self, variant: Variant) -> str:
+        own = self.scale["sizes"][variant.get("size", self.scale["base"])]
+        if isinstance(own, str):
+            folder = os.path.join(paths.RECIPES, "configs", own)
+            own = text_files.read_json(os.path.join(folder, "bert_config.json"))
+        vocab_size = self.scale["vocabulary"]["vocab_size"]
+        return self._write_config(
+            {
+                **self.scale["model"],
+                **own,
+                "vocab_size": vocab_size,
+                **variant.get("config", {}),
+            }
+        )
+
+    def _write_config(self, config: Mapping[str, Any]) -> str:
+        name = f"data/bert_config-{data.digest(config)}.json"
+        path = os.path.join(self._folder, name)
+        if not os.path.exists(path):
+            data.write_json(path, dict(config))
+        return f"{OUT}/{name}"
+
+    # === Cells ===
+
+    def perplexity(self, variant: Variant) -> str:
+        """Returns the id of the cell with a model's perplexity."""
+        made, name = self._pretraining(variant), f"perplexity-{variant['name']}"
+        path = f"{made.here}/eval_results.txt"
+        return self._add(CELL, name, [], [made.id], path, Score(PERPLEXITY)).id
 
     def finetuning(
         self,
-        task: TaskData,
+        task: Task,
         start: Start,
-        *,
+        own: Mapping[str, Any],
         num_seeds: int | None = None,
-        **own: Any,
-    ) -> tuple[str, ...]:
+    ) -> list[str]:
         """Returns the ids of the cells of a task, one for each seed.
 
         Args:
           task: The task.
           start: The model to start from.
+          own: Flags instead of the scale's.
           num_seeds: The number of seeds; by default the plan's.
-          **own: Flags in place of the scale's.
         """
-        count = num_seeds or self.num_seeds
-        seeds = range(_FIRST_SEED, _FIRST_SEED + count)
-        return tuple(
-            self._finetuning(task, start, seed, own).id for seed in seeds
-        )
+        scale = self.scale["finetuning"]
+        kind = task.kind if task.kind in scale else _FLAGS_OF[task.kind]
+        features = scale["feature_based"]
+        flags = dict(scale[kind])
+        if not start.needs:  # A model from elsewhere.
+            flags |= self.scale.get("stored_model", {})
+        if own.get("approach") == "feature_based":
+            flags |= features
+        flags |= {**start.flags, **task.flags, **own}
+        flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
+        is_bilstm = flags.get("head", "linear") == "bilstm"
+        without = (data.TAGGING, data.SQUAD, data.SQUAD2)
+        if task.kind == data.TAGGING and is_bilstm:
+            flags |= {x: features[x] for x in features if x == "lstm_size"}
+        elif task.kind not in without and not (start.has_pooler or is_bilstm):
+            flags["new_pooler"] = True
+        # Of a placeholder, only what it stands for.
+        how = [
+            x.strip("{}").partition("-")[0] if x in self.places else x
+            for x in own.values()
+            if isinstance(x, str)
+        ]
+        majority = {
+            "accuracy": task.majority,
+            # The correlation of one label for all rows is 0.
+            "matthews_correlation": 0.0,
+        }
+        found = []
+        for seed in range(
+            _FIRST_SEED, _FIRST_SEED + (num_seeds or self.num_seeds)
+        ):
+            score = Score(
+                task.metric,
+                "dev",
+                1.0 if kind in without[1:] else 100.0,
+                seed,
+                majority.get(task.metric),
+            )
+            step = self._add(
+                CELL,
+                "-".join([task.name, start.name, *how, f"seed{seed}"]),
+                [(data.KINDS[task.kind].script, flags | {"seed": seed})],
+                start.needs,
+                f"{HERE}/eval_results.json",
+                score,
+            )
+            found.append(step.id)
+        return found
 
     def other_metric(
         self, cells: Sequence[str], metric: str, split: str | None = None
-    ) -> tuple[str, ...]:
-        """Returns the ids of cells with another metric of the same runs.
-
-        Args:
-          cells: The ids of the runs' cells.
-          metric: The metric.
-          split: The beginning of another split's name; by default the same.
-        """
+    ) -> list[str]:
+        """Returns the ids of cells with another metric of the same runs."""
         found = []
-        for cell_id in cells:
-            cell = self.jobs[cell_id]
-            results = cell.score.results.replace(HERE, cell.here)
+        for cell in (self.steps[x] for x in cells):
             score = dataclasses.replace(
                 cell.score,
                 metric=metric,
                 split=split or cell.score.split,
-                results=results,
                 majority=None,
             )
-            name = f"{cell_id}-{split or metric}"
-            found.append(
-                self.add(
-                    jobs.CELL, name, name, [], [cell_id], results, 0.0, score
-                ).id
-            )
-        return tuple(found)
+            name = f"{cell.id}-{split or metric}"
+            path = cell.produces.replace(HERE, cell.here)
+            found.append(self._add(CELL, name, [], [cell.id], path, score).id)
+        return found
 
-    def ensemble(self, task: TaskData, cells: Sequence[str]) -> tuple[str, ...]:
+    def ensemble(self, task: Task, cells: Sequence[str]) -> str:
         """Returns the id of the cell of a SQuAD ensemble."""
-        nbest = [
-            f"{jobs.folder(jobs.CELL, x)}/nbest_predictions.json" for x in cells
-        ]
+        folders = [self.steps[x].here for x in cells]
+        nbest = ",".join(f"{x}/nbest_predictions.json" for x in folders)
         flags = {x: y for x, y in task.flags.items() if x != "train_file"}
-        flags |= {
-            "ensemble_nbest_files": ",".join(nbest),
-            "do_predict": True,
-            "output_dir": HERE,
-        }
-        score = Score(
-            f"{HERE}/eval_results.json", "dev", task.metric, 1.0, _FIRST_SEED
-        )
-        name = f"{task.name}-ensemble_of_{len(cells)}"
-        command = Command("run/finetune_squad.py", flags)
-        cell = self.add(
-            jobs.CELL, name, name, [command], cells, score.results, 0.0, score
-        )
-        return (cell.id,)
-
-    def _finetuning(
-        self, task: TaskData, start: Start, seed: int, own: Mapping[str, Any]
-    ) -> Job:
-        flags = dict(self.scale.flags(task.kind))
-        if start.is_stored:
-            flags |= self.scale.stored_model
-        if own.get("approach") == "feature_based":
-            flags |= self.scale.flags("feature_based")
-        flags |= {**start.flags, **task.flags, **own}
-        flags |= {"do_train": True, "do_eval": True, "seed": seed}
-        flags["output_dir"] = HERE
-        if not start.has_pooler and _reads_pooler(task.kind, flags):
-            flags["new_pooler"] = True
-        how = "-".join(
-            # Of a placeholder, only what it stands for.
-            x.strip("{}").partition("-")[0] if x in self.places else x
-            for x in own.values()
-            if isinstance(x, str)
-        )
-        name = "-".join(filter(None, (task.name, start.name, how)))
-        values = jobs.with_flag_file(flags)
-        tokens = min(task.mean_tokens, int(values["max_seq_length"]))
-        if task.kind in _PERCENT:
-            tokens = task.mean_tokens * 1.5  # Windows overlap.
-        work = costs.finetuning(
-            start.config, values, tokens * task.num_train, tokens * task.num_dev
-        )
-        factor = 1.0 if task.kind in _PERCENT else 100.0
-        score = Score(
+        flags["ensemble_nbest_files"] = nbest
+        flags |= {"do_predict": True, "output_dir": HERE}
+        return self._add(
+            CELL,
+            f"{task.name}-ensemble_of_{len(cells)}",
+            [("run/finetune_squad.py", flags)],
+            cells,
             f"{HERE}/eval_results.json",
-            "dev",
-            task.metric,
-            factor,
-            seed,
-            # The correlation of one label for all rows is 0.
-            {"accuracy": task.majority, "matthews_correlation": 0.0}.get(
-                task.metric
-            ),
-        )
-        return self.add(
-            jobs.CELL,
-            f"{name}-seed{seed}",
-            f"{name}, seed {seed}",
-            [Command(task_data.SCRIPTS[task.kind], flags)],
-            start.needs,
-            score.results,
-            work,
-            score,
-        )
+            Score(task.metric, "dev"),
+        ).id
 
-    def mean(
-        self, name: str, groups: Sequence[Sequence[str]]
-    ) -> tuple[str, ...]:
+    def mean(self, name: str, groups: Sequence[Sequence[str]]) -> list[str]:
         """Returns the ids of cells that average others, seed by seed."""
         found = []
-        for seed, parts in zip(
-            self.seeds, zip(*groups, strict=True), strict=True
-        ):
-            score = Score("", "", "average", 1.0, seed, mean_of=parts)
-            full = f"{name}-seed{seed}"
-            cell = self.add(jobs.CELL, full, full, [], parts, "", 0.0, score)
-            found.append(cell.id)
-        return tuple(found)
+        for parts in zip(*groups, strict=True):
+            seed = self.steps[parts[0]].score.seed
+            score = Score("average", seed=seed, mean_of=parts)
+            step = self._add(CELL, f"{name}-seed{seed}", [], parts, "", score)
+            found.append(step.id)
+        return found
 
-    def _config(self, variant: Variant) -> dict[str, Any]:
-        config = self.scale.config(variant.size or self.scale.base)
-        if variant.left_to_right:
-            config["left_to_right"] = True
-        return config
+    def _add(
+        self,
+        kind: str,
+        name: str,
+        commands: Sequence[Command],
+        needs: Sequence[str],
+        produces: str,
+        score: Score | None = None,
+    ) -> Step:
+        """Adds a step, or returns the one with the same content."""
+        content = [
+            [[script, with_flag_file(flags)] for script, flags in commands],
+            list(needs),
+            [score.metric, score.split, list(score.mean_of)] if score else None,
+        ]
+        step_id = f"{name}-{data.digest(content)}"
+        needs = tuple(dict.fromkeys(needs))
+        step = Step(step_id, kind, tuple(commands), needs, produces, score)
+        return self.steps.setdefault(step_id, step)
 
-    def _config_file(self, config: Mapping[str, Any]) -> str:
-        """Returns a bert_config.json, which is written if it does not exist."""
-        name = f"data/bert_config-{jobs.digest(config)}.json"
-        path = os.path.join(self._output_dir, name)
-        if not files.is_file(path):
-            task_data.write_json(path, dict(config))
-        return f"{OUT}/{name}"
 
-
-def _reads_pooler(kind: str, flags: Mapping[str, Any]) -> bool:
-    return (
-        kind in (kinds.CLASSIFICATION, kinds.REGRESSION, kinds.MULTIPLE_CHOICE)
-        and flags.get("head", "linear") == "linear"
-    )
+def with_flag_file(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns flags, in front of them those of the file that they name."""
+    found: dict[str, Any] = {}
+    if "flagfile" in flags:
+        for word in flag_files.expand([f"--flagfile={flags['flagfile']}"]):
+            name, is_text, value = word.removeprefix("--").partition("=")
+            found[name] = value if is_text else True
+    return {**found, **flags}

@@ -5,6 +5,8 @@ text (`report_text`) and the plots are made from it.
 """
 
 import collections
+import functools
+import glob
 import json
 import math
 import os
@@ -14,52 +16,67 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.experiments import paper
+from bert_tf.experiments import data
 from bert_tf.experiments import plots
-from bert_tf.experiments import pretraining_curves
 from bert_tf.experiments import report_text
 from bert_tf.experiments import statistics
+from bert_tf.experiments import tables
 from bert_tf.experiments.statistics import Score
-from bert_tf.experiments.table import Column
-from bert_tf.experiments.table import Table
+from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.io import files
-
-CELLS_FOLDER = "cells"
-JSON_FILE = "report.json"
-TEXT_FILE = "report.md"
+from bert_tf.io import locks
 
 _FAILED = ".failed.json"
-_FINISHED = ".json"
-_UNKNOWN_COMMIT = "unknown"
+_CURVES = ("masked_lm_loss", "masked_lm_accuracy")
+_NUM_POINTS = 60
 # A score this close to the majority class is equal to it.
 _ROUNDING = 1e-9
 
-Cells = Mapping[str, Mapping[str, Any]]
+Values = Mapping[str, Any]
+Key = tuple[str, str]
 
 
-def write(tables: Sequence[Table], out_dir: str) -> None:
-    """Rewrites the report on the cells in `<out_dir>/cells`.
+def write(out_dir: str) -> None:
+    """Rewrites the report on the tables and the cells in a folder.
 
-    Plots are drawn again only where their values have changed. If another
-    process finishes a cell meanwhile, the report is written once more, so that
-    the last of several writers leaves a report on all cells. If a file cannot
-    be written, as on a full disk, an error is logged and the earlier one stays.
-
-    Args:
-      tables: The tables, in the order of the report.
-      out_dir: The output folder of the experiments.
+    Plots are drawn again only where their values have changed. Of several
+    processes one writes at a time, so that the last one has read all cells. If
+    a file cannot be written, as on a full disk, an error is logged and the
+    earlier one stays.
     """
+    json_file = os.path.join(out_dir, "report.json")
     try:
-        while True:
-            before = _snapshot(out_dir)
-            _write_once(tables, out_dir)
-            if _snapshot(out_dir) == before:
-                return
+        with locks.exclusive(json_file, "writes"):
+            report = build(read_tables(out_dir), out_dir)
+            earlier = _read_object(json_file) or {}
+            known = {x["name"]: x for x in earlier.get("tables", ())}
+            for table in report["tables"]:
+                path = os.path.join(out_dir, f"{table['name']}.png")
+                is_known = known.get(table["name"]) == table
+                if not is_known or not os.path.exists(path):
+                    with files.local_file(path) as temporary:
+                        plots.draw(temporary, table)
+            path = os.path.join(out_dir, "pretraining.png")
+            curves = report["pretraining"]
+            if curves and curves != earlier.get("pretraining"):
+                with files.local_file(path) as temporary:
+                    plots.draw_pretraining(temporary, curves)
+            text = report_text.text(report) + "\n"
+            path = os.path.join(out_dir, "report.md")
+            data.write_bytes(path, text.encode())
+            # Last, so that a plot whose values are stored here is up to date.
+            data.write_json(json_file, report)
     except OSError as error:
         logging.error("The report could not be written: %s", error)
 
 
-def build(tables: Sequence[Table], out_dir: str) -> dict[str, Any]:
+def read_tables(out_dir: str) -> list[Values]:
+    """Returns the tables of all experiments that were planned in a folder."""
+    names = [f"{out_dir}/tables/{name}.json" for name in EXPERIMENTS]
+    return [x for x in map(_read_object, names) if x is not None]
+
+
+def build(planned: Sequence[Values], out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
     Keys:
@@ -73,97 +90,33 @@ def build(tables: Sequence[Table], out_dir: str) -> dict[str, Any]:
       `commits`: cells by the commit that made them.
       `seconds`: the time that all finished cells took.
     """
-    finished, failed, unreadable = _read_cells(out_dir)
-    planned = {
-        cell
-        for table in tables
-        for cells in table.cells.values()
-        for cell in cells
-    }
-    used = {cell: finished[cell] for cell in finished if cell in planned}
-    return {
-        "source": paper.read()["source"],
-        "tables": [_table(table, finished, failed) for table in tables],
-        "pretraining": pretraining_curves.read(out_dir),
-        "num_cells": len(planned),
-        "num_finished": len(used),
-        "failed": [failed[cell] for cell in failed if cell in planned],
-        "unreadable": unreadable,
-        "foreign": sorted({*finished, *failed} - planned),
-        "commits": _by_commit(used),
-        "seconds": sum(
-            float(result["seconds"])
-            for result in used.values()
-            if _is_number(result.get("seconds"))
-        ),
-    }
-
-
-def _write_once(tables: Sequence[Table], out_dir: str) -> None:
-    report = build(tables, out_dir)
-    earlier = _read_object(os.path.join(out_dir, JSON_FILE)) or {}
-    known = {table["name"]: table for table in earlier.get("tables", ())}
-    drawings = [
-        (table["name"], plots.draw, table, known.get(table["name"]))
-        for table in report["tables"]
-    ]
-    if curves := report["pretraining"]:
-        draw = pretraining_curves.draw
-        known_curves = earlier.get("pretraining")
-        drawings.append((pretraining_curves.NAME, draw, curves, known_curves))
-    for name, draw, values, known_values in drawings:
-        path = os.path.join(out_dir, f"{name}.png")
-        if values != known_values or not os.path.exists(path):
-            with files.local_file(path) as temporary:
-                draw(temporary, values)
-    _write_text(os.path.join(out_dir, TEXT_FILE), report_text.text(report))
-    # Last, so that a plot whose values are stored here is up to date.
-    _write_text(
-        os.path.join(out_dir, JSON_FILE),
-        json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False),
-    )
-
-
-def _write_text(path: str, text: str) -> None:
-    with files.local_file(path) as temporary:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-
-
-def _snapshot(out_dir: str) -> dict[str, tuple[int, int]]:
-    """Returns identities of the files of all cells, to detect changes."""
-    folder = os.path.join(out_dir, CELLS_FOLDER)
-    if not os.path.isdir(folder):
-        return {}
-    found = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            try:
-                status = entry.stat()
-            except FileNotFoundError:  # A temporary file was renamed.
-                continue
-            if entry.name.endswith(_FINISHED):
-                found[entry.name] = (status.st_ino, status.st_mtime_ns)
-    return found
-
-
-def _read_cells(
-    out_dir: str,
-) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Returns finished and failed cells by id, and names of other files."""
     finished, failed, unreadable = {}, {}, []
-    for name in sorted(_snapshot(out_dir)):
-        cell = _read_object(os.path.join(out_dir, CELLS_FOLDER, name))
+    for path in sorted(glob.glob(f"{glob.escape(out_dir)}/cells/*.json")):
+        name, cell = os.path.basename(path), _read_object(path)
         if cell is not None and name.endswith(_FAILED):
             cell_id = name.removesuffix(_FAILED)
             failed[cell_id] = cell | {"id": cell_id}
         elif cell is not None and _is_number(cell.get("score")):
-            finished[name.removesuffix(_FINISHED)] = cell
+            finished[name.removesuffix(".json")] = cell
         else:
             unreadable.append(name)
     # A later try succeeded.
-    failed = {cell: failed[cell] for cell in failed if cell not in finished}
-    return finished, failed, unreadable
+    failed = {x: failed[x] for x in failed if x not in finished}
+    ids = {y for table in planned for x in table["cells"] for y in x[2:]}
+    used = {x: finished[x] for x in finished if x in ids}
+    seconds = [x.get("seconds") for x in used.values()]
+    return {
+        "source": _paper()["source"],
+        "tables": [_Table(x, finished, failed).report() for x in planned],
+        "pretraining": _pretraining_curves(out_dir),
+        "num_cells": len(ids),
+        "num_finished": len(used),
+        "failed": [failed[x] for x in failed if x in ids],
+        "unreadable": unreadable,
+        "foreign": sorted({*finished, *failed} - ids),
+        "commits": _by_commit(used),
+        "seconds": sum(float(x) for x in seconds if _is_number(x)),
+    }
 
 
 def _read_object(path: str) -> dict[str, Any] | None:
@@ -181,223 +134,247 @@ def _is_number(value: Any) -> bool:
     return is_real and math.isfinite(value)
 
 
-def _standard_error(cell: Mapping[str, Any]) -> float | None:
-    """Returns the error of a score on held-out text, None if it has none."""
+def _by_commit(cells: Mapping[str, Values]) -> dict[str, list[str]]:
+    commits = collections.defaultdict(list)
+    for cell_id, cell in cells.items():
+        commits[_commit(cell)].append(cell_id)
+    return dict(commits)
+
+
+def _commit(cell: Values) -> str:
+    return str(cell.get("commit") or "unknown")
+
+
+def _score(cell: Values) -> Score:
+    """Returns a cell's score, with its error on held-out text if it has one."""
     scores = cell.get("scores")
-    if not isinstance(scores, Mapping):
-        return None
+    scores = scores if isinstance(scores, Mapping) else {}
     error = scores.get(f"{cell.get('metric')}_error")
-    return float(error) if _is_number(error) else None
+    error = float(error) if _is_number(error) else None
+    return Score(cell.get("seed"), float(cell["score"]), error)
 
 
-def _table(table: Table, finished: Cells, failed: Cells) -> dict[str, Any]:
-    """Returns one table of the report."""
-    signs = [
-        _sign(table, finished, claim)
-        for claim in table.expected
-        if all((x, claim[1]) in table.cells for x in (claim[0], *claim[3:]))
-    ]
-    report = {
-        "name": table.name,
-        "title": table.title,
-        "question": table.question,
-        "kind": table.kind,
-        "scaled_down": table.scaled_down,
-        "paper_title": paper.title(table),
-        "reference_row": table.reference_row,
-        "rows": [{"name": row.name, "label": row.label} for row in table.rows],
-        "columns": [_column(table, column) for column in table.columns],
-        "values": [
-            _value(table, row.name, column, finished, failed, signs)
-            for column in table.columns
-            for row in table.rows
-            if (row.name, column.name) in table.cells
-        ],
-        "signs": signs,
-        "commits": _by_commit(
-            {
-                cell: finished[cell]
-                for ids in table.cells.values()
-                for cell in ids
-                if cell in finished
-            }
-        ),
-    }
-    if table.kind == "curve":
-        report["paper_curves"] = _paper_curves(table)
-    elif all(value["paper"] is None for value in report["values"]):
-        # Other rows, as other sizes of models: the paper's stand below ours.
-        report["paper_table"] = paper.read()["tables"].get(table.name)
-    return report
+@functools.cache
+def _paper() -> Values:
+    """Returns the paper's tables: `source`, `notes`, and `tables` by name.
+
+    A table has a `title`, the labels of its `columns` by name, and its `rows`
+    by name: each has a `label` and, by column, `values`.
+    """
+    return tables.read_recipe("paper")
 
 
-def _column(table: Table, column: Column) -> dict[str, Any]:
-    values = {
-        "name": column.name,
-        "label": column.label,
-        "metric": column.metric,
-        "higher_is_better": column.higher_is_better,
-    }
-    if table.kind == "curve":
-        values["steps"] = paper.steps(column)
-    return values
+def paper_value(table: Values, row: str, column: Values) -> float | None:
+    """Returns the paper's number for a cell; None if it has none.
+
+    In a curve, it is the number at the same share of the last step, on a
+    straight line between two points of the paper.
+    """
+    values = _paper()["tables"].get(table["name"], {"rows": {}})["rows"]
+    values = values.get(row, {}).get("values", {})
+    if table["kind"] != "curve":
+        return values.get(column["paper"] or column["name"])
+    points = sorted((float(step), values[step]) for step in values)
+    share = _steps(column) / max(map(_steps, table["columns"]))
+    for (low, start), (high, end) in zip(points, points[1:], strict=False):
+        if low <= (place := share * points[-1][0]) <= high:
+            between = (place - low) / (high - low) * (end - start)
+            return round(start + between, 1)  # As the drawing can be read.
+    return None
 
 
-def _value(
-    table: Table,
-    row: str,
-    column: Column,
-    finished: Cells,
-    failed: Cells,
-    signs: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    """Returns the scores of a row and a column, with what follows from them."""
-    cells = table.cells[row, column.name]
-    scores = _scores(table, row, column.name, finished)
-    value: dict[str, Any] = {
-        "row": row,
-        "column": column.name,
-        "scores": [
-            {"id": cell, **_kept(finished[cell])}
-            for cell in cells
-            if cell in finished
-        ],
-        "failed": [cell for cell in cells if cell in failed],
-        "missing": [
-            cell
-            for cell in cells
-            if cell not in finished and cell not in failed
-        ],
-        "paper": paper.value(table, row, column),
-    }
-    if scores:
-        summary = statistics.summarize(scores)
-        value["mean"] = summary.mean
-        value["deviation"] = summary.deviation
-        value |= _majority(value["scores"], column)
-    if row != table.reference_row:
-        claimed = {
+def _steps(column: Values) -> int:
+    """Returns the number of steps of a curve's column, as "step_2000"."""
+    return int(column["name"].removeprefix("step_"))
+
+
+def _pretraining_curves(out_dir: str) -> list[dict[str, Any]]:
+    """Returns the curves of the finished pretrainings of several sizes.
+
+    They are means over the steps between points, which are closer together at
+    the start, and of training, not of held-out text.
+    """
+    curves = []
+    folders = f"{glob.escape(out_dir)}/pretraining/pretraining-bert*/"
+    for folder in sorted(glob.glob(folders)):
+        step_id = os.path.basename(os.path.dirname(folder))
+        done = os.path.join(out_dir, "steps", f"{step_id}.json")
+        path = os.path.join(folder, "train_metrics.jsonl")
+        if not (os.path.exists(done) and os.path.exists(path)):
+            continue
+        with open(path, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        rows = [x for x in rows if all(_is_number(x.get(y)) for y in _CURVES)]
+        parts = collections.defaultdict(list)
+        for row in rows:
+            share = math.log(row["step"]) / math.log(rows[-1]["step"] + 1)
+            parts[int(_NUM_POINTS * share)].append(row)
+        curve = {"name": step_id.split("-")[1]}
+        curve["steps"] = [part[-1]["step"] for part in parts.values()]
+        for name in _CURVES:
+            curve[name] = [
+                sum(x[name] for x in part) / len(part)
+                for part in parts.values()
+            ]
+        curves.append(curve)
+    return curves
+
+
+class _Table:
+    """Compares the cells of a table.
+
+    Args:
+      table: The table, as `tables.build` returns it.
+      finished: The finished cells by id.
+      failed: The failed ones.
+    """
+
+    def __init__(
+        self,
+        table: Values,
+        finished: Mapping[str, Values],
+        failed: Mapping[str, Values],
+    ) -> None:
+        self._table, self._finished, self._failed = table, finished, failed
+        self._reference: str = table["reference_row"]
+        self._ids: dict[Key, list[str]] = {
+            (row, column): ids for row, column, *ids in table["cells"]
+        }
+        self._cells = {
+            key: [finished[x] for x in ids if x in finished]
+            for key, ids in self._ids.items()
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Returns the table of the report."""
+        table = self._table
+        paper = _paper()["tables"].get(table["name"], {})
+        columns = {column["name"]: column for column in table["columns"]}
+        signs = []
+        for claim in table["expected"]:
+            row, name, expected, other = (*claim, self._reference)[:4]
+            if (row, name) in self._ids and (other, name) in self._ids:
+                rows = (row, other)
+                values = self._comparison(rows, columns[name], expected)
+                claimed = {"row": row, "column": name, "against": other}
+                signs.append(claimed | values)
+        claims = {
             (sign["row"], sign["column"]): sign["expected"]
             for sign in signs
-            if sign["against"] == table.reference_row
+            if sign["against"] == self._reference
         }
-        value |= _comparison(
-            table,
-            (row, table.reference_row),
-            column,
-            finished,
-            claimed.get((row, column.name)),
-        )
-    return value
+        values = [
+            self._value(row["name"], column, claims)
+            for column in table["columns"]
+            for row in table["rows"]
+            if (row["name"], column["name"]) in self._ids
+        ]
+        ids = [x for ids in self._ids.values() for x in ids]
+        used = {x: self._finished[x] for x in ids if x in self._finished}
+        kept = ("name", "title", "question", "kind", "scaled_down", "rows")
+        report = {
+            **{key: table[key] for key in kept},
+            "paper_title": paper.get("title"),
+            "reference_row": self._reference,
+            "columns": [
+                {key: column[key] for key in column if key != "paper"}
+                for column in table["columns"]
+            ],
+            "values": values,
+            "signs": signs,
+            "commits": _by_commit(used),
+        }
+        if table["kind"] == "curve":
+            for column in report["columns"]:
+                column["steps"] = _steps(column)
+            curves = {
+                row["name"]: paper["rows"][row["name"]]["values"].items()
+                for row in table["rows"]
+                if row["name"] in paper.get("rows", ())
+            }
+            report["paper_curves"] = {
+                row: [[int(step), score] for step, score in points]
+                for row, points in curves.items()
+            }
+        elif all(value["paper"] is None for value in values):
+            # Other rows, as other sizes of models: the paper's stand below.
+            report["paper_table"] = paper or None
+        return report
+
+    def _value(
+        self, row: str, column: Values, claims: Mapping[Key, str]
+    ) -> dict[str, Any]:
+        """Returns the scores of a row and a column, and what follows."""
+        key = row, column["name"]
+        ids, cells = self._ids[key], self._cells[key]
+        done = [x for x in ids if x in self._finished]
+        failed = [x for x in ids if x in self._failed]
+        scores = [
+            {"id": x, **_kept(cell)}
+            for x, cell in zip(done, cells, strict=True)
+        ]
+        value: dict[str, Any] = {
+            "row": row,
+            "column": column["name"],
+            "scores": scores,
+            "failed": failed,
+            "missing": [x for x in ids if x not in (*done, *failed)],
+            "paper": paper_value(self._table, row, column),
+        }
+        if cells:
+            numbers = [float(cell["score"]) for cell in cells]
+            mean, deviation = statistics.summarize(numbers)
+            value |= {"mean": mean, "deviation": deviation}
+        known = [score for score in scores if "at_majority" in score]
+        if known and column["higher_is_better"]:
+            value |= {
+                "majority": known[0]["majority"],
+                "num_at_majority": sum(x["at_majority"] for x in known),
+                "num_with_majority": len(known),
+            }
+        if row != self._reference:
+            rows = (row, self._reference)
+            value |= self._comparison(rows, column, claims.get(key))
+        return value
+
+    def _comparison(
+        self, rows: tuple[str, str], column: Values, claimed: str | None
+    ) -> dict[str, Any]:
+        """Returns the difference of two rows, the paper's, and a verdict.
+
+        Args:
+          rows: The row and the one that it is compared with.
+          column: The column.
+          claimed: The sign that the paper claims; by default that of the
+            difference of its numbers, if it has both.
+        """
+        cells = [self._cells.get((x, column["name"]), ()) for x in rows]
+        numbers = [paper_value(self._table, x, column) for x in rows]
+        values: dict[str, Any] = {}
+        if None not in numbers:
+            # The paper prints at most two decimals.
+            gap = round(numbers[0] - numbers[1], 6)
+            values["paper_difference"] = gap
+            if gap and not claimed:
+                claimed = "above" if gap > 0 else "below"
+        if claimed:
+            values |= {"expected": claimed, "verdict": None}
+        if all(cells):
+            values |= statistics.compare(*([*map(_score, x)] for x in cells))
+            if claimed:
+                gap, error = values["difference"], values["error"]
+                values["verdict"] = statistics.judge(gap, error, claimed)
+        return values
 
 
-def _kept(cell: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(cell: Values) -> dict[str, Any]:
     """Returns the parts of a finished cell that the report repeats."""
     kept = {"seed": cell.get("seed"), "score": cell["score"]}
     for name in ("test_score", "majority"):
         if _is_number(cell.get(name)):
             kept[name] = cell[name]
-    if (error := _standard_error(cell)) is not None:
+    if (error := _score(cell).error) is not None:
         kept["standard_error"] = error
     if "majority" in kept:
         kept["at_majority"] = kept["score"] <= kept["majority"] + _ROUNDING
-    return kept | {"commit": str(cell.get("commit") or _UNKNOWN_COMMIT)}
-
-
-def _scores(
-    table: Table, row: str, column: str, finished: Cells
-) -> list[Score]:
-    return [
-        Score(
-            finished[cell].get("seed"),
-            float(finished[cell]["score"]),
-            _standard_error(finished[cell]),
-        )
-        for cell in table.cells.get((row, column), ())
-        if cell in finished
-    ]
-
-
-def _comparison(
-    table: Table,
-    rows: tuple[str, str],
-    column: Column,
-    finished: Cells,
-    claimed: str | None,
-) -> dict[str, Any]:
-    """Returns the difference of two rows, ours and the paper's, and a verdict.
-
-    Args:
-      table: The table.
-      rows: The row and the one that it is compared with.
-      column: The column.
-      finished: The finished cells.
-      claimed: The sign that the paper claims; by default that of the
-        difference of its numbers, if it has both.
-    """
-    scores, others = (_scores(table, x, column.name, finished) for x in rows)
-    numbers = [paper.value(table, each, column) for each in rows]
-    values: dict[str, Any] = {}
-    if None not in numbers:
-        # The paper prints at most two decimals.
-        gap = round(numbers[0] - numbers[1], 6)
-        values["paper_difference"] = gap
-        if gap and not claimed:
-            claimed = "above" if gap > 0 else "below"
-    if claimed:
-        values |= {"expected": claimed, "verdict": None}
-    if scores and others:
-        difference = statistics.compare(scores, others)
-        values |= {
-            "difference": difference.value,
-            "error": difference.error,
-            "method": difference.method,
-        }
-        if difference.degrees is not None:
-            chance = statistics.chance_beyond_limit(difference.degrees)
-            values["chance"] = chance
-        if claimed:
-            values["verdict"] = statistics.judge(difference, claimed)
-    return values
-
-
-def _sign(
-    table: Table, finished: Cells, claim: Sequence[str]
-) -> dict[str, Any]:
-    """Returns a claim of the paper with its verdict, None without scores."""
-    row, name, claimed, other = (*claim, table.reference_row)[:4]
-    column = next(each for each in table.columns if each.name == name)
-    compared = _comparison(table, (row, other), column, finished, claimed)
-    return {"row": row, "column": name, "against": other, **compared}
-
-
-def _majority(
-    scores: Sequence[Mapping[str, Any]], column: Column
-) -> dict[str, Any]:
-    """Returns the majority class's score, and how many runs do no better."""
-    known = [score for score in scores if "at_majority" in score]
-    if not known or not column.higher_is_better:
-        return {}
-    return {
-        "majority": known[0]["majority"],
-        "num_at_majority": sum(score["at_majority"] for score in known),
-        "num_with_majority": len(known),
-    }
-
-
-def _by_commit(cells: Cells) -> dict[str, list[str]]:
-    """Returns the ids of finished cells by the commit that made them."""
-    commits = collections.defaultdict(list)
-    for cell, result in cells.items():
-        commits[str(result.get("commit") or _UNKNOWN_COMMIT)].append(cell)
-    return dict(commits)
-
-
-def _paper_curves(table: Table) -> dict[str, list[list[float]]]:
-    """Returns the paper's points (steps, score) by row."""
-    rows = paper.read()["tables"].get(table.name, {"rows": {}})["rows"]
-    return {
-        row.name: [[int(x), y] for x, y in rows[row.name]["values"].items()]
-        for row in table.rows
-        if row.name in rows
-    }
+    return kept | {"commit": _commit(cell)}

@@ -5,32 +5,28 @@ few seeds the standard error is itself uncertain, so chance passes that limit
 more often than the 5% of a normal distribution: see `chance_beyond_limit`.
 """
 
-import dataclasses
 import math
 import statistics
-from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
 
 from scipy import special
 
 AGREES = "agrees"
 CONTRADICTS = "contradicts"
 NOT_DISTINGUISHABLE = "not distinguishable"
-
 # Ways to compute the standard error of a difference.
 PAIRED = "paired by seed"
 WELCH = "Welch"
 HELD_OUT = "held-out text"
 ONE_SEED = "one seed"
-
 _LIMIT = 2.0  # Standard errors.
 # Equal scores may differ by rounding.
 _ROUNDING = 1e-9
-_SIGNS = {"above": 1, "below": -1}
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """The score of one cell.
 
     Attributes:
@@ -45,46 +41,15 @@ class Score:
     error: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Mean and sample standard deviation of scores.
-
-    Attributes:
-      mean: The mean.
-      deviation: The standard deviation, with n - 1; None for one score.
-      count: The number of scores.
-    """
-
-    mean: float
-    deviation: float | None
-    count: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """A row's mean minus the mean of the reference row.
-
-    Attributes:
-      value: The difference.
-      error: Its standard error; None if it cannot be estimated.
-      method: `PAIRED`, `WELCH`, `HELD_OUT` or `ONE_SEED`.
-      degrees: Degrees of freedom of the standard error; None without error.
-    """
-
-    value: float
-    error: float | None
-    method: str
-    degrees: float | None
-
-
-def summarize(scores: Sequence[Score]) -> Summary:
-    """Returns the mean and the deviation of at least one score."""
-    values = [score.value for score in scores]
+def summarize(values: Sequence[float]) -> tuple[float, float | None]:
+    """Returns the mean and the sample standard deviation, if there is one."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Summary(statistics.fmean(values), deviation, len(values))
+    return statistics.fmean(values), deviation
 
 
-def compare(scores: Sequence[Score], reference: Sequence[Score]) -> Difference:
+def compare(
+    scores: Sequence[Score], reference: Sequence[Score]
+) -> dict[str, Any]:
     """Returns the difference of two rows, each with at least one score.
 
     - Both have the same seeds, two or more: the error is the deviation of the
@@ -94,45 +59,57 @@ def compare(scores: Sequence[Score], reference: Sequence[Score]) -> Difference:
       errors are known. These are added as if they were independent, which
       overestimates the error of two models on the same text.
 
+    Returns:
+      The `difference`, its standard `error` or None, the `method`, and with an
+      error the `chance` to pass two errors with its degrees of freedom.
+
     Example:
       >>> row = [Score(1, 3.0), Score(2, 5.0)]
-      >>> compare(row, [Score(1, 1.0), Score(2, 2.0)])
-      Difference(value=2.5, error=0.5, method='paired by seed', degrees=1)
+      >>> found = compare(row, [Score(1, 1.0), Score(2, 2.0)])
+      >>> found["difference"], found["error"], found["method"]
+      (2.5, 0.5, 'paired by seed')
     """
-    mean, other = summarize(scores), summarize(reference)
-    value = mean.mean - other.mean
-    by_seed = {score.seed: score.value for score in scores}
-    others = {score.seed: score.value for score in reference}
-    counts = (mean.count, other.count)
-    if min(counts) > 1:
-        has_pairs = by_seed.keys() == others.keys()
-        if has_pairs and counts == (len(by_seed), len(others)):
-            error = _paired_error(by_seed, others)
-            return Difference(value, error, PAIRED, mean.count - 1)
-        return _welch(value, mean, other)
-    errors = [score.error for score in (*scores, *reference)]
-    if counts == (1, 1) and None not in errors:
-        return Difference(value, math.hypot(*errors), HELD_OUT, math.inf)
-    return Difference(value, None, ONE_SEED, None)
+    both = (scores, reference)
+    (mean, deviation), (other, other_deviation) = (
+        summarize([score.value for score in row]) for row in both
+    )
+    by_seed, others = ({x.seed: x.value for x in row} for row in both)
+    errors = [x.error for x in (*scores, *reference)]
+    error, method, degrees = None, ONE_SEED, math.nan
+    if min(map(len, both)) > 1:
+        if by_seed.keys() == others.keys() and len(by_seed) == len(
+            scores
+        ) == len(reference):
+            gaps = [value - others[seed] for seed, value in by_seed.items()]
+            error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+            method, degrees = PAIRED, len(gaps) - 1
+        else:
+            parts = (
+                (deviation**2 / len(scores), len(scores)),
+                (other_deviation**2 / len(reference), len(reference)),
+            )
+            total = sum(part for part, _ in parts)
+            # Satterthwaite's degrees of freedom.
+            squares = sum(part**2 / (count - 1) for part, count in parts)
+            degrees = total**2 / squares if squares else math.inf
+            error, method = math.sqrt(total), WELCH
+    elif len(errors) == 2 and None not in errors:
+        error, method, degrees = math.hypot(*errors), HELD_OUT, math.inf
+    found = {"difference": mean - other, "error": error, "method": method}
+    if error is not None:
+        found["chance"] = chance_beyond_limit(degrees)
+    return found
 
 
-def judge(difference: Difference, expected: str) -> str:
+def judge(difference: float, error: float | None, expected: str) -> str:
     """Returns a verdict on the sign that the paper found.
 
-    Args:
-      difference: A difference to the reference row.
-      expected: "above" or "below": the paper's sign.
-
-    Returns:
-      `NOT_DISTINGUISHABLE` within two standard errors or without any; else
-      `AGREES` or `CONTRADICTS`.
+    It is `NOT_DISTINGUISHABLE` within two standard errors or without any; else
+    `AGREES` or `CONTRADICTS`. The paper's sign is "above" or "below".
     """
-    if difference.error is None:
+    if error is None or abs(difference) <= _LIMIT * error + _ROUNDING:
         return NOT_DISTINGUISHABLE
-    if abs(difference.value) <= _LIMIT * difference.error + _ROUNDING:
-        return NOT_DISTINGUISHABLE
-    agrees = difference.value * _SIGNS[expected] > 0
-    return AGREES if agrees else CONTRADICTS
+    return AGREES if (difference > 0) == (expected == "above") else CONTRADICTS
 
 
 def chance_beyond_limit(degrees: float) -> float:
@@ -144,21 +121,3 @@ def chance_beyond_limit(degrees: float) -> float:
     if math.isinf(degrees):
         return float(2 * special.ndtr(-_LIMIT))
     return float(2 * special.stdtr(degrees, -_LIMIT))
-
-
-def _paired_error(
-    scores: Mapping[int, float], reference: Mapping[int, float]
-) -> float:
-    gaps = [value - reference[seed] for seed, value in scores.items()]
-    return statistics.stdev(gaps) / math.sqrt(len(gaps))
-
-
-def _welch(value: float, mean: Summary, other: Summary) -> Difference:
-    """Returns Welch's error, with Satterthwaite's degrees of freedom."""
-    parts = [each.deviation**2 / each.count for each in (mean, other)]
-    squares = sum(
-        part**2 / (each.count - 1)
-        for part, each in zip(parts, (mean, other), strict=True)
-    )
-    degrees = sum(parts) ** 2 / squares if squares else math.inf
-    return Difference(value, math.sqrt(sum(parts)), WELCH, degrees)

@@ -57,6 +57,8 @@ _SEE_HELP = "; --help lists the flags."
 REMOVED_FLAGS: dict[str, str] = {
     "tf_data_service": "reading records never limits training; drop the flag.",
     "url": "compare the files, and try the model card's curl line.",
+    "shard": "machines that share --output_dir run the same command.",
+    "strict_code": "the report names the commit of each cell.",
 }
 
 

@@ -1,7 +1,6 @@
 """Flags of run/experiments.py."""
 
 import dataclasses
-import re
 
 from bert_tf.flags import options
 from bert_tf.flags.model_source import ModelSourceConfig
@@ -65,8 +64,8 @@ class ExperimentsConfig(ModelSourceConfig):
     )
     dry_run: bool = options.output(
         False,
-        "Print the commands of each cell and the estimated minutes, and run "
-        "none. The files that they read are made.",
+        "Print the cells to run and their commands, without running or writing "
+        "anything.",
         affects="nothing",
     )
     list: bool = options.output(
@@ -77,19 +76,8 @@ class ExperimentsConfig(ModelSourceConfig):
     )
     max_minutes: float | None = options.output(
         None,
-        "End after the cell during which this many minutes have passed "
+        "End after the command during which this many minutes have passed "
         "(default: run all cells).",
-        affects="nothing",
-    )
-    shard: str | None = options.hardware(
-        None,
-        "Part of the cells to run, as 1/4, for machines that share "
-        "--output_dir (default: all).",
-        affects="nothing",
-    )
-    strict_code: bool = options.training(
-        False,
-        "Refuse to continue cells of another commit.",
         affects="nothing",
     )
 
@@ -115,12 +103,6 @@ class ExperimentsConfig(ModelSourceConfig):
         )
         options.require_at_least(self, 1, "num_seeds")
         options.require_at_least(self, 0, "max_minutes")
-        number, count = self.part
-        options.require(
-            1 <= number <= count,
-            "--shard must be i/n with i from 1 to n, as 1/4. Received: "
-            f"{self.shard!r}.",
-        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,9 +115,3 @@ class ExperimentsConfig(ModelSourceConfig):
         """The names in --tasks, each once."""
         words = (x.strip().lower() for x in (self.tasks or "").split(","))
         return tuple(dict.fromkeys(x for x in words if x))
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """The numbers in --shard; (0, 0) if it is not of that form."""
-        match = re.fullmatch(r"(\d+)/(\d+)", self.shard or "1/1")
-        return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 from unittest import mock
 
 import numpy as np
@@ -15,21 +16,29 @@ from matplotlib import image
 from bert_tf.experiments import plots
 from bert_tf.experiments import report
 from bert_tf.experiments import report_text
-from bert_tf.experiments.table import Column
-from bert_tf.experiments.table import Row
-from bert_tf.experiments.table import Table
+from bert_tf.experiments import tables
 from bert_tf.io import temporaries
 from tests.support import full_disk
 
+_ROOT = pathlib.Path(__file__).parents[2]
+_COMMITTED = _ROOT / "benchmarks" / "results" / "experiments" / "small"
+
+
+def _row(name, label):
+    return {"name": name, "label": label}
+
+
+def _column(name, label, metric, paper="", higher_is_better=True):
+    others = {"paper": paper, "higher_is_better": higher_is_better}
+    return {"name": name, "label": label, "metric": metric, **others}
+
+
 _ROWS = (
-    Row("bert", "BERT"),
-    Row("no_nsp", "No | NSP"),
-    Row("ltr_no_nsp", "LTR"),
-    Row("ltr_bilstm", "LTR + BiLSTM"),
+    _row("bert", "BERT"),
+    _row("no_nsp", "No | NSP"),
+    _row("ltr_no_nsp", "LTR"),
+    _row("ltr_bilstm", "LTR + BiLSTM"),
 )
-_SQUAD = Column("squad", "SQuAD F1", "f1")
-_NAMES = Column("names", "Names F1", "f1", paper="ner")
-_PERPLEXITY = Column("perplexity", "Perplexity", "ppl", higher_is_better=False)
 _SEEDS = (11, 12, 13)
 _CLAIMS = (
     ("ltr_no_nsp", "squad", "below"),
@@ -53,54 +62,46 @@ def _ids(table, row, column, seeds=_SEEDS):
     return tuple(f"{table}-{row}-{column}-{seed}" for seed in seeds)
 
 
+def _table(name, title, kind, rows, columns, reference, **others):
+    words = {"name": name, "title": title, "question": "Q", "kind": kind}
+    cells = [
+        [row["name"], column["name"], *_ids(name, row["name"], column["name"])]
+        for row in rows
+        for column in columns
+    ]
+    parts = {"rows": rows, "columns": columns, "cells": cells}
+    usual = {"reference_row": reference, "expected": [], "scaled_down": ""}
+    return {**words, **parts, **usual, **others}
+
+
 def _table5():
-    cells = {
-        (row.name, column.name): _ids("table5", row.name, column.name)
-        for row in _ROWS
-        for column in (_SQUAD, _NAMES)
-    }
-    for row in _ROWS:
-        key = row.name, "perplexity"
-        cells[key] = _ids("table5", *key, _SEEDS[:1])
-    columns = (_SQUAD, _NAMES, _PERPLEXITY)
-    return Table(
-        "table5",
-        "Table 5",
-        "Does next sentence prediction help?",
-        "table",
-        _ROWS,
-        columns,
-        "bert",
-        cells,
-        _CLAIMS,
-        "Scaled down: two layers.",
-    )
+    columns = [
+        _column("squad", "SQuAD F1", "f1"),
+        _column("names", "Names F1", "f1", "ner"),
+        _column("perplexity", "Perplexity", "ppl", higher_is_better=False),
+    ]
+    table = _table("table5", "Table 5", "table", _ROWS, columns, "bert")
+    for cell in table["cells"]:
+        if cell[1] == "perplexity":
+            del cell[3:]
+    words = "Scaled down: two layers."
+    return table | {"expected": _CLAIMS, "scaled_down": words}
 
 
 def _spread():
-    rows = (Row("three", "3 epochs"), Row("ten", "10 epochs"))
-    column = Column("small", "500 rows", "accuracy")
-    cells = {(r.name, "small"): _ids("spread", r.name, "small") for r in rows}
-    return Table(
-        "stability", "S", "Q", "spread", rows, (column,), "three", cells, (), ""
-    )
+    rows = (_row("three", "3 epochs"), _row("ten", "10 epochs"))
+    columns = [_column("small", "500 rows", "accuracy")]
+    return _table("stability", "S", "spread", rows, columns, "three")
 
 
 def _curve():
-    rows = (Row("masked_lm", "Masked LM"), Row("left_to_right", "LTR"))
-    columns = tuple(
-        Column(f"step_{n}", f"{n}", "accuracy") for n in (100, 200, 400)
-    )
-    cells = {
-        (row.name, column.name): _ids("figure5", row.name, column.name)
-        for row in rows
-        for column in columns
-    }
-    claims = (("masked_lm", "step_400", "above"),)
-    return Table(
-        "figure5", "F", "Q", "curve", rows, columns, rows[1].name, cells,
-        claims, "Scaled down: 400 steps.",
-    )  # fmt: skip
+    rows = (_row("masked_lm", "Masked LM"), _row("left_to_right", "LTR"))
+    columns = [
+        _column(f"step_{n}", f"{n}", "accuracy") for n in (100, 200, 400)
+    ]
+    expected = [["masked_lm", "step_400", "above"]]
+    table = _table("figure5", "F", "curve", rows, columns, "left_to_right")
+    return table | {"expected": expected}
 
 
 class ReportTestCase(tf.test.TestCase):
@@ -128,13 +129,17 @@ class ReportTestCase(tf.test.TestCase):
             (cell,) = _ids("table5", row, "perplexity", _SEEDS[:1])
             self._put(cell, perplexity, _SEEDS[0])
 
-    def _report(self, *tables):
+    def _report(self, *built):
         """Returns the contents and the text of a report, without plots."""
-        contents = report.build(tables, self.folder)
+        contents = report.build(built, self.folder)
         return contents, report_text.text(contents)
 
-    def _write(self, *tables):
-        report.write(tables, self.folder)
+    def _write(self, *built):
+        self._path("tables").mkdir(exist_ok=True)
+        for table in built:
+            path = self._path("tables", f"{table['name']}.json")
+            path.write_text(json.dumps(table))
+        report.write(self.folder)
         text = self._path("report.md").read_text("utf-8")
         return json.loads(self._path("report.json").read_text("utf-8")), text
 
@@ -174,42 +179,6 @@ class ReportTest(ReportTestCase):
             ["agrees", "agrees", "contradicts", "not distinguishable"],
         )
 
-    def test_text_has_scores_differences_and_the_papers(self):
-        self._put_table5()
-        _, text = self._report(_table5())
-        self.assertIn("28 of 28 cells are finished.", text)
-        for line in (
-            "| BERT | 49.50 ± 1.50 (3) | – | 88.5 | – |  |",
-            "| No \\| NSP | 49.17 ± 1.44 (3) | -0.33 ± 0.44 | 87.9 | -0.6 | "
-            "not distinguishable |",
-            "| LTR | 31.17 ± 0.76 (3) | -18.33 ± 0.67 | 77.8 | -10.7 | "
-            "**agrees** |",
-            "| [table5](#table5) | SQuAD F1 | LTR + BiLSTM above LTR | "
-            "+7.00 ± 0.29 | +7.1 | **agrees** |",
-            "| 57.25 ± 1.25 (3) | +1.25 ± 0.14 | **contradicts** |",
-            "| 31.00 (1) | +0.50 | not distinguishable (one seed) |",
-            "### Perplexity (lower is better)",
-        ):
-            self.assertIn(line, text)
-        for sentence in (
-            "Scaled down: two layers. Each model was pretrained once",
-            "The paper's numbers: Ablation of the pretraining tasks, dev sets.",
-            "Standard errors of differences: paired by seed.",
-            "By chance, 18% of differences",
-        ):
-            self.assertIn(sentence, text)
-
-    def test_perplexities_have_the_error_of_the_text(self):
-        for row, error in (("bert", 0.3), ("no_nsp", 0.4)):
-            (cell,) = _ids("table5", row, "perplexity", _SEEDS[:1])
-            scores = {"ppl": 30.0, "ppl_error": error}
-            score = _SCORES[row][2] + 2 * (row == "no_nsp")
-            self._put(cell, score, 11, metric="ppl", scores=scores)
-        found, text = self._report(_table5())
-        self.assertIn("| 33.00 (1) | +2.50 ± 0.50 | **agrees** |", text)
-        self.assertIn("Standard errors of differences: held-out text.", text)
-        self.assertEqual(found["tables"][0]["signs"][3]["error"], 0.5)
-
     def test_missing_failed_and_foreign_cells(self):
         self._put_table5()
         missing, failed, other = _ids("table5", "no_nsp", "squad")
@@ -219,7 +188,7 @@ class ReportTest(ReportTestCase):
         for cell in (failed, other):  # The last was done again.
             path = self._path("cells", f"{cell}.failed.json")
             path.write_text(json.dumps(reason))
-        self._put(_ids("table5", "bert", "squad")[2], 51.0, 99)
+        self._put(_ids("table5", "bert", "squad")[2], 51.0, 99, test_score=50.5)
         self._put("stranger", 1.0, 5)
         for name, contents in (
             ("half.json", '{"score": 1'),
@@ -234,8 +203,12 @@ class ReportTest(ReportTestCase):
         )
         self.assertEqual(found["foreign"], ["stranger"])
         self.assertIn("26 of 28 cells are finished, 1 failed.", text)
-        self.assertIn("| 50.00 (1 of 3) | +0.50 | 87.9 |", text)
+        self.assertIn(
+            "| No \\| NSP | 50.00 (1 of 3) | +0.50 | – | 87.9 |", text
+        )
         self.assertIn("1 not finished, 1 failed.", text)
+        self.assertIn("| difference to BERT | test | paper |", text)
+        self.assertIn("| – | 50.50 (1) | 88.5 |", text)
         self.assertIn("log `a.log`:\n\n    disk full", text)
         # One seed differs from the reference's.
         self.assertIn("-18.33 ± 0.97 (Welch)", text)
@@ -248,59 +221,90 @@ class ReportTest(ReportTestCase):
         for name in ("table5", "stability", "figure5"):
             self.assertTrue(self._path(f"{name}.png").exists())
 
-    def test_cells_of_several_commits_are_named(self):
-        self._put_table5()
-        cells = _ids("table5", "bert", "names")[1:]
-        for cell in cells:
-            self._put(cell, 56.0, 12, commit="bbb")
-        _, text = self._report(_table5())
-        self.assertIn("2 commits: aaa (26), bbb (2).", text)
-        names = ", ".join(f"`{cell}`" for cell in cells)
-        self.assertIn(
-            f"Made by commit bbb: {names}. All other cells: commit aaa.", text
+
+class CommittedTest(ReportTestCase):
+    def test_committed_cells_have_the_verdicts_of_the_documentation(self):
+        """docs/experiments.md repeats these numbers."""
+        for name in ("cells", "tables"):
+            shutil.copytree(
+                _COMMITTED / name, self._path(name), dirs_exist_ok=True
+            )
+        built = report.read_tables(self.folder)
+        found, text = self._report(*built)
+        self.assertEqual(
+            (found["num_finished"], found["num_cells"]), (191,) * 2
         )
-
-    def test_share_of_failed_runs(self):
-        scores = {"three": (50.0, 50.0, 61.0), "ten": (49.5, 62.0, 63.0)}
-        for row, values in scores.items():
-            cells = _ids("spread", row, "small")
-            for cell, score, seed in zip(cells, values, _SEEDS, strict=True):
-                self._put(cell, score, seed, majority=50.0, test_score=score)
-        found, text = self._report(_spread())
-        self.assertIn("| 50.00, 61.00 | 2 of 3 (67%); it has 50.00 |", text)
-        self.assertIn("| 58.17 ± 7.52 (3) | 49.50, 63.00 | 1 of 3", text)
-        self.assertEqual(found["tables"][0]["signs"], [])
-        plots.draw(str(self._path("stability.png")), found["tables"][0])
-
-    def test_curves_are_compared_step_by_step(self):
-        for row, means in (
-            ("masked_lm", (50.0, 52.0, 60.0)),
-            ("left_to_right", (53.0, 53.0, 54.0)),
+        for line in (
+            "7 agree, 4 contradict, 7 are not distinguishable, 0 have no",
+            "| [table5](#table5) | squad f1 |   + BiLSTM above Left-to-right & "
+            "no NSP | +4.04 ± 0.88 | +7.1 | **agrees** |",
+            "| BERT | 7.74 ± 0.57 (3) | – | 88.5 | – |  |",
+            "| No NSP | 8.53 ± 0.68 (3) | +0.79 ± 0.29 | 87.9 | -0.6 | "
+            "**contradicts** |",
+            "### Masked-LM perplexity (lower is better)",
+            "| 370.42 (1) | -23.08 ± 9.67 (held-out text) | **contradicts** |",
+            "| Concatenation of the last four | 20.05 ± 0.48 (3) | "
+            "+4.23 ± 0.32 | 96.1 | -0.3 | **contradicts** |",
+            "| 4,000 | 40.95 ± 5.85 (3) | 43.07 ± 1.21 (3) | -2.12 ± 4.01 | "
+            "82.2, 84.4 | -2.2 | not distinguishable |",
+            "| original optimizer, 3 epochs, re-initialized | "
+            "35.25 ± 3.53 (5) | +0.79 ± 1.42 | 33.50, 41.55 | "
+            "4 of 5 (80%); it has 34.20 |",
+            "a few thousand rows of each task. Each model was pretrained once",
+            "The paper's numbers: Ablation of the pretraining tasks, dev sets.",
+            "Standard errors of differences: paired by seed.",
+            "By chance, 18% of differences",
+            "by 6 commits: 5894ed1ce828 (88), ",
+            "Made by commit db4339440598: `snli-masks_0_20_80-seed12345-cbbd",
+            "All other cells: commit 9ea9b48f1783.",
         ):
-            for step, mean in zip((100, 200, 400), means, strict=True):
-                cells = _ids("figure5", row, f"step_{step}")
-                for cell, seed in zip(cells, _SEEDS, strict=True):
-                    wave = (seed - 12) * (1 + (row == "masked_lm"))
-                    self._put(cell, mean + wave, seed)
-        found, text = self._report(_curve())
-        self.assertIn(
-            "| 200 | 52.00 ± 2.00 (3) | 53.00 ± 1.00 (3) | -1.00", text
-        )
-        self.assertIn("| +6.00 ± 0.58 | 84.4, 82.2 | +2.2 | **agrees** |", text)
-        plots.draw(str(self._path("figure5.png")), found["tables"][0])
+            self.assertIn(line, text)
+
+
+class PaperTest(tf.test.TestCase):
+    def test_every_table_is_complete(self):
+        paper = tables.read_recipe("paper")["tables"]
+        names = [f"table{number}" for number in range(1, 9)] + ["figure5"]
+        self.assertEqual(list(paper), names)
+        for name, table in paper.items():
+            for row in table["rows"].values():
+                self.assertContainsSubset(row["values"], table["columns"])
+                if name in ("table1", "table5", "table6", "table8", "figure5"):
+                    self.assertLen(row["values"], len(table["columns"]))
+        for row in paper["table1"]["rows"].values():
+            *scores, average = row["values"].values()
+            # The server averages unrounded scores.
+            self.assertAllClose(sum(scores) / 9, average, atol=0.07)
+
+    def test_values_by_name_and_by_the_column_meant(self):
+        def value(table, row, column):
+            return report.paper_value(table, row, column)
+
+        table, own = _table5(), _column("wikigold", "", "f1", "ner")
+        self.assertEqual(value(table, "ltr_bilstm", table["columns"][0]), 84.9)
+        table["name"] = "table7"
+        self.assertEqual(value(table, "embeddings", own), 91.0)
+        self.assertIsNone(value(table, "own", own))
+        self.assertIsNone(value(table, "embeddings", {**own, "paper": ""}))
+
+    def test_curves_are_compared_at_the_same_share_of_steps(self):
+        columns = [_column(f"step_{n}", "", "f1") for n in (1, 30, 50, 60)]
+        table = _curve() | {"columns": columns}
+        values = [report.paper_value(table, "masked_lm", x) for x in columns]
+        self.assertIsNone(values[0])  # The paper's curve begins at 3%.
+        # At 500k, between 83.2 and 84.0; at 833k and at the end.
+        self.assertAllClose(values[1:], [83.6, 84.3, 84.4])
 
 
 class PretrainingCurvesTest(ReportTestCase):
-    def _put_run(self, job, batch_size=16, has_finished=True):
-        folder = self._path("pretraining", job)
+    def _put_run(self, step, has_finished=True):
+        folder = self._path("pretraining", step)
         folder.mkdir(parents=True)
         rows = [
             {
                 "step": step,
                 "masked_lm_loss": 9.0 - step / 100,
                 "masked_lm_accuracy": step / 1000,
-                "examples_per_second": 5.0,
-                "tokens_per_second": 500.0,
             }
             for step in (1, 2, *range(10, 401, 10))
         ]
@@ -309,25 +313,21 @@ class PretrainingCurvesTest(ReportTestCase):
         (folder / "train_metrics.jsonl").write_text(lines)
         if has_finished:
             self._path("steps").mkdir(exist_ok=True)
-            command = f"python run/pretrain.py --train_batch_size={batch_size}"
-            path = self._path("steps", f"{job}.json")
-            path.write_text(json.dumps({"commands": [command]}))
+            self._path("steps", f"{step}.json").write_text("{}")
 
-    def test_sizes_are_drawn_over_tokens(self):
-        self._put_run("pretraining-bert-0a1b2c3d", batch_size=32)
+    def test_sizes_are_drawn_over_steps(self):
+        self._put_run("pretraining-bert-0a1b2c3d")
         self._put_run("pretraining-bert_2_64_1-0a1b2c3e")
         self._put_run("pretraining-ltr_no_nsp-0a1b2c3f")  # Not a size.
         self._put_run("pretraining-bert_4_64_1-01234567", has_finished=False)
         found, text = self._write()
         curves = found["pretraining"]
         self.assertEqual([x["name"] for x in curves], ["bert", "bert_2_64_1"])
-        for curve, batch_size in zip(curves, (32, 16), strict=True):
-            # Of 100 tokens an example, as 500 / 5.
-            self.assertEqual(curve["tokens"][0], 100 * batch_size)
-            self.assertEqual(curve["tokens"][-1], 400 * 100 * batch_size)
+        for curve in curves:
+            self.assertEqual((curve["steps"][0], curve["steps"][-1]), (1, 400))
             self.assertAllClose(curve["masked_lm_loss"][0], 8.99)
             self.assertLess(curve["masked_lm_loss"][-1], 5.2)
-            self.assertLess(len(curve["tokens"]), 43)
+            self.assertLess(len(curve["steps"]), 43)
         self.assertIn("![Pretraining curves](pretraining.png)", text)
         self.assertTrue(self._path("pretraining.png").exists())
 
@@ -335,49 +335,34 @@ class PretrainingCurvesTest(ReportTestCase):
 class WriteTest(ReportTestCase):
     def test_plots_are_drawn_where_values_change(self):
         self._put_table5()
-        tables = (_table5(), _spread())
+        built = (_table5(), _spread())
         with mock.patch.object(plots, "draw", side_effect=plots.draw) as draw:
-            self._write(*tables)
+            self._write(*built)
             self.assertEqual(draw.call_count, 2)
-            self._write(*tables)
+            self._write(*built)
             self.assertEqual(draw.call_count, 2)
-            self._put(_ids("spread", "ten", "small")[0], 50.0, 11)
-            self._write(*tables)
+            self._put(_ids("stability", "ten", "small")[0], 50.0, 11)
+            self._write(*built)
             self.assertEqual(draw.call_count, 3)
             self._path("table5.png").unlink()
-            self._write(*tables)
+            self._write(*built)
             self.assertEqual(draw.call_count, 4)
         pixels = image.imread(self._path("table5.png"))
         self.assertAllEqual(pixels[0, 0], np.ones(4))  # Opaque, for dark pages.
         self.assertGreater(pixels.shape[0], pixels.shape[1])
-
-    def test_a_cell_finished_meanwhile_is_in_the_report(self):
-        self._put_table5()
-        first, second, _ = _ids("spread", "ten", "small")
-        others = iter((first, second))
-
-        def draw(path, table):
-            plots_draw(path, table)
-            if (cell := next(others, None)) is not None:
-                self._put(cell, 50.0, 11)
-
-        plots_draw = plots.draw
-        with mock.patch.object(plots, "draw", draw):
-            found, _ = self._write(_spread())
-        self.assertEqual(found["num_finished"], 2)
 
     def test_a_full_disk_leaves_the_earlier_report(self):
         with full_disk.mount(self, 1) as folder:
             self.folder = folder
             self._path("cells").mkdir()
             _, text = self._write(_spread())
-            self._put(_ids("spread", "ten", "small")[0], 50.0, 11)
+            self._put(_ids("stability", "ten", "small")[0], 50.0, 11)
             with open(self._path("filler"), "wb", buffering=0) as file:
                 with self.assertRaises(OSError):
                     for _ in itertools.repeat(None):
                         file.write(bytes(4096))
             with self.assertLogs(logging.get_absl_logger(), "ERROR") as logs:
-                report.write((_spread(),), folder)
+                report.write(folder)
             self.assertIn("report could not be written", logs.output[0])
             self.assertEqual(self._path("report.md").read_text("utf-8"), text)
             names = {path.name for path in self._path().iterdir()}

@@ -1,91 +1,405 @@
-"""Tests for bert_tf.experiments.tables."""
+"""Tests for bert_tf.experiments.tables and plan, by the plans of flags."""
 
-import dataclasses
+import collections
+import json
 import os
+import pathlib
 
 import tensorflow as tf
+from absl import flags as absl_flags
+from absl.testing import parameterized
 
+from bert_tf.errors import UserError
+from bert_tf.experiments import data
+from bert_tf.experiments import plan as plans
 from bert_tf.experiments import report
 from bert_tf.experiments import run
-from bert_tf.experiments import scales
-from bert_tf.experiments import task_folders
+from bert_tf.experiments import tables
+from bert_tf.flags import cli
+from bert_tf.flags import flag_files
+from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.flags.classifier import MultipleChoiceConfig
+from bert_tf.flags.experiments import PRETRAINING_EXPERIMENTS
+from bert_tf.flags.experiments import SCALES
 from bert_tf.flags.experiments import ExperimentsConfig
+from bert_tf.flags.squad import SquadConfig
+from bert_tf.flags.tagger import TaggerConfig
 from tests.support import experiment_inputs
 
+_ALL = ",".join([*PRETRAINING_EXPERIMENTS, "stability"])
+_SEEDS = [12345, 12346, 12347, 12348, 12349]
+_CONFIGS = {
+    "classifier": ClassifierConfig,
+    "multiple_choice": MultipleChoiceConfig,
+    "squad": SquadConfig,
+    "tagger": TaggerConfig,
+}
 
-class SignsTest(tf.test.TestCase):
+
+def _cells(table):
+    return {(row, column): ids for row, column, *ids in table["cells"]}
+
+
+def _parse(script, words):
+    values = absl_flags.FlagValues()
+    name = script.removeprefix("run/finetune_").removesuffix(".py")
+    read_config = cli.define_flags(_CONFIGS[name], values)
+    values(["program", *flag_files.expand(words)])
+    return read_config()
+
+
+class TablesTestCase(parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+        self.out = str(self.folder / "out")
+        self.corpus = experiment_inputs.write_corpus(str(self.folder))
+        self.tasks = experiment_inputs.write_tasks(str(self.folder))
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def plan(self, **values):
+        usual = {
+            "experiments": _ALL,
+            "corpus": self.corpus,
+            "data_dir": self.tasks,
+            "output_dir": self.out,
+            "tasks": "pairs,names",
+        }
+        config = ExperimentsConfig(**usual | values)
+        return run.make_plan(config, config.output_dir)
+
+
+class OwnModelsTest(TablesTestCase):
+    def test_what_several_cells_need_is_made_once(self):
+        steps = self.plan(num_seeds=2)[0].steps.values()
+        kinds = collections.Counter(x.kind for x in steps)
+        self.assertEqual(kinds["vocabulary"], 1)
+        # 3 of table5, 3 more sizes, 5 more rates.
+        self.assertEqual(kinds["pretraining"], 11)
+        # Masked, no NSP and left-to-right, each with held-out text; and rates.
+        self.assertEqual(kinds["records"], 3 * 2 + 5)
+        seen = set()
+        for step in steps:
+            self.assertContainsSubset(step.needs, seen)
+            seen.add(step.id)
+
+    def test_cells_of_several_tables_are_the_same(self):
+        built = {x["name"]: _cells(x) for x in self.plan(num_seeds=2)[1]}
+        bert = built["table5"]["bert", "pairs"]
+        self.assertLen(bert, 2)
+        self.assertEqual(built["table6"]["4_128_2", "pairs"], bert)
+        self.assertEqual(built["table8"]["80_10_10", "pairs"], bert)
+        self.assertEqual(built["figure5"]["masked_lm", "step_4000"], bert)
+        self.assertNotEqual(built["figure5"]["masked_lm", "step_500"], bert)
+
+    def test_every_cell_of_a_table_is_planned_with_valid_flags(self):
+        plan, built = self.plan(num_seeds=3)
+        used = set()
+        for table in built:
+            names = [[x["name"] for x in table[y]] for y in ("rows", "columns")]
+            cells = _cells(table)
+            self.assertLen(cells, len(names[0]) * len(names[1]))
+            for (row, column), ids in cells.items():
+                self.assertIn(row, names[0])
+                self.assertIn(column, names[1])
+                self.assertLen(ids, 1 if column == "perplexity" else 3)
+                used.update(ids)
+            self.assertEqual(table["reference_row"], names[0][0])
+        self.assertEqual({*plan.cells}, used)
+        runner = run.Runner(self.out, plan)
+        for step in map(plan.steps.get, plan.cells):
+            for script, flags in step.commands:
+                words = runner._words(step, (script, flags))
+                parsed = _parse(script, words)
+                self.assertTrue(os.path.exists(parsed.train_file))
+                self.assertTrue(os.path.exists(parsed.dev_file))
+
+    def test_ids_depend_on_contents_and_not_on_folders(self):
+        first, _ = self.plan(experiments="table5")
+        moved = self.create_tempdir().full_path
+        second, _ = self.plan(
+            experiments="table5",
+            corpus=experiment_inputs.write_corpus(moved),
+            data_dir=experiment_inputs.write_tasks(moved),
+            output_dir=os.path.join(moved, "other"),
+        )
+        self.assertEqual([*first.steps], [*second.steps])
+        third, _ = self.plan(
+            experiments="table5",
+            corpus=experiment_inputs.write_corpus(moved, first=5),
+            output_dir=os.path.join(moved, "third"),
+        )
+        self.assertEmpty({*first.steps} & {*third.steps})
+        path = self.folder / "a.flags"
+        ids = []
+        for epochs in (3, 4):
+            path.write_text(f"--num_train_epochs={epochs}")
+            command = ("run/x.py", {"flagfile": str(path)})
+            ids.append(first._add("runs", "x", [command], [], "").id)
+        self.assertNotEqual(*ids)
+
+    def test_smoke_has_two_rows_and_one_seed(self):
+        plan, built = self.plan(scale="smoke", tasks=None)
+        self.assertLen(built, 6)
+        for table in built:
+            self.assertLen(table["rows"], 2)
+            self.assertTrue(all(len(x) == 3 for x in table["cells"]))
+        self.assertLen(plan.cells, 11)
+
     def test_expected_signs_are_those_of_the_papers_numbers(self):
-        folder = self.create_tempdir().full_path
-        config = ExperimentsConfig(
-            experiments="table5,table6,table7,table8,figure5",
-            corpus=experiment_inputs.write_corpus(folder),
-            data_dir=experiment_inputs.write_tasks(folder),
-            output_dir=os.path.join(folder, "out"),
-            tasks="pairs,names",
-        )
-        found = task_folders.find_tasks(config.data_dir)
-        built = run.prepare(config, scales.read(config.scale), found)
-        signs = [
-            (table["name"], sign)
-            for table in report.build(built.tables, config.output_dir)["tables"]
-            for sign in table["signs"]
-        ]
-        counts = dict.fromkeys((name for name, _ in signs), 0)
-        for name, sign in signs:
-            if (papers := sign.get("paper_difference")) is not None:
-                is_above = sign["expected"] == "above"
-                self.assertEqual(papers > 0, is_above, (name, sign))
-                counts[name] += 1
-        # The smaller size first: its perplexity should be above the other's.
-        self.assertEqual(
-            [
-                (sign["row"], sign["against"])
-                for name, sign in signs
-                if name == "table6" and sign["expected"] == "above"
-            ],
-            [
-                ("2_64_1", "4_128_2"),
-                ("4_64_1", "4_128_2"),
-                ("2_128_2", "4_128_2"),
-                ("2_64_1", "4_64_1"),
-                ("4_64_1", "2_128_2"),
-            ],
-        )
+        _, built = self.plan()
+        counts = collections.Counter()
+        sizes = []
+        for table in report.build(built, self.out)["tables"]:
+            for sign in table["signs"]:
+                if (papers := sign.get("paper_difference")) is not None:
+                    is_above = sign["expected"] == "above"
+                    self.assertEqual(papers > 0, is_above, sign)
+                    counts[table["name"]] += 1
+                if table["name"] == "table6":
+                    sizes.append((sign["row"], sign["against"]))
         # The sizes are others, and Table 5 has no column of names.
-        self.assertEqual(
-            counts,
-            {"table5": 0, "table6": 0, "table7": 6, "table8": 2, "figure5": 1},
+        self.assertEqual(counts, {"table7": 6, "table8": 2, "figure5": 1})
+        # The smaller size first: its perplexity should be above the other's.
+        largest, *others = "4_128_2", "2_128_2", "4_64_1", "2_64_1"
+        pairs = [(others[1], others[0]), (others[2], others[1])]
+        pairs += [(x, largest) for x in others]
+        self.assertCountEqual(sizes, pairs)
+
+
+class StoredModelTest(TablesTestCase):
+    def setUp(self):
+        super().setUp()
+        config = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 9}
+        self.write("model/bert_config.json", json.dumps(config))
+        self.write("model/vocab.txt", "[PAD]\n")
+        pair = "sentence1\tsentence2\tlabel"
+        rows = [f"a b\tc d {i}\tentailment" for i in range(3)]
+        self._write_official("RTE", [pair, *rows])
+        rows = [f"a b {i}\t{i % 2}" for i in range(4)]
+        self._write_official("SST-2", ["sentence\tlabel", *rows])
+        header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+        rows = [f"{i % 2}\t1\t2\ta b\tc d {i}" for i in range(5)]
+        self._write_official("MRPC", [header, *rows])
+
+    def _write_official(self, title, lines):
+        for split in ("train", "dev"):
+            self.write(f"tasks/{title}/{split}.tsv", "\n".join([*lines, ""]))
+
+    def _plan(self, experiment, tasks, **values):
+        plan, (table,) = self.plan(
+            experiments=experiment,
+            corpus=None,
+            pretrained_model_dir=str(self.folder / "model"),
+            tasks=tasks,
+            **{"scale": "paper"} | values,
         )
+        return plan, table
+
+    def test_new_weights_are_compared_also_with_models_of_others(self):
+        path = self.folder / "model" / "bert_config.json"
+        stored = json.loads(path.read_text())
+        others = {"architectures": ["BertModel"], "torch_dtype": "float32"}
+        self.write("model/config.json", json.dumps(stored | others))
+        path.unlink()
+        plan, table = self._plan("table1", "rte")
+        self.assertEmpty(table["expected"])
+        ((_, flags),) = plan.steps[_cells(table)["new", "rte"][0]].commands
+        path = flags["bert_config_file"].replace("{out}", self.out)
+        self.assertEqual(json.loads(pathlib.Path(path).read_text()), stored)
+
+    def test_average_of_table1_is_over_tasks_seed_by_seed(self):
+        tasks = ("rte", "sst-2", "mrpc")
+        plan, table = self._plan("table1", ",".join(tasks))
+        self.assertEqual(
+            [(x["name"], x["metric"]) for x in table["columns"]],
+            [
+                ("rte", "accuracy"),
+                ("sst-2", "accuracy"),
+                ("mrpc", "f1"),
+                ("average", "average"),
+            ],
+        )
+        cells = _cells(table)
+        for row in ("bert_base", "new"):
+            average = [plan.steps[x] for x in cells[row, "average"]]
+            self.assertEqual([x.score.seed for x in average], _SEEDS)
+            for place, step in enumerate(average):
+                parts = tuple(cells[row, x][place] for x in tasks)
+                self.assertEqual((step.score.mean_of, step.needs), (parts,) * 2)
+                seeds = {plan.steps[x].score.seed for x in parts}
+                self.assertEqual(seeds, {step.score.seed})
+        for cell, score in zip(parts, (60.0, 90.0, 87.0), strict=True):
+            self.write(f"out/cells/{cell}.json", json.dumps({"score": score}))
+        scored = run.Runner(self.out, plan)._score(average[-1])
+        self.assertEqual(scored["score"], 79.0)
+
+    def test_table1_has_both_dev_files_of_mnli_of_the_same_runs(self):
+        row = "gold_label\tsentence1\tsentence2\nneutral\ta b\tc d\n"
+        for split in ("train", "dev_matched", "dev_mismatched"):
+            self.write(f"tasks/MNLI/{split}.tsv", row)
+        plan, table = self._plan("table1", "mnli,rte")
+        papers = [x["paper"] for x in table["columns"]]
+        self.assertEqual(papers, ["mnli_m", "mnli_mm", "rte", "average"])
+        cells = _cells(table)
+        matched, other, rte, average = (
+            plan.steps[cells["bert_base", x][1]]
+            for x in ("mnli", "mnli_mm", "rte", "average")
+        )
+        self.assertEqual((other.commands, other.needs), ((), (matched.id,)))
+        self.assertEqual(other.score.seed, matched.score.seed)
+        # As in the paper's average, MNLI counts twice.
+        parts = (matched.id, other.id, rte.id)
+        self.assertEqual(average.score.mean_of, parts)
+        splits = {
+            "dev_matched": {"accuracy": 0.6},
+            "dev_mismatched": {"accuracy": 0.7},
+            "test": {"accuracy": 0.25},
+        }
+        name = matched.here.replace("{out}/", "out/")
+        self.write(f"{name}/eval_results.json", json.dumps(splits))
+        runner = run.Runner(self.out, plan)
+        found = [runner._score(x) for x in (matched, other)]
+        self.assertAllClose([x["score"] for x in found], [60.0, 70.0])
+        self.assertEqual(found[0]["test_score"], 25.0)
+
+    def test_stability_has_a_small_task_once_and_scores_by_accuracy(self):
+        # The scale has two limits, of 1,000 and 2,500 rows.
+        plan, table = self._plan("stability", "mrpc,pairs")
+        columns = [(x["name"], x["metric"]) for x in table["columns"]]
+        expected = [("mrpc-5", "accuracy"), ("pairs-60", "accuracy")]
+        self.assertEqual(columns, expected)
+        # Eight settings, five seeds.
+        self.assertLen(plan.cells, 2 * 8 * 5)
+        majorities = {plan.steps[x].score.majority for x in plan.cells}
+        self.assertLen(majorities, 2)
+        self.assertIn(60.0, majorities)
+
+    def test_an_ensemble_reads_what_its_systems_write_also_with_triviaqa(self):
+        question = {"id": "q", "question": "Who?"}
+        question["answers"] = [{"text": "cat", "answer_start": 4}]
+        paragraph = {"context": "The cat sat.", "qas": [question]}
+        squad = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
+        for name in ("train-v1.1.json", "dev-v1.1.json"):
+            self.write(f"tasks/squad/{name}", json.dumps(squad))
+        self.write("tasks/triviaqa/qa/wikipedia-train.json", "{}")
+        self.write("tasks/triviaqa/evidence/wikipedia/a.txt", "x")
+        plan, table = self._plan("table2", None, scale="smoke")
+        self.assertLen(table["rows"], 4)
+        cells = _cells(table)
+        for end, name in (("", "model"), ("_triviaqa", "triviaqa-evidence")):
+            (ensemble,) = cells[f"bert_large_ensemble{end}", "f1"]
+            step = plan.steps[ensemble]
+            self.assertLen(step.needs, 2)
+            self.assertIn(f"{name}-seed12345", step.needs[0])
+            ((_, flags),) = step.commands
+            self.assertEqual(
+                flags["ensemble_nbest_files"].split(","),
+                [
+                    f"{{out}}/runs/{x}/nbest_predictions.json"
+                    for x in step.needs
+                ],
+            )
+
+    def test_a_models_contents_are_hashed_without_broken_links(self):
+        plan, _ = self._plan("table1", "rte")
+        path = str(self.folder / "model")
+        before = plan.place("model", path)
+        os.symlink("nowhere", os.path.join(path, "link"))
+        self.assertEqual(plan.place("model", path), before)
+        self.write("model/vocab.txt", "[UNK]\n")
+        self.assertNotEqual(plan.place("model", path), before)
 
     def test_captions_tell_who_pretrained(self):
-        folder = self.create_tempdir().full_path
-        config = ExperimentsConfig(
-            experiments="table1,table7",
-            data_dir=experiment_inputs.write_tasks(folder),
-            output_dir=os.path.join(folder, "out"),
-            pretrained_model_dir=folder,
-            tasks="pairs,names",
-        )
-        corpus = experiment_inputs.write_corpus(folder)
-        for with_corpus in (False, True):
-            if with_corpus:
-                config = dataclasses.replace(
-                    config,
-                    corpus=corpus,
-                    output_dir=os.path.join(folder, "both"),
-                )
-            scale = scales.read(config.scale)
-            found = task_folders.find_tasks(config.data_dir)
-            built = run.prepare(config, scale, found).tables
-            captions = {table.name: table.scaled_down for table in built}
-            both = f"{scale.scaled_down_pretraining} {scale.scaled_down}"
-            self.assertEqual(
-                captions,
-                {
-                    "table1": scale.scaled_down,
-                    "table7": both if with_corpus else scale.scaled_down,
-                },
+        scale = tables.read_recipe("scales/small")
+        both = f"{scale['scaled_down_pretraining']} {scale['scaled_down']}"
+        for corpus, words in (
+            (None, scale["scaled_down"]),
+            (self.corpus, both),
+        ):
+            _, built = self.plan(
+                experiments="table1,table7",
+                corpus=corpus,
+                pretrained_model_dir=str(self.folder / "model"),
+                output_dir=self.create_tempdir().full_path,
             )
+            captions = [x["scaled_down"] for x in built]
+            self.assertEqual(captions, [scale["scaled_down"], words])
+
+
+class InputsTest(TablesTestCase):
+    @parameterized.parameters(
+        (
+            {"experiments": "table5,table1", "corpus": None},
+            "table5 needs --corpus; table1 needs --pretrained_model_dir. ",
+        ),
+        (
+            {"experiments": "table6,table7", "tasks": "pairs"},
+            "^table7 needs a task of tagging in --tasks. --list",
+        ),
+        (
+            {"experiments": "table7", "corpus": None},
+            "table7 needs --corpus or --pretrained_model_dir. --list",
+        ),
+        ({"tasks": "mrpc"}, "--tasks=mrpc.*MRPC/ with train.tsv.*names, pairs"),
+        (
+            {"experiments": "table5", "tasks": None},
+            "table5 needs the task qnli .* in --data_dir and the task squad",
+        ),
+        ({"corpus": "missing/*.txt"}, "--corpus matches no file"),
+    )
+    def test_missing_inputs_are_named(self, values, message):
+        with self.assertRaisesRegex(UserError, message):
+            self.plan(**values)
+
+
+class ScalesTest(TablesTestCase):
+    # Sections 4.1 to 4.4 of the paper: batch, epochs, learning rates.
+    @parameterized.parameters(
+        ("classification", [32], [3], [5e-5, 4e-5, 3e-5, 2e-5]),
+        ("multiple_choice", [16], [3], [2e-5]),
+        ("squad", [32], [3], [5e-5]),
+        ("squad2", [48], [2], [5e-5]),
+        # Appendix A.3.
+        ("tagging", [16, 32], [2, 3, 4], [5e-5, 3e-5, 2e-5]),
+    )
+    def test_flag_file_has_the_papers_values(self, kind, sizes, epochs, rates):
+        flags = tables.read_recipe("scales/paper")["finetuning"][kind]
+        words = [f"--flagfile={flags['flagfile']}", "--output_dir=out"]
+        words.append("--pretrained_model_dir=bert-base-uncased")
+        if kind.startswith("squad"):
+            words += ["--train_file=a.json", "--predict_file=b.json"]
+        else:
+            words.append("--data_dir=x")
+        names = {"classification": "mrpc", "multiple_choice": "swag"}
+        words += [f"--task_name={names[x]}" for x in [kind] if x in names]
+        parsed = _parse(data.KINDS[kind].script, words)
+        trials = parsed.trials()
+        for name, expected in (
+            ("train_batch_size", sizes),
+            ("num_train_epochs", epochs),
+            ("learning_rate", rates),
+        ):
+            self.assertEqual({getattr(x, name) for x in trials}, {*expected})
+        self.assertLen(trials, len(sizes) * len(epochs) * len(rates))
+        self.assertTrue(parsed.do_train and parsed.do_eval)
+        is_second = getattr(parsed, "version_2_with_negative", False)
+        self.assertEqual(is_second, kind == "squad2")
+
+    def test_features_of_four_layers_can_be_taken_at_each_scale(self):
+        for name in SCALES:
+            scale = tables.read_recipe(f"scales/{name}")
+            # For Tables 7 and 8: concat_last_four_hidden.
+            self.assertGreaterEqual(int(scale["base"].split("_")[0]), 4, name)
+
+    def test_flags_override_their_flag_file(self):
+        path = self.create_tempfile(content="--num_train_epochs=3").full_path
+        flags = {"flagfile": path, "num_train_epochs": 5}
+        self.assertEqual(plans.with_flag_file(flags)["num_train_epochs"], 5)
 
 
 if __name__ == "__main__":

@@ -1,57 +1,39 @@
-"""Runs light jobs with the experiments' runner.
+"""Runs light steps with the experiments' runner.
 
-  python -m tests.support.runner_program OUT i/n
+  python -m tests.support.runner_program OUT
 
-The jobs are `light_job_program`.
+The programs are `light_job_program`.
 """
 
 import os
 import sys
+import types
 
-from bert_tf.experiments import jobs
-from bert_tf.experiments import runner
-from bert_tf.experiments.jobs import HERE
-from bert_tf.experiments.jobs import Command
-from bert_tf.experiments.jobs import Job
-from bert_tf.experiments.jobs import Score
+from bert_tf.experiments import run
+from bert_tf.experiments.plan import CELL
+from bert_tf.experiments.plan import HERE
+from bert_tf.experiments.plan import Score
+from bert_tf.experiments.plan import Step
 
-NUM_CELLS = 4
+CELLS = [f"cell{number}" for number in range(4)]
 _SCRIPT = os.path.join(os.path.dirname(__file__), "light_job_program.py")
 
 
-def make_jobs():
-    """Returns two pretrainings and four cells, two of each, by id."""
-    found = {}
-    for name in ("first", "second"):
-        found[name] = _job(name, "pretraining", ())
-    for number in range(NUM_CELLS):
-        needed = ("first", "second")[number // 2]
-        found[f"cell{number}"] = _job(f"cell{number}", jobs.CELL, (needed,))
-    return found
+def _step(name, kind, needs=(), score=None):
+    commands = ((_SCRIPT, {"work": HERE}),)
+    return Step(name, kind, commands, needs, f"{HERE}/eval_results.json", score)
 
 
-def _job(name, kind, needs):
-    results = f"{HERE}/eval_results.json"
-    score = Score(results, "dev", "accuracy", 100.0, 7, 50.0)
-    command = Command(_SCRIPT, {"work": HERE})
-    return Job(
-        name,
-        kind,
-        name,
-        (command,),
-        needs,
-        results,
-        0.0,
-        score if kind == jobs.CELL else None,
-    )
-
-
-def make_runner(out, part="1/1", on_cell=lambda: None):
-    """Returns a runner of a part of the cells."""
-    number, count = map(int, part.split("/"))
-    cells = [f"cell{i}" for i in range(NUM_CELLS)][number - 1 :: count]
-    return runner.Runner(out, make_jobs(), cells, {}, on_cell)
+def make_runner(out):
+    """Returns a runner of two pretrainings and four cells, two of each."""
+    steps = {x: _step(x, "pretraining") for x in ("first", "second")}
+    score = Score("accuracy", "dev", 100.0, 7, 50.0)
+    for number, name in enumerate(CELLS):
+        needs = (("first", "second")[number // 2],)
+        steps[name] = _step(name, CELL, needs, score)
+    plan = types.SimpleNamespace(steps=steps, cells=CELLS, places={})
+    return run.Runner(out, plan)
 
 
 if __name__ == "__main__":
-    make_runner(*sys.argv[1:]).run()
+    make_runner(sys.argv[1]).run()
