@@ -94,7 +94,7 @@ class Task:
 
     @property
     def is_glue(self) -> bool:
-        """Whether the script reads the official files of a GLUE task."""
+        """True if the script reads the official files of a GLUE task."""
         return bool(self.official) and self.kind in (CLASSIFICATION, REGRESSION)
 
 

@@ -6,8 +6,8 @@ and a later command finds what an earlier one has finished.
 """
 
 import dataclasses
-import glob
 import os
+import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -261,18 +261,15 @@ class Plan:
         content: Any = path
         if os.path.isfile(path):
             content = files.sha256(path)
-        elif os.path.exists(path):
-            found = glob.glob(
-                "**", root_dir=path, recursive=True, include_hidden=True
-            )
+        elif os.path.isdir(path):
             # A model has no pipes, and no use for a broken link.
             content = {
-                x: files.sha256(os.path.join(path, x))
-                for x in found
-                if os.path.isfile(os.path.join(path, x))
+                str(x.relative_to(path)): files.sha256(str(x))
+                for x in pathlib.Path(path).rglob("*")
+                if x.is_file()
             }
         holder = f"{{{name}-{data.digest(content)}}}"
-        is_local = os.path.exists(path) and not paths.is_remote(path)
+        is_local = os.path.exists(path)
         self.places[holder] = os.path.abspath(path) if is_local else path
         return holder
 

@@ -5,7 +5,6 @@ text (`report_text`) and the plots are made from it.
 """
 
 import collections
-import functools
 import glob
 import json
 import math
@@ -16,6 +15,7 @@ from typing import Any
 
 from absl import logging
 
+from bert_tf.errors import UserError
 from bert_tf.experiments import data
 from bert_tf.experiments import plots
 from bert_tf.experiments import report_text
@@ -50,23 +50,21 @@ def write(out_dir: str) -> None:
             report = build(read_tables(out_dir), out_dir)
             earlier = _read_object(json_file) or {}
             known = {x["name"]: x for x in earlier.get("tables", ())}
-            for table in report["tables"]:
-                path = os.path.join(out_dir, f"{table['name']}.png")
-                is_known = known.get(table["name"]) == table
-                if not is_known or not os.path.exists(path):
+            plotted = [(x["name"], plots.draw, x) for x in report["tables"]]
+            if curves := report["pretraining"]:
+                known["pretraining"] = earlier.get("pretraining")
+                plotted.append(("pretraining", plots.draw_pretraining, curves))
+            for name, draw, values in plotted:
+                path = os.path.join(out_dir, f"{name}.png")
+                if known.get(name) != values or not os.path.exists(path):
                     with files.local_file(path) as temporary:
-                        plots.draw(temporary, table)
-            path = os.path.join(out_dir, "pretraining.png")
-            curves = report["pretraining"]
-            if curves and curves != earlier.get("pretraining"):
-                with files.local_file(path) as temporary:
-                    plots.draw_pretraining(temporary, curves)
+                        draw(temporary, values)
             text = report_text.text(report) + "\n"
             path = os.path.join(out_dir, "report.md")
             data.write_bytes(path, text.encode())
             # Last, so that a plot whose values are stored here is up to date.
             data.write_json(json_file, report)
-    except OSError as error:
+    except (OSError, UserError) as error:
         logging.error("The report could not be written: %s", error)
 
 
@@ -106,7 +104,7 @@ def build(planned: Sequence[Values], out_dir: str) -> dict[str, Any]:
     used = {x: finished[x] for x in finished if x in ids}
     seconds = [x.get("seconds") for x in used.values()]
     return {
-        "source": _paper()["source"],
+        "source": tables.read_recipe("paper")["source"],
         "tables": [_Table(x, finished, failed).report() for x in planned],
         "pretraining": _pretraining_curves(out_dir),
         "num_cells": len(ids),
@@ -154,14 +152,13 @@ def _score(cell: Values) -> Score:
     return Score(cell.get("seed"), float(cell["score"]), error)
 
 
-@functools.cache
-def _paper() -> Values:
-    """Returns the paper's tables: `source`, `notes`, and `tables` by name.
+def _paper_table(name: str) -> dict[str, Any]:
+    """Returns a table of the paper; empty if it has none.
 
-    A table has a `title`, the labels of its `columns` by name, and its `rows`
-    by name: each has a `label` and, by column, `values`.
+    It has a `title`, the labels of its `columns` by name, and its `rows` by
+    name: each has a `label` and, by column, `values`.
     """
-    return tables.read_recipe("paper")
+    return tables.read_recipe("paper")["tables"].get(name, {})
 
 
 def paper_value(table: Values, row: str, column: Values) -> float | None:
@@ -170,8 +167,8 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     In a curve, it is the number at the same share of the last step, on a
     straight line between two points of the paper.
     """
-    values = _paper()["tables"].get(table["name"], {"rows": {}})["rows"]
-    values = values.get(row, {}).get("values", {})
+    rows = _paper_table(table["name"]).get("rows", {})
+    values = rows.get(row, {}).get("values", {})
     if table["kind"] != "curve":
         return values.get(column["paper"] or column["name"])
     points = sorted((float(step), values[step]) for step in values)
@@ -195,15 +192,19 @@ def _pretraining_curves(out_dir: str) -> list[dict[str, Any]]:
     the start, and of training, not of held-out text.
     """
     curves = []
-    folders = f"{glob.escape(out_dir)}/pretraining/pretraining-bert*/"
+    folders = f"{glob.escape(out_dir)}/pretraining/pretraining-bert*"
     for folder in sorted(glob.glob(folders)):
-        step_id = os.path.basename(os.path.dirname(folder))
-        done = os.path.join(out_dir, "steps", f"{step_id}.json")
-        path = os.path.join(folder, "train_metrics.jsonl")
-        if not (os.path.exists(done) and os.path.exists(path)):
+        step_id = os.path.basename(folder)
+        if not os.path.exists(
+            os.path.join(out_dir, "steps", f"{step_id}.json")
+        ):
             continue
-        with open(path, encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
+        try:
+            path = os.path.join(folder, "train_metrics.jsonl")
+            with open(path, encoding="utf-8") as file:
+                rows = [json.loads(line) for line in file]
+        except (FileNotFoundError, ValueError):
+            continue  # Removed or cut, which costs the curve alone.
         rows = [x for x in rows if all(_is_number(x.get(y)) for y in _CURVES)]
         parts = collections.defaultdict(list)
         for row in rows:
@@ -248,7 +249,7 @@ class _Table:
     def report(self) -> dict[str, Any]:
         """Returns the table of the report."""
         table = self._table
-        paper = _paper()["tables"].get(table["name"], {})
+        paper = _paper_table(table["name"])
         columns = {column["name"]: column for column in table["columns"]}
         signs = []
         for claim in table["expected"]:

@@ -167,7 +167,9 @@ class Runner:
         cells = self._plan.cells
         earlier = signal.signal(signal.SIGTERM, _stop)
         try:
-            with progress.bar(len(cells), "experiments", "cell") as self._bar:
+            done = sum(map(self._is_done, cells))
+            self._bar = progress.bar(len(cells), "experiments", "cell", done)
+            with self._bar:
                 self._loop(cells)
         finally:
             signal.signal(signal.SIGTERM, earlier)
@@ -322,7 +324,7 @@ class Runner:
         )
         self._bar.set_postfix_str(what, refresh=False)
         done = sum(map(self._is_done, self._plan.cells))
-        self._bar.move_to(done, None)
+        self._bar.update(done - self._bar.n)
         self._bar.refresh()
 
     def _fail(

@@ -110,20 +110,6 @@ class JudgeTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(agree + contradict, stated, atol=slack)
         self.assertAllClose(agree, contradict, atol=slack)
 
-    def test_known_differences_are_found(self):
-        rng = np.random.default_rng(7)
-        counts = dict.fromkeys(("below", "none"), 0)
-        for _ in range(_SIMULATIONS):
-            seeds = rng.normal(0.0, 3.0, 5)  # Shared by both rows.
-            row = 78.0 + seeds + rng.normal(0.0, 0.5, 5)
-            reference = 80.0 + seeds + rng.normal(0.0, 0.5, 5)
-            found = statistics.compare(_scores(row), _scores(reference))
-            verdict = _judge(found)
-            self.assertNotEqual(verdict, statistics.CONTRADICTS)
-            counts["below"] += verdict == statistics.AGREES
-        # Six standard errors; unpaired they would be less than one.
-        self.assertGreater(counts["below"] / _SIMULATIONS, 0.98)
-
     @parameterized.parameters(
         (1, 0.2952), (2, 0.1835), (4, 0.1161), (math.inf, 0.0455)
     )
