@@ -43,6 +43,13 @@ _HELD_OUT = 5
 _NO_LABEL = ("-", "-1")
 
 
+@functools.cache
+def read_recipe(name: str) -> dict[str, Any]:
+    """Returns the contents of a file in `recipes/experiments/`."""
+    folder = os.path.join(paths.RECIPES, "experiments")
+    return text_files.read_json(os.path.join(folder, f"{name}.json"))
+
+
 def digest(values: Any) -> str:
     """Returns a short hash of JSON values."""
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
@@ -101,13 +108,6 @@ class Task:
 # === Finding tasks ===
 
 
-@functools.cache
-def _known_tasks() -> Mapping[str, Mapping[str, Any]]:
-    """Returns the tasks that need no task.json, besides those of GLUE."""
-    path = os.path.join(paths.RECIPES, "experiments", "tasks.json")
-    return text_files.read_json(path)["tasks"]
-
-
 def find_tasks(data_dir: str | None) -> dict[str, Task]:
     """Returns the tasks in a directory, by name.
 
@@ -129,7 +129,7 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
 
 def expected_files(name: str) -> str:
     """Returns a phrase with the files that a task without task.json needs."""
-    if known := _known_tasks().get(name):
+    if known := read_recipe("tasks")["tasks"].get(name):
         names = [known[x][0] for x in ("train", "dev") if x in known]
         return f"{known['folder']}/ with {' and '.join(names)}"
     folded = {_fold(x.name): x for x in glue_tasks.TASKS.values()}
@@ -161,7 +161,7 @@ def _official(data_dir: str, folders: Sequence[str]) -> Iterator[Task]:
 
 
 def _known(data_dir: str) -> Iterator[Task]:
-    for name, values in _known_tasks().items():
+    for name, values in read_recipe("tasks")["tasks"].items():
         folder = os.path.join(data_dir, values["folder"])
         found = {x: _first(folder, values[x]) for x in _SPLITS if x in values}
         if found["train"] and (found.get("dev") or "dev" not in values):

@@ -20,7 +20,6 @@ from bert_tf.experiments import data
 from bert_tf.experiments import plots
 from bert_tf.experiments import report_text
 from bert_tf.experiments import statistics
-from bert_tf.experiments import tables
 from bert_tf.experiments.statistics import Score
 from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.io import files
@@ -104,7 +103,7 @@ def build(planned: Sequence[Values], out_dir: str) -> dict[str, Any]:
     used = {x: finished[x] for x in finished if x in ids}
     seconds = [x.get("seconds") for x in used.values()]
     return {
-        "source": tables.read_recipe("paper")["source"],
+        "source": data.read_recipe("paper")["source"],
         "tables": [_Table(x, finished, failed).report() for x in planned],
         "pretraining": _pretraining_curves(out_dir),
         "num_cells": len(ids),
@@ -158,7 +157,7 @@ def _paper_table(name: str) -> dict[str, Any]:
     It has a `title`, the labels of its `columns` by name, and its `rows` by
     name: each has a `label` and, by column, `values`.
     """
-    return tables.read_recipe("paper")["tables"].get(name, {})
+    return data.read_recipe("paper")["tables"].get(name, {})
 
 
 def paper_value(table: Values, row: str, column: Values) -> float | None:

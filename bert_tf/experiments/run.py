@@ -67,7 +67,7 @@ def run(config: ExperimentsConfig) -> None:
       Preempted: If the process was asked to stop.
     """
     if config.list:
-        scale = tables.read_recipe(f"scales/{config.scale}")
+        scale = data.read_recipe(f"scales/{config.scale}")
         found = data.find_tasks(config.data_dir)
         sys.stdout.write(tables.describe(scale, found, config))
         return
@@ -96,7 +96,7 @@ def make_plan(
       folder: The folder for the files: --output_dir, or a temporary one, in
         which the corpus is not divided.
     """
-    scale = tables.read_recipe(f"scales/{config.scale}")
+    scale = data.read_recipe(f"scales/{config.scale}")
     found = data.find_tasks(config.data_dir)
     chosen = tables.choose_tasks(config, scale, found)
     sums = corpus.find_files(config.corpus) if config.corpus else {}

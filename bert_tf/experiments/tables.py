@@ -17,7 +17,6 @@ is JSON values, as they are stored for the report:
 """
 
 import dataclasses
-import functools
 import itertools
 import os
 from collections.abc import Mapping
@@ -33,8 +32,6 @@ from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.flags.experiments import MODEL_EXPERIMENTS
 from bert_tf.flags.experiments import STABILITY
 from bert_tf.flags.experiments import ExperimentsConfig
-from bert_tf.io import paths
-from bert_tf.io import text_files
 
 # The paper's columns for tasks with other names.
 _PAPER_COLUMNS = {"sst-2": "sst2", "sts-b": "stsb"}
@@ -43,18 +40,11 @@ _DEV_COLUMNS = {"mnli": "mnli_m", "swag": "dev", "squad2": "dev_f1"}
 Values = dict[str, Any]
 
 
-@functools.cache
-def read_recipe(name: str) -> Values:
-    """Returns the contents of a file in `recipes/experiments/`."""
-    folder = os.path.join(paths.RECIPES, "experiments")
-    return text_files.read_json(os.path.join(folder, f"{name}.json"))
-
-
 def build(
     name: str, plan: Plan, tasks: Sequence[Task], config: ExperimentsConfig
 ) -> Values:
     """Returns an experiment's table and adds its cells to the plan."""
-    table = {"kind": "table", **read_recipe("tables")["tables"][name]}
+    table = {"kind": "table", **data.read_recipe("tables")["tables"][name]}
     if table.get("by_accuracy"):
         # As in Tables 5 and 6.
         tasks = [
@@ -309,7 +299,7 @@ def _variant(variant: str | Values) -> Values:
     """Returns a way to pretrain by its name in tables.json."""
     if not isinstance(variant, str):
         return variant
-    return {"name": variant, **read_recipe("tables")["variants"][variant]}
+    return {"name": variant, **data.read_recipe("tables")["variants"][variant]}
 
 
 def _find_triviaqa(data_dir: str | None) -> tuple[str, str] | None:
@@ -343,7 +333,7 @@ def choose_tasks(
         )
     chosen, missing = {}, []
     for name in config.names:
-        table, lacking = read_recipe("tables")["tables"][name], []
+        table, lacking = data.read_recipe("tables")["tables"][name], []
         sources = table.get("sources", ["corpus"])
         if not any(getattr(config, x) for x in sources):
             lacking.append(" or ".join(f"--{x}" for x in sources))
@@ -392,7 +382,7 @@ def describe(
     lines = [f"Experiments, with their tasks at --scale={config.scale}:"]
     wanted = set()
     for name in EXPERIMENTS:
-        table = read_recipe("tables")["tables"][name]
+        table = data.read_recipe("tables")["tables"][name]
         needs = " or --".join(table.get("sources", ["corpus"]))
         tasks = ", ".join(scale["tasks"][name])
         wanted |= {*tasks.replace("|", ", ").split(", ")}

@@ -13,10 +13,10 @@ import tensorflow as tf
 from absl import logging
 from matplotlib import image
 
+from bert_tf.experiments import data
 from bert_tf.experiments import plots
 from bert_tf.experiments import report
 from bert_tf.experiments import report_text
-from bert_tf.experiments import tables
 from bert_tf.io import temporaries
 from tests.support import full_disk
 
@@ -263,7 +263,7 @@ class CommittedTest(ReportTestCase):
 
 class PaperTest(tf.test.TestCase):
     def test_every_table_is_complete(self):
-        paper = tables.read_recipe("paper")["tables"]
+        paper = data.read_recipe("paper")["tables"]
         names = [f"table{number}" for number in range(1, 9)] + ["figure5"]
         self.assertEqual(list(paper), names)
         for name, table in paper.items():

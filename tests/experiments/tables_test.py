@@ -14,7 +14,6 @@ from bert_tf.experiments import data
 from bert_tf.experiments import plan as plans
 from bert_tf.experiments import report
 from bert_tf.experiments import run
-from bert_tf.experiments import tables
 from bert_tf.flags import cli
 from bert_tf.flags import flag_files
 from bert_tf.flags.classifier import ClassifierConfig
@@ -315,7 +314,7 @@ class StoredModelTest(TablesTestCase):
         self.assertNotEqual(plan.place("model", path), before)
 
     def test_captions_tell_who_pretrained(self):
-        scale = tables.read_recipe("scales/small")
+        scale = data.read_recipe("scales/small")
         both = f"{scale['scaled_down_pretraining']} {scale['scaled_down']}"
         for corpus, words in (
             (None, scale["scaled_down"]),
@@ -368,7 +367,7 @@ class ScalesTest(TablesTestCase):
         ("tagging", [16, 32], [2, 3, 4], [5e-5, 3e-5, 2e-5]),
     )
     def test_flag_file_has_the_papers_values(self, kind, sizes, epochs, rates):
-        flags = tables.read_recipe("scales/paper")["finetuning"][kind]
+        flags = data.read_recipe("scales/paper")["finetuning"][kind]
         words = [f"--flagfile={flags['flagfile']}", "--output_dir=out"]
         words.append("--pretrained_model_dir=bert-base-uncased")
         if kind.startswith("squad"):
@@ -392,7 +391,7 @@ class ScalesTest(TablesTestCase):
 
     def test_features_of_four_layers_can_be_taken_at_each_scale(self):
         for name in SCALES:
-            scale = tables.read_recipe(f"scales/{name}")
+            scale = data.read_recipe(f"scales/{name}")
             # For Tables 7 and 8: concat_last_four_hidden.
             self.assertGreaterEqual(int(scale["base"].split("_")[0]), 4, name)
 
