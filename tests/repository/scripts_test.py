@@ -47,7 +47,8 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         code = text.splitlines()[tree.body[0].end_lineno :]
-        self.assertLessEqual(len(code), 16)
+        # The demo is an example, told in one file.
+        self.assertLessEqual(len(code), 400 if name == "demo.py" else 16)
         self.assertIn(f"python run/{name}", ast.get_docstring(tree))
 
     def test_a_page_shows_exactly_the_scripts(self):
