@@ -56,7 +56,7 @@ _SEE_HELP = "; --help lists the flags."
 # Flags of earlier versions, and one sentence on what to do instead.
 REMOVED_FLAGS: dict[str, str] = {
     "tf_data_service": "reading records never limits training; drop the flag.",
-    "url": "compare the files, and try the model card's curl line.",
+    "url": "compare the files, and try the curl line of the model card.",
     "shard": "machines that share --output_dir run the same command.",
     "strict_code": "the report names the commit of each cell.",
 }
