@@ -88,36 +88,17 @@ def _classify(draw):
     return request
 
 
-class GrpcFuzzTest(tf.test.TestCase):
-    """Asks a server of the toy; subclasses ask one of a classifier."""
-
-    engine = None
-    examples = 40
-
+class GrpcFuzzTest(fuzzed_servers.FuzzCase, tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        config = cls.enterClassContext(fuzzed_servers.serving(cls.engine))
         cls.channel = cls.enterClassContext(
-            grpc.insecure_channel(f"localhost:{config.port}")
+            grpc.insecure_channel(f"localhost:{cls.config.port}")
         )
-
-    def setUp(self):
-        super().setUp()
-        self.expected = self.ask()
-
-    def tearDown(self):
-        """After all that, it answers as it did before."""
-        self.assertEqual(self.ask(), self.expected)
-        super().tearDown()
 
     def ask(self):
-        request = predict_pb2.PredictRequest()
-        request.model_spec.name = "toy"
-        request.model_spec.signature_name = (
-            "serving_default" if self.engine else "echo"
-        )
-        request.inputs["text"].CopyFrom(tf.make_tensor_proto(["the cat"]))
+        signature = "serving_default" if self.engine else "echo"
+        request = toy_models.predict_request(signature, text=["the cat"])
         answer = predict_pb2.PredictResponse.FromString(
             self.call(_METHODS[0], request.SerializeToString())
         )

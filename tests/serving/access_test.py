@@ -10,7 +10,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
-from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.errors import UserError
@@ -206,10 +205,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_grpc(self):
-        request = predict_pb2.PredictRequest()
-        request.model_spec.name = "toy"
-        request.model_spec.signature_name = "echo"
-        request.inputs["text"].CopyFrom(tf.make_tensor_proto(["a"]))
+        request = toy_models.predict_request(text=["a"])
         health = get_model_status_pb2.GetModelStatusRequest()
         health.model_spec.name = "toy"
         key = (("authorization", f"Bearer {_KEYS[1]}"),)

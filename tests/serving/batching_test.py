@@ -53,11 +53,21 @@ class _Recorder(Servable):
         self.is_closed = True
 
 
-def _run(servable, options, requests, cancel=()):
+def _submit(scheduler, servable, rows, outputs=("y",)):
+    inputs = {"x": np.array(rows, np.int64)}
+    return scheduler.submit(servable, servable.signature, inputs, outputs)
+
+
+def _run(servable, requests, cancel=(), **options):
     """Returns the result of each request, and the sizes of the calls.
 
     The first request occupies the only thread until the others are queued.
     """
+    options = BatchingOptions(num_batch_threads=1, **options)
+    return _run_with(options, servable, requests, cancel)
+
+
+def _run_with(options, servable, requests, cancel=()):
     observed = []
     scheduler = batching.BatchScheduler(
         options, lambda tasks, rows: observed.append((len(tasks), rows))
@@ -68,12 +78,7 @@ def _run(servable, options, requests, cancel=()):
         if isinstance(rows, tuple):
             *names, rows = rows
         try:
-            return scheduler.submit(
-                servable,
-                servable.signature,
-                {"x": np.array(rows, np.int64)},
-                tuple(names),
-            )
+            return _submit(scheduler, servable, rows, tuple(names))
         except errors.RequestError as error:
             future = asyncio.get_running_loop().create_future()
             future.set_exception(error)
@@ -105,9 +110,7 @@ class BatchSchedulerTest(absltest.TestCase):
     def test_merges_waiting_requests_and_splits_the_outputs(self):
         servable = _Recorder()
         values, observed, queued = _run(
-            servable,
-            BatchingOptions(num_batch_threads=1),
-            [[[1]], [[2], [3]], [[4]], [[5]]],
+            servable, [[[1]], [[2], [3]], [[4]], [[5]]]
         )
         self.assertEqual(values, [[[2]], [[4], [6]], [[8]], [[10]]])
         self.assertEqual(servable.calls, [[[1]], [[2], [3], [4], [5]]])
@@ -116,20 +119,14 @@ class BatchSchedulerTest(absltest.TestCase):
 
     def test_merges_only_rows_of_one_shape(self):
         servable = _Recorder()
-        values, observed, _ = _run(
-            servable,
-            BatchingOptions(num_batch_threads=1),
-            [[[1]], [[2, 3]], [[4]], [[5, 6]]],
-        )
+        values, observed, _ = _run(servable, [[[1]], [[2, 3]], [[4]], [[5, 6]]])
         self.assertEqual(values, [[[2]], [[4, 6]], [[8]], [[10, 12]]])
         self.assertEqual(servable.calls, [[[1]], [[2, 3], [5, 6]], [[4]]])
 
     def test_merges_only_requests_for_the_same_outputs(self):
         servable = _Recorder()
         values, _, _ = _run(
-            servable,
-            BatchingOptions(num_batch_threads=1),
-            [[[1]], [[2]], ("z", [[3]]), [[4]], ("z", "y", [[5]])],
+            servable, [[[1]], [[2]], ("z", [[3]]), [[4]], ("z", "y", [[5]])]
         )
         self.assertEqual(values, [[[2]], [[4]], [[6]], [[8]], [[10]]])
         self.assertEqual(servable.calls, [[[1]], [[2], [4]], [[3]], [[5]]])
@@ -137,11 +134,7 @@ class BatchSchedulerTest(absltest.TestCase):
     def test_requests_that_run_alone_keep_their_place(self):
         large = [[1]] * 3
         values, _, queued = _run(
-            _Recorder(),
-            BatchingOptions(
-                max_batch_size=2, max_enqueued_batches=1, num_batch_threads=1
-            ),
-            [large, large, large, large],
+            _Recorder(), [large] * 4, max_batch_size=2, max_enqueued_batches=1
         )
         self.assertEqual(queued, 2)
         self.assertEqual(values[:3], [[[2]] * 3] * 3)
@@ -160,9 +153,7 @@ class BatchSchedulerTest(absltest.TestCase):
 
         async def main():
             waiting, ready = (
-                scheduler.submit(
-                    servable, servable.signature, {"x": np.array(x)}, ("y",)
-                )
+                _submit(scheduler, servable, x)
                 for x in ([[1]], [[2, 3], [4, 5]])
             )
             await asyncio.wait_for(ready, _TIMEOUT_SECONDS)
@@ -177,8 +168,8 @@ class BatchSchedulerTest(absltest.TestCase):
         servable = _Recorder()
         values, observed, _ = _run(
             servable,
-            BatchingOptions(max_batch_size=3, num_batch_threads=1),
             [[[1]], [[2], [3]], [[4], [5]], [[6]], [[7]] * 5],
+            max_batch_size=3,
         )
         self.assertEqual(
             servable.calls,
@@ -191,7 +182,6 @@ class BatchSchedulerTest(absltest.TestCase):
         self.enter_context(mock.patch.object(batching, "MAX_CALL_SIZE", 6))
         values, observed, _ = _run(
             _Recorder(),
-            BatchingOptions(num_batch_threads=1),
             [[[1]], [[1, 1], [2, 2]], [[3, 3]], [[4, 4]], [[5] * 9]],
         )
         self.assertEqual(values[-1], [[10] * 9])
@@ -199,11 +189,7 @@ class BatchSchedulerTest(absltest.TestCase):
 
     def test_a_bad_request_does_not_fail_its_batch(self):
         servable = _Recorder()
-        values, _, _ = _run(
-            servable,
-            BatchingOptions(num_batch_threads=1),
-            [[[1]], [[2]], [[13]], [[4]]],
-        )
+        values, _, _ = _run(servable, [[[1]], [[2]], [[13]], [[4]]])
         self.assertEqual(values[:2] + values[3:], [[[2]], [[4]], [[8]]])
         self.assertEqual(values[2].code, tf.errors.INVALID_ARGUMENT)
         self.assertEqual(values[2].message, "13 is refused")
@@ -214,21 +200,13 @@ class BatchSchedulerTest(absltest.TestCase):
     def test_does_not_merge_signatures_with_one_output_row(self):
         servable = _Recorder(output_rows=1)
         with self.assertLogs(level="WARNING"):
-            values, _, _ = _run(
-                servable,
-                BatchingOptions(num_batch_threads=1),
-                [[[1]], [[2]], [[3]]],
-            )
+            values, _, _ = _run(servable, [[[1]], [[2]], [[3]]])
         self.assertEqual(values, [[[2]], [[4]], [[6]]])
         self.assertEqual(servable.calls, [[[1]], [[2], [3]], [[2]], [[3]]])
 
     def test_does_not_merge_signatures_with_two_rows_per_row(self):
         with self.assertLogs(level="WARNING"):
-            values, _, _ = _run(
-                _Recorder(repeats=2),
-                BatchingOptions(num_batch_threads=1),
-                [[[1]], [[2]], [[3]]],
-            )
+            values, _, _ = _run(_Recorder(repeats=2), [[[1]], [[2]], [[3]]])
         self.assertEqual(values, [[[2], [2]], [[4], [4]], [[6], [6]]])
 
     def test_tries_only_once_to_merge_such_signatures(self):
@@ -245,15 +223,7 @@ class BatchSchedulerTest(absltest.TestCase):
         async def main():
             for _ in range(2):
                 await asyncio.gather(
-                    *(
-                        scheduler.submit(
-                            servable,
-                            servable.signature,
-                            {"x": np.array([[x]])},
-                            ("y",),
-                        )
-                        for x in (1, 2)
-                    )
+                    *(_submit(scheduler, servable, [[x]]) for x in (1, 2))
                 )
             await asyncio.to_thread(scheduler.stop)
 
@@ -267,10 +237,9 @@ class BatchSchedulerTest(absltest.TestCase):
     def test_refuses_more_than_the_queue_holds(self):
         values, _, queued = _run(
             _Recorder(),
-            BatchingOptions(
-                max_batch_size=2, max_enqueued_batches=2, num_batch_threads=1
-            ),
             [[[1]], [[2]], [[3], [4]], [[5]], [[6]], [[7], [8]]],
+            max_batch_size=2,
+            max_enqueued_batches=2,
         )
         self.assertEqual(queued, 4)
         self.assertEqual(values[:4], [[[2]], [[4]], [[6], [8]], [[10]]])
@@ -283,12 +252,9 @@ class BatchSchedulerTest(absltest.TestCase):
         servable = _Recorder()
         values, observed, _ = _run(
             servable,
-            BatchingOptions(
-                max_batch_size=6,
-                num_batch_threads=1,
-                allowed_batch_sizes=(2, 4, 6),
-            ),
             [[[1]], [[2]], [[3], [4]]],
+            max_batch_size=6,
+            allowed_batch_sizes=(2, 4, 6),
         )
         self.assertEqual(values, [[[2]], [[4]], [[6], [8]]])
         self.assertEqual(servable.calls, [[[1], [1]], [[2], [3], [4], [2]]])
@@ -308,14 +274,7 @@ class BatchSchedulerTest(absltest.TestCase):
         async def main():
             futures = []
             for i in range(3):
-                futures.append(
-                    scheduler.submit(
-                        servable,
-                        servable.signature,
-                        {"x": np.array([[i]])},
-                        ("y",),
-                    )
-                )
+                futures.append(_submit(scheduler, servable, [[i]]))
                 # Long enough for an idle thread to take what it should not.
                 await asyncio.sleep(0.05)
             await asyncio.gather(*futures)
@@ -326,12 +285,7 @@ class BatchSchedulerTest(absltest.TestCase):
 
     def test_skips_cancelled_requests(self):
         servable = _Recorder()
-        values, _, _ = _run(
-            servable,
-            BatchingOptions(num_batch_threads=1),
-            [[[1]], [[2]], [[3]]],
-            cancel=[1],
-        )
+        values, _, _ = _run(servable, [[[1]], [[2]], [[3]]], cancel=[1])
         self.assertEqual(servable.calls, [[[1]], [[3]]])
         self.assertIsInstance(values[1], asyncio.CancelledError)
 
@@ -378,10 +332,7 @@ class BatchSchedulerTest(absltest.TestCase):
 
         async def main():
             gone, waiting = (
-                scheduler.submit(
-                    servable, servable.signature, {"x": np.array([[x]])}, ("y",)
-                )
-                for x in (1, 2)
+                _submit(scheduler, servable, [[x]]) for x in (1, 2)
             )
             await asyncio.to_thread(servable.entered.acquire)
             gone.cancel()
@@ -397,7 +348,7 @@ class BatchSchedulerTest(absltest.TestCase):
         servable = _Recorder()
         servable.gate.set()
         options = batching_parameters.without_merging()
-        _, observed, _ = _run(servable, options, [[[i]] for i in range(9)])
+        _, observed, _ = _run_with(options, servable, [[[i]] for i in range(9)])
         self.assertEqual(observed, [(1, 1)] * 9)
 
     def test_closes_a_retired_servable_after_its_last_request(self):
@@ -405,9 +356,7 @@ class BatchSchedulerTest(absltest.TestCase):
         scheduler = batching.BatchScheduler(BatchingOptions())
 
         async def main():
-            future = scheduler.submit(
-                servable, servable.signature, {"x": np.array([[1]])}, ("y",)
-            )
+            future = _submit(scheduler, servable, [[1]])
             await asyncio.to_thread(servable.entered.acquire)
             servable.retire()
             self.assertFalse(servable.is_closed)
@@ -415,9 +364,7 @@ class BatchSchedulerTest(absltest.TestCase):
             result = await future
             self.assertEqual(result["y"].tolist(), [[2]])
             with self.assertRaisesRegex(errors.RequestError, "unloaded"):
-                scheduler.submit(
-                    servable, servable.signature, {"x": np.array([[1]])}, ()
-                )
+                _submit(scheduler, servable, [[1]], ())
 
         asyncio.run(main())
         self.assertTrue(servable.wait_closed(_TIMEOUT_SECONDS))
@@ -432,15 +379,11 @@ class BatchSchedulerTest(absltest.TestCase):
         servable.gate.set()
 
         async def main():
-            future = scheduler.submit(
-                servable, servable.signature, {"x": np.array([[4]])}, ("y",)
-            )
+            future = _submit(scheduler, servable, [[4]])
             await asyncio.to_thread(scheduler.stop)
             self.assertEqual((await future)["y"].tolist(), [[8]])
             with self.assertRaisesRegex(errors.RequestError, "shutting down"):
-                scheduler.submit(
-                    servable, servable.signature, {"x": np.array([[4]])}, ()
-                )
+                _submit(scheduler, servable, [[4]], ())
 
         asyncio.run(main())
 

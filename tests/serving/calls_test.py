@@ -135,6 +135,18 @@ def _with_examples(kind, signature):
     return log
 
 
+def _write_warmup(directory, *records):
+    """Writes messages, or bytes in place of one; returns the path."""
+    path = os.path.join(directory, calls.WARMUP_FILE)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with tf.io.TFRecordWriter(path) as writer:
+        for record in records:
+            if not isinstance(record, bytes):
+                record = record.SerializeToString()
+            writer.write(record)
+    return path
+
+
 class WarmupTest(tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -145,13 +157,7 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
         cls.addClassCleanup(cls.servable.retire)
 
     def run_records(self, *records):
-        path = os.path.join(self.directory, calls.WARMUP_FILE)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with tf.io.TFRecordWriter(path) as writer:
-            for record in records:
-                if not isinstance(record, bytes):
-                    record = record.SerializeToString()
-                writer.write(record)
+        path = _write_warmup(self.directory, *records)
         self.addCleanup(os.remove, path)
         return calls.warm_up(self.servable, self.directory)
 
@@ -183,8 +189,7 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
             self.run_records(*[_predict_log("a")] * 1001)
 
     def test_a_file_that_holds_no_records(self):
-        path = os.path.join(self.directory, calls.WARMUP_FILE)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        path = _write_warmup(self.directory)
         with open(path, "wb") as file:
             file.write(b"no records, but long enough for the first length")
         self.addCleanup(os.remove, path)
@@ -196,10 +201,7 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
             toy_models.copy(self.directory, base_path, 1)
             with toy_models.serving(base_path) as (server, config):
                 version = toy_models.copy(self.directory, base_path, "new")
-                path = os.path.join(version, calls.WARMUP_FILE)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with tf.io.TFRecordWriter(path) as writer:
-                    writer.write(_predict_log("bad").SerializeToString())
+                _write_warmup(version, _predict_log("bad"))
                 os.rename(version, os.path.join(base_path, "2"))
                 server.look_for_versions()
                 name = os.path.basename(base_path)

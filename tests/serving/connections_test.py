@@ -3,7 +3,6 @@
 import contextlib
 import resource
 import socket
-import tempfile
 from unittest import mock
 
 import grpc
@@ -22,16 +21,9 @@ _HALF_BODY = (
 )
 
 
-class ConnectionsTest(tf.test.TestCase, parameterized.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        toy_models.write(f"{cls.folder}/toy")
-
-    def serving(self, **flags):
-        return toy_models.serving(f"{self.folder}/toy", **flags)
-
+class ConnectionsTest(
+    toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase
+):
     @contextlib.contextmanager
     def connected(self, config):
         with socket.create_connection(

@@ -7,7 +7,6 @@ import tempfile
 import grpc
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from tests.support import toy_models
@@ -30,12 +29,8 @@ class DisconnectsTest(tf.test.TestCase):
         self.stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
 
     def request(self, num_rows):
-        request = predict_pb2.PredictRequest()
-        request.model_spec.name = "toy"
-        request.model_spec.signature_name = "slow"
         steps = np.full(num_rows, _STEPS, np.int32)
-        request.inputs["steps"].CopyFrom(tf.make_tensor_proto(steps))
-        return request
+        return toy_models.predict_request("slow", steps=steps)
 
     def metrics(self):
         _, page = toy_models.ask_raw(

@@ -48,22 +48,20 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         return method(request, timeout=toy_models.TIMEOUT_SECONDS)
 
     def predict(self, signature, output_filter=(), version=None, **inputs):
-        request = predict_pb2.PredictRequest(output_filter=output_filter)
-        request.model_spec.name = "toy"
-        request.model_spec.signature_name = signature
+        request = toy_models.predict_request(signature, **inputs)
+        request.output_filter.extend(output_filter)
         if version is not None:
             request.model_spec.version.value = version
-        for name, value in inputs.items():
-            if not isinstance(value, tensor_pb2.TensorProto):
-                value = tf.make_tensor_proto(value)
-            request.inputs[name].CopyFrom(value)
         return self.call(self.stub.Predict, request)
 
     def assert_fails(self, code, message, function, *args, **kwargs):
         with self.assertRaises(grpc.RpcError) as raised:
             function(*args, **kwargs)
-        self.assertEqual(raised.exception.code(), code)
+        self.assertEqual(raised.exception.code(), grpc.StatusCode[code])
         self.assertIn(message, raised.exception.details())
+
+    def assert_refused(self, code, message, method, request):
+        self.assert_fails(code, message, self.call, method, request)
 
     def examples(self, *values):
         examples = [tf.train.Example() for _ in values]
@@ -137,9 +135,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         ("echo", {"text": ["bad"]}, "INVALID_ARGUMENT", "bad text"),
     )
     def test_wrong_requests(self, signature, inputs, code, message):
-        self.assert_fails(
-            grpc.StatusCode[code], message, self.predict, signature, **inputs
-        )
+        self.assert_fails(code, message, self.predict, signature, **inputs)
 
     def test_refuses_invalid_tensors(self):
         unknown = tensor_pb2.TensorProto(dtype=1)
@@ -159,7 +155,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             tensor_pb2.TensorProto(dtype=999),
         ):
             self.assert_fails(
-                grpc.StatusCode.INVALID_ARGUMENT,
+                "INVALID_ARGUMENT",
                 "tensor parsing error: x",
                 self.predict,
                 "log",
@@ -168,7 +164,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         huge = tensor_pb2.TensorProto(dtype=1, float_val=[0])
         huge.tensor_shape.dim.add(size=1 << 40)
         self.assert_fails(
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "RESOURCE_EXHAUSTED",
             "--max_request_rows",
             self.predict,
             "log",
@@ -177,7 +173,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_refuses_wrong_names(self):
         self.assert_fails(
-            grpc.StatusCode.INVALID_ARGUMENT,
+            "INVALID_ARGUMENT",
             "output tensor alias not found in signature: z",
             self.predict,
             "log",
@@ -185,7 +181,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             x=[1.0],
         )
         self.assert_fails(
-            grpc.StatusCode.NOT_FOUND,
+            "NOT_FOUND",
             "Servable not found for request: Specific(toy, 8)",
             self.predict,
             "log",
@@ -197,10 +193,9 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             ({"model_spec": {}}, "INVALID_ARGUMENT", "no name"),
             ({"model_spec": {"name": "n"}}, "NOT_FOUND", "Latest(n)"),
         ):
-            self.assert_fails(
-                grpc.StatusCode[code],
+            self.assert_refused(
+                code,
                 message,
-                self.call,
                 self.stub.Predict,
                 predict_pb2.PredictRequest(**request),
             )
@@ -220,12 +215,8 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(response.model_spec.version.value, 3)
         request.input.Clear()
-        self.assert_fails(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "Input is empty",
-            self.call,
-            self.stub.Classify,
-            request,
+        self.assert_refused(
+            "INVALID_ARGUMENT", "Input is empty", self.stub.Classify, request
         )
 
     def test_regress_with_a_context(self):
@@ -272,12 +263,8 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             task.method_name = (
                 _CLASSIFY if signature == "classify" else _REGRESS
             )
-            self.assert_fails(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                message,
-                self.call,
-                self.stub.MultiInference,
-                request,
+            self.assert_refused(
+                "INVALID_ARGUMENT", message, self.stub.MultiInference, request
             )
 
     def test_metadata(self):
@@ -296,10 +283,9 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         for fields in ([], ["other"]):
             del request.metadata_field[:]
             request.metadata_field.extend(fields)
-            self.assert_fails(
-                grpc.StatusCode.INVALID_ARGUMENT,
+            self.assert_refused(
+                "INVALID_ARGUMENT",
                 "etadata",
-                self.call,
                 self.stub.GetModelMetadata,
                 request,
             )
@@ -315,10 +301,9 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(entry.state, entry.AVAILABLE)
         self.assertEqual(entry.status.error_code, 0)
         request.model_spec.name = "nix"
-        self.assert_fails(
-            grpc.StatusCode.NOT_FOUND,
+        self.assert_refused(
+            "NOT_FOUND",
             "Could not find any versions of model nix",
-            self.call,
             self.models.GetModelStatus,
             request,
         )
@@ -332,10 +317,9 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             grpc.insecure_channel(f"localhost:{config.port}") as channel,
         ):
             stub = model_service_pb2_grpc.ModelServiceStub(channel)
-            self.assert_fails(
-                grpc.StatusCode.PERMISSION_DENIED,
+            self.assert_refused(
+                "PERMISSION_DENIED",
                 "--allow_reload",
-                self.call,
                 stub.HandleReloadConfigRequest,
                 request,
             )
@@ -357,20 +341,18 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         ).model_version_status
         self.assertEqual(entry.version, 8)
         second.base_path = f"{self.folder}/nowhere"
-        self.assert_fails(
-            grpc.StatusCode.FAILED_PRECONDITION,
+        self.assert_refused(
+            "FAILED_PRECONDITION",
             "must be a folder of versions",
-            self.call,
             self.models.HandleReloadConfigRequest,
             request,
         )
         # A bad configuration changes nothing, not even its good models.
         second.base_path = f"{self.folder}/toy\0"
         del models[0]
-        self.assert_fails(
-            grpc.StatusCode.FAILED_PRECONDITION,
+        self.assert_refused(
+            "FAILED_PRECONDITION",
             "null byte",
-            self.call,
             self.models.HandleReloadConfigRequest,
             request,
         )
@@ -380,10 +362,9 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.call(self.models.GetModelStatus, status)
         request.config.Clear()
-        self.assert_fails(
-            grpc.StatusCode.INVALID_ARGUMENT,
+        self.assert_refused(
+            "INVALID_ARGUMENT",
             "model_config_list",
-            self.call,
             self.models.HandleReloadConfigRequest,
             request,
         )

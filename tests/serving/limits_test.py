@@ -17,7 +17,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import classification_pb2
-from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.serving import saved_model
@@ -76,16 +75,6 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
             error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED, error.details()
         )
         self.assertIn(f"--{flag}", error.details())
-
-    def predict_request(self, signature, **inputs):
-        request = predict_pb2.PredictRequest()
-        request.model_spec.name = "toy"
-        request.model_spec.signature_name = signature
-        for name, value in inputs.items():
-            if not isinstance(value, tensor_pb2.TensorProto):
-                value = tf.make_tensor_proto(value)
-            request.inputs[name].CopyFrom(value)
-        return request
 
     @parameterized.parameters(
         ("max_request_rows", _echo(*["a"] * 101), _echo(*["a"] * 100)),
@@ -167,18 +156,16 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
         empty.tensor_shape.dim.add(size=1 << 62)
         large = np.zeros([50, 1_500], np.float32)
         for flag, request in (
-            ("max_request_rows", self.predict_request("echo", text=rows)),
-            ("max_tensor_bytes", self.predict_request("echo", text=repeated)),
-            ("max_tensor_bytes", self.predict_request("log", x=numbers)),
-            ("max_tensor_bytes", self.predict_request("echo", text=empty)),
-            ("max_request_bytes", self.predict_request("log", x=large)),
+            ("max_request_rows", toy_models.predict_request(text=rows)),
+            ("max_tensor_bytes", toy_models.predict_request(text=repeated)),
+            ("max_tensor_bytes", toy_models.predict_request("log", x=numbers)),
+            ("max_tensor_bytes", toy_models.predict_request(text=empty)),
+            ("max_request_bytes", toy_models.predict_request("log", x=large)),
         ):
             self.assert_refused_by_grpc(flag, self.stub.Predict, request)
         del repeated.tensor_shape.dim[:]
         repeated.tensor_shape.dim.add(size=80)
-        response = self.stub.Predict(
-            self.predict_request("echo", text=repeated)
-        )
+        response = self.stub.Predict(toy_models.predict_request(text=repeated))
         self.assertEqual(response.outputs["text"].string_val, [b"a" * 100] * 80)
 
     def test_messages_that_are_not_protos(self):
@@ -298,9 +285,7 @@ class RefusedDataTest(tf.test.TestCase):
         self.addCleanup(gc.enable)
         texts = [f"refused {i}" for i in range(11)]
         for _ in range(5):
-            status, _ = toy_models.ask(
-                config.rest_api_port, "POST", _PREDICT, _echo(*texts)
-            )
+            status, _ = toy_models.predict(config.rest_api_port, _echo(*texts))
             self.assertEqual(status, 413)
         # Another request, so that the last one has ended.
         toy_models.ask(config.rest_api_port, "GET", "/readyz")
@@ -328,13 +313,10 @@ class ResponseTest(tf.test.TestCase):
         for length, fitting, too_many in ((1000, 18, 19), (200, 75, 76)):
             for count, is_refused in ((fitting, False), (too_many, True)):
                 texts = ["a" * length] * count
-                status, answer = toy_models.ask(
-                    config.rest_api_port, "POST", _PREDICT, _echo(*texts)
+                status, answer = toy_models.predict(
+                    config.rest_api_port, _echo(*texts)
                 )
-                request = predict_pb2.PredictRequest()
-                request.model_spec.name = "toy"
-                request.model_spec.signature_name = "echo"
-                request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
+                request = toy_models.predict_request(text=texts)
                 if not is_refused:
                     self.assertEqual(answer, {"predictions": texts})
                     stub.Predict(request, timeout=toy_models.TIMEOUT_SECONDS)

@@ -1,6 +1,7 @@
 """Tests for bert_tf.serving.litert."""
 
 import asyncio
+import functools
 import os
 import pathlib
 import shutil
@@ -201,12 +202,9 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
         self.base_path = self.create_tempdir().full_path
         toy_models.copy(self.directory, self.base_path, 1)
 
-    def _predict(self, config, texts):
+    def _ask(self, config, **body):
         return toy_models.ask(
-            config.rest_api_port,
-            "POST",
-            "/v1/models/m:predict",
-            {"instances": texts},
+            config.rest_api_port, "POST", "/v1/models/m:predict", body
         )
 
     def _serving(self):
@@ -216,14 +214,14 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_serves_and_loads_new_versions(self):
         with self._serving() as (server, config):
-            status, before = self._predict(config, list(_TEXTS))
+            status, before = self._ask(config, instances=list(_TEXTS))
             self.assertEqual(status, 200, before)
             toy_models.copy(self.directory, self.base_path, 2)
             server.look_for_versions()
             _, versions = toy_models.ask(
                 config.rest_api_port, "GET", "/v1/models/m"
             )
-            (_, after) = self._predict(config, list(_TEXTS))
+            (_, after) = self._ask(config, instances=list(_TEXTS))
         states = {
             one["version"]: one["state"]
             for one in versions["model_version_status"]
@@ -244,20 +242,15 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
             "at least one ": dict.fromkeys(good, [[]]),
         }
         with self._serving() as (_, config):
+            ask = functools.partial(
+                self._ask, config, signature_name="from_ids"
+            )
             for sentence, values in bad.items():
-                status, answer = self._ask_ids(config, good | values)
+                status, answer = ask(inputs=good | values)
                 self.assertEqual(status, 400, sentence)
                 self.assertIn(sentence, answer["error"])
-                status, answer = self._ask_ids(config, good)
+                status, answer = ask(inputs=good)
                 self.assertEqual(status, 200, answer)
-
-    def _ask_ids(self, config, inputs):
-        return toy_models.ask(
-            config.rest_api_port,
-            "POST",
-            "/v1/models/m:predict",
-            {"signature_name": "from_ids", "inputs": inputs},
-        )
 
     def test_a_version_without_litert_is_refused_with_the_flag(self):
         shutil.rmtree(os.path.join(self.base_path, "1", litert.FOLDER))

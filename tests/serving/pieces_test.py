@@ -87,6 +87,10 @@ class _Ranges(Servable):
         pass
 
 
+def _start(pieces, servable, x):
+    return asyncio.ensure_future(pieces.compute(servable, servable.call(x)))
+
+
 def _run(main, options=_OPTIONS, **limits):
     """Calls a coroutine function with a scheduler of pieces."""
     limits = ServeLimits(**limits)
@@ -237,14 +241,9 @@ class PieceSchedulerTest(absltest.TestCase):
         servable.gate.clear()
 
         async def main(pieces):
-            large = [
-                asyncio.ensure_future(pieces.compute(servable, call))
-                for call in map(servable.call, ([1] * 9, [2] * 9))
-            ]
+            large = [_start(pieces, servable, [x] * 9) for x in (1, 2)]
             await asyncio.to_thread(servable.entered.acquire)
-            small = asyncio.ensure_future(
-                pieces.compute(servable, servable.call([7]))
-            )
+            small = _start(pieces, servable, [7])
             await asyncio.sleep(0)
             servable.gate.set()
             await asyncio.gather(*large, small)
@@ -264,14 +263,11 @@ class PieceSchedulerTest(absltest.TestCase):
         self.enter_context(mock.patch.object(batching, "MAX_CALL_SIZE", 12))
 
         async def main(pieces):
-            def start(x):
-                return asyncio.ensure_future(
-                    pieces.compute(servable, servable.call(x))
-                )
-
-            tasks = [start([1] * 6)]
+            tasks = [_start(pieces, servable, [1] * 6)]
             await asyncio.to_thread(servable.entered.acquire)
-            tasks += map(start, ([2] * 7, *[[4]] * 8))
+            tasks += [
+                _start(pieces, servable, x) for x in ([2] * 7, *[[4]] * 8)
+            ]
             await asyncio.sleep(0)
             servable.gate.set()
             return [len(x["x"]) for x in await asyncio.gather(*tasks)]
@@ -303,21 +299,16 @@ class PieceSchedulerTest(absltest.TestCase):
         options = BatchingOptions(max_batch_size=8, num_batch_threads=2)
 
         async def main(pieces):
-            def start(x):
-                return asyncio.ensure_future(
-                    pieces.compute(servable, servable.call(x))
-                )
-
             for number in (1, 2, 3):
-                gone = start([number] * 9)
+                gone = _start(pieces, servable, [number] * 9)
                 if number == 1:
                     await asyncio.to_thread(servable.entered.acquire)
                 await asyncio.sleep(0)
                 gone.cancel()
-            small = start([7])
+            small = _start(pieces, servable, [7])
             await asyncio.to_thread(servable.entered.acquire)
             # A piece is still computed, so the next one waits.
-            last = start([4] * 9)
+            last = _start(pieces, servable, [4] * 9)
             await asyncio.sleep(0)
             is_waiting = not servable.entered.acquire(blocking=False)
             servable.gate.set()
@@ -337,19 +328,14 @@ class PieceSchedulerTest(absltest.TestCase):
         )
 
         async def main(pieces):
-            def start(x):
-                return asyncio.ensure_future(
-                    pieces.compute(servable, servable.call(x))
-                )
-
-            large = [start([1] * 9), start([2] * 9)]
+            large = [_start(pieces, servable, [x] * 9) for x in (1, 2)]
             await asyncio.to_thread(servable.entered.acquire)
             with self.assertRaisesRegex(
                 errors.OverloadError, "max_enqueued_batches"
             ):
-                await start([3] * 5)
+                await _start(pieces, servable, [3] * 5)
             # The queue is full while pieces of admitted requests wait.
-            small = [start([4] * 4), start([5] * 4)]
+            small = [_start(pieces, servable, [x] * 4) for x in (4, 5)]
             await asyncio.sleep(0)
             servable.gate.set()
             results = await asyncio.gather(*large, *small)

@@ -44,6 +44,12 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
     def predict(self, body, path=_PREDICT):
         return self.ask("POST", path, body)
 
+    def assert_refused(self, body, message, path=_PREDICT):
+        status, answer = self.predict(body, path)
+        self.assertEqual(status, 400, answer)
+        self.assertIn(message, answer["error"])
+        self.assertLess(len(answer["error"]), 1000)
+
     def test_rows_of_several_inputs(self):
         status, answer = self.predict(
             {
@@ -345,46 +351,6 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         (b'{"inputs": {"text": ["a"]}}', "Missing named input: weights"),
         (b'{"inputs": ["a"]}', "expecting an object"),
         (
-            b'{"inputs": {"text": ["a"], "weights": [[1, 2, 3]]}}',
-            "must have the shape",
-        ),
-        (
-            b'{"inputs": {"text": ["a"], "weights": [["1", 2]]}}',
-            'JSON Value: "1" Type: String is not of expected type: float',
-        ),
-        (
-            b'{"inputs": {"text": [1], "weights": [[1, 2]]}}',
-            "JSON Value: 1 Type: Number is not of expected type: string",
-        ),
-        (
-            b'{"inputs": {"text": ["a"], "weights": [[1, 2], [3]]}}',
-            "Encountered list at unexpected size: 1 at level: 1",
-        ),
-        (
-            b'{"inputs": {"text": ["a"], "weights": [[1, [2]]]}}',
-            "Encountered list at unexpected level: 2",
-        ),
-        (
-            b'{"inputs": {"text": ["a"], "weights": [[1, 1e39]]}}',
-            "to float without loss of precision",
-        ),
-        (
-            b'{"inputs": {"text": ["a"], "weights": [[1, 16777217]]}}',
-            "to float without loss of precision",
-        ),
-        (
-            b'{"inputs": {"text": [{"b64": "!"}], "weights": [[1, 2]]}}',
-            "Unable to base64 decode",
-        ),
-        (
-            b'{"inputs": {"text": [{"b": "!"}], "weights": [[1, 2]]}}',
-            "not formatted correctly for base64 data",
-        ),
-        (
-            b'{"inputs": {"text": ["\\ud800"], "weights": [[1, 2]]}}',
-            "The surrogate pair in string is invalid",
-        ),
-        (
             b'{"signature_name": "total", "inputs": '
             b'{"ids": [[2147483648]], "negate": [true]}}',
             "is not of expected type: int32",
@@ -406,10 +372,35 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         (b'{"signature_name": "share", "instances": [1]}', "no shape"),
     )
     def test_wrong_bodies(self, body, message):
-        status, answer = self.ask("POST", _PREDICT, body)
-        self.assertEqual(status, 400, answer)
-        self.assertIn(message, answer["error"])
-        self.assertLess(len(answer["error"]), 1000)
+        self.assert_refused(body, message)
+
+    @parameterized.parameters(
+        (["a"], [[1, 2, 3]], "must have the shape"),
+        (
+            ["a"],
+            [["1", 2]],
+            'JSON Value: "1" Type: String is not of expected type: float',
+        ),
+        (
+            [1],
+            [[1, 2]],
+            "JSON Value: 1 Type: Number is not of expected type: string",
+        ),
+        (
+            ["a"],
+            [[1, 2], [3]],
+            "Encountered list at unexpected size: 1 at level: 1",
+        ),
+        (["a"], [[1, [2]]], "Encountered list at unexpected level: 2"),
+        (["a"], [[1, 1e39]], "to float without loss of precision"),
+        (["a"], [[1, 16777217]], "to float without loss of precision"),
+        ([{"b64": "!"}], [[1, 2]], "Unable to base64 decode"),
+        ([{"b": "!"}], [[1, 2]], "not formatted correctly for base64 data"),
+        (["\ud800"], [[1, 2]], "The surrogate pair in string is invalid"),
+    )
+    def test_wrong_values(self, text, weights, message):
+        body = {"inputs": {"text": text, "weights": weights}}
+        self.assert_refused(body, message)
 
     @parameterized.parameters(
         ({"examples": [{"x": 1.0}]}, "Expected one input Tensor."),
@@ -418,36 +409,34 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
             {"signature_name": "nix", "examples": [{"x": 1.0}]},
             "No signature was found with the name: nix",
         ),
-        ({"signature_name": "classify", "examples": []}, "is an empty array"),
-        (
-            {"signature_name": "classify", "examples": [{"x": None}]},
-            "Feature: x has element with unexpected JSON type: Null",
-        ),
-        (
-            {"signature_name": "classify", "examples": [{"x": [1, "a"]}]},
-            "Unexpected element type in feature: x expecting type: int64",
-        ),
-        (
-            {"signature_name": "classify", "examples": [[1.0]]},
-            "Example must be JSON object but got JSON Array",
-        ),
-        (
-            {"signature_name": "classify", "examples": [{"y": 1.0}]},
-            "Feature: x (data type: float) is required but could not be found",
-        ),
-        (
-            {"signature_name": "classify", "examples": [{"x": True}]},
-            "Data type: int64 but expected type: float",
-        ),
         (
             {"signature_name": "regress", "examples": [{"x": 1.0}]},
             "outputs to contain at least one of",
         ),
     )
     def test_wrong_examples(self, body, message):
-        status, answer = self.ask("POST", f"{_MODEL}:classify", body)
-        self.assertEqual(status, 400, answer)
-        self.assertIn(message, answer["error"])
+        self.assert_refused(body, message, f"{_MODEL}:classify")
+
+    @parameterized.parameters(
+        ([], "is an empty array"),
+        (
+            [{"x": None}],
+            "Feature: x has element with unexpected JSON type: Null",
+        ),
+        (
+            [{"x": [1, "a"]}],
+            "Unexpected element type in feature: x expecting type: int64",
+        ),
+        ([[1.0]], "Example must be JSON object but got JSON Array"),
+        (
+            [{"y": 1.0}],
+            "Feature: x (data type: float) is required but could not be found",
+        ),
+        ([{"x": True}], "Data type: int64 but expected type: float"),
+    )
+    def test_wrong_features(self, examples, message):
+        body = {"signature_name": "classify", "examples": examples}
+        self.assert_refused(body, message, f"{_MODEL}:classify")
 
     def test_disconnected_client_is_not_a_server_error(self):
         def count():

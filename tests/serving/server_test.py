@@ -6,14 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 
 import grpc
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.errors import UserError
@@ -23,13 +21,7 @@ from tests.support import ports
 from tests.support import toy_models
 
 
-class ServerTest(tf.test.TestCase, parameterized.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        cls.version = toy_models.write(f"{cls.folder}/toy")
-
+class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("port", "rest_api_port")
     def test_refuses_a_port_that_is_taken(self, flag):
         flags = dict(zip(("port", "rest_api_port"), ports.free(2), strict=True))
@@ -104,7 +96,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_listens_to_either_port_alone(self):
         for off in ("port", "rest_api_port"):
-            with toy_models.serving(f"{self.folder}/toy", **{off: 0}) as (
+            with self.serving(**{off: 0}) as (
                 _,
                 config,
             ):
@@ -117,21 +109,14 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
     def test_answers_accepted_requests_before_it_stops(self):
         answers = []
         body = {"signature_name": "echo", "instances": ["x" * 100] * 20}
-        with toy_models.serving(
-            f"{self.folder}/toy",
-            # The request waits until the server stops.
+        with self.serving(  # The request waits until the server stops.
             batch_timeout_micros=10**9,
             max_batch_size=1000,
         ) as (_, config):
             threads = [
                 threading.Thread(
                     target=lambda: answers.append(
-                        toy_models.ask(
-                            config.rest_api_port,
-                            "POST",
-                            "/v1/models/toy:predict",
-                            body,
-                        )
+                        toy_models.predict(config.rest_api_port, body)
                     )
                 )
                 for _ in range(5)
@@ -153,15 +138,12 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
         return float(line.split()[1])
 
     def test_a_request_that_takes_too_long(self):
-        with toy_models.serving(
-            f"{self.folder}/toy",
+        with self.serving(
             batch_timeout_micros=10**9,
             rest_api_timeout_in_ms=100,
         ) as (_, config):
-            status, answer = toy_models.ask(
+            status, answer = toy_models.predict(
                 config.rest_api_port,
-                "POST",
-                "/v1/models/toy:predict",
                 {"signature_name": "echo", "instances": ["a"]},
             )
         self.assertEqual(
@@ -170,16 +152,11 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_refuses_requests_when_the_queue_is_full(self):
         statuses = []
-        request = predict_pb2.PredictRequest()
-        request.model_spec.name = "toy"
-        request.model_spec.signature_name = "slow"
-        request.inputs["steps"].CopyFrom(tf.make_tensor_proto([2000]))
+        request = toy_models.predict_request("slow", steps=[2000])
 
         def ask_rest():
-            status, _ = toy_models.ask(
+            status, _ = toy_models.predict(
                 config.rest_api_port,
-                "POST",
-                "/v1/models/toy:predict",
                 {"signature_name": "slow", "inputs": [2000]},
             )
             statuses.append(status)
@@ -192,8 +169,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
                 statuses.append(error.code())
 
         with (
-            toy_models.serving(
-                f"{self.folder}/toy",
+            self.serving(
                 max_batch_size=1,
                 max_enqueued_batches=1,
                 num_batch_threads=1,

@@ -7,7 +7,6 @@ import pathlib
 import socket
 import ssl
 import subprocess
-import tempfile
 
 import grpc
 import tensorflow as tf
@@ -24,12 +23,10 @@ from tests.support import certificates
 from tests.support import toy_models
 
 
-class TlsTestCase(tf.test.TestCase):
+class TlsTestCase(toy_models.ToyCase, tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        toy_models.write(f"{cls.folder}/toy")
         certificates.make(cls.folder, "own")
         certificates.make(cls.folder, "clients")
         certificates.make(cls.folder, "client", issuer="clients")
@@ -40,10 +37,16 @@ class TlsTestCase(tf.test.TestCase):
     def read(self, name):
         return pathlib.Path(self.path(name)).read_bytes()
 
+    def own(self, **flags):
+        """Returns flags of the certificate of the server, and others."""
+        files = {"cert": self.path("own.pem"), "key": self.path("own.key")}
+        return {f"tls_{name}": path for name, path in files.items()} | flags
+
     def serving(self, **flags):
-        return self.enterContext(toy_models.serving(self.path("toy"), **flags))[
-            1
-        ]
+        return self.enterContext(super().serving(**flags))[1]
+
+    def config(self, **flags):
+        return ServeConfig(model_base_path=self.path("toy"), **flags)
 
     def ask(self, port, path="/readyz", certificate=None):
         context = ssl.create_default_context(cafile=self.path("own.pem"))
@@ -81,9 +84,7 @@ class TlsTestCase(tf.test.TestCase):
 
 class TlsTest(TlsTestCase, parameterized.TestCase):
     def test_both_ports(self):
-        config = self.serving(
-            tls_cert=self.path("own.pem"), tls_key=self.path("own.key")
-        )
+        config = self.serving(**self.own())
         self.assertEqual(
             self.ask(config.rest_api_port), (200, b'{"ready":true}')
         )
@@ -100,9 +101,7 @@ class TlsTest(TlsTestCase, parameterized.TestCase):
 
     def test_clients_need_a_certificate_of_the_authority(self):
         config = self.serving(
-            tls_cert=self.path("own.pem"),
-            tls_key=self.path("own.key"),
-            tls_client_ca=self.path("clients.pem"),
+            **self.own(tls_client_ca=self.path("clients.pem"))
         )
         for certificate in (None, "own"):
             with self.assertRaises(OSError):
@@ -138,9 +137,8 @@ class TlsTest(TlsTestCase, parameterized.TestCase):
     @parameterized.parameters((1, 3), (600, 2))
     def test_slow_handshakes_end_and_make_room(self, seconds, num_ended):
         config = self.serving(
+            **self.own(),
             port=0,
-            tls_cert=self.path("own.pem"),
-            tls_key=self.path("own.key"),
             max_connections=2,
             rest_api_header_timeout_in_ms=1000 * seconds,
         )
@@ -163,11 +161,7 @@ class TlsTest(TlsTestCase, parameterized.TestCase):
 
 class BadFilesTest(TlsTestCase, parameterized.TestCase):
     def test_key_of_another_certificate(self):
-        config = ServeConfig(
-            model_base_path=self.path("toy"),
-            tls_cert=self.path("own.pem"),
-            tls_key=self.path("clients.key"),
-        )
+        config = self.config(**self.own(tls_key=self.path("clients.key")))
         with self.assertRaisesRegex(
             UserError, r"^--tls_cert=.*own.pem and --tls_key=.*MISMATCH.$"
         ):
@@ -183,21 +177,12 @@ class BadFilesTest(TlsTestCase, parameterized.TestCase):
             check=True,
             capture_output=True,
         )
-        config = ServeConfig(
-            model_base_path=self.path("toy"),
-            tls_cert=self.path("own.pem"),
-            tls_key=locked,
-        )
+        config = self.config(**self.own(tls_key=locked))
         with self.assertRaisesRegex(UserError, "has a password"):
             access.read_tls(config)
 
     def test_authorities_without_certificates(self):
-        config = ServeConfig(
-            model_base_path=self.path("toy"),
-            tls_cert=self.path("own.pem"),
-            tls_key=self.path("own.key"),
-            tls_client_ca=self.path("own.key"),
-        )
+        config = self.config(**self.own(tls_client_ca=self.path("own.key")))
         with self.assertRaisesRegex(UserError, "--tls_client_ca=.*own.key has"):
             access.read_tls(config)
 
@@ -214,9 +199,7 @@ class BadFilesTest(TlsTestCase, parameterized.TestCase):
     def test_ssl_config_file(self, contents, message):
         mode = "wb" if isinstance(contents, bytes) else "w"
         path = self.create_tempfile(content=contents, mode=mode).full_path
-        config = ServeConfig(
-            model_base_path=self.path("toy"), ssl_config_file=path
-        )
+        config = self.config(ssl_config_file=path)
         with self.assertRaisesRegex(UserError, message):
             access.read_tls(config)
 

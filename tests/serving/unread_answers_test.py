@@ -2,15 +2,12 @@
 
 import json
 import socket
-import tempfile
-import threading
 from unittest import mock
 
 import grpc
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow_serving.apis import predict_pb2
 
 from tests.support import toy_models
 
@@ -19,23 +16,9 @@ _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 
 
 @pytest.mark.slow
-class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        toy_models.write(f"{cls.folder}/toy")
-
-    def serving(self, **flags):
-        return toy_models.serving(f"{self.folder}/toy", **flags)
-
-    def wait_until(self, condition):
-        for _ in range(100 * toy_models.TIMEOUT_SECONDS):
-            if condition():
-                return
-            threading.Event().wait(0.01)
-        self.fail("It did not become true.")
-
+class UnreadAnswersTest(
+    toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase
+):
     @parameterized.parameters("keep-alive", "close")
     def test_rest(self, connection_header):
         self.enterContext(
@@ -62,7 +45,7 @@ class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
             received = connection.recv(4096)
             self.assertStartsWith(received, b"HTTP/1.1 200")
             self.assertGreaterEqual(memory._num_bytes, len(_TEXT))
-            self.wait_until(lambda: not memory._num_bytes)
+            toy_models.wait_until(lambda: not memory._num_bytes)
             try:
                 while part := connection.recv(1 << 16):
                     received += part
@@ -71,10 +54,7 @@ class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertLess(len(received), len(_TEXT))
 
     def test_grpc(self):
-        request = predict_pb2.PredictRequest()
-        request.model_spec.name = "toy"
-        request.model_spec.signature_name = "echo"
-        request.inputs["text"].CopyFrom(tf.make_tensor_proto([_TEXT]))
+        request = toy_models.predict_request(text=[_TEXT])
         content = request.SerializeToString()
         with (
             self.serving(rest_api_port=0) as (server, config),
@@ -92,14 +72,14 @@ class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
                 content, timeout=toy_models.TIMEOUT_SECONDS
             )
             self.assertGreater(len(answer), len(_TEXT))
-            self.wait_until(lambda: not memory._num_bytes)
+            toy_models.wait_until(lambda: not memory._num_bytes)
             # A stream is not read before it is asked for its first message.
             calls = [channel.unary_stream(_PREDICT)(content) for _ in range(2)]
             metrics = server._service.metrics
             answered = (
                 b'method="Predict",model="toy",status="OK",version="1"} 3.0'
             )
-            self.wait_until(
+            toy_models.wait_until(
                 lambda: (
                     answered in metrics.page()
                     and 2 * len(_TEXT) <= memory._num_bytes < 3 * len(_TEXT)
@@ -107,7 +87,7 @@ class UnreadAnswersTest(tf.test.TestCase, parameterized.TestCase):
             )
             for call in calls:
                 call.cancel()
-            self.wait_until(lambda: not memory._num_bytes)
+            toy_models.wait_until(lambda: not memory._num_bytes)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,27 @@ def serving(engine):
             yield config
 
 
+class FuzzCase:
+    """Asks a server of the toy; subclasses ask one of a classifier."""
+
+    engine = None
+    examples = 40
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.config = cls.enterClassContext(serving(cls.engine))
+
+    def setUp(self):
+        super().setUp()
+        self.expected = self.ask()
+
+    def tearDown(self):
+        """After all that, it answers as it did before."""
+        self.assertEqual(self.ask(), self.expected)
+        super().tearDown()
+
+
 def _export(folder):
     tiny_exports.export(
         tiny_exports.write(folder, tiny_exports.classification()),

@@ -5,9 +5,12 @@ import http.client
 import json
 import os
 import shutil
+import tempfile
 import time
 
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+from tensorflow_serving.apis import predict_pb2
 
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving.server import ModelServer
@@ -154,6 +157,31 @@ def serving(base_path=None, **flags):
         server.stop()
 
 
+def predict_request(signature="echo", **inputs):
+    """Returns a request to the toy; inputs are values or protos."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "toy"
+    request.model_spec.signature_name = signature
+    for name, value in inputs.items():
+        if not isinstance(value, tensor_pb2.TensorProto):
+            value = tf.make_tensor_proto(value)
+        request.inputs[name].CopyFrom(value)
+    return request
+
+
+class ToyCase:
+    """Mixin of test cases that serve the toy."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.version = write(f"{cls.folder}/toy")
+
+    def serving(self, **flags):
+        return serving(f"{self.folder}/toy", **flags)
+
+
 def wait_until(condition):
     """Waits until a function returns true."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -167,6 +195,11 @@ def ask(port, method, path, body=None, headers=()):
     """Returns the status and the parsed JSON body of a response."""
     status, contents = ask_raw(port, method, path, body, headers)
     return status, json.loads(contents)
+
+
+def predict(port, body):
+    """Returns the status and the answer of the toy to a request."""
+    return ask(port, "POST", "/v1/models/toy:predict", body)
 
 
 def ask_raw(port, method, path, body=None, headers=()):
