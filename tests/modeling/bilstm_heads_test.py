@@ -14,12 +14,6 @@ from bert_tf.modeling import task_models
 from tests.support import tiny_layers
 
 _SEEDS = np.array([5, 9, 2], np.int32)
-_MODELS = (
-    (task_models.BertForClassification, {"num_labels": 3}, ""),
-    (task_models.BertForTagging, {"num_labels": 4}, "cls/tagging/"),
-    (task_models.BertForQuestionAnswering, {}, "cls/squad/"),
-    (task_models.BertForMultipleChoice, {}, "cls/multiple_choice/"),
-)
 _DEEP = tiny_layers.replace(num_hidden_layers=4)
 
 
@@ -35,19 +29,23 @@ def _names(scope, number):
     }
 
 
-def _inputs(cls, length=5):
-    if cls is not task_models.BertForMultipleChoice:
-        return tiny_layers.inputs(length=length)
-    inputs = tiny_layers.inputs(batch=6, length=length).items()
-    return {name: x.reshape(3, 2, length) for name, x in inputs}
-
-
 def _logits(outputs):
     return [
         outputs[name]
         for name in ("logits", "start_logits", "end_logits")
         if name in outputs
     ]
+
+
+def _trained(model, inputs):
+    """Returns the names of the weights that have a gradient."""
+    with tf.GradientTape() as tape:
+        outputs = model(inputs, training=True, dropout_seeds=_SEEDS)
+        loss = tf.add_n([tf.reduce_sum(tf.square(x)) for x in _logits(outputs)])
+    named = bert_model.named_variables(model)
+    gradients = tape.gradient(loss, [x.value for x in named.values()])
+    pairs = zip(named, gradients, strict=True)
+    return {name for name, gradient in pairs if gradient is not None}
 
 
 def _tagger(combination, **kwargs):
@@ -64,7 +62,7 @@ def _tagger(combination, **kwargs):
 
 
 class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*_MODELS)
+    @parameterized.parameters(*tiny_layers.MODELS)
     def test_names(self, cls, arguments, scope):
         for name in (None, "cls"):
             model = cls(
@@ -83,32 +81,22 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
             expected |= {f"{scope}output_weights", f"{scope}output_bias"}
             self.assertEqual(received, expected)
 
-    @parameterized.parameters(*_MODELS)
+    @parameterized.parameters(*tiny_layers.MODELS)
     def test_every_weight_is_trained(self, cls, arguments, scope):
         del scope
         model = cls(tiny_layers.CONFIG, head="bilstm", lstm_size=3, **arguments)
         tiny_layers.randomize(model)
-        with tf.GradientTape() as tape:
-            outputs = model(_inputs(cls), training=True, dropout_seeds=_SEEDS)
-            loss = tf.add_n(
-                [tf.reduce_sum(tf.square(x)) for x in _logits(outputs)]
-            )
-        named = bert_model.named_variables(model)
-        gradients = tape.gradient(loss, [x.value for x in named.values()])
-        without = {
-            name
-            for name, gradient in zip(named, gradients, strict=True)
-            if gradient is None
-        }
+        without = bert_model.named_variables(model).keys()
+        without -= _trained(model, tiny_layers.inputs_of(cls))
         pooler = {f"bert/pooler/dense/{x}" for x in ("kernel", "bias")}
         self.assertEqual(without, pooler)
 
-    @parameterized.parameters(*_MODELS)
+    @parameterized.parameters(*tiny_layers.MODELS)
     def test_padding_changes_nothing(self, cls, arguments, scope):
         del scope
         model = cls(tiny_layers.CONFIG, head="bilstm", lstm_size=3, **arguments)
         tiny_layers.randomize(model)
-        inputs = _inputs(cls)
+        inputs = tiny_layers.inputs_of(cls)
         longer = {
             name: np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 2)])
             for name, x in inputs.items()
@@ -134,10 +122,8 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
         outputs = model(tiny_layers.inputs())
         (lstm,) = model.lstms
         mask = tiny_layers.inputs()["input_mask"]
-        states = lstm(outputs["sequence_output"], mask).numpy()
-        head = model.head
-        expected = states @ head.output_weights.numpy().T
-        expected += head.output_bias.numpy()
+        states = lstm(outputs["sequence_output"], mask)
+        expected = tiny_layers.logits(model, states)
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
 
     def test_classification_reads_the_last_states(self):
@@ -157,9 +143,7 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
         states = lstm(outputs["sequence_output"], inputs["input_mask"]).numpy()
         last = states[np.arange(3), lengths - 1, :2]
         read = np.concatenate([last, states[:, 0, 2:]], axis=-1)
-        head = model.head
-        expected = read @ head.output_weights.numpy().T
-        expected += head.output_bias.numpy()
+        expected = tiny_layers.logits(model, read)
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
 
     def test_default_width_is_that_of_bert_base(self):
@@ -185,18 +169,7 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*LAYER_COMBINATIONS)
     def test_the_encoder_is_not_trained(self, combination):
         model = _tagger(combination)
-        with tf.GradientTape() as tape:
-            logits = model(
-                tiny_layers.inputs(), training=True, dropout_seeds=_SEEDS
-            )["logits"]
-            loss = tf.reduce_sum(tf.square(logits))
-        named = bert_model.named_variables(model)
-        gradients = tape.gradient(loss, [x.value for x in named.values()])
-        trained = {
-            name
-            for name, gradient in zip(named, gradients, strict=True)
-            if gradient is not None
-        }
+        trained = _trained(model, tiny_layers.inputs())
         expected = _names("cls/tagging/", 2)
         expected |= {"cls/tagging/output_weights", "cls/tagging/output_bias"}
         if combination.startswith("weighted_sum"):
@@ -217,8 +190,7 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
         )
         for lstm in model.lstms:
             read = lstm(read, inputs["input_mask"])
-        expected = read.numpy() @ model.head.output_weights.numpy().T
-        expected += model.head.output_bias.numpy()
+        expected = tiny_layers.logits(model, read)
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
 
     def test_the_encoder_has_no_dropout(self):

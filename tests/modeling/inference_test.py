@@ -10,16 +10,9 @@ from bert_tf.errors import UserError
 from bert_tf.modeling import bert as models
 from bert_tf.modeling import inference
 from bert_tf.modeling import task_models
+from tests.support import tiny_layers
 
-_CONFIG = BertConfig(
-    vocab_size=31,
-    hidden_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=40,
-    max_position_embeddings=11,
-    type_vocab_size=2,
-)
+_CONFIG = tiny_layers.WIDER
 _LABELS = ["a", "b", "c"]
 
 

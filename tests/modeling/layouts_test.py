@@ -7,24 +7,14 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.config import BertConfig
 from bert_tf.modeling import bert as models
 from bert_tf.modeling import inference
 from bert_tf.modeling import layouts
 from bert_tf.modeling import task_models
+from tests.support import tiny_layers
 
 _LENGTH = 9
-_CONFIG = BertConfig(
-    vocab_size=31,
-    hidden_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=40,
-    max_position_embeddings=11,
-    type_vocab_size=2,
-    hidden_dropout_prob=0.2,
-    attention_probs_dropout_prob=0.3,
-)
+_CONFIG = tiny_layers.WIDER
 _LABELS = ["a", "b", "c"]
 _MODELS = {
     "encoder": (

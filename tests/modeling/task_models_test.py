@@ -16,26 +16,11 @@ from bert_tf.modeling import task_models
 from tests.support import tiny_layers
 
 _SEEDS = np.array([5, 9, 2], np.int32)
-# Class, arguments, and the prefix of the names of its head.
-_MODELS = (
-    (task_models.BertForClassification, {"num_labels": 3}, ""),
-    (task_models.BertForTagging, {"num_labels": 4}, "cls/tagging/"),
-    (task_models.BertForQuestionAnswering, {}, "cls/squad/"),
-    (task_models.BertForMultipleChoice, {}, "cls/multiple_choice/"),
-)
 _WITH_DROPOUT = tuple(
-    entry
-    for entry in _MODELS
-    if entry[0] is not task_models.BertForQuestionAnswering
+    (cls, arguments)
+    for cls, arguments, _ in tiny_layers.MODELS
+    if cls is not task_models.BertForQuestionAnswering
 )
-
-
-def _inputs(cls):
-    """Returns three examples, with four choices each if there are any."""
-    if cls is not task_models.BertForMultipleChoice:
-        return tiny_layers.inputs()
-    inputs = tiny_layers.inputs(batch=12).items()
-    return {name: x.reshape(3, 4, 5) for name, x in inputs}
 
 
 def _quiet_encoder():
@@ -45,7 +30,7 @@ def _quiet_encoder():
 
 
 class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*_MODELS)
+    @parameterized.parameters(*tiny_layers.MODELS)
     def test_names_match_the_weight_map(self, cls, arguments, scope):
         for name in (None, "bert", "cls"):
             model = cls(tiny_layers.CONFIG, name=name, **arguments)
@@ -61,7 +46,7 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertCountEqual(bert_model.named_variables(model), expected)
 
-    @parameterized.parameters(*_MODELS)
+    @parameterized.parameters(*tiny_layers.MODELS)
     def test_initial_head(self, cls, arguments, scope):
         model = cls(tiny_layers.replace(hidden_size=512), **arguments)
         named = bert_model.named_variables(model)
@@ -73,7 +58,7 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
             named[f"{scope}output_bias"], np.zeros(len(weights))
         )
 
-    @parameterized.parameters(*_MODELS)
+    @parameterized.parameters(*tiny_layers.MODELS)
     @pytest.mark.slow
     def test_saved_model_is_the_same(self, cls, arguments, scope):
         del scope
@@ -90,8 +75,8 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         model.save(path)
         loaded = keras.models.load_model(path)
         self.assertEqual(loaded.get_config(), model.get_config())
-        expected = model(_inputs(cls))
-        received = loaded(_inputs(cls))
+        expected = model(tiny_layers.inputs_of(cls))
+        received = loaded(tiny_layers.inputs_of(cls))
         self.assertEqual(set(received), set(expected))
         self.assertLen(received["encoder_outputs"], 2)
         tf.nest.map_structure(self.assertAllEqual, received, expected)
@@ -132,17 +117,12 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class LogitsTest(tf.test.TestCase, parameterized.TestCase):
-    def _head(self, model):
-        head = model.head
-        return head.output_weights.numpy(), head.output_bias.numpy()
-
     def test_classification_reads_the_pooled_output(self):
         model = tiny_layers.randomize(
             task_models.BertForClassification(tiny_layers.CONFIG, num_labels=3)
         )
         encoded = model.bert(tiny_layers.inputs())
-        weights, bias = self._head(model)
-        expected = encoded["pooled_output"].numpy() @ weights.T + bias
+        expected = tiny_layers.logits(model, encoded["pooled_output"])
         outputs = model(tiny_layers.inputs())
         self.assertEqual(set(outputs), {"logits"})
         self.assertAllClose(outputs["logits"], expected, atol=1e-6)
@@ -154,8 +134,7 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
             )
         )
         outputs = model(tiny_layers.inputs())
-        weights, bias = self._head(model)
-        expected = outputs["sequence_output"].numpy() @ weights.T + bias
+        expected = tiny_layers.logits(model, outputs["sequence_output"])
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
 
     def test_question_answering_scores_start_before_end(self):
@@ -165,8 +144,7 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
             )
         )
         outputs = model(tiny_layers.inputs())
-        weights, bias = self._head(model)
-        expected = outputs["sequence_output"].numpy() @ weights.T + bias
+        expected = tiny_layers.logits(model, outputs["sequence_output"])
         for index, name in enumerate(("start_logits", "end_logits")):
             self.assertAllClose(outputs[name], expected[..., index], atol=1e-5)
 
@@ -178,13 +156,12 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
                 return_attention_probs=True,
             )
         )
-        inputs = _inputs(task_models.BertForMultipleChoice)
+        inputs = tiny_layers.inputs_of(task_models.BertForMultipleChoice)
         outputs = model(inputs)
-        weights, bias = self._head(model)
         for choice in range(4):
             encoded = model.bert({k: x[:, choice] for k, x in inputs.items()})
-            scores = encoded["pooled_output"].numpy() @ weights[0] + bias
-            logits = outputs["logits"][:, choice]
+            scores = tiny_layers.logits(model, encoded["pooled_output"])
+            logits = outputs["logits"][:, choice, tf.newaxis]
             self.assertAllClose(logits, scores, atol=1e-5)
             tf.nest.map_structure(
                 lambda x, y, choice=choice: self.assertAllClose(
@@ -228,20 +205,20 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
 class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
     def _logits(self, model, rows=(0, 1, 2), seeds=_SEEDS, training=True):
         rows = list(rows)
-        inputs = {k: x[rows] for k, x in _inputs(type(model)).items()}
+        inputs = {
+            k: x[rows] for k, x in tiny_layers.inputs_of(type(model)).items()
+        }
         seeds = None if seeds is None else seeds[rows]
         outputs = model(inputs, training=training, dropout_seeds=seeds)
         return outputs["logits"].numpy()
 
-    def test_rate_of_zero(self, cls, arguments, scope):
-        del scope
+    def test_rate_of_zero(self, cls, arguments):
         model = cls(_quiet_encoder(), head_dropout_prob=0.0, **arguments)
         tiny_layers.randomize(model)
         quiet = self._logits(model, training=False)
         self.assertAllEqual(self._logits(model), quiet)
 
-    def test_rate_next_to_one(self, cls, arguments, scope):
-        del scope
+    def test_rate_next_to_one(self, cls, arguments):
         rate = 1 - 1e-9
         model = cls(_quiet_encoder(), head_dropout_prob=rate, **arguments)
         tiny_layers.randomize(model)
@@ -250,15 +227,12 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         logits = self._logits(model)
         self.assertAllEqual(logits, np.broadcast_to(bias, logits.shape))
 
-    def test_head_dropout_applies_to_its_input_only(
-        self, cls, arguments, scope
-    ):
-        del scope
+    def test_head_dropout_applies_to_its_input_only(self, cls, arguments):
         model = tiny_layers.randomize(
             cls(_quiet_encoder(), return_encoder_outputs=True, **arguments)
         )
         self.assertEqual(model.head.dropout_prob, 0.1)
-        inputs = _inputs(cls)
+        inputs = tiny_layers.inputs_of(cls)
         quiet = model(inputs)
         noisy = model(inputs, training=True, dropout_seeds=_SEEDS)
         self.assertNotAllClose(noisy["logits"], quiet["logits"])
@@ -266,9 +240,8 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(noisy[name], quiet[name])
 
     def test_seeds_determine_dropout_and_inference_ignores_them(
-        self, cls, arguments, scope
+        self, cls, arguments
     ):
-        del scope
         model = cls(_quiet_encoder(), head_dropout_prob=0.5, **arguments)
         tiny_layers.randomize(model)
         once = self._logits(model)
@@ -280,24 +253,21 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertNotAllClose(once, quiet)
 
-    def test_without_seeds_keras_draws_them(self, cls, arguments, scope):
-        del scope
+    def test_without_seeds_keras_draws_them(self, cls, arguments):
         model = cls(_quiet_encoder(), head_dropout_prob=0.5, **arguments)
         tiny_layers.randomize(model)
         keras.utils.set_random_seed(3)
         first = self._logits(model, seeds=None)
         self.assertNotAllClose(self._logits(model, seeds=None), first)
 
-    def test_outputs_do_not_depend_on_the_batch(self, cls, arguments, scope):
-        del scope
+    def test_outputs_do_not_depend_on_the_batch(self, cls, arguments):
         model = tiny_layers.randomize(cls(tiny_layers.CONFIG, **arguments))
         whole = self._logits(model)
         for row in range(3):
             alone = self._logits(model, rows=[row])
             self.assertAllClose(alone[0], whole[row], atol=1e-5)
 
-    def test_encoder_and_head_have_the_same_seeds(self, cls, arguments, scope):
-        del scope
+    def test_encoder_and_head_have_the_same_seeds(self, cls, arguments):
         model = cls(tiny_layers.CONFIG, **arguments)
         with mock.patch.object(
             dropout, "draw_keys", wraps=dropout.draw_keys
@@ -327,7 +297,7 @@ class ChoiceSeedsTest(tf.test.TestCase):
     def test_another_choice_does_not_change_the_others(self):
         model = task_models.BertForMultipleChoice(tiny_layers.CONFIG)
         tiny_layers.randomize(model)
-        inputs = _inputs(type(model))
+        inputs = tiny_layers.inputs_of(type(model))
         fewer = {name: x[:, :2] for name, x in inputs.items()}
         all_logits, logits = (
             model(x, training=True, dropout_seeds=_SEEDS)["logits"]

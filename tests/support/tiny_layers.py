@@ -1,8 +1,11 @@
 """A tiny configuration, and layers with distinct weights, for tests."""
 
+import dataclasses
+
 import numpy as np
 
 from bert_tf.config import BertConfig
+from bert_tf.modeling import task_models
 
 CONFIG = BertConfig(
     vocab_size=19,
@@ -14,6 +17,22 @@ CONFIG = BertConfig(
     type_vocab_size=3,
     hidden_dropout_prob=0.2,
     attention_probs_dropout_prob=0.3,
+)
+WIDER = dataclasses.replace(
+    CONFIG,
+    vocab_size=31,
+    hidden_size=24,
+    num_attention_heads=3,
+    intermediate_size=40,
+    max_position_embeddings=11,
+    type_vocab_size=2,
+)
+# Class, arguments, and the prefix of the names of its head.
+MODELS = (
+    (task_models.BertForClassification, {"num_labels": 3}, ""),
+    (task_models.BertForTagging, {"num_labels": 4}, "cls/tagging/"),
+    (task_models.BertForQuestionAnswering, {}, "cls/squad/"),
+    (task_models.BertForMultipleChoice, {}, "cls/multiple_choice/"),
 )
 
 
@@ -51,3 +70,16 @@ def inputs(batch=3, length=5):
         "input_mask": mask.astype(np.int32),
         "segment_ids": integers(CONFIG.type_vocab_size, batch, length, seed=1),
     }
+
+
+def inputs_of(cls):
+    """Returns three examples, with four choices each if there are any."""
+    if cls is not task_models.BertForMultipleChoice:
+        return inputs()
+    return {name: x.reshape(3, 4, 5) for name, x in inputs(batch=12).items()}
+
+
+def logits(model, states):
+    """Returns what the head of a model makes of the states that it reads."""
+    head = model.head
+    return states @ head.output_weights.numpy().T + head.output_bias.numpy()
