@@ -35,11 +35,11 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.slow
     def test_all_forms_train_as_a_functional_model(self, loss, metrics, y):
         model = self.new(
-            compiled={
-                "optimizer": keras.optimizers.AdamW(_RATE),
-                "loss": loss,
-                "metrics": metrics,
-            }
+            compiled=fit_case.compiled(
+                optimizer=keras.optimizers.AdamW(_RATE),
+                loss=loss,
+                metrics=metrics,
+            )
         )
         features, ids = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
         y = {n: np.array(x) for n, x in y.items()} if type(y) is dict else y
@@ -89,14 +89,10 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     def test_losses_and_metrics_of_several_outputs(self):
         model = self.new(
             "question_answering",
-            {
-                "optimizer": "sgd",
-                "loss": fit_case.CROSS_ENTROPY,
-                "metrics": ["accuracy"],
-            },
+            fit_case.compiled(),
         )
         features, y = model.preprocessor(fit_case.QUESTIONS, fit_case.ANSWERS)
-        scores = model.evaluate(features, y, verbose=0, return_dict=True)
+        scores = fit_case.scores(model, features, y)
         logits = model(features)
         total = 0.0
         for end in ("start", "end"):
@@ -114,17 +110,13 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     def test_tokens_without_a_label_do_not_count(self):
         model = self.new(
             "tagging",
-            {
-                "optimizer": "sgd",
-                "loss": fit_case.CROSS_ENTROPY,
-                "metrics": ["accuracy"],
-            },
+            fit_case.compiled(),
             labels=["O", "X"],
         )
         tags = [["O", "X", "O", 1], ["O"]]
         features, y = model.preprocessor(fit_case.SENTENCES, tags)
         self.assertEqual(y.tolist()[1], [-1, 0] + [-1] * 6)
-        scores = model.evaluate(features, y, verbose=0, return_dict=True)
+        scores = fit_case.scores(model, features, y)
         is_label = y != -1
         self.assertEqual(is_label.sum(), 5)
         logits = model(features)["logits"].numpy()[is_label]
@@ -136,20 +128,14 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
 
     def test_one_hot_labels_are_single_labels(self):
         model = self.new(
-            compiled={
-                "optimizer": "sgd",
-                "loss": keras.losses.CategoricalCrossentropy(from_logits=True),
-                "metrics": ["accuracy"],
-            }
+            compiled=fit_case.compiled(
+                loss=keras.losses.CategoricalCrossentropy(from_logits=True)
+            )
         )
         features, ids = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
-        scores = model.evaluate(
-            features, np.eye(2)[ids], verbose=0, return_dict=True
-        )
+        scores = fit_case.scores(model, features, np.eye(2)[ids])
         self.assertAllClose(
-            model.evaluate(
-                fit_case.TEXTS, fit_case.LABELS, verbose=0, return_dict=True
-            ),
+            fit_case.scores(model, fit_case.TEXTS, fit_case.LABELS),
             scores,
         )
         losses = fit_case.softmax_losses(model(features)["logits"], ids)
@@ -169,16 +155,12 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     )
     def test_named_losses_are_those_of_logits(self, loss):
         model = self.new(
-            compiled={
-                "optimizer": "sgd",
-                "loss": loss,
-                "metrics": ["sparse_categorical_crossentropy"],
-            }
+            compiled=fit_case.compiled(
+                loss=loss, metrics=["sparse_categorical_crossentropy"]
+            )
         )
         features, ids = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
-        scores = model.evaluate(
-            features, fit_case.IDS, verbose=0, return_dict=True
-        )
+        scores = fit_case.scores(model, features, fit_case.IDS)
         logits = model(features)["logits"]
         expected = fit_case.softmax_losses(logits, ids).mean()
         self.assertAllClose(
@@ -190,14 +172,13 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     def test_named_losses_of_several_labels(self):
         model = self.new(
             labels=["a", "b", "c"],
-            compiled={
-                "optimizer": "sgd",
-                "loss": "binary_crossentropy",
-                "metrics": ["accuracy", "binary_accuracy"],
-            },
+            compiled=fit_case.compiled(
+                loss="binary_crossentropy",
+                metrics=["accuracy", "binary_accuracy"],
+            ),
         )
         y = [["a"], [], ["a", "c"], ["b"], []]
-        scores = model.evaluate(fit_case.TEXTS, y, verbose=0, return_dict=True)
+        scores = fit_case.scores(model, fit_case.TEXTS, y)
         features, targets = model.preprocessor(fit_case.TEXTS, y)
         logits = model(features)["logits"].numpy()
         losses = np.log1p(np.exp(logits)) - targets * logits

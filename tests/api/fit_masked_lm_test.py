@@ -1,9 +1,7 @@
 """Tests of `fit` without labels, of masks, and of XLA in `compile`."""
 
 import contextlib
-import dataclasses
 import os
-import tempfile
 from unittest import mock
 
 import keras
@@ -17,6 +15,7 @@ from bert_tf.api import default_training
 from bert_tf.errors import UserError
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import losses
+from tests.support import fit_case
 from tests.support import logical_devices
 from tests.support import tiny_model
 
@@ -81,25 +80,13 @@ class DrawTest(tf.test.TestCase):
         self.assertAllEqual(masked["masked_lm_positions"], expected[1])
 
 
-class MaskedLMTestCase(tf.test.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        # Without dropout, masks alone differ from step to step.
-        config = dataclasses.replace(
-            tiny_model.ONE_LAYER,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-        cls.path = tiny_model.write(tempfile.mkdtemp(), config=config)
+class MaskedLMTestCase(fit_case.FitCase, tf.test.TestCase):
+    # Without dropout, masks alone differ from step to step.
+    config = tiny_model.NO_DROPOUT
 
-    def new(self, kind="masked_lm", compiled=None, **options):
-        """Returns the same new model each time; eager unless compiled."""
-        keras.utils.set_random_seed(7)
-        model = bert_tf.load_model(self.path, kind, **options)
-        if compiled is not None:
-            model.compile(run_eagerly=True, **compiled)
-        return model
+    @classmethod
+    def new(cls, kind="masked_lm", compiled=None, **options):
+        return super().new(kind, compiled, **options)
 
 
 class FitMaskedLMTest(MaskedLMTestCase):
@@ -160,7 +147,7 @@ class FitMaskedLMTest(MaskedLMTestCase):
             )
             results.append(scores["loss"])
             # Masks of one's own.
-            mine = model.evaluate(features, labels, verbose=0, return_dict=True)
+            mine = fit_case.scores(model, features, labels)
             self.assertAllClose(mine, scores)
         self.assertNotAlmostEqual(*results)
         half = model.evaluate(

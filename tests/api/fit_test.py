@@ -1,8 +1,6 @@
 """Tests of `fit` of loaded models, and of its `class_weight`."""
 
-import dataclasses
 import os
-import tempfile
 from unittest import mock
 
 import keras
@@ -140,8 +138,8 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         loaded = keras.models.load_model(path)
         self.assertEqual(float(loaded.optimizer.learning_rate), 0.5)
         self.assertAllClose(
-            loaded.evaluate(features, y, verbose=0, return_dict=True),
-            model.evaluate(features, y, verbose=0, return_dict=True),
+            fit_case.scores(loaded, features, y),
+            fit_case.scores(model, features, y),
         )
 
     @pytest.mark.slow
@@ -202,15 +200,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
 
 
 class ClassWeightsTest(fit_case.FitCase, tf.test.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        config = dataclasses.replace(
-            tiny_model.ONE_LAYER,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-        cls.path = tiny_model.write(tempfile.mkdtemp(), config=config)
+    config = tiny_model.NO_DROPOUT
 
     def _new(self, kind, labels):
         compiled = {"optimizer": keras.optimizers.SGD(0.0)}

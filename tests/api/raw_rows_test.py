@@ -53,9 +53,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             model.preprocessor.task_values["problem_type"], "multi_label"
         )
-        scores = model.evaluate(
-            fit_case.TEXTS[:3], y, verbose=0, return_dict=True
-        )
+        scores = fit_case.scores(model, fit_case.TEXTS[:3], y)
         logits = model(model.preprocessor(fit_case.TEXTS[:3]))["logits"].numpy()
         terms = np.logaddexp(0, logits) - labels * logits
         self.assertAllClose(scores["loss"], terms.mean(), rtol=1e-5)
@@ -65,7 +63,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     def test_scores(self):
         model = self.new(num_labels=1)
         y = [0.5, 1, 2.0, 3, -1]
-        scores = model.evaluate(fit_case.TEXTS, y, verbose=0, return_dict=True)
+        scores = fit_case.scores(model, fit_case.TEXTS, y)
         values = model(model.preprocessor(fit_case.TEXTS))["logits"].numpy()[
             :, 0
         ]
@@ -121,9 +119,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         features, y = model.preprocessor(fit_case.CHOICES, [1, 2])
         self.assertEqual(features["input_ids"].shape, (2, 3, 8))
         self.assertAllEqual(y, [1, 2])
-        loss = model.evaluate(
-            fit_case.CHOICES, [1, 2], verbose=0, return_dict=True
-        )
+        loss = fit_case.scores(model, fit_case.CHOICES, [1, 2])
         logits = model(features)["logits"].numpy()
         logits[0, 2] = -1e9
         losses = fit_case.softmax_losses(logits, y)

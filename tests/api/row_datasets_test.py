@@ -34,7 +34,7 @@ class RowDatasetsTest(
 ):
     def _check(self, model, x, y, *datasets):
         """Compares scores and predictions with those of lists."""
-        expected = model.evaluate(x, y, verbose=0, return_dict=True)
+        expected = fit_case.scores(model, x, y)
         answers = model.predict(x, verbose=0)
         for dataset in datasets:
             for one in (dataset, dataset.ragged_batch(2)):
@@ -164,7 +164,7 @@ class RowStreamsTest(
             self.assertAllEqual(one, other)
 
     def test_streams_train_as_data_sets(self):
-        data = tf.data.Dataset.from_tensor_slices((_TEXTS, _LABELS)).batch(2)
+        data = _slices((_TEXTS, _LABELS)).batch(2)
         expected, history = self._fit(data)
         stream = _Batches(np.array(_TEXTS), _LABELS, workers=2)
         model, mine = self._fit(stream)
@@ -260,15 +260,9 @@ class TextDatasetsTest(
     @pytest.mark.slow
     def test_data_sets_of_strings(self):
         model = self.new(compiled={"optimizer": "sgd", "metrics": "accuracy"})
-        data = tf.data.Dataset.from_tensor_slices(
-            (fit_case.TEXTS, fit_case.LABELS)
-        )
-        expected = model.evaluate(
-            fit_case.TEXTS, fit_case.LABELS, verbose=0, return_dict=True
-        )
-        indexed = tf.data.Dataset.from_tensor_slices(
-            (fit_case.TEXTS, fit_case.IDS)
-        ).batch(5)
+        data = _slices((fit_case.TEXTS, fit_case.LABELS))
+        expected = fit_case.scores(model, fit_case.TEXTS, fit_case.LABELS)
+        indexed = _slices((fit_case.TEXTS, fit_case.IDS)).batch(5)
         for one in (data, indexed):
             scores = model.evaluate(one, verbose=0, return_dict=True)
             self.assertAllClose(scores, expected, rtol=1e-5)
@@ -279,13 +273,11 @@ class TextDatasetsTest(
                 model(features)["logits"],
                 atol=1e-5,
             )
-        pairs = tf.data.Dataset.from_tensor_slices(
-            ((fit_case.TEXTS, fit_case.TEXTS), fit_case.LABELS)
-        )
+        pairs = _slices(((fit_case.TEXTS, fit_case.TEXTS), fit_case.LABELS))
         (x, _), *_ = model.preprocessor.training_data(pairs)[0]
         self.assertEqual(x["input_ids"].shape, (5, 12))
         self.assertAllGreater(tf.reduce_sum(x["segment_ids"], -1), 0)
-        wrong = tf.data.Dataset.from_tensor_slices((fit_case.TEXTS, ["x"] * 5))
+        wrong = _slices((fit_case.TEXTS, ["x"] * 5))
         with self.assertRaisesRegex(
             tf.errors.InvalidArgumentError, "labels among bad, good"
         ):
@@ -302,11 +294,9 @@ class TextDatasetsTest(
         compiled = {"optimizer": "sgd", "metrics": ["accuracy"]}
         labels = ["a", "b", "c"]
         model = self.new(compiled=compiled, labels=labels)
-        expected = model.evaluate(
-            texts, [["a"], [], ["c", "a"]], verbose=0, return_dict=True
-        )
+        expected = fit_case.scores(model, texts, [["a"], [], ["c", "a"]])
         model = self.new(compiled=compiled, labels=labels)
-        data = tf.data.Dataset.from_tensor_slices((texts, y))
+        data = _slices((texts, y))
         for one in (data, data.ragged_batch(2)):
             scores = model.evaluate(one, verbose=0, return_dict=True)
             self.assertAllClose(scores, expected)
@@ -320,7 +310,7 @@ class TextDatasetsTest(
         expected = model.evaluate(pairs, y, verbose=0)
         named = dict(zip(("text", "text_pair"), pairs, strict=True))
         for x in (pairs, named):
-            data = tf.data.Dataset.from_tensor_slices((x, y))
+            data = _slices((x, y))
             for one in (data, data.batch(2)):
                 self.assertAllClose(model.evaluate(one, verbose=0), expected)
 

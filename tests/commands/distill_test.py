@@ -1,8 +1,6 @@
 """Tests for run/distill.py: each kind of teacher, end to end."""
 
 import csv
-import json
-import pathlib
 from unittest import mock
 
 import pytest
@@ -14,23 +12,22 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags.distill import DistillConfig
-from bert_tf.flags.predict import PredictConfig
-from bert_tf.inference import predict
 from bert_tf.io import files
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import command_case
 from tests.support import tiny_model
 
 _LENGTH = 12
 
 
-class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
+class DistillScriptTest(
+    command_case.CommandCase, tf.test.TestCase, parameterized.TestCase
+):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-        self.output = self.folder / "output"
         # Compiling takes most of the time, and makes no difference here.
         self.enter_context(mock.patch.object(Devices, "fuse", False))
 
@@ -59,9 +56,9 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
                 | flags
             )
         )
-        lines = (self.output / "eval_results.txt").read_text().splitlines()
+        lines = self.read("eval_results.txt").splitlines()
         results = {k: float(v) for k, v in (x.split(" = ") for x in lines)}
-        written = json.loads((self.output / "eval_results.json").read_text())
+        written = self.read_json("eval_results.json")
         for name in (task.metric, f"teacher_{task.metric}"):
             self.assertAllClose(
                 results[f"eval_{name}"], written["dev"][name], rtol=1e-4
@@ -69,9 +66,8 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
         return results
 
     def _losses(self):
-        path = self.output / "train_metrics.jsonl"
-        line = json.loads(path.read_text().splitlines()[0])
-        return {name for name in line if name.endswith("loss")}
+        first, *_ = self.lines("train_metrics.jsonl")
+        return {name for name in first if name.endswith("loss")}
 
     def _write_csv(self, name, *rows):
         with open(
@@ -80,29 +76,14 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
             csv.writer(file).writerows(rows)
         return str(self.folder / name)
 
-    def _predict(self, path):
-        output = str(self.folder / "predictions.jsonl")
-        predict.run(
-            PredictConfig(
-                model_dir=str(self.output / "model"),
-                input_file=str(path),
-                output_file=output,
-            )
-        )
-        return self._read_lines(output)
-
     def _check_predictions(self, path, split):
         """Compares what the model says of a file with what was written."""
-        written = self._read_lines(self.output / f"{split}_predictions.jsonl")
-        for one, other in zip(self._predict(path), written, strict=True):
+        written = self.lines(f"{split}_predictions.jsonl")
+        for one, other in zip(self.predict(path), written, strict=True):
             self.assertEqual(one["label"], other["label"])
             self.assertAllClose(
                 one["probabilities"], other["probabilities"], atol=1e-5
             )
-
-    def _read_lines(self, path):
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
 
     @pytest.mark.thorough
     def test_classifies_pairs_with_unlabeled_data(self):
@@ -162,10 +143,10 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
         more = self.folder / "more.txt"
         more.write_text("the dog sat\n", encoding="utf-8")
         self._run(task, data_dir=str(self.folder), unlabeled_file=str(more))
-        stored = json.loads((self.output / "model/task.json").read_text())
+        stored = self.read_json("model/task.json")
         self.assertEqual(stored["approach"], "fine_tuning")
         self.assertEqual(stored["labels"], ["O", "B-PET"])
-        dev = self._read_lines(self.output / "dev_predictions.jsonl")
+        dev = self.lines("dev_predictions.jsonl")
         self.assertEqual([len(one["tags"]) for one in dev], [2, 3, 1])
 
     @pytest.mark.slow
@@ -201,7 +182,7 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
             data, {"version": "x", "data": [{"paragraphs": questions}]}
         )
         self._run(task, train_file=data, dev_file=data, unlabeled_file=data)
-        stored = json.loads((self.output / "model/task.json").read_text())
+        stored = self.read_json("model/task.json")
         # The student's own threshold, tuned on dev.
         self.assertNotEqual(stored["null_score_diff_threshold"], 1.5)
         self.assertEqual(stored["doc_stride"], 2)

@@ -10,6 +10,7 @@ import tempfile
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl.testing import parameterized
 from scipy import special
 
 import bert_tf
@@ -58,10 +59,7 @@ def _call(texts):
 
 def _call_pairs(pairs):
     first, second = zip(*pairs, strict=True)
-    return [
-        "serving_default",
-        {"text": list(first), "text_pair": list(second)},
-    ]
+    return ["serving_default", {"text": first, "text_pair": second}]
 
 
 def _call_choices(rows):
@@ -77,10 +75,7 @@ def _call_choices(rows):
 
 def _call_questions(rows):
     questions, contexts = zip(*rows, strict=True)
-    return [
-        "serving_default",
-        {"question": list(questions), "context": list(contexts)},
-    ]
+    return ["serving_default", {"question": questions, "context": contexts}]
 
 
 def _pack(model_dir, *columns):
@@ -101,7 +96,7 @@ def _batches(rows):
 
 
 @pytest.mark.slow
-class HeadsTest(tf.test.TestCase):
+class HeadsTest(tf.test.TestCase, parameterized.TestCase):
     """Each head in a fresh process, without the model's directory."""
 
     @classmethod
@@ -167,38 +162,13 @@ class HeadsTest(tf.test.TestCase):
         for name, (stored, read) in self.num_bytes.items():
             self.assertEqual(stored, read, name)
 
-    def test_single_label(self):
-        self._compare("single")
-
-    def test_pairs(self):
-        self._compare("pair")
-
-    def test_windows(self):
-        self._compare("windows")
-
-    def test_multi_label(self):
-        self._compare("multi_label")
-
-    def test_regression(self):
-        self._compare("regression")
-
-    def test_multiple_choice(self):
-        self._compare("multiple_choice")
-
-    def test_next_sentence(self):
-        self._compare("next_sentence")
-
-    def test_embeddings(self):
-        self._compare("embeddings")
-
-    def test_question_answering(self):
-        self._compare("question_answering")
-
-    def test_tagging(self):
-        self._compare("tagging")
-
-    def test_fill_mask(self):
-        self._compare("fill_mask")
+    @parameterized.parameters(
+        *("single", "pair", "windows", "multi_label", "regression"),
+        *("multiple_choice", "next_sentence", "embeddings"),
+        *("question_answering", "tagging", "fill_mask"),
+    )
+    def test_answers(self, name):
+        self._compare(name)
 
 
 def _config(name):
@@ -240,12 +210,7 @@ def _cases():
             pairs,
             lambda path: _expect_label(path, _PAIRS),
         ),
-        "windows": (
-            classification(doc_stride=4),
-            {},
-            texts,
-            _expect_label,
-        ),
+        "windows": (classification(doc_stride=4), {}, texts, _expect_label),
         "multi_label": (
             classification("multi_label"),
             {},
@@ -277,12 +242,7 @@ def _cases():
             [_call_questions(batch) for batch in _batches(_QUESTIONS)],
             _expect_answers,
         ),
-        "tagging": (
-            tiny_exports.tagging(),
-            {},
-            texts,
-            _expect_tags,
-        ),
+        "tagging": (tiny_exports.tagging(), {}, texts, _expect_tags),
         "fill_mask": (
             "pretraining",
             {"top_k": 3},

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import pathlib
 import random
 
 import numpy as np
@@ -13,8 +12,7 @@ import tensorflow as tf
 from bert_tf.commands import finetune_multiple_choice
 from bert_tf.errors import UserError
 from bert_tf.flags.classifier import MultipleChoiceConfig
-from bert_tf.flags.predict import PredictConfig
-from bert_tf.inference import predict
+from tests.support import command_case
 from tests.support import tiny_model
 
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
@@ -46,14 +44,12 @@ def _write_swag(path, count, seed, with_labels=True):
     return labels
 
 
-class FinetuneMultipleChoiceTest(tf.test.TestCase):
+class FinetuneMultipleChoiceTest(command_case.CommandCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
         self.model = tiny_model.write(
             str(self.folder / "pretrained"), kind="encoder"
         )
-        self.output = self.folder / "output"
 
     def _run(self, **flags):
         flags = {
@@ -70,10 +66,6 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
         } | flags
         finetune_multiple_choice.main(MultipleChoiceConfig(**flags))
 
-    def _lines(self, path):
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
-
     @pytest.mark.slow
     def test_learns_swag_and_predicts(self):
         _write_swag(self.folder / "train.csv", 64, 0)
@@ -81,17 +73,17 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
         test_labels = _write_swag(self.folder / "test.csv", 9, 2, False)
         self._run(do_train=True, do_predict=True)
 
-        dev = self._lines(self.output / "dev_predictions.jsonl")
+        dev = self.lines("dev_predictions.jsonl")
         accuracy = np.mean(
             [p["index"] == y for p, y in zip(dev, dev_labels, strict=True)]
         )
         self.assertGreater(accuracy, 0.85)
-        results = json.loads((self.output / "eval_results.json").read_text())
+        results = self.read_json("eval_results.json")
         self.assertAllClose(results["dev"]["accuracy"], accuracy)
-        text = (self.output / "confusion_matrix.txt").read_text()
+        text = self.read("confusion_matrix.txt")
         self.assertStartsWith(text, f"31 examples, {31 * accuracy:.0f} right")
         self.assertTrue((self.output / "confusion_matrix.png").exists())
-        test = self._lines(self.output / "test_predictions.jsonl")
+        test = self.lines("test_predictions.jsonl")
         right = [
             p["label"] == f"ending{label}"
             for p, label in zip(test, test_labels, strict=True)
@@ -105,7 +97,7 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
 
     def _check_prediction_of_files(self, dev):
         """The model says the same of files, labels or not."""
-        predictions = self._predict(str(self.folder / "val.csv"))
+        predictions = self.predict(self.folder / "val.csv")
         self._assert_same(predictions, dev)
         general = self.folder / "general.jsonl"
         with open(self.folder / "val.csv", encoding="utf-8") as file:
@@ -119,20 +111,9 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
                 for row in csv.DictReader(file)
             ]
         general.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        predictions = self._predict(str(general))
+        predictions = self.predict(general)
         self._assert_same(predictions, dev)
         self.assertEqual(predictions[0]["label"], str(dev[0]["index"]))
-
-    def _predict(self, path):
-        output = str(self.folder / "predictions.jsonl")
-        predict.run(
-            PredictConfig(
-                model_dir=str(self.output / "model"),
-                input_file=path,
-                output_file=output,
-            )
-        )
-        return self._lines(output)
 
     def _assert_same(self, received, expected):
         self.assertEqual(
@@ -163,7 +144,7 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
             pretrained_model_dir=str(self.output / "model"),
             output_dir=str(output),
         )
-        predictions = self._lines(output / "dev_predictions.jsonl")
+        predictions = self.lines(output / "dev_predictions.jsonl")
         self.assertEqual([len(p["probabilities"]) for p in predictions], [2, 5])
         self.assertFalse(os.path.exists(output / "model"))
 

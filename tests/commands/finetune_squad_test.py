@@ -1,7 +1,6 @@
 """Tests for run/finetune_squad.py, on a tiny model."""
 
 import json
-import pathlib
 
 import pytest
 import tensorflow as tf
@@ -19,6 +18,7 @@ from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import flags as squad_flags
 from bert_tf.tasks.squad import metrics as squad_metrics
+from tests.support import command_case
 from tests.support import tiny_model
 
 # Contexts of the words of `tiny_model`, and answers in them.
@@ -54,11 +54,9 @@ def _dataset(paragraphs, labelled=True):
     return [{"paragraphs": questions}]
 
 
-class _Case(tf.test.TestCase):
+class _Case(command_case.CommandCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-        self.output = self.folder / "output"
         tiny_model.write(
             str(self.folder / "tiny"),
             kind="encoder",
@@ -69,9 +67,6 @@ class _Case(tf.test.TestCase):
         path = str(self.folder / name)
         files.write_json(path, {"version": "x", "data": dataset})
         return path
-
-    def read(self, name):
-        return json.loads((self.output / name).read_text(encoding="utf-8"))
 
     def config(self, **values):
         """Returns flags that train on five questions and predict as many."""
@@ -104,15 +99,15 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
         log = self.run_script()
         # Windows of all paragraphs, some in several.
         self.assertRegex(log, r"train.json: 5 examples, \d\d rows")
-        answers = self.read("predictions.json")
+        answers = self.read_json("predictions.json")
         self.assertEqual(list(answers), ["q0", "q1", "q2"])
         dataset = squad_examples.read_dataset(str(self.folder / "dev.json"))
-        scores = self.read("eval_results.json")["dev"]
+        scores = self.read_json("eval_results.json")["dev"]
         self.assertEqual(scores, squad_metrics.evaluate(dataset, answers))
         results = (self.output / "eval_results.txt").read_text()
         self.assertRegex(results, rf"eval_f1 = {scores['f1']:.4f}")
         self.assertFalse((self.output / "null_odds.json").exists())
-        nbest = self.read("nbest_predictions.json")
+        nbest = self.read_json("nbest_predictions.json")
         self.assertEqual(
             answers, {id: entries[0]["text"] for id, entries in nbest.items()}
         )
@@ -137,8 +132,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
                 [task.example_from_row(("cat", "\u200b"))]
             )
             self.assertEqual(nothing["answer"], "")
-            lines = (self.output / "dev_predictions.jsonl").read_text()
-            written = [json.loads(line) for line in lines.splitlines()]
+            written = self.lines("dev_predictions.jsonl")
             self.assertEqual(
                 [one["start"] for one in written],
                 [one["start"] for one in described],
@@ -180,18 +174,20 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
         }
         log = self.run_script(**values)
         self.assertIn("is the one with the best F1", log)
-        threshold = self.read("model/task.json")["null_score_diff_threshold"]
-        answers = self.read("predictions.json")
-        null_odds = self.read("null_odds.json")
+        threshold = self.read_json("model/task.json")[
+            "null_score_diff_threshold"
+        ]
+        answers = self.read_json("predictions.json")
+        null_odds = self.read_json("null_odds.json")
         self.assertEqual(
             {id for id, text in answers.items() if not text},
             {id for id, odds in null_odds.items() if odds > threshold},
         )
-        scores = self.read("eval_results.json")["dev"]
+        scores = self.read_json("eval_results.json")["dev"]
         dataset = squad_examples.read_dataset(dev)
         self.assertEqual(scores, squad_metrics.evaluate(dataset, answers, True))
         # Other thresholds score worse: all answers, none, and in between.
-        nbest = self.read("nbest_predictions.json")
+        nbest = self.read_json("nbest_predictions.json")
         best = {
             id: next(one["text"] for one in entries if one["text"])
             for id, entries in nbest.items()
@@ -208,14 +204,16 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             later = values | {"do_train": False, "pretrained_model_dir": None}
             log = self.run_script(**later)
             self.assertIn(f"{threshold:.6g} is from the model", log)
-            self.assertEqual(self.read("predictions.json"), answers)
+            self.assertEqual(self.read_json("predictions.json"), answers)
         with self.subTest("unless another one is given"):
             log = self.run_script(**later, null_score_diff_threshold=-1e4)
             self.assertIn("-10000 is from --null_score_diff", log)
-            self.assertEqual(set(self.read("predictions.json").values()), {""})
+            self.assertEqual(
+                set(self.read_json("predictions.json").values()), {""}
+            )
         with self.subTest("a model that is done keeps what is not asked for"):
             self.run_script(**values | {"do_predict": False})
-            task = self.read("model/task.json")
+            task = self.read_json("model/task.json")
             self.assertEqual(task["null_score_diff_threshold"], threshold)
             self.assertEqual(task["results"]["dev"], scores)
 
@@ -232,7 +230,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             "predict_file": self.write("dev2.json", _dataset(_DEV)),
         }
         self.run_script(**values, do_predict=False)
-        task = self.read("model/task.json")
+        task = self.read_json("model/task.json")
         self.assertIsNone(task["null_score_diff_threshold"])
         later = values | {"do_train": False}
         elsewhere = later | {
@@ -240,9 +238,9 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             "output_dir": str(self.folder / "elsewhere"),
         }
         self.assertIn("is not stored in", self.run_script(**elsewhere))
-        self.assertEqual(self.read("model/task.json"), task)
+        self.assertEqual(self.read_json("model/task.json"), task)
         log = self.run_script(**later, pretrained_model_dir=None)
-        chosen = self.read("model/task.json")
+        chosen = self.read_json("model/task.json")
         self.assertIsNotNone(chosen["null_score_diff_threshold"])
         self.assertIn("null_score_diff_threshold", log)
         self.assertEqual(chosen | {"null_score_diff_threshold": None}, task)
@@ -255,7 +253,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
         examples = list(predictor.task.read_inputs(values["predict_file"]))
         self.assertEqual(
             {x["id"]: x["answer"] for x in predictor.describe(examples)},
-            self.read("predictions.json"),
+            self.read_json("predictions.json"),
         )
 
     def test_predicts_with_a_fine_tuned_model(self):
@@ -367,12 +365,12 @@ class TriviaQaTest(_Case):
             "and 2 are missing",
             log,
         )
-        converted = self.read("triviaqa/train.json")
+        converted = self.read_json("triviaqa/train.json")
         self.assertLen(converted["data"], 3)
         first = str(self.output / "triviaqa" / "model")
         self.assertIn(f"The head is from {first}", log)
         self.assertFalse((self.output / "triviaqa/predictions.json").exists())
-        answers = self.read("predictions.json")
+        answers = self.read_json("predictions.json")
         self.assertLen(answers, 3)
         weights = formats.read(str(self.output / "model")).weights
         before = formats.read(first).weights
@@ -387,7 +385,7 @@ class TriviaQaTest(_Case):
             self.assertEqual(
                 (self.output / "triviaqa/model/README.md").stat(), files_before
             )
-            self.assertEqual(self.read("predictions.json"), answers)
+            self.assertEqual(self.read_json("predictions.json"), answers)
         with self.subTest("wherever it is"):
             moved = self.folder / "moved"
             self.output.rename(moved)
@@ -450,11 +448,11 @@ class EnsembleTest(_Case):
             **self._config(ensemble_nbest_files=paths, predict_file=dev)
         )
         self.assertEqual(
-            self.read("predictions.json"), {"q0": "dog", "q1": "dog"}
+            self.read_json("predictions.json"), {"q0": "dog", "q1": "dog"}
         )
-        scores = self.read("eval_results.json")["dev"]
+        scores = self.read_json("eval_results.json")["dev"]
         self.assertEqual(scores, {"exact_match": 50.0, "f1": 50.0})
-        best, second = self.read("nbest_predictions.json")["q1"]
+        best, second = self.read_json("nbest_predictions.json")["q1"]
         self.assertAllClose(best["probability"], 1.6 / 3)
         self.assertAllClose(second["probability"], 1.4 / 3)
 
@@ -474,7 +472,7 @@ class EnsembleTest(_Case):
             )
         )
         self.assertIn("is the one with the best F1, 40.00", log)
-        answers = self.read("predictions.json")
+        answers = self.read_json("predictions.json")
         self.assertEqual([answers["q0"], answers["q3"]], ["cat", ""])
 
     def test_other_questions(self):

@@ -1,51 +1,20 @@
 """Tests for run/finetune_tagger.py, from the flags to predictions."""
 
 import json
-import pathlib
 import random
 
-import keras
 import pytest
 import tensorflow as tf
 
 import bert_tf
-from bert_tf.checkpoints import model_directory
 from bert_tf.commands import finetune_tagger
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import PredictConfig
 from bert_tf.flags.tagger import TaggerConfig
-from bert_tf.inference import predict
-from bert_tf.modeling import bert as bert_model
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
+from tests.support import command_case
 from tests.support import tiny_model
 
-_CONFIG = tiny_model.ONE_LAYER
 _TAGS = {"cat": "PET", "dog": "PET", "mat": "THING", "東": "THING"}
 _WORDS = (*_TAGS, "the", "sat", "on", "matting")
-
-
-def _write_model(path):
-    """Writes an encoder whose outputs distinguish tokens; returns its path.
-
-    That of `tiny_model` has weights so large that all outputs are alike.
-    """
-    keras.utils.set_random_seed(1)
-    encoder = bert_model.BertModel(_CONFIG)
-    vocabulary = Vocabulary(tiny_model.TOKENS)
-    model_directory.write(
-        path,
-        _CONFIG,
-        {
-            name: variable.numpy()
-            for name, variable in bert_model.named_variables(encoder).items()
-        },
-        vocabulary,
-        BertTokenizer(vocabulary).settings(),
-        {"kind": "encoder"},
-        "# Tiny\n",
-    )
-    return path
 
 
 def _write(path, count, seed, with_tags=True):
@@ -79,12 +48,12 @@ def _write(path, count, seed, with_tags=True):
     return sentences
 
 
-class FinetuneTaggerTest(tf.test.TestCase):
+class FinetuneTaggerTest(command_case.CommandCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-        self.model = _write_model(str(self.folder / "pretrained"))
-        self.output = self.folder / "output"
+        self.model = tiny_model.write_initialized(
+            str(self.folder / "pretrained")
+        )
         _write(self.folder / "eng.train", 120, 0)
         self.dev = _write(self.folder / "eng.testa", 21, 1)
         self.test = _write(self.folder / "eng.testb", 9, 2, with_tags=False)
@@ -102,44 +71,34 @@ class FinetuneTaggerTest(tf.test.TestCase):
             "do_eval": True,
         } | flags
         finetune_tagger.main(TaggerConfig(**flags))
-        return json.loads((self.output / "eval_results.json").read_text())
+        return self.read_json("eval_results.json")
 
-    def _lines(self, path):
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
-
-    def _predict(self, path):
-        output = str(self.folder / "predictions.jsonl")
-        predict.run(
-            PredictConfig(
-                model_dir=str(self.output / "model"),
-                input_file=str(path),
-                output_file=output,
-            )
-        )
-        return self._lines(output)
+    def _check_predictions(self):
+        """Compares what the model says of dev with what was written."""
+        dev = self.lines("dev_predictions.jsonl")
+        for row in dev:
+            self.assertLen(row.pop("gold_tags"), len(row["words"]))
+        self.assertEqual(self.predict(self.folder / "eng.testa"), dev)
 
     @pytest.mark.slow
     def test_learns_documents_of_iob1(self):
         results = self._run(do_train=True, do_predict=True)
         self.assertGreater(results["dev"]["f1"], 0.6)
         self.assertNotIn("test", results)
-        text = (self.output / "eval_results.txt").read_text()
+        text = self.read("eval_results.txt")
         self.assertIn(f"eval_f1 = {results['dev']['f1']:.3}"[:14], text)
         # The number of steps for sentences as rows: 120 of them, 4 per step.
         self.assertAllClose(results["global_step"], 180, rtol=0.2)
         self.assertTrue((self.output / "entity_scores.png").exists())
-        self.assertIn("PET ", (self.output / "entity_scores.txt").read_text())
-        dev = self._lines(self.output / "dev_predictions.jsonl")
+        self.assertIn("PET ", self.read("entity_scores.txt"))
+        dev = self.lines("dev_predictions.jsonl")
         self.assertEqual([x["words"] for x in dev], self.dev)
-        test = self._lines(self.output / "test_predictions.jsonl")
+        test = self.lines("test_predictions.jsonl")
         self.assertEqual([x["words"] for x in test], self.test)
         self.assertFalse((self.output / "test_entity_scores.txt").exists())
 
-        for row in dev:
-            self.assertLen(row.pop("gold_tags"), len(row["words"]))
-        self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
-        self.assertEqual(self._predict(self.folder / "eng.testb"), test)
+        self._check_predictions()
+        self.assertEqual(self.predict(self.folder / "eng.testb"), test)
         self._check_raw_text()
         # Without training, the stored model predicts the same.
         again = self._run(do_predict=True, pretrained_model_dir=None)
@@ -148,7 +107,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
     def _check_raw_text(self):
         path = self.folder / "raw.txt"
         path.write_text("The dog, the mat.\n\n東\n", encoding="utf-8")
-        first, second, third = self._predict(path)
+        first, second, third = self.predict(path)
         self.assertEqual(first["words"], ["The", "dog", ",", "the", "mat", "."])
         self.assertEqual(first["offsets"][4], [13, 16])
         self.assertEqual(first["tags"][1], "B-PET")
@@ -164,7 +123,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         }
         results = self._run(do_train=True, learning_rate="0.02", **arguments)
         self.assertGreater(results["dev"]["f1"], 0.7)
-        task = json.loads((self.output / "model" / "task.json").read_text())
+        task = self.read_json("model/task.json")
         for name, value in arguments.items():
             self.assertEqual(task[name], value)
         model = bert_tf.load_model(str(self.output / "model"))
@@ -174,10 +133,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         ):
             self.assertAllEqual(ours, theirs)
         self.assertNotAllClose(model.combination.layer_weights, [0.0, 0.0])
-        dev = self._lines(self.output / "dev_predictions.jsonl")
-        for row in dev:
-            self.assertLen(row.pop("gold_tags"), len(row["words"]))
-        self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
+        self._check_predictions()
 
     @pytest.mark.thorough
     def test_grid_of_layer_combinations(self):
@@ -193,8 +149,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
             num_train_epochs="4",
         )
         header, *rows = (
-            line.split()
-            for line in (self.output / "runs.txt").read_text().splitlines()[:3]
+            line.split() for line in self.read("runs.txt").splitlines()[:3]
         )
         self.assertEqual(
             header[3:], ["layer_combination", "seed", "f1", "test_f1"]
@@ -210,7 +165,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
             card = (folder / "model" / "README.md").read_text()
             self.assertRegex(card, rf"layer_combination.*{name}")
         (best,) = [row for row in rows if row[-1] == "best"]
-        task = json.loads((self.output / "model" / "task.json").read_text())
+        task = self.read_json("model/task.json")
         self.assertEqual(task["layer_combination"], best[3])
         self.assertEqual(f"{results['test']['f1']:.4f}", best[6])
 
@@ -225,10 +180,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         )
         # The loss of guessing by frequency is 1.1.
         self.assertLess(results["dev"]["loss"], 0.9)
-        dev = self._lines(self.output / "dev_predictions.jsonl")
-        for row in dev:
-            self.assertLen(row.pop("gold_tags"), len(row["words"]))
-        self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
+        self._check_predictions()
 
     def test_bad_files(self):
         path = self.folder / "eng.train"

@@ -4,9 +4,6 @@ import os
 import random
 from unittest import mock
 
-import keras
-
-from bert_tf.checkpoints import model_directory
 from bert_tf.commands import distill
 from bert_tf.commands import finetune_classifier
 from bert_tf.commands import finetune_tagger
@@ -17,9 +14,6 @@ from bert_tf.flags.distill import DistillConfig
 from bert_tf.flags.predict import PredictConfig
 from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.inference import predict
-from bert_tf.modeling import bert as bert_model
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_finetuning
 from tests.support import tiny_model
 
@@ -33,7 +27,7 @@ def flags(folder, output_dir):
         _write_tags(os.path.join(folder, f"eng.{name}"), count, seed)
     model = os.path.join(folder, "encoder")
     if not os.path.exists(model):
-        _write_encoder(model)
+        tiny_model.write_initialized(model, factor=5)
     return tiny_finetuning.flags(
         folder,
         pretrained_model_dir=model,
@@ -47,25 +41,6 @@ def flags(folder, output_dir):
         save_checkpoints_steps=5,
         keep_best=True,
         evaluate_every_steps=5,
-    )
-
-
-def _write_encoder(path):
-    """Writes an encoder with clearly different outputs for texts."""
-    keras.utils.set_random_seed(1)
-    encoder = bert_model.BertModel(tiny_model.ONE_LAYER)
-    vocabulary = Vocabulary(tiny_model.TOKENS)
-    model_directory.write(
-        path,
-        tiny_model.ONE_LAYER,
-        {
-            name: variable.numpy() * (5 if len(variable.shape) == 2 else 1)
-            for name, variable in bert_model.named_variables(encoder).items()
-        },
-        vocabulary,
-        BertTokenizer(vocabulary).settings(),
-        {"kind": "encoder"},
-        "# Tiny\n",
     )
 
 

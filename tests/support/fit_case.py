@@ -24,6 +24,11 @@ CHOICES = [
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+def scores(model, x, y):
+    """Returns what a model scores, by name."""
+    return model.evaluate(x, y, verbose=0, return_dict=True)
+
+
 def softmax_losses(logits, labels):
     logits = np.asarray(logits, np.float64)
     exponentials = np.exp(logits - logits.max(-1, keepdims=True))
@@ -32,15 +37,24 @@ def softmax_losses(logits, labels):
     return -np.log(chosen[..., 0])
 
 
+def compiled(**values):
+    """Returns arguments of `compile`; SGD keeps no state."""
+    return {
+        "optimizer": "sgd",
+        "loss": CROSS_ENTROPY,
+        "metrics": ["accuracy"],
+    } | values
+
+
 class FitCase:
     """Mixin of test cases: new models of each kind."""
+
+    config = tiny_model.ONE_LAYER
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.path = tiny_model.write(
-            tempfile.mkdtemp(), config=tiny_model.ONE_LAYER
-        )
+        cls.path = tiny_model.write(tempfile.mkdtemp(), config=cls.config)
 
     @classmethod
     def new(cls, kind="classification", compiled=None, **options):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import keras
 import numpy as np
 
 from bert_tf.checkpoints import model_directory
@@ -32,6 +33,9 @@ CONFIG = BertConfig(
 )
 # Each layer takes time to build and compile.
 ONE_LAYER = dataclasses.replace(CONFIG, num_hidden_layers=1)
+NO_DROPOUT = dataclasses.replace(
+    ONE_LAYER, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+)
 
 # Building a model takes a fifth of a second.
 _known_shapes = {}
@@ -91,6 +95,37 @@ def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     return path
 
 
+def write_initialized(path, factor=1):
+    """Writes an encoder whose outputs distinguish tokens; returns its path.
+
+    Those of `write` have weights so large that all outputs are alike.
+
+    Args:
+      path: The directory.
+      factor: Of all matrices; larger ones distinguish texts more clearly.
+    """
+    keras.utils.set_random_seed(1)
+    named = bert_model.named_variables(bert_model.BertModel(ONE_LAYER))
+    weights = {
+        name: variable.numpy() * (factor if len(variable.shape) == 2 else 1)
+        for name, variable in named.items()
+    }
+    return _write(path, ONE_LAYER, weights, {"kind": "encoder"})
+
+
+def _write(path, config, weights, task):
+    model_directory.write(
+        path,
+        config,
+        weights,
+        Vocabulary(TOKENS),
+        dict(_tokenizer_settings()),
+        task,
+        "# Tiny\n",
+    )
+    return path
+
+
 def write_task(path, task, weights=None, config=ONE_LAYER, **values):
     """Writes the directory of a model for a task; returns it.
 
@@ -102,16 +137,8 @@ def write_task(path, task, weights=None, config=ONE_LAYER, **values):
       **values: Further settings in task.json; None removes a key of the task.
     """
     values = {"kind": task.kind} | task.to_json() | values
-    model_directory.write(
-        path,
-        config,
-        weights
-        or _random(
-            _shapes(TASK_MODELS[task.kind], config, **task.model_arguments())
-        ),
-        Vocabulary(TOKENS),
-        dict(_tokenizer_settings()),
-        {name: value for name, value in values.items() if value is not None},
-        "# Tiny\n",
+    values = {name: x for name, x in values.items() if x is not None}
+    weights = weights or _random(
+        _shapes(TASK_MODELS[task.kind], config, **task.model_arguments())
     )
-    return path
+    return _write(path, config, weights, values)
