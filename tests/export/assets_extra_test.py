@@ -34,19 +34,9 @@ _NAME = "tiny pairs"
 
 
 def _artifact(**changes):
-    return artifacts.Artifact(
-        **{
-            "model_name": _NAME,
-            "version": 1,
-            "head": "classification",
-            "precision": "float32",
-            "ids_only": False,
-            "max_seq_length": tiny_exports.MAX_SEQ_LENGTH,
-            "buckets": _BUCKETS,
-            "settings": {"pair": True},
-            "command": "python export/savedmodel.py --model_dir=m",
-        }
-        | changes
+    command = "python export/savedmodel.py --model_dir=m"
+    return tiny_exports.artifact(
+        **{"model_name": _NAME, "command": command} | changes
     )
 
 

@@ -54,30 +54,6 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         tiny_model.write(path, with_vocabulary=False)
         self._assert_refused("has no vocab.txt", path)
 
-    def test_rejects_rows_longer_than_the_positions(self):
-        self._assert_refused(
-            "must not exceed `max_position_embeddings` of the model, 12. "
-            "Received: 13",
-            self._write(),
-            max_seq_length=13,
-        )
-
-    def test_rejects_rows_without_room_for_tokens(self):
-        self._assert_refused(
-            "--max_seq_length must be at least 5. Received: 4",
-            self._write(tiny_exports.classification(pair=True)),
-            max_seq_length=4,
-            buckets=None,
-        )
-
-    def test_rejects_buckets_longer_than_rows(self):
-        self._assert_refused(
-            "Received: '4,10'",
-            self._write(),
-            max_seq_length=9,
-            buckets="4,10",
-        )
-
     @parameterized.parameters(
         ({"pooling": "max"}, "--pooling is for --head=embeddings"),
         ({"layer": 1}, "--layer is for --head=embeddings"),
@@ -87,12 +63,33 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_flags_of_other_heads(self, flags, message):
         self._assert_refused(message, self._write(), **flags)
 
-    def test_rejects_a_missing_layer(self):
-        self._assert_refused(
+    @parameterized.named_parameters(
+        (
+            "rows_longer_than_the_positions",
+            "must not exceed `max_position_embeddings` of the model, 12. "
+            "Received: 13",
+            {"max_seq_length": 13},
+        ),
+        (
+            "rows_without_room_for_tokens",
+            "--max_seq_length must be at least 5. Received: 4",
+            {"max_seq_length": 4, "buckets": None},
+            tiny_exports.classification(pair=True),
+        ),
+        (
+            "buckets_longer_than_rows",
+            "Received: '4,10'",
+            {"max_seq_length": 9, "buckets": "4,10"},
+        ),
+        (
+            "a_missing_layer",
             "--layer must lie between -1 and 0, .* Received: 1",
-            self._write("encoder"),
-            layer=1,
-        )
+            {"layer": 1},
+            "encoder",
+        ),
+    )
+    def test_rejects(self, message, flags, task=None):
+        self._assert_refused(message, self._write(task), **flags)
 
     def test_rejects_an_output_directory_that_is_a_file(self):
         with open(self.output_dir, "w", encoding="utf-8"):

@@ -5,6 +5,7 @@ import os
 from unittest import mock
 
 from bert_tf.export import savedmodel
+from bert_tf.export.artifact import Artifact
 from bert_tf.export.serving_module import ServingModule
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks.classification.examples import Columns
@@ -74,6 +75,23 @@ def tagging():
         labels=("O", "B-x", "I-x", "B-long-name"),
         max_seq_length=MAX_SEQ_LENGTH,
         files={},
+    )
+
+
+def artifact(**changes):
+    """Returns the description of an export of a classifier of pairs."""
+    return Artifact(
+        **{
+            "model_name": "pairs",
+            "version": 1,
+            "head": "classification",
+            "precision": "float32",
+            "ids_only": False,
+            "max_seq_length": MAX_SEQ_LENGTH,
+            "buckets": (5, 8, MAX_SEQ_LENGTH),
+            "settings": {"pair": True},
+        }
+        | changes
     )
 
 

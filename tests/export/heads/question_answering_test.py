@@ -98,6 +98,21 @@ def _strings(rows):
     }
 
 
+def _head(task=_TASK, lengths=(_LENGTH,), **settings):
+    tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS), **settings)
+    return QuestionAnswering(tokenizer, _LENGTH, lengths, task)
+
+
+def _predict(head, texts, logits):
+    """Returns the examples and what the library says of them."""
+    examples = [squad_examples.make_example("", *row) for row in texts]
+    features = head.task.featurize(examples, head.tokenizer)
+    outputs = {name: list(x) for name, x in logits.items()}
+    return examples, head.task.predict(
+        examples, features, outputs, head.tokenizer
+    )
+
+
 def _describe(answer):
     """Returns the answers in the form of `SquadTask.prediction_to_json`."""
     columns = {name: x.numpy().tolist() for name, x in answer.items()}
@@ -248,16 +263,12 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         task = dataclasses.replace(_TASK, **values)
         num_answers = set()
         for seed, settings in enumerate(_TOKENIZERS):
-            tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS), **settings)
-            head = QuestionAnswering(tokenizer, _LENGTH, (5, 8, _LENGTH), task)
+            head = _head(task, (5, 8, _LENGTH), **settings)
             texts = [*_ROWS, *_texts(60, seed)]
             rows = head.pack(_strings(texts))
             shape = rows.inputs["input_ids"].shape
             logits = _logits(shape, seed, are_whole=seed % 2 == 0)
-            examples = [squad_examples.make_example("", *row) for row in texts]
-            features = task.featurize(examples, tokenizer)
-            outputs = {name: list(x) for name, x in logits.items()}
-            predictions = task.predict(examples, features, outputs, tokenizer)
+            examples, predictions = _predict(head, texts, logits)
             expected = list(map(task.prediction_to_json, examples, predictions))
             self._compare(_describe(head.answer(logits, rows)), expected)
             num_answers |= {one["answer"] for one in expected}
@@ -266,8 +277,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
     def test_many_equal_answers(self):
         # Nearly all of the best spans have one of two texts.
         task = dataclasses.replace(_TASK, max_answer_length=2, n_best_size=3)
-        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
-        head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), task)
+        head = _head(task)
         texts = [("dog", "cat " * 70 + "the mat . on sat dog"), ("cat", "dog")]
         rows = head.pack(_strings(texts))
         rng = np.random.default_rng(0)
@@ -276,14 +286,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         logits -= np.arange(num_windows)[:, np.newaxis] / 5
         logits = logits.astype(np.float32)
         logits = {"start_logits": logits[0], "end_logits": logits[1]}
-        examples = [squad_examples.make_example("", *row) for row in texts]
-        features = task.featurize(examples, tokenizer)
-        predictions = task.predict(
-            examples,
-            features,
-            {x: list(y) for x, y in logits.items()},
-            tokenizer,
-        )
+        examples, predictions = _predict(head, texts, logits)
         best = [entry.text for entry in predictions[0].nbest]
         self.assertContainsSubset({"cat", "cat cat"}, best)
         expected = list(map(task.prediction_to_json, examples, predictions))
@@ -327,8 +330,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_long_texts(self):
         # Tokens of more bytes than are compared: equal ones count as distinct.
-        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
-        head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), _TASK)
+        head = _head()
         context = f"cat {'x' * 2000} dog {'x' * 2000} cat"
         rows = head.pack(_strings([("cat", context)]))
         logits = np.zeros([1, _LENGTH], np.float32)
@@ -405,8 +407,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         self.assertBetween(len(text.decode().replace("\u0301", "")), 1, most)
 
     def test_ignores_invalid_utf8(self):
-        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
-        head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), _TASK)
+        head = _head()
         texts = [
             (b"the\xff cat", b"\xe6\x9d the \xe6\x9d\xb1\xc0 \xffmat \xff")
         ]
@@ -421,8 +422,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_squad_1_answer_without_spans_is_empty(self):
         task = dataclasses.replace(_TASK, version_2_with_negative=False)
-        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
-        head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), task)
+        head = _head(task)
         rows = head.pack(_strings([("the cat", " "), ("cat", "dog")]))
         self.assertEqual(rows.inputs["input_ids"].shape, [1, _LENGTH])
         logits = _logits(rows.inputs["input_ids"].shape, 0, False)

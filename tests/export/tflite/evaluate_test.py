@@ -29,7 +29,13 @@ def _score(name, **flags):
     return evaluation.evaluate(eval_files.make(name, **flags), build, rows)
 
 
-class ScoresTest(tf.test.TestCase, parameterized.TestCase):
+class _RowsCase(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, text, ending=".tsv"):
+        name = f"rows{ending}"
+        return self.create_tempfile(name, content=text).full_path
+
+
+class ScoresTest(_RowsCase):
     @parameterized.parameters(
         "classification",
         "regression",
@@ -85,10 +91,7 @@ class ScoresTest(tf.test.TestCase, parameterized.TestCase):
         ("fill_mask", "text\tlabel\na\tno\n", ".tsv", "fine-tuned for a task"),
     )
     def test_rejects_rows_of_another_task(self, name, text, end, message):
-        path = os.path.join(self.create_tempdir().full_path, f"dev{end}")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        build = eval_files.prepare(name, eval_file=path)
+        build = eval_files.prepare(name, eval_file=self._write(text, end))
         with self.assertRaisesRegex(UserError, message):
             evaluation.read_eval_set(build)
 
@@ -144,13 +147,7 @@ class GateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(os.listdir(folder))
 
 
-class CalibrationDataTest(tf.test.TestCase, parameterized.TestCase):
-    def _write(self, text, ending=".tsv"):
-        path = os.path.join(self.create_tempdir().full_path, f"rows{ending}")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return path
-
+class CalibrationDataTest(_RowsCase):
     def _build(self, name, path, **flags):
         return eval_files.prepare(
             name, quantization="full_int8", representative_file=path, **flags

@@ -58,18 +58,8 @@ def _export(folder):
     """Exports a classifier of pairs; returns model and version directory."""
     model = tiny_exports.write(folder, tiny_exports.classification(pair=True))
     version = tiny_exports.export(model, os.path.join(folder, "pairs"))
-    artifact = artifacts.Artifact(
-        model_name="pairs",
-        version=1,
-        head="classification",
-        precision="float32",
-        ids_only=False,
-        max_seq_length=tiny_exports.MAX_SEQ_LENGTH,
-        buckets=(5, 8, tiny_exports.MAX_SEQ_LENGTH),
-        settings={"pair": True},
-    )
     stored = checkpoint_loading.read(model)
-    assets_extra.complete(version, artifact, stored)
+    assets_extra.complete(version, tiny_exports.artifact(), stored)
     return model, version
 
 
