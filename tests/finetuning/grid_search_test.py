@@ -1,7 +1,6 @@
 """Tests for bert_tf.finetuning.grid_search: a grid of short runs."""
 
 import dataclasses
-import json
 import os
 from unittest import mock
 
@@ -32,11 +31,7 @@ class GridSearchTest(
             do_predict=True,
         )
         # The process dies in the second trial.
-        with (
-            finetuning_case.die_at(60),
-            self.assertRaises(finetuning_case.Interrupted),
-        ):
-            finetuning_case.run(config)
+        self.interrupt(config, 60)
         results = finetuning_case.run(config)
         folders = sorted(os.listdir(self.out("output/runs")))
         self.assertLen(folders, 4)
@@ -44,9 +39,7 @@ class GridSearchTest(
         scores, test_scores = {}, {}
         for folder in folders:
             path = self.out(f"output/runs/{folder}")
-            values = json.loads(
-                finetuning_case.read_text(path, "eval_results.json")
-            )
+            values = finetuning_case.read_json(path, "eval_results.json")
             scores[folder] = values["dev"]["accuracy"]
             test_scores[folder] = values["test"]["accuracy"]
             # Checkpoints are removed: each is three times the model's size.
@@ -56,9 +49,7 @@ class GridSearchTest(
         self.assertGreater(best, min(scores.values()))
         winner = [
             row.split()
-            for row in finetuning_case.read_text(
-                self.out("output"), "runs.txt"
-            ).splitlines()
+            for row in self.read_text("runs.txt").splitlines()
             if row.endswith("best")
         ]
         self.assertLen(winner, 1)
@@ -68,20 +59,12 @@ class GridSearchTest(
         self.assertEqual(f"{test_scores[folder]:.4f}", test_value)
         for name in ("eval_results.txt", "test_results.tsv"):
             self.assertEqual(
-                finetuning_case.read_text(self.out("output"), name),
+                self.read_text(name),
                 finetuning_case.read_text(
                     self.out(f"output/runs/{folder}"), name
                 ),
             )
-        for name, value in finetuning_case.weights(
-            self.out("output/model")
-        ).items():
-            self.assertAllEqual(
-                value,
-                finetuning_case.weights(
-                    self.out(f"output/runs/{folder}/model")
-                )[name],
-            )
+        self.assert_same_weights(f"output/runs/{folder}/model", "output/model")
         # All trials have finished.
         with finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
@@ -89,7 +72,7 @@ class GridSearchTest(
     @pytest.mark.thorough
     def test_finished_trials_are_evaluated_on_new_data(self):
         runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
-        first = finetuning_case.run(self.config(**runs))
+        first = self.tune(**runs)
         folders = [
             self.out(f"output/runs/{name}")
             for name in os.listdir(self.out("output/runs"))
@@ -100,7 +83,7 @@ class GridSearchTest(
         # A process killed while writing leaves such a folder.
         os.makedirs(os.path.join(folders[0], "model.tmp-123-0a1b2c3d"))
         with finetuning_case.die_at(0):
-            again = finetuning_case.run(self.config(do_predict=True, **runs))
+            again = self.tune(do_predict=True, **runs)
         self.assertEqual(again["dev"], first["dev"])
         for folder in (self.out("output"), *folders):
             lines = finetuning_case.read_text(
@@ -112,13 +95,13 @@ class GridSearchTest(
         )
         tiny_finetuning.write_rows(self.out("dev.csv"), 17, seed=7)
         with finetuning_case.die_at(0):
-            other = finetuning_case.run(self.config(**runs))
+            other = self.tune(**runs)
         scores = []
         for folder, before in zip(folders, weights, strict=True):
             path = os.path.join(folder, "model")
             for name, value in finetuning_case.weights(path).items():
                 self.assertAllEqual(value, before[name], name)
-            task = json.loads(finetuning_case.read_text(path, "task.json"))
+            task = finetuning_case.read_json(path, "task.json")
             scores.append(task["results"]["dev"])
         best = max(scores, key=lambda values: values["accuracy"])
         self.assertEqual(other["dev"]["accuracy"], best["accuracy"])
@@ -133,16 +116,12 @@ class GridSearchTest(
     @pytest.mark.thorough
     def test_files_of_an_earlier_best_trial_are_removed(self):
         flags = {"num_train_epochs": "2"}
-        finetuning_case.run(
-            self.config(learning_rate="1e-9,1e-8", do_predict=True, **flags)
-        )
+        self.tune(learning_rate="1e-9,1e-8", do_predict=True, **flags)
         self.assertTrue(os.path.exists(self.out("output/test_results.tsv")))
         own = self.out("output/notes.txt")
         with open(own, "w", encoding="utf-8"):
             pass
-        finetuning_case.run(
-            self.config(learning_rate="1e-9,1e-8,0.003", **flags)
-        )
+        self.tune(learning_rate="1e-9,1e-8,0.003", **flags)
         best = self.out("output/runs/rate_0.003_batch_4_epochs_2_seed_12345")
         self.assertContainsSubset(
             os.listdir(self.out("output")),
@@ -201,7 +180,7 @@ class GridSearchTest(
             mock.patch.object(Trial, "release", note),
             self.assertLogs(level="ERROR") as logs,
         ):
-            results = finetuning_case.run(self.config(**runs))
+            results = self.tune(**runs)
         self.assertEqual(released, [1, 6])
         (message,) = logs.output
         failed = "rate_1e+38_batch_4_epochs_0.5_seed_12345"
@@ -214,7 +193,7 @@ class GridSearchTest(
         self.assertEqual(finetuning_case.state(folder)["global_step"], 1)
         value = results["dev"]["accuracy"]
         self.assertEqual(
-            finetuning_case.read_text(self.out("output"), "runs.txt"),
+            self.read_text("runs.txt"),
             "learning_rate  batch  epochs   seed  accuracy\n"
             "        1e+38      4     0.5  12345         -  failed\n"
             f"        0.003      4     0.5  12345    {value:.4f}    best\n"
@@ -227,7 +206,7 @@ class GridSearchTest(
         )
         # The failed trial is neither repeated nor evaluated.
         with finetuning_case.die_at(0), self.assertLogs(level="INFO") as logs:
-            again = finetuning_case.run(self.config(do_predict=True, **runs))
+            again = self.tune(do_predict=True, **runs)
         self.assertEqual(again["dev"], results["dev"])
         text = "\n".join(logs.output)
         self.assertIn(f"Trial 1 of 2 has failed before: {failed}.", text)
@@ -241,7 +220,7 @@ class GridSearchTest(
             "All 2 trials in .*output/runs have failed.*try a smaller",
         ):
             finetuning_case.run(config)
-        table = finetuning_case.read_text(self.out("output"), "runs.txt")
+        table = self.read_text("runs.txt")
         self.assertEqual(table.count("failed"), 2)
         with (
             finetuning_case.die_at(0),
@@ -257,10 +236,8 @@ class GridSearchTest(
     @pytest.mark.slow
     def test_a_trial_with_scores_that_are_not_finite_fails(self):
         # The only step is finite, but the weights after it are not.
-        finetuning_case.run(
-            self.config(learning_rate="1e38,0.003", num_train_epochs="0.084")
-        )
-        table = finetuning_case.read_text(self.out("output"), "runs.txt")
+        self.tune(learning_rate="1e38,0.003", num_train_epochs="0.084")
+        table = self.read_text("runs.txt")
         self.assertRegex(table, r"(?m)^ *1e\+38 .* -  failed$")
         self.assertRegex(table, r"(?m)^ *0\.003 .* best$")
 

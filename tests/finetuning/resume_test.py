@@ -43,11 +43,7 @@ class ResumeTest(
             self.copy_finished()
             os.rename(self.out("output"), through.output_dir)
         config = self.config(save_checkpoints_steps=7, **values)
-        with (
-            finetuning_case.die_at(10),
-            self.assertRaises(finetuning_case.Interrupted),
-        ):
-            finetuning_case.run(config)
+        self.interrupt(config, 10)
         if values:
             with (
                 finetuning_case.die_evaluating(),
@@ -64,16 +60,9 @@ class ResumeTest(
             finetuning_case.NUM_STEPS,
         )
         self.assert_same_state(through.output_dir, config.output_dir)
-        for name, value in finetuning_case.weights(
-            self.out("through/model")
-        ).items():
-            self.assertAllEqual(
-                finetuning_case.weights(self.out("output/model"))[name],
-                value,
-                name,
-            )
-        written = json.loads(
-            finetuning_case.read_text(self.out("through"), "eval_results.json")
+        self.assert_same_weights("through/model", "output/model")
+        written = finetuning_case.read_json(
+            self.out("through"), "eval_results.json"
         )
         self.assertEqual(results["dev"], written["dev"])
         # Nothing is left to train.
@@ -106,12 +95,12 @@ class ResumeTest(
             ({"num_frozen_layers": 1}, "--num_frozen_layers was 0"),
         ):
             with self.assertRaisesRegex(UserError, message):
-                finetuning_case.run(self.config(**values))
+                self.tune(**values)
         tiny_finetuning.write_rows(self.out("train.csv"), 50, seed=9)
         with self.assertRaisesRegex(
             UserError, r"file of the train data was changed .*: \S+train\.csv"
         ):
-            finetuning_case.run(self.config())
+            self.tune()
         # Devices may change without a flag.
         allowed = self.config(
             num_train_epochs="2.08",

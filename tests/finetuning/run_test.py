@@ -67,6 +67,9 @@ class LearningTest(tf.test.TestCase):
         ):
             cls.results = finetuning_case.run(cls.config)
 
+    def _lines(self, name):
+        return finetuning_case.read_text(self.folder, name).splitlines()
+
     def test_learns_and_writes_its_results(self):
         config, results = self.config, self.results
         self.assertGreater(results["dev"]["accuracy"], 0.85)
@@ -83,10 +86,7 @@ class LearningTest(tf.test.TestCase):
         self.assertAllClose(rates[:3], [0.0, 0.003 / 7, 0.006 / 7])
         self.assertAllClose(rates[-1], 0.003 / 75)
         written = dict(
-            line.split(" = ")
-            for line in finetuning_case.read_text(
-                output_dir, "eval_results.txt"
-            ).splitlines()
+            line.split(" = ") for line in self._lines("output/eval_results.txt")
         )
         self.assertEqual(int(written["global_step"]), 75)
         self.assertAllClose(
@@ -94,34 +94,20 @@ class LearningTest(tf.test.TestCase):
         )
         self.assertEqual(written["loss"], written["eval_loss"])
         self.assertEqual(
-            json.loads(
-                finetuning_case.read_text(output_dir, "eval_results.json")
-            ),
+            finetuning_case.read_json(output_dir, "eval_results.json"),
             {"global_step": 75} | results,
         )
         predictions = [
             json.loads(line)
-            for line in finetuning_case.read_text(
-                output_dir, "dev_predictions.jsonl"
-            ).splitlines()
+            for line in self._lines("output/dev_predictions.jsonl")
         ]
-        truth = [
-            line.split(",")[2]
-            for line in finetuning_case.read_text(
-                self.folder, "dev.csv"
-            ).splitlines()[1:]
-        ]
+        truth = [line.split(",")[2] for line in self._lines("dev.csv")[1:]]
         is_correct = [
             p["label"] == label
             for p, label in zip(predictions, truth, strict=True)
         ]
         self.assertAllClose(np.mean(is_correct), results["dev"]["accuracy"])
-        self.assertLen(
-            finetuning_case.read_text(
-                output_dir, "test_results.tsv"
-            ).splitlines(),
-            9,
-        )
+        self.assertLen(self._lines("output/test_results.tsv"), 9)
         task = model_directory.read_model(f"{output_dir}/model").task
         self.assertEqual(task["labels"], ["feline", "other"])
         self.assertEqual(task["results"], results)
@@ -144,9 +130,7 @@ class SingleTrialTest(
 ):
     def test_evaluation_without_training_repeats_the_scores(self):
         results = self.copy_finished()
-        again = finetuning_case.run(
-            self.config(do_train=False, pretrained_model_dir=None)
-        )
+        again = self.tune(do_train=False, pretrained_model_dir=None)
         self.assertAllClose(again["dev"], results["dev"])
         model = self.out("output/model")
         elsewhere = self.config(
@@ -161,53 +145,39 @@ class SingleTrialTest(
         with self.assertRaisesRegex(
             UserError, "is not fine-tuned for this task"
         ):
-            finetuning_case.run(
-                self.config(do_train=False, output_dir=self.out("third"))
-            )
+            self.tune(do_train=False, output_dir=self.out("third"))
         with self.assertRaisesRegex(
             UserError,
             "no trained model in .*third",
         ):
-            finetuning_case.run(
-                self.config(
-                    do_train=False,
-                    output_dir=self.out("third"),
-                    pretrained_model_dir=None,
-                )
+            self.tune(
+                do_train=False,
+                output_dir=self.out("third"),
+                pretrained_model_dir=None,
             )
 
     def test_keeps_scores_that_are_not_computed_again(self):
         results = self.copy_finished()
-        again = finetuning_case.run(
-            self.config(
-                do_train=False,
-                do_eval=False,
-                do_predict=True,
-                pretrained_model_dir=None,
-            )
+        again = self.tune(
+            do_train=False,
+            do_eval=False,
+            do_predict=True,
+            pretrained_model_dir=None,
         )
         self.assertEqual(list(again), ["test"])
         self.assertEqual(
-            json.loads(
-                finetuning_case.read_text(
-                    self.out("output"), "eval_results.json"
-                )
-            ),
+            self.read_json("eval_results.json"),
             {"global_step": finetuning_case.NUM_STEPS} | results | again,
         )
 
     def test_keeps_scores_of_finished_training(self):
         results = self.copy_finished()
         with finetuning_case.die_at(0):
-            again = finetuning_case.run(
-                self.config(do_eval=False, do_predict=True)
-            )
+            again = self.tune(do_eval=False, do_predict=True)
         expected = results | again
         self.assertEqual(set(expected), {"dev", "test"})
         folder = self.out("output")
-        written = json.loads(
-            finetuning_case.read_text(folder, "eval_results.json")
-        )
+        written = finetuning_case.read_json(folder, "eval_results.json")
         self.assertEqual(
             written, {"global_step": finetuning_case.NUM_STEPS} | expected
         )
@@ -218,7 +188,7 @@ class SingleTrialTest(
         with open(self.out("output"), "w", encoding="utf-8"):
             pass
         with self.assertRaisesRegex(UserError, "--output_dir=.*output is "):
-            finetuning_case.run(self.config())
+            self.tune()
 
     def test_keeps_the_head_if_labels_are_equal(self):
         self.copy_finished()
@@ -248,10 +218,8 @@ class SingleTrialTest(
             "num_train_epochs": "0.5",
             "class_weights": "feline:3,other:0.5",
         }
-        finetuning_case.run(self.config(output_dir=self.out("whole"), **common))
-        finetuning_case.run(
-            self.config(output_dir=self.out("parts"), **common, **parts)
-        )
+        self.tune(output_dir=self.out("whole"), **common)
+        self.tune(output_dir=self.out("parts"), **common, **parts)
         expected = finetuning_case.state(self.out("whole"))
         for name, value in finetuning_case.state(self.out("parts")).items():
             self.assertAllClose(
@@ -260,11 +228,7 @@ class SingleTrialTest(
 
     def test_one_length_bucket_pads_to_the_maximum_as_in_the_original(self):
         with _noting_shapes() as shapes:
-            finetuning_case.run(
-                self.config(
-                    num_length_buckets=1, num_train_epochs="1", do_eval=False
-                )
-            )
+            self.tune(num_length_buckets=1, num_train_epochs="1", do_eval=False)
         self.assertEqual(shapes, {(4, 12)})
 
     def test_frozen_layers_keep_their_weights(self):
@@ -298,15 +262,13 @@ class SingleTrialTest(
 
         def change(layer_decay):
             output_dir = self.out(f"decay_{layer_decay}")
-            finetuning_case.run(
-                self.config(
-                    output_dir=output_dir,
-                    layer_decay=layer_decay,
-                    # One step, at a constant rate.
-                    num_train_epochs="0.1",
-                    warmup_proportion=0.0,
-                    do_eval=False,
-                )
+            self.tune(
+                output_dir=output_dir,
+                layer_decay=layer_decay,
+                # One step, at a constant rate.
+                num_train_epochs="0.1",
+                warmup_proportion=0.0,
+                do_eval=False,
             )
             after = finetuning_case.weights(os.path.join(output_dir, "model"))
             return {name: after[name] - start[name] for name in start}
@@ -346,9 +308,7 @@ class SingleTrialTest(
 
     def test_too_few_examples_for_a_step(self):
         with self.assertRaisesRegex(UserError, "less than one step"):
-            finetuning_case.run(
-                self.config(train_batch_size="64", num_train_epochs="1")
-            )
+            self.tune(train_batch_size="64", num_train_epochs="1")
         self.assertFalse(os.path.exists(self.out("output/model")))
 
 
@@ -392,13 +352,11 @@ class ModelSelectionTest(
         self.assertNotAllClose(last["output_weights"], best["output_weights"])
         # Results and model card refer to that step.
         for path in ("model/task.json", "eval_results.json"):
-            values = json.loads(
-                finetuning_case.read_text(self.out("output"), path)
-            )
+            values = self.read_json(path)
             self.assertEqual(values["global_step"], 15)
         self.assertIn(
             "for 15 steps",
-            finetuning_case.read_text(self.out("output"), "model/README.md"),
+            self.read_text("model/README.md"),
         )
 
     def _remember(self, seen):
@@ -429,7 +387,7 @@ class ModelSelectionTest(
         finetuning_case.copy_finished(self.out("evaluated"))
         evaluated = os.path.join(self.out("evaluated"), "output")
         name = f"model.ckpt-{finetuning_case.NUM_STEPS}.json"
-        written = json.loads(finetuning_case.read_text(evaluated, name))
+        written = finetuning_case.read_json(evaluated, name)
         # 12.5 steps are an epoch; the last model has no need of it.
         evaluations = written["metadata"]["evaluations"]
         self.assertEqual([values["step"] for values in evaluations], [12])
@@ -499,7 +457,7 @@ class FlagsTest(
         self, values, message
     ):
         with self.assertRaisesRegex(UserError, message):
-            finetuning_case.run(self.config(**values))
+            self.tune(**values)
         self.assertFalse(os.path.exists(self.out("output")))
 
 

@@ -7,25 +7,17 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.config import BertConfig
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.modeling import bert as bert_model
 from bert_tf.pretraining import run as pretraining
 from bert_tf.training import output as training_output
 from tests.support import logical_devices
 from tests.support import record_files
+from tests.support import step_trainer
 
 logical_devices.make()
 
-_CONFIG = BertConfig(
-    vocab_size=30,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=8,
-    type_vocab_size=2,
-)
+_CONFIG = step_trainer.CONFIG
 
 
 def _numpy_results(model, examples):

@@ -21,11 +21,15 @@ _CALLS = (1, 4, 15, 30)
 _WITHOUT_GRADIENT = "/key/bias"
 
 
-@functools.cache
-def _one_device(**options):
+def _train(**options):
     return StepTrainer(learning_rate=1e-3, num_train_steps=60, **options).train(
         *_CALLS
     )
+
+
+@functools.cache
+def _one_device(**options):
+    return _train(**options)
 
 
 class _TestCase(tf.test.TestCase, parameterized.TestCase):
@@ -83,27 +87,19 @@ class FiftyStepsTest(_TestCase):
         self, devices, max_micro_batch_size, optimizer
     ):
         options = {"optimizer": optimizer, "dropout": 0.0}
-        received = StepTrainer(
+        received = _train(
             devices=devices,
             max_micro_batch_size=max_micro_batch_size,
-            learning_rate=1e-3,
-            num_train_steps=60,
             **options,
-        ).train(*_CALLS)
+        )
         self.assertEqual(received.training_step.global_step, 50)
         self.assert_same_run(received, _one_device(**options))
 
     @parameterized.parameters("mixed_bfloat16", "mixed_float16")
     def test_half_precision_keeps_master_weights(self, policy):
-        expected = _one_device(policy=policy, dropout=0.0)
-        received = StepTrainer(
-            devices=4,
-            max_micro_batch_size=1,
-            policy=policy,
-            dropout=0.0,
-            learning_rate=1e-3,
-            num_train_steps=60,
-        ).train(*_CALLS)
+        options = {"policy": policy, "dropout": 0.0}
+        expected = _one_device(**options)
+        received = _train(devices=4, max_micro_batch_size=1, **options)
         for one, other in zip(received.metrics, expected.metrics, strict=True):
             self.assertAllClose(one["loss"], other["loss"], 1e-2, 1e-2)
         for name, variable in received.variables.items():

@@ -10,14 +10,14 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.tasks.classification import flags as classification_flags
-from bert_tf.training import metrics as training_metrics
 from bert_tf.training.step import TrainingStep
+from tests.support import killed_process
 from tests.support import made_once
 from tests.support import tiny_finetuning
 
 # 50 examples in batches of 4, twice.
 NUM_STEPS = 25
-_SPEED = ("examples_per_second", "tokens_per_second")
+metrics = killed_process.read_metrics
 
 
 def run(config):
@@ -35,9 +35,7 @@ def copy_finished(folder):
         "finetuning", lambda path: run(tiny_finetuning.config(path))
     )
     shutil.copytree(finished, folder, dirs_exist_ok=True)
-    results = json.loads(
-        read_text(os.path.join(folder, "output"), "eval_results.json")
-    )
+    results = read_json(os.path.join(folder, "output"), "eval_results.json")
     del results["global_step"]
     return results
 
@@ -67,20 +65,13 @@ def weights(path):
     return {name: stored.weights[name] for name in stored.weights}
 
 
-def metrics(output_dir):
-    """Returns the metrics lines of a run, without speeds."""
-    lines = training_metrics.read(
-        os.path.join(output_dir, training_metrics.METRICS_FILE)
-    )
-    return [
-        {name: value for name, value in line.items() if name not in _SPEED}
-        for line in lines
-    ]
-
-
 def read_text(folder, name):
     with open(os.path.join(folder, name), encoding="utf-8") as file:
         return file.read()
+
+
+def read_json(folder, name):
+    return json.loads(read_text(folder, name))
 
 
 class Interrupted(Exception):
@@ -116,6 +107,20 @@ class FinetuningCase:
     def config(self, **values):
         return tiny_finetuning.config(self.folder, **values)
 
+    def tune(self, **values):
+        return run(self.config(**values))
+
+    def interrupt(self, config, step):
+        with die_at(step), self.assertRaises(Interrupted):
+            run(config)
+
+    def read_text(self, name):
+        """Returns the text of a file in the output directory."""
+        return read_text(self.out("output"), name)
+
+    def read_json(self, name):
+        return json.loads(self.read_text(name))
+
     def copy_finished(self):
         """Copies a finished run into the folder; returns its results."""
         return copy_finished(self.folder)
@@ -125,6 +130,12 @@ class FinetuningCase:
         self.assertEqual(set(received), set(expected))
         for name, value in expected.items():
             self.assertAllEqual(received[name], value, name)
+
+    def assert_same_weights(self, one, other):
+        """Compares two model directories in the folder."""
+        expected = weights(self.out(one))
+        for name, value in weights(self.out(other)).items():
+            self.assertAllEqual(value, expected[name], name)
 
     def out(self, name):
         return os.path.join(self.folder, name)

@@ -5,8 +5,10 @@ import shutil
 
 import pytest
 
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.pretraining.run import train_and_evaluate
 from bert_tf.training import metrics as training_metrics
+from tests.support import killed_process
 from tests.support import made_once
 from tests.support import tiny_pretraining
 
@@ -44,3 +46,13 @@ class PretrainCase:
         return training_metrics.read(
             self.path(output_dir, training_metrics.METRICS_FILE)
         )
+
+    def assert_same_run(self, one, other):
+        """Compares the metrics and the newest checkpoints of two runs."""
+        one, other = self.path(one), self.path(other)
+        self.assertEqual(
+            killed_process.read_metrics(one), killed_process.read_metrics(other)
+        )
+        tensors = tf1_checkpoint.read(other)
+        for name, value in tf1_checkpoint.read(one).items():
+            self.assertAllEqual(tensors[name], value, name)

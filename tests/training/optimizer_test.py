@@ -153,16 +153,15 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         model = cls(tiny_model.CONFIG, *arguments)
         optimizer = optimizers.build_optimizer("bert_adam", 0.01)
         optimizer.build(model.trainable_variables)
-        decayed = {
-            name.split("/")[-1]
-            for name, variable in bert_model.named_variables(model).items()
-            if optimizer.rule_for(variable).weight_decay_rate
-        }
-        others = {
-            name.split("/")[-1]
-            for name, variable in bert_model.named_variables(model).items()
-            if not optimizer.rule_for(variable).weight_decay_rate
-        }
+        named = bert_model.named_variables(model).items()
+        decayed, others = (
+            {
+                name.split("/")[-1]
+                for name, variable in named
+                if bool(optimizer.rule_for(variable).weight_decay_rate) is flag
+            }
+            for flag in (True, False)
+        )
         self.assertEqual(
             decayed,
             {

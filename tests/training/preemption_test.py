@@ -113,13 +113,7 @@ class PreemptedPretrainingTest(
         self.assertEqual(self.metrics()[-1]["step"], 3)
         self.assertFalse(os.path.exists(self.path("out", "model")))
         self.pretrain(iterations_per_loop=1)
-        tensors = tf1_checkpoint.read(self.path("out"))
-        for name, value in tf1_checkpoint.read(self.path("through")).items():
-            self.assertAllEqual(tensors[name], value, name)
-        self.assertEqual(
-            killed_process.read_metrics(self.path("out")),
-            killed_process.read_metrics(self.path("through")),
-        )
+        self.assert_same_run("through", "out")
 
     def test_a_checkpoint_that_cannot_be_written_is_an_error(self):
         full = mock.Mock(side_effect=OSError("no space"))
