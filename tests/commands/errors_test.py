@@ -97,7 +97,7 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("learn_vocabulary", "ERROR: .*1000 is too small.*"),
         ("create_pretraining_data", "ERROR: --input_file matches no"),
-        ("tokenize_file", r"ERROR: .*vocab\.txt, line 4: empty"),
+        ("tokenize_file", r"ERROR: .*vocab\.txt lacks \[CLS\]"),
         ("fill_mask", "ERROR: The text must contain"),
         ("pretrain", "ERROR: --max_seq_length must be at most"),
     )
