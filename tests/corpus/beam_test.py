@@ -52,9 +52,7 @@ class WithoutBeamTest(
 ):
     def test_error_explains_installation(self):
         self.write("a.txt", "Text.")
-        with self.assertRaisesRegex(
-            UserError, "SparkRunner needs Apache Beam, .* -r requirements-beam"
-        ):
+        with self.assertRaisesRegex(UserError, "-r requirements-beam"):
             self.extract("a.txt", runner="SparkRunner")
         self.assertEqual(os.listdir(self.folder), ["a.txt"])
 
@@ -133,9 +131,7 @@ class BeamTest(corpus_case.CorpusCase, tf.test.TestCase):
     def test_broken_file_is_named_and_its_parts_are_kept(self):
         flags = _FLAGS | {"input_file": "b.jsonl,bad.xml"}
         del flags["language_sampling"]
-        with self.assertRaisesRegex(
-            RuntimeError, "bad.xml is broken XML in the page at byte"
-        ):
+        with self.assertRaisesRegex(RuntimeError, "bad.xml is broken XML"):
             self.run_beam(**flags, runner="DirectRunner")
         parts = os.listdir(self.folder / "out" / "text.txt.gz.work" / "parts")
         self.assertGreater(len(parts), 20)

@@ -120,9 +120,7 @@ class NearDuplicatesTest(tf.test.TestCase):
                 signatures, 0.8, self.get_temp_dir()
             )
         self.assertAllEqual(original, [-1] * 9)
-        self.assertIn(
-            "6 documents share words with more than 3", logs.output[0]
-        )
+        self.assertIn("6 documents share", logs.output[0])
 
 
 class SamplingTest(tf.test.TestCase):

@@ -98,9 +98,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
     def test_names_the_byte_that_is_not_utf8(self):
         page = corpus_case.page(1, "Stroeme.").encode().replace(b"oe", b"\xf6")
         place = page.index(b"\xf6")
-        with self.assertRaisesRegex(
-            UserError, rf"a\.xml is not UTF-8 at byte {place} .*0xf6"
-        ):
+        with self.assertRaisesRegex(UserError, f"a.xml .*byte {place} .*0xf6"):
             _read(page)
 
     def test_replaces_invalid_utf8(self):

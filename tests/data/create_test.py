@@ -145,10 +145,7 @@ class CreateTest(
     @parameterized.parameters(
         ({"dupe_factor": 2}, "--dupe_factor=3 instead of 2"),
         ({"do_lower_case": False}, "--do_lower_case=True instead of False"),
-        (
-            {"generator": "streaming"},
-            "--generator=original instead of streaming",
-        ),
+        ({"generator": "streaming"}, "original instead of streaming"),
         ({"input_file": "other.txt"}, "other text"),
         ({"vocab_file": "other_words.txt"}, "another vocabulary"),
     )
@@ -164,9 +161,7 @@ class CreateTest(
             for flag, value in flags.items()
         }
 
-        with self.assertRaisesRegex(
-            UserError, f"x.tfrecord already exists, made with .*{message}"
-        ):
+        with self.assertRaisesRegex(UserError, f"already exists, .*{message}"):
             pretraining_data.create(self._config(**flags))
 
         self.assertEqual(self._contents(), before)
@@ -245,11 +240,7 @@ class InterruptedRunTest(
         self._interrupt(self._config())
         before = os.listdir(self._path("out"))
 
-        with self.assertRaisesRegex(
-            UserError,
-            "x.tfrecord.work is from an unfinished run with "
-            "--random_seed=12345 instead of 6;",
-        ):
+        with self.assertRaisesRegex(UserError, "--random_seed=12345 .* of 6;"):
             pretraining_data.create(self._config(random_seed=6))
 
         self.assertEqual(os.listdir(self._path("out")), before)
@@ -297,29 +288,20 @@ class BadInputTest(
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
     def test_glob_without_files(self):
-        self._assert_refused(
-            "--input_file matches no file.*nothing_", input_file="nothing_*"
-        )
+        self._assert_refused("--input_file .*nothing_", input_file="nothing_*")
 
     def test_missing_vocabulary(self):
-        self._assert_refused(
-            "--vocab_file: no such file", vocab_file="nowhere.txt"
-        )
+        self._assert_refused("--vocab_file: no", vocab_file="nowhere.txt")
 
     @parameterized.parameters("original", "streaming")
     def test_empty_corpus(self, generator):
         self._write_text("text.txt", "\n \n\t\n")
-        self._assert_refused(
-            "corpus is empty", generator=generator, num_processes=0
-        )
+        self._assert_refused("is empty", generator=generator, num_processes=0)
 
     @parameterized.parameters("original", "streaming")
     def test_text_that_is_not_utf8(self, generator):
         self._write_text("text.txt", b"the cat\n\nsat \xe9t\xe9\n")
-        self._assert_refused(
-            "text.txt is not UTF-8 at byte 13.*--replace_invalid_utf8",
-            generator=generator,
-        )
+        self._assert_refused("at byte 13.*--replace", generator=generator)
 
     def test_corrected_text_is_read_after_an_error(self):
         self._write_text("text.txt", b"the cat\nsat \xe9t\xe9\n")
@@ -332,15 +314,11 @@ class BadInputTest(
 
     def test_folder_in_place_of_the_output(self):
         os.mkdir(self._path("results"))
-        self._assert_refused(
-            "must name a file.*results", output_file=self._path("results")
-        )
+        self._assert_refused("file.*results", output_file=self._path("results"))
 
     @parameterized.parameters("a,a", "a,,b", "")
     def test_invalid_output_files(self, output_file):
-        self._assert_refused(
-            "--output_file must name different files", output_file=output_file
-        )
+        self._assert_refused("--output_file must", output_file=output_file)
 
     def test_two_names_of_shards(self):
         self._assert_refused(
@@ -353,18 +331,13 @@ class BadInputTest(
     def test_file_of_unknown_origin_is_not_overwritten(self):
         path = self._write_text("precious.tfrecord", "made by hand")
 
-        self._assert_refused(
-            "precious.tfrecord already exists without a manifest",
-            output_file=path,
-        )
+        self._assert_refused("without a manifest", output_file=path)
 
         with open(path) as file:
             self.assertEqual(file.read(), "made by hand")
 
     def test_more_predictions_than_tokens(self):
-        with self.assertRaisesRegex(
-            UserError, "must be at most --max_seq_length=32. Received: 33"
-        ):
+        with self.assertRaisesRegex(UserError, "--max_seq_length=32.*: 33"):
             self._config(max_predictions_per_seq=33)
 
     def test_too_short_sequences(self):

@@ -178,11 +178,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(data.record_counts, [5, 0, 4, 13, 7, 2, 9])
 
     def test_rejects_records_of_another_length(self):
-        with self.assertRaisesRegex(
-            UserError,
-            "0.tfrecord, record 0: `input_ids` must have 16 values "
-            r"\(--max_seq_length=16\). Received: 8",
-        ):
+        with self.assertRaisesRegex(UserError, "0.tfrecord, record 0: .*: 8"):
             PretrainingInput(self.files, 16, 3, 4)
         with self.assertRaisesRegex(UserError, "masked_lm_.* Received: 3"):
             PretrainingInput(self.files, 8, 20, 4)
@@ -221,9 +217,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
             next(iter(data.dataset()))
         explained = data.explain(caught.exception)
         self.assertIsInstance(explained, UserError)
-        self.assertRegex(
-            str(explained), f"3.tfrecord, record 1 at byte {size}: its checksum"
-        )
+        self.assertRegex(str(explained), f"3.tfrecord.* 1 at byte {size}:")
 
     def test_explains_a_record_of_another_length_among_others(self):
         with tf.io.TFRecordWriter(self.files[3]) as writer:
@@ -323,13 +317,9 @@ class DamagedRecordsTest(tf.test.TestCase):
 
     def test_more_than_allowed_are_refused(self):
         self._damage()
-        with self.assertRaisesRegex(
-            UserError, "z.tfrecord, record 0 at byte 0: .*corrupt_records=3"
-        ):
+        with self.assertRaisesRegex(UserError, "z.tfrecord, record 0 .*=3"):
             self._input(2)
-        with self.assertRaisesRegex(
-            UserError, "must have 9 values .*--max_seq_length=9"
-        ):
+        with self.assertRaisesRegex(UserError, "9 values .*--max_seq_length=9"):
             PretrainingInput(self.paths[1:2], 9, 3, 4, max_corrupt=5)
 
     def test_damaged_lengths_are_refused(self):

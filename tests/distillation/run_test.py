@@ -138,9 +138,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
                 config=tiny_model.CONFIG,
             )
             pathlib.Path(self.out("more.csv")).write_text("text\ncat\n")
-            with self.assertRaisesRegex(
-                UserError, "Cannot resume .*the teacher was"
-            ):
+            with self.assertRaisesRegex(UserError, "the teacher was"):
                 self._run(
                     output_dir=self.out("twice"),
                     hidden_size=8,
@@ -207,10 +205,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(results["dev"][name], expected["dev"][name])
 
     @parameterized.parameters(
-        (
-            lambda path: tiny_model.write(path),
-            "--teacher_dir must name a model that was fine-tuned",
-        ),
+        (lambda path: tiny_model.write(path), "--teacher_dir must"),
         (
             lambda path: tiny_model.write_task(
                 path,
@@ -570,9 +565,7 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("1", "1,3", "1,2,2")
     def test_refuses_missing_layers(self, layers):
-        with self.assertRaisesRegex(
-            UserError, "2 layers.*from 1 to 2.*" + layers
-        ):
+        with self.assertRaisesRegex(UserError, f"2 layers.*1 to 2.*{layers}"):
             self._read(num_hidden_layers=2, teacher_layers=layers)
 
     def test_refuses_students_with_another_vocabulary(self):
@@ -588,9 +581,7 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
             {"kind": "encoder"},
             "# Tiny\n",
         )
-        with self.assertRaisesRegex(
-            UserError, r"must have the vocabulary of its teacher .*\bhash"
-        ) as caught:
+        with self.assertRaisesRegex(UserError, "vocabulary .* hash") as caught:
             self._read(
                 pretrained_model_dir=os.path.join(self.folder, "student")
             )
@@ -615,32 +606,17 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ({}, "Give --num_hidden_layers"),
-        (
-            {"pretrained_model_dir": "x", "hidden_size": 8},
-            "--hidden_size: these",
-        ),
+        ({"pretrained_model_dir": "x", "hidden_size": 8}, "--hidden_size:"),
         (
             {"pretrained_model_dir": "x", "initialize_from_teacher": False},
             "--noinitialize_from_teacher: these",
         ),
-        (
-            {"num_hidden_layers": 1, "do_lower_case": False},
-            "as its teacher does",
-        ),
+        ({"num_hidden_layers": 1, "do_lower_case": False}, "as its teacher"),
         ({"num_hidden_layers": 0}, "--num_hidden_layers must be at least 1"),
-        (
-            {"distillation_weight": 1.5},
-            "--distillation_weight must lie between",
-        ),
+        ({"distillation_weight": 1.5}, "--distillation_weight must"),
         ({"temperature": 0.5}, "--temperature must be at least 1"),
-        (
-            {"distillation_weight": 0.0, "temperature": 3.0},
-            "--temperature has no effect with --distillation_weight=0",
-        ),
-        (
-            {"hidden_weight": 0.0, "hidden_loss": "cosine"},
-            "--hidden_loss has no effect with --hidden_weight=0",
-        ),
+        ({"distillation_weight": 0.0, "temperature": 3.0}, "--temperature has"),
+        ({"hidden_weight": 0.0, "hidden_loss": "cosine"}, "--hidden_loss"),
         ({"hidden_weight": -1.0}, "--hidden_weight must be at least 0"),
         ({"attention_weight": -1.0}, "--attention_weight must be at least 0"),
         ({"teacher_layers": "2,x"}, "numbers from 1.*'2,x'"),

@@ -179,11 +179,7 @@ class GlueSubmissionTest(tf.test.TestCase):
 
     def test_missing_models(self):
         flags = self._some("cola", "rte")
-        with self.assertRaisesRegex(
-            UserError,
-            "Missing: a model for SST-2, a model for MRPC, .*a model for MNLI, "
-            ".* a model for AX; add them, or .* --allow_missing_tasks",
-        ):
+        with self.assertRaisesRegex(UserError, "MRPC, .*--allow_missing_tasks"):
             self._run(**flags | {"allow_missing_tasks": False})
         self.assertFalse(tf.io.gfile.exists(self.output))
         with self.assertLogs("absl", "WARNING") as logs:
@@ -196,9 +192,7 @@ class GlueSubmissionTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "Missing: the folder CoLA in"):
             self._run(glue_dir=str(folder))
         (folder / "cola").mkdir()
-        with self.assertRaisesRegex(
-            UserError, "--glue_dir has no file test.tsv .* test of CoLA"
-        ):
+        with self.assertRaisesRegex(UserError, "no file test.tsv .* of CoLA"):
             self._run(glue_dir=str(folder))
         shutil.copy(
             self.data / "diagnostic" / "diagnostic.tsv", folder / "AX.tsv"
@@ -231,10 +225,7 @@ class GlueSubmissionTest(tf.test.TestCase):
             self.assertRaisesRegex(UserError, "a model for CoLA"),
         ):
             self._run(model_dirs=encoder)
-        self.assertIn(
-            "encoder is skipped: the leaderboard needs no model for encoder",
-            "".join(logs.output),
-        )
+        self.assertIn("encoder is skipped", "".join(logs.output))
 
     def test_checks_all_files_before_the_first_prediction(self):
         folder = pathlib.Path(self.create_tempdir().full_path) / "glue"

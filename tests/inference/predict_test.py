@@ -434,9 +434,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         before = sorted(os.listdir(self.folder))
         for path in (f"{self.folder}/same.txt/x.jsonl", "/proc/x.jsonl"):
             self.output = path
-            with self.assertRaisesRegex(
-                UserError, f"--output_file={path} cannot be written .*;"
-            ):
+            with self.assertRaisesRegex(UserError, f"={path} cannot be writt"):
                 self._run(f"{self.folder}/same.txt", model_dir="nowhere")
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
@@ -664,9 +662,7 @@ class OutputRowsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_refuses_other_formats_and_columns(self):
         for ending, keep in ((".xlsx", None), ("", "a,,b"), ("", "a,a")):
-            with self.assertRaisesRegex(
-                UserError, "must (end in|be different)"
-            ):
+            with self.assertRaisesRegex(UserError, "must (end in|be diff)"):
                 self._config(ending, keep_columns=keep)
 
     @parameterized.parameters(

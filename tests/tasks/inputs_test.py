@@ -126,10 +126,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ("[", "in SQuAD's format. Received: a file that begins with '.    "),
-        (
-            '{"data": [\n]]' + "x" * 20,
-            "line 2 is not valid JSON: .* at column 2",
-        ),
+        ('{"data": [\n]]' + "x" * 20, "line 2 is not .* column 2"),
         ('{"data": [', None),
         ('{"data": ["', None),
         # Its middle is where the start ends.

@@ -36,11 +36,7 @@ class RegistryTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_models_without_a_task(self, kind):
         path = self.create_tempdir().full_path
         stored = formats.read(tiny_model.write(path, kind=kind))
-        with self.assertRaisesRegex(
-            UserError,
-            "--model_dir must name .* fine-tuned for one of classification, .* "
-            f"Received: {path}, a model of kind='{kind}'; fine-tune",
-        ):
+        with self.assertRaisesRegex(UserError, f"--model_dir .*kind='{kind}'"):
             registry.from_stored(stored)
 
 

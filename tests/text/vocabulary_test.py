@@ -84,10 +84,7 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         (_TEXT.replace("é", "## "), "line 7: .*has white space"),
         (_TEXT.replace("é", "a\0b"), "line 7: .*no NUL. Received: 'a.x00b'"),
         (_TEXT.replace("é", "##" + "é" * 129), "line 7: .* of 258 bytes"),
-        (
-            _TEXT.replace("é", "ü").encode("latin-1"),
-            "line 7: not UTF-8 at byte 31",
-        ),
+        (_TEXT.replace("é", "ü").encode("latin-1"), "line 7: .* byte 31"),
         (_TEXT.replace("[MASK]\n", ""), r"lacks \[MASK\]"),
         ("a\nb", r"lacks \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
         ("", "is empty"),
@@ -116,12 +113,8 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
     def test_size_must_be_that_of_the_model(self):
         vocabulary = Vocabulary.from_file(self._file(_TEXT))
         self.assertEqual(vocabulary.check_size(8), [])
-        self.assertRegex(
-            *vocabulary.check_size(9), r"vocab\.txt has 8 lines, .* 9 rows"
-        )
-        with self.assertRaisesRegex(
-            UserError, r"vocab\.txt has 8 lines.*`vocab_size` .* is 7"
-        ):
+        self.assertRegex(*vocabulary.check_size(9), "vocab.txt has 8 .* 9 rows")
+        with self.assertRaisesRegex(UserError, "vocab.txt has 8 lines.* is 7"):
             vocabulary.check_size(7)
         # Empty lines at the end need no rows.
         longer = Vocabulary([*_TOKENS, "", ""])

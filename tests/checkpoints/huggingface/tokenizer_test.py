@@ -112,9 +112,7 @@ class TokenizerTest(
             self.remove("vocab.txt")
         stored = self.read()
         self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
-        self.assertRegex(
-            str(stored.report.notes), "Added tokens follow .*: b, c; here"
-        )
+        self.assertRegex(str(stored.report.notes), "follow .*: b, c;")
 
     @parameterized.parameters(
         ({"x": 19}, "id 19, where the added token 'x' belongs.*vocab_size=19"),

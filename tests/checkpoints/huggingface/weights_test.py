@@ -176,10 +176,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         values = case.make_values()
         values["pooler.dense.bias"] = np.ones(8, np.float32)
         self.write_all(values=values)
-        self.assert_refused(
-            r"one weight twice, as (bert\.)?pooler.dense.bias and as "
-            r"(bert\.)?pooler.dense.bias"
-        )
+        self.assert_refused(r"one weight twice, .*pooler.dense.bias and as")
 
     @parameterized.parameters(
         ("BertForMaskedLM", case.POOLER, "cls.predictions.bias"),

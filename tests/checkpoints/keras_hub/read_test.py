@@ -248,9 +248,7 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     )
     def test_damaged_json(self, name, contents):
         files.write_text(self.path(name), contents)
-        self._assert_refused(
-            f"{name} (is not valid JSON|must hold a JSON obj)|BertTokenizer"
-        )
+        self._assert_refused(f"{name} (is not|must hold)|BertTokenizer")
 
     @parameterized.parameters(
         "model.weights.h5",

@@ -315,9 +315,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_weights_must_be_floats(self, values, dtype):
         self._write(_arrays() | {"bert/pooler/dense/bias": values})
-        self._assert_refused(
-            f"expected floating point.*bert/pooler/dense/bias is {dtype}"
-        )
+        self._assert_refused(f"expected floating .*bias is {dtype}")
 
     @parameterized.parameters(np.float16, np.float64)
     def test_weights_of_other_types_become_float32_with_a_note(self, dtype):
@@ -340,10 +338,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         lost = arrays.pop("cls/predictions/transform/dense/bias")
         arrays["cls/predictions/extra/kernel"] = lost
         self._write(arrays | _slots(arrays))
-        self._assert_refused(
-            "lacks cls/predictions/transform/dense/bias; it also has "
-            "cls/predictions/extra/kernel"
-        )
+        self._assert_refused("transform/dense/bias; .*extra/kernel")
         found = tf1_model.read_model(
             self.folder, re.compile("predictions/(transform/dense/b|extra/)")
         )

@@ -120,9 +120,7 @@ class WithoutBeamTest(tf.test.TestCase, parameterized.TestCase):
         flags = {"input_file": "x", "output_file": f"{folder}/out/x"}
         if config_cls is CreatePretrainingDataConfig:
             flags["vocab_file"] = "x"
-        with self.assertRaisesRegex(
-            UserError, "SparkRunner needs Apache Beam, .* -r requirements-beam"
-        ):
+        with self.assertRaisesRegex(UserError, "-r requirements-beam"):
             run(config_cls(runner="SparkRunner", **flags))
         self.assertEmpty(os.listdir(folder))
         # Else the sentence would not have been tested here.

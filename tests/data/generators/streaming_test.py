@@ -248,9 +248,7 @@ class ResultTest(StreamingGeneratorTestCase):
         {"max_ngram": 2},
     )
     def test_masking_flags_are_rejected_without_masking(self, **flags):
-        with self.assertRaisesRegex(
-            UserError, "no effect with --left_to_right"
-        ):
+        with self.assertRaisesRegex(UserError, "effect with --left_to_right"):
             self.config(left_to_right=True, **flags)
 
     def test_whole_words_and_runs(self):
@@ -287,9 +285,7 @@ class ResultTest(StreamingGeneratorTestCase):
 
     def test_too_little_text_for_the_number_of_files(self):
         path = self.write("little.txt", "Ab cd ef.\n\nGh ij.\n")
-        with self.assertRaisesRegex(
-            UserError, "2 documents times --dupe_factor=3; write at most 6"
-        ):
+        with self.assertRaisesRegex(UserError, "--dupe_factor=3; .* at most 6"):
             self.generate(num_files=7, input_files=[path])
         result = self.generate(num_files=6, input_files=[path])
         self.assertGreater(min(f.records for f in result.files.values()), 0)
@@ -303,9 +299,7 @@ class ResultTest(StreamingGeneratorTestCase):
         path = os.path.join(self.folder, "latin.txt")
         with open(path, "wb") as file:
             file.write(b"Ab cd.\nGh \xe9.\n")
-        with self.assertRaisesRegex(
-            UserError, "latin.txt is not UTF-8 at byte"
-        ):
+        with self.assertRaisesRegex(UserError, "latin.txt is not UTF-8 at"):
             self.generate(input_files=[path])
         self.generate("b", 1, input_files=[path], replace_invalid_utf8=True)
 

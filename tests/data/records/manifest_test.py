@@ -147,11 +147,8 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         )
         mine = getattr(_make({}), field)
 
-        with self.assertRaisesRegex(
-            UserError,
-            f"{field} is {mine} in .*a.tfrecord.manifest.json but {value} in "
-            ".*b.tfrecord.manifest.json",
-        ):
+        message = f"{field} is {mine} in .*a.tfre.* but {value} in .*b.tfre"
+        with self.assertRaisesRegex(UserError, message):
             manifest.find(paths)
 
     def test_files_of_the_original_have_none(self):
@@ -169,9 +166,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
     def test_shard_of_an_earlier_data_set_is_rejected(self):
         self._write("wiki", ["wiki-00000-of-00001"])
 
-        with self.assertRaisesRegex(
-            UserError, "wiki-00000-of-00007 is not one of the files that"
-        ):
+        with self.assertRaisesRegex(UserError, "wiki-00000-of-00007 is not"):
             manifest.find([self._path("wiki-00000-of-00007")])
 
     @parameterized.named_parameters(
@@ -204,11 +199,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         found = manifest.find([path])
 
         found.check_vocabulary("abcd", "mine.txt")
-        with self.assertRaisesRegex(
-            UserError,
-            "x.tfrecord.manifest.json has vocabulary hash abcd, mine.txt has "
-            "99ff.*x.tfrecord.vocab.txt",
-        ):
+        with self.assertRaisesRegex(UserError, "hash abcd, mine.txt has 99ff"):
             found.check_vocabulary("99ff", "mine.txt")
 
 

@@ -166,9 +166,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
 
         self.assertEqual(bool(report["warnings"]), warns)
         if warns:
-            self.assertIn(
-                "61.0% of the pairs are random", report["warnings"][0]
-            )
+            self.assertIn("61.0% of the pairs", report["warnings"][0])
             self.assertEqual(
                 "--split_sentences" in report["warnings"][0],
                 not split_sentences,
@@ -208,10 +206,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ({"max_predictions_per_seq": 6}, None),
         # 15% of 7, 39 and 40 are 1, 6 and 6.
-        (
-            {"max_predictions_per_seq": 5},
-            "7 of 8 records .*=5: 7 of 43 are left out; 6 would hold all",
-        ),
+        ({"max_predictions_per_seq": 5}, "7 of 43 are .*; 6 would"),
     )
     def test_warns_of_predictions_that_do_not_fit(self, flags, message):
         report = data_report.build(_make_config(**flags), _make_result())

@@ -124,9 +124,7 @@ class ExampleSerializerTest(tf.test.TestCase, parameterized.TestCase):
         batch = make_batch(3)
         batch["input_mask"] = make_batch(4)["input_mask"][:num_rows]
 
-        with self.assertRaisesRegex(
-            ValueError, f"same number of rows.*'input_mask': {num_rows}"
-        ):
+        with self.assertRaisesRegex(ValueError, f"'input_mask': {num_rows}"):
             serializer.serialize(batch)
 
     def test_no_rows_are_no_bytes(self):

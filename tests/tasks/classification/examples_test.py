@@ -149,10 +149,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             "multi_label",
         )
         self.assert_refused(
-            "need the problem type multi_label.*toxic, rude",
-            "a.csv",
-            contents,
-            columns,
+            "multi_label.*toxic, rude", "a.csv", contents, columns
         )
 
     def test_scores(self):
@@ -216,20 +213,14 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             Columns("text", labels=("body",)),
         ):
             self.assert_refused(
-                "no column 'body'; .* 'text', 'label'",
-                "a.csv",
-                contents,
-                columns,
+                "no column 'body'; .*'label'", "a.csv", contents, columns
             )
 
     def test_unknown_labels(self):
         known = [f"l{i:02}" for i in range(12)]
         contents = "text,label\nx,l03\nx,l12\n"
         self.assert_refused(
-            "line 3 has the label 'l12', .* not among the 12 .*'l09' and 2",
-            "a.csv",
-            contents,
-            labels=known,
+            "'l12', .* the 12 .*'l09' and 2", "a.csv", contents, labels=known
         )
         self.assert_refused(
             "line 3 has the label 'l12', which is not among the 1 .*: 'l03'.",
@@ -251,10 +242,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             )
         contents = "text,label\nx,1\ny,\nz,\n"
         self.assert_refused(
-            "2 of 3 have none, the first of which is a.csv:3",
-            "a.csv",
-            contents,
-            may_lack_labels=True,
+            "2 of 3 .*a.csv:3", "a.csv", contents, may_lack_labels=True
         )
         # Each JSON object has its own keys.
         self.assert_refused(
@@ -311,10 +299,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assert_refused("no column 'label'", "a.txt", "A\n", columns)
         self.assert_refused(
-            "one text per line, but pairs .* 'sentence' and 'b'",
-            "a.txt",
-            "A\n",
-            Columns("sentence", "b"),
+            "but pairs .* and 'b'", "a.txt", "A\n", Columns("sentence", "b")
         )
         self.assert_refused(
             "line 2 has an empty text",

@@ -266,9 +266,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
             self.read(name, split)
 
     def test_rejects_missing_files(self):
-        with self.assertRaisesRegex(
-            UserError, "no file dev_matched.tsv or .* split dev_matched of MNLI"
-        ):
+        with self.assertRaisesRegex(UserError, "no file dev_matched.tsv or"):
             self.read("mnli", "dev_matched")
 
     def test_reads_the_first_existing_name(self):
@@ -296,9 +294,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(glue_tasks.get_task(name).title, "SST-2")
 
     def test_unknown_task(self):
-        with self.assertRaisesRegex(
-            UserError, "cola, sst-2, .* or custom for .*: 'boolq'"
-        ):
+        with self.assertRaisesRegex(UserError, "custom for .*: 'boolq'"):
             glue_tasks.get_task("boolq")
 
     def test_splits(self):
@@ -335,9 +331,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
             ),
             "index\tprediction\n0\t3.142\n1\t0.000\n2\t5.000\n",
         )
-        with self.assertRaisesRegex(
-            UserError, "CoLA .*among 0, 1.*'2' for row 1"
-        ):
+        with self.assertRaisesRegex(UserError, "CoLA .*0, 1.*'2' for row 1"):
             glue.submission_text(glue_tasks.get_task("cola"), ["0", "2"])
 
     @parameterized.parameters(

@@ -92,9 +92,7 @@ class OfficialFilesTest(_FilesTestCase):
 
     def test_missing_files_are_named(self):
         folder = self.create_tempdir().full_path
-        with self.assertRaisesRegex(
-            UserError, "no file train.csv or one like it .* train of CODAH"
-        ):
+        with self.assertRaisesRegex(UserError, "no file train.csv .* of CODAH"):
             _CODAH.find(folder, "train")
 
     @parameterized.parameters(("train", 1665), ("dev", 556), ("test", 555))
@@ -209,9 +207,7 @@ class CustomFilesTest(_FilesTestCase):
         self.assertEqual(examples[1].names, ("0", "1", "2", "3"))
 
     def test_rejects_cells_in_place_of_lists(self):
-        with self.assertRaisesRegex(
-            UserError, "line 2 must have a list of two or more texts"
-        ):
+        with self.assertRaisesRegex(UserError, "must have a list of two"):
             self._read(
                 "x.csv",
                 'context,choices,label\nA,"[""x"", ""y""]",0\n',

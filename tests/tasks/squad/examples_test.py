@@ -174,10 +174,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        (
-            [_question("q")],
-            r"needs an answer \(or --version_2_with_negative\)",
-        ),
+        ([_question("q")], "needs an answer .*--version_2"),
         ([{"id": "q", "question": "?"}], "needs an answer"),
         (
             [{"id": "q", "question": "?", "answers": [{"text": "he"}]}],
@@ -275,14 +272,10 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_rejects_files_that_are_not_json(self):
         path = self._write(b'{"data":\n [1, }')
-        with self.assertRaisesRegex(
-            UserError, "train.json, line 2 is not valid JSON: .* column 6"
-        ):
+        with self.assertRaisesRegex(UserError, "train.json, line 2.* column 6"):
             squad_examples.read_dataset(path)
         path = self._write(b'{"data": ["\\ud83d\\ude00 so \\ud83d!"]}')
-        with self.assertRaisesRegex(
-            UserError, "train.json has half of a character, '.ud83d', .*so '"
-        ):
+        with self.assertRaisesRegex(UserError, "train.json .*'.ud83d', .*so '"):
             squad_examples.read_dataset(path)
         path = self._write(b"[" * 100000)
         with self.assertRaisesRegex(UserError, "nested too deeply"):
@@ -388,9 +381,7 @@ class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
             ("Who?", None),
             {"question": "Who?"},
         ):
-            with self.assertRaisesRegex(
-                UserError, r"pair \(question, context\)"
-            ):
+            with self.assertRaisesRegex(UserError, "pair .question, context"):
                 squad_examples.parse_question(row)
 
 

@@ -80,25 +80,15 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
                     paragraph, split="train", verbose_logging=verbose
                 )
             self.assertEqual([one.qas_id for one in examples], ["good"])
-            self.assertRegex(
-                "".join(logs.output),
-                "squad.json: 6 of 7 questions are left out .*: bad 0, bad 1, "
-                f"bad 2, bad 3, {shown}",
-            )
+            self.assertRegex("".join(logs.output), f"6 of 7 .*bad 3, {shown}")
 
     def test_nothing_to_train_on(self):
-        with self.assertRaisesRegex(
-            UserError, "squad.json has nothing to train on: none of its 1 "
-        ):
+        with self.assertRaisesRegex(UserError, "squad.json has nothing to"):
             self._read(("ann", _question("q", ("bob", 0))), split="train")
 
     def test_questions_without_an_answer(self):
         paragraph = ("ann", _question("a", ("ann", 0)), _question("b"))
-        with self.assertRaisesRegex(
-            UserError,
-            "squad.json has 1 questions without an answer.*set "
-            "--version_2_with_negative. The first is 'b'",
-        ):
+        with self.assertRaisesRegex(UserError, "set --version_2_.* is 'b'"):
             self._read(paragraph)
         examples = self._read(paragraph, version_2_with_negative=True)
         self.assertEqual([one.answers for one in examples], [("ann",), ()])
@@ -109,9 +99,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         paragraph = ("ann", _question("a", ("ann", 0)), unknown)
         with self.assertLogs(level="WARNING") as logs:
             examples = self._read(paragraph)
-        self.assertRegex(
-            "".join(logs.output), '1 of its 2 questions have no "answers"'
-        )
+        self.assertRegex("".join(logs.output), "1 of its 2 questions have no")
         self.assertFalse(_task().is_labeled(examples))
 
     def test_truncated_questions_are_counted(self):
@@ -125,10 +113,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         )
         with self.assertLogs(level="WARNING") as logs:
             features = _task().featurize(examples, _tokenizer())
-        self.assertRegex(
-            "".join(logs.output),
-            "1 of 2 questions have more than --max_query_length=2 tokens",
-        )
+        self.assertRegex("".join(logs.output), "1 of 2 .*--max_query_length")
         self.assertLen(features, 4)
 
     @parameterized.parameters(False, True)
