@@ -15,25 +15,19 @@ from bert_tf.errors import UserError
 from bert_tf.flags.convert import ExtendVocabularyConfig
 from bert_tf.io import files
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import tiny_model
 from tests.support.shared_data import golden
 
 _TABLE = "bert/embeddings/word_embeddings"
 
 
-class VocabularyExtensionTest(tf.test.TestCase, parameterized.TestCase):
+class VocabularyExtensionTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.source = tiny_model.write(os.path.join(self.folder, "model"))
         self.output = os.path.join(self.folder, "new", "extended")
-        self.words = self._write("words.txt", "Dogs\ncats\nthe\ndogs\n京\n")
-
-    def _write(self, name, contents):
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(contents)
-        return path
+        self.words = self.write("words.txt", "Dogs\ncats\nthe\ndogs\n京\n")
 
     def _run(self, **changes):
         """Returns the printed report."""
@@ -115,11 +109,11 @@ class VocabularyExtensionTest(tf.test.TestCase, parameterized.TestCase):
                 ),
             )
         words = [f"Word{letter}" for letter in "abcdefghijkl"]
-        few = self._write("few.txt", "\n".join(words[:3]))
+        few = self.write("few.txt", "\n".join(words[:3]))
         printed = self._run(input=path, new_words_file=few)
         self.assertIn("3 on [unusedN] lines, from id 5 to 7 (1 such", printed)
         self.assertNotIn("after the last", printed)
-        many = self._write("many.txt", "\n".join(words))
+        many = self.write("many.txt", "\n".join(words))
         printed = self._run(input=path, new_words_file=many, overwrite=True)
         self.assertIn("4 on [unusedN] lines, from id 5 to 8 (0 such", printed)
         self.assertIn("8 after the last line, from id 16 to 23 (16 r", printed)
@@ -134,7 +128,7 @@ class VocabularyExtensionTest(tf.test.TestCase, parameterized.TestCase):
         checkpoint = golden("model/after_12_steps.ckpt.index")
         printed = self._run(
             input=checkpoint.removesuffix(".index"),
-            new_words_file=self._write("x.txt", "Résumé\nndarray\n"),
+            new_words_file=self.write("x.txt", "Résumé\nndarray\n"),
         )
         self.assertRegex(printed, "resume: r ##e ##s ##u ##m ##e -> 97")
         self.assertRegex(printed, "The optimizer's state is not carried over")
@@ -151,7 +145,7 @@ class VocabularyExtensionTest(tf.test.TestCase, parameterized.TestCase):
         checkpoint = golden("model/bert_model.ckpt.index")
         options = {
             "input": checkpoint.removesuffix(".index"),
-            "new_words_file": self._write("x.txt", "Foo\nfoo\n"),
+            "new_words_file": self.write("x.txt", "Foo\nfoo\n"),
         }
         self._run(**options)
         found = model_directory.read_model(self.output)
@@ -203,7 +197,7 @@ class VocabularyExtensionTest(tf.test.TestCase, parameterized.TestCase):
         ("the\ncat\n", "words.txt: the vocabulary of the model has all"),
     )
     def test_words_refused(self, contents, message):
-        self._write("words.txt", contents)
+        self.write("words.txt", contents)
         self._assert_refused(message)
 
     def test_damaged_model(self):
@@ -219,7 +213,7 @@ class VocabularyExtensionTest(tf.test.TestCase, parameterized.TestCase):
     def test_failure_keeps_the_earlier_output(self, error):
         self._run()
         before = model_directory.read_model(self.output).vocabulary.tokens
-        self._write("words.txt", "mats\n")
+        self.write("words.txt", "mats\n")
         with mock.patch.object(
             model_directory, "write_safetensors", side_effect=error
         ):

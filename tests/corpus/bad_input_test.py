@@ -19,7 +19,7 @@ from bert_tf.io import compression
 from tests.support import corpus_case
 
 
-class SlowPagesTest(corpus_case.CorpusCase, tf.test.TestCase):
+class SlowPagesTest(corpus_case.CorpusCase):
     @pytest.mark.slow
     def test_drops_pages_that_the_parser_cannot_finish(self):
         # Templates that are not closed take the parser, in C, minutes.
@@ -70,9 +70,7 @@ class SlowPagesTest(corpus_case.CorpusCase, tf.test.TestCase):
             parser.close()
 
 
-class LargeDocumentTest(
-    corpus_case.CorpusCase, tf.test.TestCase, parameterized.TestCase
-):
+class LargeDocumentTest(corpus_case.CorpusCase):
     @parameterized.product(
         format=("text", "jsonl", "wikipedia"),
         block=(7, 100, 1 << 16),
@@ -117,9 +115,7 @@ class LargeDocumentTest(
         self.assertIn(f"in {source}, from byte {byte} of", logs.output[0])
 
 
-class BadInputTest(
-    corpus_case.CorpusCase, tf.test.TestCase, parameterized.TestCase
-):
+class BadInputTest(corpus_case.CorpusCase):
     @parameterized.parameters(
         (
             "a.jsonl",

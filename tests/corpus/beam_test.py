@@ -47,9 +47,7 @@ _FLAGS = {
 }
 
 
-class WithoutBeamTest(
-    corpus_case.CorpusCase, tf.test.TestCase, parameterized.TestCase
-):
+class WithoutBeamTest(corpus_case.CorpusCase):
     def test_error_explains_installation(self):
         self.write("a.txt", "Text.")
         with self.assertRaisesRegex(UserError, "-r requirements-beam"):
@@ -67,7 +65,7 @@ class WithoutBeamTest(
 
 
 @pytest.mark.environment
-class BeamTest(corpus_case.CorpusCase, tf.test.TestCase):
+class BeamTest(corpus_case.CorpusCase):
     def setUp(self):
         super().setUp()
         self.python = environments.make(

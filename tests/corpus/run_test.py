@@ -51,9 +51,7 @@ run.run(
 _PARQUET_ROWS = {"text": ["From Parquet.", None], "key": [7, 8]}
 
 
-class FormatsTest(
-    corpus_case.CorpusCase, tf.test.TestCase, parameterized.TestCase
-):
+class FormatsTest(corpus_case.CorpusCase):
     @pytest.mark.slow
     def test_all_formats_in_the_order_of_the_globs(self):
         self.write("a.txt.gz", "One.\nTwo.\r\n\r\nThree.\n")
@@ -166,7 +164,7 @@ class FormatsTest(
         self.assertEqual(pages, ["A1", "A2", "A3", "C1", "C2"])
 
 
-class OutputTest(corpus_case.CorpusCase, tf.test.TestCase):
+class OutputTest(corpus_case.CorpusCase):
     @pytest.mark.slow
     def test_resumes_to_the_same_bytes_for_any_number_of_processes(self):
         texts = [f"Text number {i}, {i * i}." for i in range(2000)]

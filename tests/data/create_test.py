@@ -16,9 +16,7 @@ from bert_tf.text.vocabulary import Vocabulary
 from tests.support import record_case
 
 
-class CreateTest(
-    record_case.RecordCase, tf.test.TestCase, parameterized.TestCase
-):
+class CreateTest(record_case.RecordCase):
     @parameterized.parameters(
         ({"generator": "original"},),
         ({"generator": "streaming", "num_processes": 1},),
@@ -27,7 +25,7 @@ class CreateTest(
         made = pretraining_data.create(self._config(**flags))
 
         self.assertCountEqual(
-            os.listdir(self._path("out")),
+            os.listdir(self.path("out")),
             [
                 "x.tfrecord",
                 "x.tfrecord.manifest.json",
@@ -36,7 +34,7 @@ class CreateTest(
                 "x.tfrecord.report.png",
             ],
         )
-        path = self._path("out/x.tfrecord")
+        path = self.path("out/x.tfrecord")
         (examples,) = tfrecords.read_examples(path, batch_size=10**6)
         found = manifest.find([path])
         self.assertEqual(
@@ -68,10 +66,10 @@ class CreateTest(
 
     def test_files_take_turns(self):
         names = ["a.tfrecord", "b.tfrecord", "c.tfrecord"]
-        outputs = ",".join(self._path(f"out/{name}") for name in names)
+        outputs = ",".join(self.path(f"out/{name}") for name in names)
         pretraining_data.create(self._config())
         (whole,) = tfrecords.read_examples(
-            self._path("out/x.tfrecord"), batch_size=10**6
+            self.path("out/x.tfrecord"), batch_size=10**6
         )
 
         pretraining_data.create(self._config(output_file=outputs))
@@ -90,16 +88,16 @@ class CreateTest(
                 generator="streaming",
                 num_processes=1,
                 num_shards=3,
-                output_file=self._path("out/wiki.tfrecord"),
+                output_file=self.path("out/wiki.tfrecord"),
             )
         )
 
         shards = [
-            self._path(f"out/wiki-0000{i}-of-00003.tfrecord") for i in range(3)
+            self.path(f"out/wiki-0000{i}-of-00003.tfrecord") for i in range(3)
         ]
         found = manifest.find(shards)
         self.assertEqual(
-            found.source, self._path("out/wiki.tfrecord.manifest.json")
+            found.source, self.path("out/wiki.tfrecord.manifest.json")
         )
         for shard in shards:
             self.assertEqual(
@@ -110,7 +108,7 @@ class CreateTest(
         made = pretraining_data.create(self._config())
         before = self._contents()
         times = [
-            entry.stat().st_mtime_ns for entry in os.scandir(self._path("out"))
+            entry.stat().st_mtime_ns for entry in os.scandir(self.path("out"))
         ]
 
         again = pretraining_data.create(self._config(num_processes=0))
@@ -121,22 +119,22 @@ class CreateTest(
             times,
             [
                 entry.stat().st_mtime_ns
-                for entry in os.scandir(self._path("out"))
+                for entry in os.scandir(self.path("out"))
             ],
         )
 
     def test_copies_of_text_and_vocabulary_are_accepted(self):
         made = pretraining_data.create(self._config())
-        os.mkdir(self._path("copies"))
+        os.mkdir(self.path("copies"))
         for path in (self.text_file, self.vocab_file):
-            copy = self._path(f"copies/{os.path.basename(path)}")
+            copy = self.path(f"copies/{os.path.basename(path)}")
             with open(path, "rb") as source, open(copy, "wb") as target:
                 target.write(source.read())
 
         again = pretraining_data.create(
             self._config(
-                input_file=self._path("copies/text.txt"),
-                vocab_file=self._path("copies/words.txt"),
+                input_file=self.path("copies/text.txt"),
+                vocab_file=self.path("copies/words.txt"),
             )
         )
 
@@ -150,14 +148,14 @@ class CreateTest(
         ({"vocab_file": "other_words.txt"}, "another vocabulary"),
     )
     def test_another_data_set_of_this_name_is_rejected(self, flags, message):
-        self._write_text("other.txt", record_case.make_text(30, seed=2))
+        self.write("other.txt", record_case.make_text(30, seed=2))
         Vocabulary([*record_case.TOKENS, "more"]).write(
-            self._path("other_words.txt")
+            self.path("other_words.txt")
         )
         pretraining_data.create(self._config())
         before = self._contents()
         flags = {
-            flag: self._path(value) if flag.endswith("_file") else value
+            flag: self.path(value) if flag.endswith("_file") else value
             for flag, value in flags.items()
         }
 
@@ -166,28 +164,18 @@ class CreateTest(
 
         self.assertEqual(self._contents(), before)
 
-    def test_missing_file_is_written_again(self):
+    @parameterized.parameters(os.remove, lambda path: os.truncate(path, 1000))
+    def test_spoiled_file_is_written_again(self, spoil):
         pretraining_data.create(self._config())
         before = self._contents()
-        os.remove(self._path("out/x.tfrecord"))
-
-        pretraining_data.create(self._config())
-
-        self.assertEqual(self._contents(), before)
-
-    def test_truncated_file_is_written_again(self):
-        pretraining_data.create(self._config())
-        before = self._contents()
-        os.truncate(self._path("out/x.tfrecord"), 1000)
+        spoil(self.path("out/x.tfrecord"))
 
         pretraining_data.create(self._config())
 
         self.assertEqual(self._contents(), before)
 
 
-class InterruptedRunTest(
-    record_case.RecordCase, tf.test.TestCase, parameterized.TestCase
-):
+class InterruptedRunTest(record_case.RecordCase):
     def _interrupt(self, config, where="write"):
         """Ends a run without a chance to tidy up, as a kill would."""
         with mock.patch.object(
@@ -219,12 +207,12 @@ class InterruptedRunTest(
         pretraining_data.create(self._config(**flags))
         expected = self._contents()
         killed = self._config(
-            **flags, output_file=self._path("killed/x.tfrecord")
+            **flags, output_file=self.path("killed/x.tfrecord")
         )
         self._interrupt(killed)
-        self.assertIn("x.tfrecord.work", os.listdir(self._path("killed")))
+        self.assertIn("x.tfrecord.work", os.listdir(self.path("killed")))
         shard = "-00000-of-00002" if generator == "streaming" else ""
-        self._write_text(f"killed/x{shard}.tfrecord.tmp-17-2f", "half a reco")
+        self.write(f"killed/x{shard}.tfrecord.tmp-17-2f", "half a reco")
 
         pretraining_data.create(killed)
 
@@ -238,12 +226,12 @@ class InterruptedRunTest(
 
     def test_other_flags_do_not_mix_with_an_unfinished_run(self):
         self._interrupt(self._config())
-        before = os.listdir(self._path("out"))
+        before = os.listdir(self.path("out"))
 
         with self.assertRaisesRegex(UserError, "--random_seed=12345 .* of 6;"):
             pretraining_data.create(self._config(random_seed=6))
 
-        self.assertEqual(os.listdir(self._path("out")), before)
+        self.assertEqual(os.listdir(self.path("out")), before)
 
     @parameterized.parameters(
         OSError(errno.ENOSPC, "No space left on device"),
@@ -258,9 +246,9 @@ class InterruptedRunTest(
             with self.assertRaisesRegex(UserError, "disk is full"):
                 pretraining_data.create(self._config())
 
-        self.assertEqual(os.listdir(self._path("out")), ["x.tfrecord.work"])
+        self.assertEqual(os.listdir(self.path("out")), ["x.tfrecord.work"])
         pretraining_data.create(self._config())
-        self.assertNotIn("x.tfrecord.work", os.listdir(self._path("out")))
+        self.assertNotIn("x.tfrecord.work", os.listdir(self.path("out")))
 
     def test_other_failures_are_raised_unchanged(self):
         for failure in (
@@ -274,17 +262,15 @@ class InterruptedRunTest(
                     pretraining_data.create(self._config())
 
 
-class BadInputTest(
-    record_case.RecordCase, tf.test.TestCase, parameterized.TestCase
-):
+class BadInputTest(record_case.RecordCase):
     def _assert_refused(self, message, **flags):
         before = sorted(os.listdir(self.folder))
         with self.assertRaisesRegex(UserError, message):
             pretraining_data.create(self._config(**flags))
         # An empty folder is no result.
-        if os.path.exists(self._path("out")):
-            self.assertEqual(os.listdir(self._path("out")), [])
-            os.rmdir(self._path("out"))
+        if os.path.exists(self.path("out")):
+            self.assertEqual(os.listdir(self.path("out")), [])
+            os.rmdir(self.path("out"))
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
     def test_glob_without_files(self):
@@ -295,16 +281,16 @@ class BadInputTest(
 
     @parameterized.parameters("original", "streaming")
     def test_empty_corpus(self, generator):
-        self._write_text("text.txt", "\n \n\t\n")
+        self.write("text.txt", "\n \n\t\n")
         self._assert_refused("is empty", generator=generator, num_processes=0)
 
     @parameterized.parameters("original", "streaming")
     def test_text_that_is_not_utf8(self, generator):
-        self._write_text("text.txt", b"the cat\n\nsat \xe9t\xe9\n")
+        self.write("text.txt", b"the cat\n\nsat \xe9t\xe9\n")
         self._assert_refused("at byte 13.*--replace", generator=generator)
 
     def test_corrected_text_is_read_after_an_error(self):
-        self._write_text("text.txt", b"the cat\nsat \xe9t\xe9\n")
+        self.write("text.txt", b"the cat\nsat \xe9t\xe9\n")
         with self.assertRaisesRegex(UserError, "not UTF-8"):
             pretraining_data.create(self._config())
 
@@ -313,8 +299,8 @@ class BadInputTest(
         self.assertEqual(made.num_sentences, 2)
 
     def test_folder_in_place_of_the_output(self):
-        os.mkdir(self._path("results"))
-        self._assert_refused("file.*results", output_file=self._path("results"))
+        os.mkdir(self.path("results"))
+        self._assert_refused("file.*results", output_file=self.path("results"))
 
     @parameterized.parameters("a,a", "a,,b", "")
     def test_invalid_output_files(self, output_file):
@@ -329,7 +315,7 @@ class BadInputTest(
         )
 
     def test_file_of_unknown_origin_is_not_overwritten(self):
-        path = self._write_text("precious.tfrecord", "made by hand")
+        path = self.write("precious.tfrecord", "made by hand")
 
         self._assert_refused("without a manifest", output_file=path)
 

@@ -15,9 +15,7 @@ from tests.support import record_case
 _SHARDS = {"num_shards": 2, "generator": "streaming", "num_processes": 1}
 
 
-class StartOverTest(
-    record_case.RecordCase, tf.test.TestCase, parameterized.TestCase
-):
+class StartOverTest(record_case.RecordCase):
     @parameterized.parameters(
         ({}, _SHARDS),
         (_SHARDS, {}),
@@ -26,7 +24,7 @@ class StartOverTest(
     def test_another_data_set_is_replaced(self, before, after):
         pretraining_data.create(self._config(**before, random_seed=6))
         for name in ("notes.txt", "x.tfrecord.backup", "x-1.tfrecord"):
-            self._write_text(f"out/{name}", "mine")
+            self.write(f"out/{name}", "mine")
         pretraining_data.create(
             self._config(**after, overwrite_output_dir=True)
         )
@@ -34,7 +32,7 @@ class StartOverTest(
         for name in ("notes.txt", "x.tfrecord.backup", "x-1.tfrecord"):
             self.assertEqual(made.pop(name), b"mine")
         pretraining_data.create(
-            self._config(**after, output_file=self._path("new/x.tfrecord"))
+            self._config(**after, output_file=self.path("new/x.tfrecord"))
         )
         expected = self._contents("new")
         self.assertEqual(set(made), set(expected))
@@ -43,7 +41,7 @@ class StartOverTest(
                 self.assertEqual(made[name], expected[name])
 
     def test_another_unfinished_run_is_replaced(self):
-        recipe = self._path("out/x.tfrecord.work/recipe.json")
+        recipe = self.path("out/x.tfrecord.work/recipe.json")
         with mock.patch.object(
             pretraining_data, "_finish", side_effect=WorkerEndedError("x")
         ):
@@ -55,14 +53,14 @@ class StartOverTest(
         self.assertFalse(os.path.exists(os.path.dirname(recipe)))
 
     def test_files_that_no_run_wrote_stay(self):
-        path = self._write_text("mine.tfrecord", "made by hand")
+        path = self.write("mine.tfrecord", "made by hand")
         with self.assertRaisesRegex(UserError, "exists without a manifest"):
             pretraining_data.create(
                 self._config(output_file=path, overwrite_output_dir=True)
             )
         os.remove(path)
         pretraining_data.create(self._config(output_file=path))
-        vocabulary = self._path("mine.tfrecord.vocab.txt")
+        vocabulary = self.path("mine.tfrecord.vocab.txt")
         with self.assertRaisesRegex(UserError, "would remove --vocab_file"):
             pretraining_data.create(
                 self._config(

@@ -1,6 +1,5 @@
 import collections
 import contextlib
-import gzip
 import json
 import os
 import random
@@ -21,6 +20,7 @@ from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support.shared_data import golden
 
 _CHINESE = [
@@ -37,17 +37,10 @@ _TEXT = [
 ]
 
 
-class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
+class VocabularyBuildingTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.output_file = os.path.join(self.folder, "out", "vocab.txt")
-
-    def write(self, text, name="text.txt"):
-        path = os.path.join(self.folder, name)
-        with open(path, "wb") as file:
-            file.write(text.encode() if isinstance(text, str) else text)
-        return path
 
     def learn(self, input_file, **flags):
         flags = {"num_unused": 99, "output_file": self.output_file, **flags}
@@ -84,7 +77,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
     def test_heldout_documents_are_not_used_for_learning(self):
         common = "some words that are there often enough to be learned\n\n" * 30
         text = common + "secretword secretword\n\n" + common
-        path = self.write(text)
+        path = self.write("text.txt", text)
         # Only the middle one of 61 documents is held out.
         vocabulary, report = self.learn(
             path, vocab_size=160, heldout_fraction=1 / 31
@@ -98,7 +91,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("none is held out", report["measured_on"])
 
     def test_covers_chinese(self):
-        path = self.write("\n\n".join(_CHINESE))
+        path = self.write("text.txt", "\n\n".join(_CHINESE))
         vocabulary, report = self.learn(path, vocab_size=200)
         tokenizer = BertTokenizer(vocabulary)
         ids = tokenizer.tokenize(_CHINESE).flat_values.numpy()
@@ -115,7 +108,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         (False, True, "Caf\u00e9", "Cafe"),
     )
     def test_normalizes_as_the_tokenizer(self, lower, strip, text, expected):
-        path = self.write(f"{text} {text}")
+        path = self.write("text.txt", f"{text} {text}")
         vocabulary, _ = self.learn(
             path, vocab_size=120, do_lower_case=lower, strip_accents=strip
         )
@@ -124,7 +117,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.slow
     def test_is_the_same_for_any_number_of_workers_and_hash_seed(self):
         with open(golden("pretraining_data/input.txt"), "rb") as file:
-            path = self.write(gzip.compress(file.read()), "text.txt.gz")
+            path = self.write("text.txt.gz", file.read())
         flags = {"vocab_size": 700, "num_unused": 99}
         vocabulary, report = self.learn(path, num_processes=1, **flags)
         # Elsewhere with more workers, smaller batches, other hashes, and
@@ -153,7 +146,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(again, report)
 
     def test_min_frequency_keeps_words_out_of_the_learning(self):
-        path = self.write("once upon upon a a time time time\n")
+        path = self.write("text.txt", "once upon upon a a time time time\n")
         vocabulary, report = self.learn(path, vocab_size=140, min_frequency=2)
         self.assertNotIn("once", vocabulary)
         self.assertIn("upon", vocabulary)
@@ -162,7 +155,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("once", vocabulary)
 
     def test_warns_of_a_size_that_the_text_cannot_fill(self):
-        path = self.write("once upon upon a a time time time\n")
+        path = self.write("text.txt", "once upon upon a a time time time\n")
         with self.assertLogs(level="WARNING") as logs:
             vocabulary, _ = self.learn(path, vocab_size=300)
         message = "--vocab_size=300 is more than.*, or about --vocab_size=1"
@@ -175,28 +168,28 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotIn("--vocab_size=", "".join(logs.output))
 
     def test_bad_input_leaves_no_file(self):
-        text = self.write("some words\n\nand more")
+        text = self.write("text.txt", "some words\n\nand more")
         for message, input_file, flags in (
-            ("empty", self.write("\n \n", "empty.txt"), {}),
+            ("empty", self.write("empty.txt", "\n \n"), {}),
             ("matches no file", text + "x", {}),
-            ("not UTF-8 at byte 1", self.write(b"a\xff", "bad.txt"), {}),
+            ("not UTF-8 at byte 1", self.write("bad.txt", b"a\xff"), {}),
             ("--vocab_size=106 is too small", text, {"vocab_size": 106}),
             ("nothing to learn", text, {"heldout_fraction": 1}),
-            ("nothing to learn", self.write("\u200b\n", "invisible.txt"), {}),
+            ("nothing to learn", self.write("invisible.txt", "\u200b\n"), {}),
         ):
             with self.assertRaisesRegex(UserError, message):
                 self.learn(input_file, **flags)
             self.assertFalse(os.path.exists(os.path.dirname(self.output_file)))
 
     def test_output_that_cannot_be_written(self):
-        text = self.write("some words")
+        text = self.write("text.txt", "some words")
         with self.assertRaisesRegex(UserError, "must name a file.*directory"):
-            self.learn(text, output_file=self.folder)
+            self.learn(text, output_file=str(self.folder))
         with self.assertRaisesRegex(UserError, "cannot be written"):
             self.learn(text, vocab_size=130, output_file=f"{text}/vocab.txt")
 
     def test_output_that_is_also_input(self):
-        text = self.write("some words")
+        text = self.write("text.txt", "some words")
         for output in (text, os.path.relpath(text)):
             with self.assertRaisesRegex(UserError, "must differ from"):
                 self.learn(text, vocab_size=130, output_file=output)
@@ -204,7 +197,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(file.read(), "some words")
 
     def test_invalid_utf8_can_be_replaced(self):
-        path = self.write(b"words wo\xffrds words")
+        path = self.write("text.txt", b"words wo\xffrds words")
         vocabulary, _ = self.learn(
             path, vocab_size=130, replace_invalid_utf8=True
         )

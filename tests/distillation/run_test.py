@@ -36,6 +36,7 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import finetuning_case
 from tests.support import glue_layouts
 from tests.support import tiny_finetuning
@@ -46,21 +47,17 @@ _TASK = ClassificationTask(
 )
 
 
-class DistillTest(tf.test.TestCase, parameterized.TestCase):
+class DistillTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.teacher = tiny_model.write_task(
-            self.out("teacher"), _TASK, config=tiny_model.CONFIG
+            self.path("teacher"), _TASK, config=tiny_model.CONFIG
         )
         # Compiling takes most of the time, and makes no difference here.
         self.enter_context(mock.patch.object(Devices, "fuse", False))
 
-    def out(self, name):
-        return os.path.join(self.folder, name)
-
     def flags(self, **values):
-        flags = tiny_finetuning.flags(self.folder, num_train_epochs="1")
+        flags = tiny_finetuning.flags(str(self.folder), num_train_epochs="1")
         del flags["task_name"], flags["pretrained_model_dir"]
         flags |= {"teacher_dir": self.teacher, "num_hidden_layers": 1}
         return flags | values
@@ -69,11 +66,11 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         return distillation.run(DistillConfig(**self.flags(**values)))
 
     def _lines(self, name):
-        return finetuning_case.metrics(self.out(name))
+        return finetuning_case.metrics(self.path(name))
 
     def _assert_same_state(self, one, other):
-        expected = tf1_checkpoint.read(self.out(one))
-        received = tf1_checkpoint.read(self.out(other))
+        expected = tf1_checkpoint.read(self.path(one))
+        received = tf1_checkpoint.read(self.path(other))
         self.assertEqual(set(received), set(expected))
         for name, value in expected.items():
             self.assertAllEqual(received[name], value, name)
@@ -81,26 +78,25 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.thorough
     def test_interrupted_equals_uninterrupted(self):
         """With a projection, unlabeled rows and --keep_best."""
-        unlabeled = pathlib.Path(self.out("unlabeled.csv"))
-        unlabeled.write_text("text\nthe cat sat\ndog\n東 on the mat\n", "utf-8")
+        rows = "text\nthe cat sat\ndog\n東 on the mat\n"
         flags = {
             "num_hidden_layers": 1,
             "hidden_size": 8,
             "num_attention_heads": 2,
-            "unlabeled_file": str(unlabeled),
+            "unlabeled_file": self.write("unlabeled.csv", rows),
             "keep_best": True,
             "evaluate_every_steps": 5,
             "save_checkpoints_steps": 3,
         }
         before = self._teacher_hash()
-        results = self._run(output_dir=self.out("through"), **flags)
+        results = self._run(output_dir=self.path("through"), **flags)
         with (
             finetuning_case.die_at(7),
             self.assertRaises(finetuning_case.Interrupted),
         ):
-            self._run(output_dir=self.out("twice"), **flags)
+            self._run(output_dir=self.path("twice"), **flags)
         with self.assertLogs(level="INFO") as logs:
-            again = self._run(output_dir=self.out("twice"), **flags)
+            again = self._run(output_dir=self.path("twice"), **flags)
         self.assertRegex("\n".join(logs.output), "Resumed at step [1-9]")
         self.assertEqual(again, results)
         self.assertEqual(self._lines("twice"), self._lines("through"))
@@ -112,10 +108,10 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
 
     def _check_output(self, results):
         matrix = "distillation/hidden_projection/kernel"
-        state = tf1_checkpoint.read(self.out("twice"))
+        state = tf1_checkpoint.read(self.path("twice"))
         self.assertEqual(state[matrix].shape, (8, 16))
         self.assertIn(f"{matrix}/adam_m", state)
-        model = os.path.join(self.out("twice"), "model")
+        model = os.path.join(self.path("twice"), "model")
         stored = model_directory.read_model(model)
         self.assertNotIn(matrix, stored.weights)
         self.assertEqual(stored.config.hidden_size, 8)
@@ -127,7 +123,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         self.assertContainsSubset({"accuracy", "teacher_accuracy"}, dev)
         with self.subTest("another teacher, other unlabeled rows"):
             other = tiny_model.write_task(
-                self.out("other"),
+                self.path("other"),
                 _TASK,
                 {
                     name: value * 1.5
@@ -137,22 +133,20 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
                 },
                 config=tiny_model.CONFIG,
             )
-            pathlib.Path(self.out("more.csv")).write_text("text\ncat\n")
             with self.assertRaisesRegex(UserError, "the teacher was"):
                 self._run(
-                    output_dir=self.out("twice"),
+                    output_dir=self.path("twice"),
                     hidden_size=8,
                     num_attention_heads=2,
                     keep_best=True,
                     evaluate_every_steps=5,
                     teacher_dir=other,
-                    unlabeled_file=self.out("more.csv"),
+                    unlabeled_file=self.write("more.csv", "text\ncat\n"),
                 )
 
     def test_identity_depends_on_contents_not_paths(self):
         def identity(name, rows, factor=1.0):
-            pathlib.Path(self.out(name)).write_text(rows)
-            flags = self.flags(unlabeled_file=self.out(name))
+            flags = self.flags(unlabeled_file=self.write(name, rows))
             teacher = object.__new__(distillation.Teacher)
             teacher._config = DistillConfig(**flags)
             stored = formats.read(self.teacher)
@@ -188,16 +182,16 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
             distillation_weight=0.0,
             hidden_weight=0.0,
             num_train_epochs="0.3",
-            output_dir=self.out("distilled"),
+            output_dir=self.path("distilled"),
         )
         with self.assertLogs(level="WARNING") as logs:
             results = distillation.run(DistillConfig(**flags))
         self.assertIn("from the labels alone", "\n".join(logs.output))
         config = tiny_finetuning.config(
-            self.folder,
+            str(self.folder),
             pretrained_model_dir=self.teacher,
             num_train_epochs="0.3",
-            output_dir=self.out("finetuned"),
+            output_dir=self.path("finetuned"),
         )
         expected = finetuning.run(config, classification_flags.build_task)
         self._assert_same_state("finetuned", "distilled")
@@ -233,7 +227,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         ),
     )
     def test_refuses_teachers(self, write, message):
-        teacher = write(self.out("wrong"))
+        teacher = write(self.path("wrong"))
         if message is None:
             message = "--max_seq_length must be at most 12, .*: 13"
             values = {"max_seq_length": 13}
@@ -244,7 +238,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message) as caught:
             self._run(teacher_dir=teacher, **values)
         self.assertNotIn("\n", str(caught.exception))
-        self.assertFalse(os.path.exists(self.out("output")))
+        self.assertFalse(os.path.exists(self.path("output")))
 
 
 def _write_csv(path, *rows):
@@ -252,12 +246,8 @@ def _write_csv(path, *rows):
         csv.writer(file).writerows(rows)
 
 
-class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
+class EachTaskTest(files_case.FilesCase):
     """Tests one batch of each kind of task, without training."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
 
     def _write_choices(self):
         header = ("sent1", "sent2", *(f"ending{i}" for i in range(4)), "label")
@@ -281,7 +271,7 @@ class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def _write_tags(self):
-        (self.folder / "train.txt").write_text("the O\ncats B-X\n\nmat O\n")
+        self.write("train.txt", "the O\ncats B-X\n\nmat O\n")
         return TaggingTask(
             name="tagging",
             labels=("O", "B-X"),
@@ -294,7 +284,7 @@ class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
     def test_losses_of_equal_and_other_students(self, write):
         """The first student equals its teacher, which has no dropout."""
         task = write(self)
-        path = str(self.folder / "teacher")
+        path = self.path("teacher")
         tiny_model.write_task(
             path, task, max_seq_length=12, config=tiny_model.CONFIG
         )
@@ -458,12 +448,11 @@ def _config(**values):
     )
 
 
-class StudentTest(tf.test.TestCase, parameterized.TestCase):
+class StudentTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         path = tiny_model.write_task(
-            os.path.join(self.folder, "teacher"),
+            self.path("teacher"),
             _STUDENT_TASK,
             config=tiny_model.CONFIG,
         )
@@ -573,7 +562,7 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
         vocabulary = Vocabulary(tokens)
         encoder = bert_model.BertModel(tiny_model.CONFIG)
         model_directory.write(
-            os.path.join(self.folder, "student"),
+            self.path("student"),
             tiny_model.CONFIG,
             tiny_model.random_weights(encoder),
             vocabulary,
@@ -582,9 +571,7 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
             "# Tiny\n",
         )
         with self.assertRaisesRegex(UserError, "vocabulary .* hash") as caught:
-            self._read(
-                pretrained_model_dir=os.path.join(self.folder, "student")
-            )
+            self._read(pretrained_model_dir=self.path("student"))
         self.assertNotIn("\n", str(caught.exception))
 
     def test_student_may_have_another_normalization(self):

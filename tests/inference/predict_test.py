@@ -29,6 +29,7 @@ from bert_tf.tasks.multiple_choice.examples import Columns as ChoiceColumns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import files_case
 from tests.support import logical_devices
 from tests.support import predictions
 from tests.support import scripts
@@ -72,19 +73,13 @@ def _lengths_chosen():
         yield chosen
 
 
-class PredictTest(tf.test.TestCase, parameterized.TestCase):
+class PredictTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.model = tiny_model.write_task(
             f"{self.folder}/model", _TASK, config=_CONFIG
         )
         self.output = f"{self.folder}/out/predictions.jsonl"
-
-    def _write(self, name, text):
-        path = os.path.join(self.folder, name)
-        pathlib.Path(path).write_text(text, encoding="utf-8", newline="")
-        return path
 
     def _rows(self, texts):
         return "".join(
@@ -139,7 +134,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_rows_stay_in_order_for_any_chunk_size(self, **flags):
         texts = _texts(23)
-        path = self._write("texts.jsonl", self._rows(texts))
+        path = self.write("texts.jsonl", self._rows(texts))
         with mock.patch.object(task_prediction, "EXAMPLES_PER_CHUNK", 7):
             rows = self._run(path, **flags)
         self.assertLen(rows, 23)
@@ -210,7 +205,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self, task, name, contents, rows, keys
     ):
         path = tiny_model.write_task(f"{self.folder}/{task.kind}", task)
-        received = self._run(self._write(name, contents), model_dir=path)
+        received = self._run(self.write(name, contents), model_dir=path)
         expected = load.load_model(path).predict(rows, verbose=0)
         predictions.assert_close(self, received, expected)
         self.assertEqual(list(received[0]), keys)
@@ -221,7 +216,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         )
         model = tiny_model.write_task(f"{self.folder}/tagger", task)
         sentences = "\n\n".join("\n".join(t.split()) for t in _texts(9))
-        path = self._write(
+        path = self.write(
             "words.conll", f"-DOCSTART-\n\n{sentences}\n\n-DOCSTART-\n\ncat\n"
         )
         with self._chunks_of(2) as sizes:
@@ -233,7 +228,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     def test_formats_give_equal_predictions(self):
         texts = _texts(5)
         rows = [
-            self._run(self._write(name, text))
+            self._run(self.write(name, text))
             for name, text in (
                 ("a.jsonl", self._rows(texts)),
                 ("a.csv", "\ufeffbody\r\n" + "\r\n".join(texts) + "\r\n"),
@@ -245,13 +240,13 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(other, rows[0])
 
     def test_holds_one_chunk_in_memory(self):
-        path = self._write("texts.jsonl", self._rows(_texts(23)))
+        path = self.write("texts.jsonl", self._rows(_texts(23)))
         with self._chunks_of(10) as sizes:
             self._run(path)
         self.assertEqual(sizes, [10, 10, 3])
 
     def test_a_bad_row_is_found_before_anything_is_computed(self):
-        path = self._write("texts.csv", "body\ncat\ndog\n \n")
+        path = self.write("texts.csv", "body\ncat\ndog\n \n")
         with (
             self._chunks_of(1) as sizes,
             self.assertRaisesRegex(UserError, r"texts\.csv, line 4"),
@@ -261,7 +256,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(tf.io.gfile.exists(self.output))
 
     def test_failed_run_keeps_the_earlier_file(self):
-        path = self._write("texts.txt", "cat\ndog")
+        path = self.write("texts.txt", "cat\ndog")
         before = self._run(path)
         with (
             mock.patch.object(
@@ -298,7 +293,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(0, 2)
     def test_resumes_after_a_kill(self, num_length_buckets):
         flags = {"num_length_buckets": num_length_buckets, "batch_size": 3}
-        path = self._write("texts.jsonl", self._rows(_texts(23)))
+        path = self.write("texts.jsonl", self._rows(_texts(23)))
         with self._chunks_of(7), _lengths_chosen() as chosen:
             self._run(path, **flags)
         whole = pathlib.Path(self.output).read_bytes()
@@ -318,7 +313,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(".csv", ".tsv")
     def test_tables_resume_after_a_kill(self, ending):
-        path = self._write("texts.jsonl", self._rows(["cat", "", *_texts(8)]))
+        path = self.write("texts.jsonl", self._rows(["cat", "", *_texts(8)]))
         self.output = f"{self.folder}/out/predictions{ending}"
         flags = {"keep_columns": "id,label", "keep_empty": True, "top_k": 2}
 
@@ -358,10 +353,10 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_starts_over_after_any_change(self):
-        path = self._write("texts.jsonl", self._rows(_texts(23)))
+        path = self.write("texts.jsonl", self._rows(_texts(23)))
 
         def change_input():
-            self._write("texts.jsonl", self._rows(_texts(23)[::-1]))
+            self.write("texts.jsonl", self._rows(_texts(23)[::-1]))
 
         def change_model():
             shutil.rmtree(self.model)
@@ -383,7 +378,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(self._output_files(), ["predictions.jsonl"])
 
     def test_refuses_a_file_that_another_process_writes(self):
-        path = self._write("texts.txt", "cat")
+        path = self.write("texts.txt", "cat")
         with (
             resumable_file.open_partial(self.output, {}),
             self.assertRaisesRegex(UserError, "Another process .* writes .*;"),
@@ -400,7 +395,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         )
         texts = _texts(4)
         rows = self._run(
-            self._write("texts.txt", "\n".join(texts)), model_dir=path
+            self.write("texts.txt", "\n".join(texts)), model_dir=path
         )
         self.assertAllClose(
             [list(row["probabilities"].values()) for row in rows],
@@ -412,7 +407,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("encoder", "pretraining")
     def test_refuses_a_model_without_a_task(self, kind):
         path = tiny_model.write(f"{self.folder}/{kind}", kind=kind)
-        texts = self._write("texts.txt", "cat")
+        texts = self.write("texts.txt", "cat")
         with self.assertRaisesRegex(UserError, f"kind='{kind}'; fine-tune it"):
             self._run(texts, model_dir=path)
 
@@ -420,11 +415,11 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "--input_file: no such file"):
             self._run(f"{self.folder}/nothing.csv")
         with self.assertRaisesRegex(UserError, "no column 'body'.*'text'"):
-            self._run(self._write("texts.csv", "text\ncat\n"))
-        self.output = self._write("same.txt", "cat")
+            self._run(self.write("texts.csv", "text\ncat\n"))
+        self.output = self.write("same.txt", "cat")
         with self.assertRaisesRegex(UserError, "must differ from"):
             self._run(f"{self.folder}/./same.txt")
-        self.output = self.folder
+        self.output = str(self.folder)
         with self.assertRaisesRegex(UserError, "Received a directory"):
             self._run(f"{self.folder}/same.txt")
         self.output = f"{self.folder}/pipe"
@@ -447,12 +442,12 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             f"{self.folder}/broken", _TASK, weights, _CONFIG
         )
         with self.assertRaisesRegex(UserError, "not finite.*--mixed_prec"):
-            self._run(self._write("texts.txt", "cat"), model_dir=path)
+            self._run(self.write("texts.txt", "cat"), model_dir=path)
 
     @pytest.mark.slow
     def test_script(self):
         texts = _texts(3)
-        path = self._write("texts.txt", "\n".join(texts))
+        path = self.write("texts.txt", "\n".join(texts))
         command = [
             "run/predict.py",
             f"--model_dir={self.model}",
@@ -491,13 +486,11 @@ _ANSWER = {
 _TAGS = {"words": ["A", "b"], "tags": ["B-x", "O"], "offsets": [[0, 1], [3, 4]]}
 
 
-class OutputRowsTest(tf.test.TestCase, parameterized.TestCase):
+class OutputRowsTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
-        self.input = os.path.join(self.folder, "in.jsonl")
-        with open(self.input, "w") as file:
-            file.write('{"id": 7, "text": "a\\nb", "label": ["x", "y"]}\n')
+        line = '{"id": 7, "text": "a\\nb", "label": ["x", "y"]}\n'
+        self.input = self.write("in.jsonl", line)
 
     def _config(self, ending, **flags):
         return PredictConfig(
@@ -602,8 +595,8 @@ class OutputRowsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(rows.line({}, rows.empty_answer()), cells + "\n")
 
     def test_kept_columns_have_names_of_their_own(self):
-        with open(self.input, "w") as file:
-            file.write('{"label": 1, "input_label": 2, "probabilities": 3}\n')
+        line = '{"label": 1, "input_label": 2, "probabilities": 3}\n'
+        self.write("in.jsonl", line)
         flags = {"keep_columns": "all"}
         task = tiny_exports.classification()
         _, line = self._lines(".jsonl", task, _CHOICE, **flags)
@@ -671,18 +664,11 @@ class OutputRowsTest(tf.test.TestCase, parameterized.TestCase):
         ("no column 'y'.*--keep", "body,x\na,1\n", {"keep_columns": "x,y"}),
     )
     def test_bad_rows_are_found_without_tensorflow(self, message, text, flags):
-        model = os.path.join(self.folder, "model")
-        os.mkdir(model)
         task = {"kind": "classification", "columns": {"text": "body"}}
-        for name, content in (
-            (f"{model}/task.json", json.dumps(task)),
-            (f"{self.folder}/in.csv", text),
-        ):
-            with open(name, "w") as file:
-                file.write(content)
+        self.write("model/task.json", json.dumps(task))
         config = PredictConfig(
-            model_dir=model,
-            input_file=f"{self.folder}/in.csv",
+            model_dir=self.path("model"),
+            input_file=self.write("in.csv", text),
             output_file="x",
             **flags,
         )

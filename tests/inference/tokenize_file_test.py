@@ -10,6 +10,7 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.flags.data import TokenizeFileConfig
 from bert_tf.inference import tokenize_file
+from tests.support import files_case
 from tests.support import reference_tokenizer
 from tests.support.shared_data import golden
 
@@ -18,23 +19,16 @@ _TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] he ##llo é e [ ] mask ! 中".split()
 _TEXT = "He!\r\n\nhello É\u2028x\x0c\n 中[MASK]"
 
 
-class TokenizeFileTest(tf.test.TestCase):
+class TokenizeFileTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
-        self.vocab_file = self._write("vocab.txt", "\n".join(_TOKENS))
+        self.vocab_file = self.write("vocab.txt", "\n".join(_TOKENS))
         self.output_file = os.path.join(self.folder, "new", "out.jsonl")
-
-    def _write(self, name, text):
-        path = os.path.join(self.folder, name)
-        with open(path, "wb") as file:
-            file.write(text if isinstance(text, bytes) else text.encode())
-        return path
 
     def _run(self, text, **flags):
         config = TokenizeFileConfig(
             vocab_file=self.vocab_file,
-            input_file=self._write("in.txt", text),
+            input_file=self.write("in.txt", text),
             output_file=self.output_file,
             **flags,
         )

@@ -1,43 +1,16 @@
 """Text extraction of small files, shared by several test files."""
 
-import bz2
-import gzip
 import html
 import json
-import lzma
-import os
-import pathlib
 from unittest import mock
-
-import zstandard
 
 from bert_tf.corpus import run
 from bert_tf.errors import UserError
 from bert_tf.flags.corpus import ExtractTextConfig
+from tests.support import files_case
 
 
-class CorpusCase:
-    """A mixin for `tf.test.TestCase`."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
-    def path(self, name):
-        return str(self.folder / name)
-
-    def write(self, name, contents):
-        if isinstance(contents, str):
-            contents = contents.encode()
-        compress = {
-            ".gz": gzip.compress,
-            ".bz2": bz2.compress,
-            ".xz": lzma.compress,
-            ".zst": zstandard.compress,
-        }.get(os.path.splitext(name)[1], bytes)
-        (self.folder / name).write_bytes(compress(contents))
-        return self.path(name)
-
+class CorpusCase(files_case.FilesCase):
     def rows(self, texts):
         return "".join(json.dumps({"text": x}) + "\n" for x in texts)
 

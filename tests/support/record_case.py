@@ -6,6 +6,7 @@ import numpy as np
 
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 
 _WORDS = "the cat sat on a mat dog ran home and ate fish ##s ##ed . ,".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS]
@@ -25,30 +26,20 @@ def make_text(num_documents: int, seed: int = 1) -> str:
     return "\n\n".join(documents) + "\n"
 
 
-class RecordCase:
-    """Mixin of test cases: a text, its vocabulary, and flags for both."""
+class RecordCase(files_case.FilesCase):
+    """Test case with a text, its vocabulary, and flags for both."""
 
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
-        self.vocab_file = self._path("words.txt")
+        self.vocab_file = self.path("words.txt")
         Vocabulary(TOKENS).write(self.vocab_file)
-        self.text_file = self._write_text("text.txt", make_text(30))
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self.folder, name)
-
-    def _write_text(self, name: str, text: str | bytes) -> str:
-        path = self._path(name)
-        with open(path, "wb") as file:
-            file.write(text if isinstance(text, bytes) else text.encode())
-        return path
+        self.text_file = self.write("text.txt", make_text(30))
 
     def _config(self, **flags) -> CreatePretrainingDataConfig:
         return CreatePretrainingDataConfig(
             **{
                 "input_file": self.text_file,
-                "output_file": self._path("out/x.tfrecord"),
+                "output_file": self.path("out/x.tfrecord"),
                 "vocab_file": self.vocab_file,
                 "generator": "original",
                 "max_seq_length": 32,
@@ -60,7 +51,7 @@ class RecordCase:
 
     def _contents(self, folder: str = "out") -> dict[str, bytes]:
         contents = {}
-        for name in os.listdir(self._path(folder)):
-            with open(self._path(f"{folder}/{name}"), "rb") as file:
+        for name in os.listdir(self.path(folder)):
+            with open(self.path(f"{folder}/{name}"), "rb") as file:
                 contents[name] = file.read()
         return contents

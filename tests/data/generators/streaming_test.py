@@ -1,7 +1,6 @@
 import concurrent.futures
 import contextlib
 import glob
-import gzip
 import json
 import os
 import pathlib
@@ -26,6 +25,7 @@ from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 
 _ROOT = str(pathlib.Path(__file__).resolve().parents[3])
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -76,7 +76,7 @@ def contents(paths):
     return [open(path, "rb").read() for path in paths]  # noqa: SIM115
 
 
-class StreamingGeneratorTestCase(tf.test.TestCase, parameterized.TestCase):
+class StreamingGeneratorTestCase(files_case.FilesCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -84,7 +84,6 @@ class StreamingGeneratorTestCase(tf.test.TestCase, parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.input_file = self.write(
             "in.txt", text(np.random.default_rng(1), 200)
         )
@@ -92,12 +91,6 @@ class StreamingGeneratorTestCase(tf.test.TestCase, parameterized.TestCase):
             streaming_generator, "TOKENS_PER_PART", _SMALL_PARTS
         )
         self.enter_context(patch)
-
-    def write(self, name, contents):
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(contents)
-        return path
 
     def config(self, **flags):
         values = {
@@ -197,10 +190,8 @@ class ResultTest(StreamingGeneratorTestCase):
         self.assertEqual(unsplit.num_sentences, len(lines))
 
     def test_reads_compressed_files_as_plain_ones(self):
-        path = os.path.join(self.folder, "in.gz")
         with open(self.input_file, "rb") as source:
-            with gzip.open(path, "wb") as target:
-                target.write(source.read())
+            path = self.write("in.gz", source.read())
         plain = self.generate("a")
         compressed = self.generate("b", input_files=[path])
         self.assertEqual(contents(plain.files), contents(compressed.files))
@@ -296,9 +287,7 @@ class ResultTest(StreamingGeneratorTestCase):
             self.generate(input_files=[path])
 
     def test_invalid_utf8_is_a_user_error(self):
-        path = os.path.join(self.folder, "latin.txt")
-        with open(path, "wb") as file:
-            file.write(b"Ab cd.\nGh \xe9.\n")
+        path = self.write("latin.txt", b"Ab cd.\nGh \xe9.\n")
         with self.assertRaisesRegex(UserError, "latin.txt is not UTF-8 at"):
             self.generate(input_files=[path])
         self.generate("b", 1, input_files=[path], replace_invalid_utf8=True)
@@ -398,9 +387,9 @@ class RestartTest(StreamingGeneratorTestCase):
         self.assertEqual(contents(paths), expected)
 
     def test_concurrent_runs_are_rejected(self):
-        with streaming_generator.locked(self.folder):
+        with streaming_generator.locked(str(self.folder)):
             with self.assertRaisesRegex(UserError, "Another process .* writes"):
-                with streaming_generator.locked(self.folder):
+                with streaming_generator.locked(str(self.folder)):
                     pass
 
     def test_a_lost_worker_is_reported(self):
@@ -413,10 +402,10 @@ class RestartTest(StreamingGeneratorTestCase):
         flags = {"num_processes": 2, "dupe_factor": 30}
         with self.threads():
             expected = contents(self.generate("whole", 4, **flags).files)
-        with open(os.path.join(self.folder, "flags.json"), "w") as file:
-            json.dump({"folder": self.folder, "input": self.input_file}, file)
+        values = {"folder": str(self.folder), "input": self.input_file}
+        flags_file = self.write("flags.json", json.dumps(values))
         process = subprocess.Popen(
-            [sys.executable, "-c", _KILLED, file.name],
+            [sys.executable, "-c", _KILLED, flags_file],
             cwd=_ROOT,
             stderr=subprocess.DEVNULL,
         )

@@ -10,6 +10,7 @@ from bert_tf.data.records import manifest
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.errors import UserError
 from bert_tf.flags.data import CreatePretrainingDataConfig
+from tests.support import files_case
 
 
 def _make(files, fingerprint="f1", **changes) -> Manifest:
@@ -37,21 +38,14 @@ def _make(files, fingerprint="f1", **changes) -> Manifest:
     return dataclasses.replace(made, **changes)
 
 
-class ManifestTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self.folder, name)
-
+class ManifestTest(files_case.FilesCase):
     def _write(self, output_file, names, **changes) -> list[str]:
-        paths = [self._path(name) for name in names]
+        paths = [self.path(name) for name in names]
         files = {
             path: {"records": number + 3, "bytes": 100 + number}
             for number, path in enumerate(paths)
         }
-        _make(files, **changes).write(self._path(output_file))
+        _make(files, **changes).write(self.path(output_file))
         return paths
 
     def test_single_file_finds_its_manifest(self):
@@ -63,7 +57,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found.vocabulary_hash, "abcd")
         self.assertEqual(found.seed, 17)
         self.assertIs(found.strip_accents, False)
-        self.assertEqual(found.vocab_file, self._path("x.tfrecord.vocab.txt"))
+        self.assertEqual(found.vocab_file, self.path("x.tfrecord.vocab.txt"))
 
     def test_some_shards_find_the_manifest_they_share(self):
         names = [f"wiki-{index:05d}-of-00004.tfrecord" for index in range(4)]
@@ -78,13 +72,11 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
                 paths[0]: {"records": 3, "bytes": 100},
             },
         )
-        self.assertEqual(
-            found.vocab_file, self._path("wiki.tfrecord.vocab.txt")
-        )
+        self.assertEqual(found.vocab_file, self.path("wiki.tfrecord.vocab.txt"))
 
     def test_folder_can_be_moved(self):
         self._write("wiki", ["wiki-00000-of-00001"])
-        moved = self.folder + "_moved"
+        moved = f"{self.folder}_moved"
         os.rename(self.folder, moved)
 
         found = manifest.find([f"{moved}/wiki-00000-of-00001"])
@@ -152,13 +144,13 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
             manifest.find(paths)
 
     def test_files_of_the_original_have_none(self):
-        self.assertIsNone(manifest.find([self._path("theirs.tfrecord")]))
+        self.assertIsNone(manifest.find([self.path("theirs.tfrecord")]))
 
     def test_warns_about_files_without_manifest(self):
         paths = self._write("a.tfrecord", ["a.tfrecord"])
 
         with self.assertLogs(level="WARNING") as logs:
-            found = manifest.find([*paths, self._path("theirs.tfrecord")])
+            found = manifest.find([*paths, self.path("theirs.tfrecord")])
 
         self.assertIn("1 of 2 record files have no manifest", logs.output[0])
         self.assertEqual(list(found.files), paths)
@@ -167,7 +159,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         self._write("wiki", ["wiki-00000-of-00001"])
 
         with self.assertRaisesRegex(UserError, "wiki-00000-of-00007 is not"):
-            manifest.find([self._path("wiki-00000-of-00007")])
+            manifest.find([self.path("wiki-00000-of-00007")])
 
     @parameterized.named_parameters(
         ("no_json", "{", "is not valid JSON"),
@@ -175,15 +167,15 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         ("list", "[1]", "is not a manifest of"),
     )
     def test_damaged_manifest_is_rejected(self, text, message):
-        with open(self._path("x.tfrecord.manifest.json"), "w") as file:
+        with open(self.path("x.tfrecord.manifest.json"), "w") as file:
             file.write(text)
 
         with self.assertRaisesRegex(UserError, f"x.tfrecord.*{message}"):
-            manifest.find([self._path("x.tfrecord")])
+            manifest.find([self.path("x.tfrecord")])
 
     def test_manifest_with_missing_and_unknown_keys_is_rejected(self):
         self._write("x.tfrecord", ["x.tfrecord"])
-        path = self._path("x.tfrecord.manifest.json")
+        path = self.path("x.tfrecord.manifest.json")
         with open(path) as file:
             values = json.load(file)
         del values["seed"]
@@ -192,7 +184,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
             json.dump(values, file)
 
         with self.assertRaisesRegex(UserError, "unknown: colour, seed"):
-            manifest.find([self._path("x.tfrecord")])
+            manifest.find([self.path("x.tfrecord")])
 
     def test_error_for_another_vocabulary_has_both_hashes(self):
         (path,) = self._write("x.tfrecord", ["x.tfrecord"])

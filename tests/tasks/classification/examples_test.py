@@ -1,7 +1,6 @@
 """Tests for bert_tf.tasks.classification.examples and gather_labels."""
 
 import json
-import pathlib
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -11,6 +10,7 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
+from tests.support import files_case
 from tests.support.shared_data import data
 from tests.support.shared_data import squad_articles
 
@@ -33,16 +33,7 @@ class EmptyTextTest(tf.test.TestCase, parameterized.TestCase):
         )
 
 
-class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
-    def write(self, name, contents):
-        path = self.folder / name
-        path.write_text(contents, encoding="utf-8", newline="")
-        return str(path)
-
+class ReadExamplesTest(files_case.FilesCase):
     def read(self, name, contents, columns=_COLUMNS, *args, **options):
         return classification_examples.read_examples(
             self.write(name, contents), columns, *args, **options
@@ -163,22 +154,20 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        "1,5", "nan", "inf", "high", "true", "1e39", "-1e39", "1_000"
+        *[
+            ("a.tsv", f"text\tlabel\nx\t1\nx\t{score}\n")
+            for score in "1,5 nan inf high true 1e39 -1e39 1_000".split()
+        ],
+        *[
+            ("a.jsonl", f'\n\n{{"text": "x", "label": {score}}}')
+            for score in ("9" * 400, "true", "[1]")
+        ],
     )
-    def test_rejects_other_scores(self, score):
+    def test_rejects_other_scores(self, name, contents):
         self.assert_refused(
-            "a.tsv, line 3 must have a number as its label",
-            "a.tsv",
-            f"text\tlabel\nx\t1\nx\t{score}\n",
-            problem_type="regression",
-        )
-
-    @parameterized.parameters("9" * 400, "true", "[1]")
-    def test_rejects_other_scores_in_json(self, score):
-        self.assert_refused(
-            "a.jsonl, line 1 must have a number as its label",
-            "a.jsonl",
-            f'{{"text": "x", "label": {score}}}',
+            f"{name}, line 3 must have a number as its label",
+            name,
+            contents,
             problem_type="regression",
         )
 

@@ -1,6 +1,5 @@
 """Tests for bert_tf.tasks.classification.flags."""
 
-import pathlib
 import shlex
 
 import tensorflow as tf
@@ -10,20 +9,12 @@ from bert_tf.errors import UserError
 from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.tasks.classification.examples import Columns
+from tests.support import files_case
 
 _MNLI = ("contradiction", "entailment", "neutral")
 
 
-class _TestCase(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
-    def write(self, name, contents):
-        path = self.folder / name
-        path.write_text(contents, encoding="utf-8", newline="")
-        return str(path)
-
+class _TestCase(files_case.FilesCase):
     def build(self, stored_task=None, **flags):
         flags = {
             "output_dir": str(self.folder),

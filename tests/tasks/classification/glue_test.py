@@ -9,22 +9,13 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
+from tests.support import files_case
 from tests.support.glue_layouts import LAYOUTS
 from tests.support.glue_layouts import XNLI_HEADER
 from tests.support.shared_data import data
 
 
-class GlueTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
-    def write(self, name, contents):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(contents, encoding="utf-8", newline="")
-        return str(path)
-
+class GlueTest(files_case.FilesCase):
     def read(self, name, split, **options):
         task = glue_tasks.get_task(name)
         path = glue.find_file(task, str(self.folder), split)

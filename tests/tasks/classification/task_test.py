@@ -18,6 +18,7 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.classification.task import Prediction
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import tiny_model
 
 _LOGITS = np.array([[1.5, -0.5, 3.0], [2.0, 0.25, -1.0]], np.float32)
@@ -315,16 +316,7 @@ class ReportTest(tf.test.TestCase):
         self.assertAllClose(sum(map(float, text.split("\t"))), 1.0, atol=1e-7)
 
 
-class InputsTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
-    def write(self, name, contents):
-        path = self.folder / name
-        path.write_text(contents, encoding="utf-8", newline="")
-        return str(path)
-
+class InputsTest(files_case.FilesCase):
     def read(self, task, name, contents):
         return [
             (example.text_a, example.text_b)

@@ -3,7 +3,7 @@
 import collections
 import csv
 import gzip
-import pathlib
+import io
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -12,6 +12,7 @@ from bert_tf.errors import UserError
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
+from tests.support import files_case
 from tests.support.shared_data import data
 
 _SWAG = multiple_choice_examples.OFFICIAL["swag"]
@@ -32,27 +33,17 @@ ending2,ending3,label
 """
 
 
-class _FilesTestCase(tf.test.TestCase, parameterized.TestCase):
-    def _write(self, name, text):
-        path = pathlib.Path(self.create_tempdir().full_path, name)
-        contents = text.encode("utf-8")
-        if name.endswith(".gz"):
-            contents = gzip.compress(contents)
-        path.write_bytes(contents)
-        return str(path)
-
+class _FilesTestCase(files_case.FilesCase):
     def _read(self, name, text, columns=_CUSTOM, **kwargs):
         return multiple_choice_examples.read_examples(
-            self._write(name, text), columns, **kwargs
+            self.write(name, text), columns, **kwargs
         )
 
 
 class OfficialFilesTest(_FilesTestCase):
     def test_swag(self):
-        path = self._write("val.csv", _SWAG_CSV)
-        self.assertEqual(
-            _SWAG.find(str(pathlib.Path(path).parent), "dev"), path
-        )
+        path = self.write("val.csv", _SWAG_CSV)
+        self.assertEqual(_SWAG.find(str(self.folder), "dev"), path)
         first, second = multiple_choice_examples.read_examples(
             path, _SWAG.columns
         )
@@ -76,12 +67,10 @@ class OfficialFilesTest(_FilesTestCase):
 
     def test_swag_test_set_without_labels(self):
         rows = list(csv.reader(_SWAG_CSV.splitlines()))
-        path = self._write("test.csv.gz", "")
-        with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(row[:-1] for row in rows)
-        self.assertEqual(
-            _SWAG.find(str(pathlib.Path(path).parent), "test"), path
-        )
+        contents = io.StringIO()
+        csv.writer(contents).writerows(row[:-1] for row in rows)
+        path = self.write("test.csv.gz", contents.getvalue())
+        self.assertEqual(_SWAG.find(str(self.folder), "test"), path)
         with self.assertRaisesRegex(UserError, "has no column 'label'"):
             multiple_choice_examples.read_examples(path, _SWAG.columns)
         examples = multiple_choice_examples.read_examples(
@@ -273,13 +262,13 @@ class CustomFilesTest(_FilesTestCase):
 
 class InputsTest(_FilesTestCase):
     def test_ignores_labels(self):
-        path = self._write("x.csv", "q,a,b,c,answer\nWho?,he,she,it,what\n")
+        path = self.write("x.csv", "q,a,b,c,answer\nWho?,he,she,it,what\n")
         (example,) = multiple_choice_examples.read_inputs(path, _CUSTOM)
         self.assertEqual(example.choices, ("he", "she", "it"))
         self.assertIsNone(example.label)
 
     def test_keeps_the_order(self):
-        path = self._write(
+        path = self.write(
             "x.csv",
             "Correct Statement,Incorrect Statement\n"
             + "".join(f"c{i},i{i}\n" for i in range(20)),
@@ -293,7 +282,7 @@ class InputsTest(_FilesTestCase):
         )
 
     def test_every_model_accepts_context_and_choices(self):
-        path = self._write(
+        path = self.write(
             "x.jsonl", '{"context": "He stands.", "choices": ["It", "He"]}\n'
         )
         (example,) = multiple_choice_examples.read_inputs(path, _SWAG.columns)
@@ -301,7 +290,7 @@ class InputsTest(_FilesTestCase):
         self.assertEqual(example.choices, ("It", "He"))
 
     def test_rows_are_read_lazily(self):
-        path = self._write("x.csv", "q,a,b,c\n1,he,she,it\n2,he,,it\n")
+        path = self.write("x.csv", "q,a,b,c\n1,he,she,it\n2,he,,it\n")
         examples = multiple_choice_examples.read_inputs(path, _CUSTOM)
         self.assertEqual(next(examples).context, "1")
         with self.assertRaisesRegex(UserError, "line 3 has an empty text"):

@@ -21,6 +21,7 @@ from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.multiple_choice.task import Prediction
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import tiny_model
 
 _COLUMNS = Columns(("a", "b", "c"), "q", label="answer")
@@ -38,7 +39,7 @@ _EXAMPLES = [
 ]
 
 
-class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
+class MultipleChoiceTaskTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
         self.task = MultipleChoiceTask(
@@ -236,13 +237,8 @@ right \\ predicted  [0]  [1]  [2]
         self.assertEqual(example.choices, ("y", "z"))
         self.assertEqual(task.max_seq_length, 128)
 
-    def _write(self, name, text):
-        path = pathlib.Path(self.create_tempdir().full_path, name)
-        path.write_text(text, encoding="utf-8")
-        return str(path)
-
     def test_reads_files_and_logs_missing_choices(self):
-        path = self._write(
+        path = self.write(
             "x.csv", "q,a,b,c,answer\nWho?,he,she,it,2\nWhose?,his,hers,,a\n"
         )
         task = MultipleChoiceTask(
@@ -258,7 +254,7 @@ right \\ predicted  [0]  [1]  [2]
         )
 
     def test_only_a_test_set_may_lack_labels(self):
-        path = self._write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
+        path = self.write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
         task = MultipleChoiceTask(
             name="custom", columns=_COLUMNS, files={"dev": path, "test": path}
         )
@@ -271,7 +267,7 @@ right \\ predicted  [0]  [1]  [2]
         (Columns(("a", "x")), "no column 'x'; .* --choice_columns"),
     )
     def test_errors_name_the_flags_of_missing_columns(self, columns, message):
-        path = self._write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
+        path = self.write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
         task = MultipleChoiceTask(
             name="custom", columns=columns, files={"test": path}
         )
@@ -287,7 +283,7 @@ right \\ predicted  [0]  [1]  [2]
                 read()
 
     def test_inputs_of_codah_have_no_header(self):
-        path = self._write("x.tsv", "o\tHe\teats.\tsits.\truns.\tsings.\t1\n")
+        path = self.write("x.tsv", "o\tHe\teats.\tsits.\truns.\tsings.\t1\n")
         codah = multiple_choice_examples.OFFICIAL["codah"]
         task = MultipleChoiceTask(name="codah", columns=codah.columns)
         (example,) = task.read_inputs(path)
@@ -418,11 +414,7 @@ _TRAINED_WITH = {
 }
 
 
-class MultipleChoiceFlagsTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
+class MultipleChoiceFlagsTest(files_case.FilesCase):
     def _build(self, stored_task=None, **flags):
         flags = {
             "output_dir": str(self.folder),

@@ -9,6 +9,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.squad import ensemble as squad_ensemble
+from tests.support import files_case
 from tests.support.shared_data import golden
 
 
@@ -25,15 +26,12 @@ def _entries(**probabilities):
     ]
 
 
-class SquadEnsembleTest(tf.test.TestCase, parameterized.TestCase):
+class SquadEnsembleTest(files_case.FilesCase):
     def _write(self, *systems):
-        folder = pathlib.Path(self.create_tempdir().full_path)
-        paths = []
-        for number, system in enumerate(systems):
-            path = folder / f"run_{number}.json"
-            path.write_text(json.dumps(system), encoding="utf-8")
-            paths.append(str(path))
-        return paths
+        return [
+            self.write(f"run_{number}.json", json.dumps(system))
+            for number, system in enumerate(systems)
+        ]
 
     def test_mean_probabilities(self):
         paths = self._write(

@@ -1,14 +1,13 @@
 """Tests for bert_tf.tasks.squad.examples; the goldens have their own."""
 
-import gzip
 import json
-import pathlib
 
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.squad import examples as squad_examples
+from tests.support import files_case
 
 _CONTEXT = "\tIn 1895-1943\u202fhe led\u00a0them.\r\n The end. "
 
@@ -22,12 +21,7 @@ def _question(id, *answers, **values):
     return {"id": id, "question": f"{id}?", "answers": answers, **values}
 
 
-class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
-    def _write(self, contents, name="train.json"):
-        path = pathlib.Path(self.create_tempdir().full_path) / name
-        path.write_bytes(contents)
-        return str(path)
-
+class SquadExamplesTest(files_case.FilesCase):
     def test_words_and_their_places(self):
         (example,) = squad_examples.build_examples(
             _dataset(_question("q")), is_training=False
@@ -201,7 +195,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
     def test_ids_that_are_numbers_or_repeated(self):
         data = _dataset(_question(7), _question("a"), _question("b"))
         data += _dataset({"id": "a", "question": "new?"})
-        path = self._write(json.dumps({"data": data}).encode())
+        path = self.write("train.json", json.dumps({"data": data}))
         with self.assertLogs(level="WARNING") as logs:
             read = squad_examples.read_squad_examples(path, False)
         self.assertIn("1 questions have the id of a later", logs.output[0])
@@ -228,9 +222,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             {"version": "1.1", "data": data}, indent=1, ensure_ascii=False
         ).replace("\n", "\r\n")
         contents = b"\xef\xbb\xbf" + contents.encode()
-        if name.endswith(".gz"):
-            contents = gzip.compress(contents)
-        path = self._write(contents, name)
+        path = self.write(name, contents)
         self.assertEqual(squad_examples.read_dataset(path), data)
         read = squad_examples.read_squad_examples(path, is_training=False)
         self.assertEqual([one.qas_id for one in read.examples], ["é", "b"])
@@ -266,40 +258,34 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         ),
     )
     def test_rejects_invalid_files(self, values, message):
-        path = self._write(json.dumps(values).encode())
+        path = self.write("train.json", json.dumps(values))
         with self.assertRaisesRegex(UserError, message):
             squad_examples.read_dataset(path)
 
     def test_rejects_files_that_are_not_json(self):
-        path = self._write(b'{"data":\n [1, }')
+        path = self.write("train.json", b'{"data":\n [1, }')
         with self.assertRaisesRegex(UserError, "train.json, line 2.* column 6"):
             squad_examples.read_dataset(path)
-        path = self._write(b'{"data": ["\\ud83d\\ude00 so \\ud83d!"]}')
+        path = self.write(
+            "train.json", b'{"data": ["\\ud83d\\ude00 so \\ud83d!"]}'
+        )
         with self.assertRaisesRegex(UserError, "train.json .*'.ud83d', .*so '"):
             squad_examples.read_dataset(path)
-        path = self._write(b"[" * 100000)
+        path = self.write("train.json", b"[" * 100000)
         with self.assertRaisesRegex(UserError, "nested too deeply"):
             squad_examples.read_dataset(path)
-        path = self._write(b'{"data": %s}' % (b"9" * 5000))
+        path = self.write("train.json", b'{"data": %s}' % (b"9" * 5000))
         with self.assertRaisesRegex(UserError, "cannot be read: .*digits"):
             squad_examples.read_dataset(path)
         with self.assertRaisesRegex(UserError, "no such file: '/nowhere.json'"):
             squad_examples.read_dataset("/nowhere.json")
 
 
-class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
-    def _write(self, name, text):
-        path = pathlib.Path(self.create_tempdir().full_path) / name
-        contents = text.encode("utf-8")
-        path.write_bytes(
-            gzip.compress(contents) if name.endswith(".gz") else contents
-        )
-        return str(path)
-
+class SquadInputsTest(files_case.FilesCase):
     def _read(self, name, text):
         return [
             (one.qas_id, one.question_text, " ".join(one.doc_tokens))
-            for one in squad_examples.read_questions(self._write(name, text))
+            for one in squad_examples.read_questions(self.write(name, text))
         ]
 
     @parameterized.parameters(

@@ -9,13 +9,13 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.io import files
 from bert_tf.tasks.squad.predictions import NbestPrediction
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 
 _PIECES = ("who", "?", "ann", "of", "bob", "met", "him")
 
@@ -42,24 +42,15 @@ def _logits(length, **values):
     return logits
 
 
-class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
+class SquadTaskTest(files_case.FilesCase):
     def _write(self, *paragraphs):
         """Writes a SQuAD file with contexts and their questions."""
-        path = pathlib.Path(self.create_tempdir().full_path) / "squad.json"
-        files.write_json(
-            str(path),
-            {
-                "data": [
-                    {
-                        "paragraphs": [
-                            {"context": context, "qas": list(questions)}
-                            for context, *questions in paragraphs
-                        ]
-                    }
-                ]
-            },
-        )
-        return str(path)
+        paragraphs = [
+            {"context": context, "qas": list(questions)}
+            for context, *questions in paragraphs
+        ]
+        values = {"data": [{"paragraphs": paragraphs}]}
+        return self.write("squad.json", json.dumps(values))
 
     def _read(self, *paragraphs, split="dev", **values):
         path = self._write(*paragraphs)
@@ -314,7 +305,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_single_split_has_the_original_file_names(self):
         task = _task(files={"train": "a.json", "test": "b.json"})
-        folder = pathlib.Path(self.create_tempdir().full_path)
+        folder = self.folder
         nbest = (NbestPrediction("x", 1.0, 2.0, 3.0, 0, 1),)
         task.write_report(
             str(folder), "test", [], [SquadPrediction("q", nbest)]

@@ -1,8 +1,6 @@
 """Tests for bert_tf.tasks.squad.triviaqa, on files in the official layout."""
 
-import gzip
 import json
-import pathlib
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -11,6 +9,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import triviaqa
+from tests.support import files_case
 
 
 def _question(id, value, aliases, pages, **changes):
@@ -41,11 +40,10 @@ def _question(id, value, aliases, pages, **changes):
     }
 
 
-class TriviaQaTest(tf.test.TestCase, parameterized.TestCase):
+class TriviaQaTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self._folder = pathlib.Path(self.create_tempdir().full_path)
-        self._evidence = self._folder / "evidence" / "wikipedia"
+        self._evidence = self.folder / "evidence" / "wikipedia"
         self._evidence.mkdir(parents=True)
 
     def _write_questions(self, *questions, name="wikipedia-train.json"):
@@ -55,12 +53,7 @@ class TriviaQaTest(tf.test.TestCase, parameterized.TestCase):
             "VerifiedEval": False,
             "Version": 1.0,
         }
-        path = self._folder / name
-        contents = json.dumps(values).encode()
-        if name.endswith(".gz"):
-            contents = gzip.compress(contents)
-        path.write_bytes(contents)
-        return str(path)
+        return self.write(name, json.dumps(values))
 
     def _write_documents(self, **texts):
         for name, text in texts.items():
@@ -180,7 +173,7 @@ class TriviaQaTest(tf.test.TestCase, parameterized.TestCase):
             _question("q1", "Three Four", [], ["A.txt", "B.txt"]),
             _question("q2", "four one", [], ["A.txt", "B.txt"]),
         )
-        written = str(self._folder / "squad.json")
+        written = str(self.folder / "squad.json")
         files.write_json(written, self._convert(path).squad)
         read = squad_examples.read_squad_examples(written, is_training=True)
         self.assertEmpty(read.unmatched)

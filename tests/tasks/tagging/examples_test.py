@@ -1,6 +1,5 @@
 """Tests for bert_tf.tasks.tagging.examples."""
 
-import gzip
 import pathlib
 
 import tensorflow as tf
@@ -11,6 +10,7 @@ from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging import schemes
 from bert_tf.tasks.tagging.examples import TaggingExample
+from tests.support import files_case
 from tests.support import shared_data
 
 _CASES = pathlib.Path(__file__).parents[2] / "testdata/cases"
@@ -35,17 +35,10 @@ Ajax NNP I-NP I-ORG
 """
 
 
-class ReadTest(tf.test.TestCase, parameterized.TestCase):
-    def _write(self, contents, name="data.txt"):
-        path = pathlib.Path(self.create_tempdir().full_path) / name
-        if isinstance(contents, str):
-            contents = contents.encode()
-        path.write_bytes(contents)
-        return str(path)
-
+class ReadTest(files_case.FilesCase):
     def _read(self, contents, *arguments, **kwargs):
         return tagging_examples.read_examples(
-            self._write(contents), *arguments, **kwargs
+            self.write("data.txt", contents), *arguments, **kwargs
         )
 
     def test_conll(self):
@@ -90,7 +83,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(example.document, expected.document)
 
     def test_gzip(self):
-        path = self._write(gzip.compress(_CONLL.encode()), "data.conll.gz")
+        path = self.write("data.conll.gz", _CONLL)
         self.assertEqual(
             tagging_examples.read_examples(path), self._read(_CONLL)
         )
@@ -138,7 +131,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_csv_file_needs_a_column_of_sentences(self):
         with self.assertRaisesRegex(UserError, "--sentence_column"):
-            tagging_examples.read_examples(self._write("a,O\n", "data.csv"))
+            tagging_examples.read_examples(self.write("data.csv", "a,O\n"))
 
     @parameterized.parameters(
         ("", "data.txt has no sentence. Expected a word and its tag"),
@@ -171,14 +164,13 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
             self._read("word tag\n", "word", "tag")
 
 
-class OtherFormsTest(tf.test.TestCase, parameterized.TestCase):
+class OtherFormsTest(files_case.FilesCase):
     """Files as others publish them; the first three are in tests/testdata."""
 
     def _read(self, name, contents=None, *columns, **options):
         path = _CASES / name
         if contents is not None:
-            path = pathlib.Path(self.create_tempdir().full_path) / name
-            path.write_text(contents, encoding="utf-8")
+            path = self.write(name, contents)
         data = tagging_examples.read_examples(str(path), *columns, **options)
         return [" ".join(x.words) for x in data.examples], [
             " ".join(x.tags) for x in data.examples
@@ -242,9 +234,8 @@ class OtherFormsTest(tf.test.TestCase, parameterized.TestCase):
         ("B I O B", "B-ENTITY I-ENTITY O B-ENTITY", "BI"),
     )
     def test_schemes(self, tags, expected, scheme):
-        path = pathlib.Path(self.create_tempdir().full_path) / "a.conll"
-        path.write_text("".join(f"w {tag}\n" for tag in tags.split()))
-        data = tagging_examples.read_examples(str(path))
+        lines = "".join(f"w {tag}\n" for tag in tags.split())
+        data = tagging_examples.read_examples(self.write("a.conll", lines))
         self.assertEqual(" ".join(data.examples[0].tags), expected)
         self.assertEqual(data.scheme, scheme)
 
@@ -365,12 +356,9 @@ _OFFSETS = (
 )
 
 
-class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
+class ReadInputsTest(files_case.FilesCase):
     def _iterate(self, name, text, word_column=0):
-        path = pathlib.Path(self.create_tempdir().full_path, name)
-        data = text.encode()
-        path.write_bytes(gzip.compress(data) if name[-3:] == ".gz" else data)
-        return tagging_examples.read_inputs(str(path), word_column)
+        return tagging_examples.read_inputs(self.write(name, text), word_column)
 
     def _read(self, name, text, word_column=0):
         return list(self._iterate(name, text, word_column))

@@ -1,7 +1,6 @@
 """Tests for bert_tf.tasks.tagging.task."""
 
 import dataclasses
-import pathlib
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +13,7 @@ from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import tiny_model
 
 _LABELS = ("O", "B-x", "I-x")
@@ -34,11 +34,10 @@ def _task(**kwargs):
     return TaggingTask(**kwargs)
 
 
-class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
+class TaggingTaskTest(files_case.FilesCase):
     def _read(self, text, split="train", **kwargs):
-        path = pathlib.Path(self.create_tempdir().full_path, "file.conll")
-        path.write_text(text)
-        return _task(files={split: str(path)}, **kwargs).read(split)
+        path = self.write("file.conll", text)
+        return _task(files={split: path}, **kwargs).read(split)
 
     def test_converts_iob1_and_logs_unknown_types(self):
         text = "a I-x\nb I-x\nc B-x\n\nd I-y\n"
@@ -184,7 +183,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(alone.must_share_chunk(*_EXAMPLES[:2]))
 
     def test_report(self):
-        folder = pathlib.Path(self.create_tempdir().full_path)
+        folder = self.folder
         predictions = [("O", "B-x", "I-x"), ("B-x", "O"), ("I-x",)]
         task = _task()
         task.write_report(str(folder), "dev", _EXAMPLES, predictions)
@@ -209,7 +208,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertStartsWith(text, "the\tO\nmatting\tB-x\n")
 
     def test_table_has_the_numbers_of_the_plot(self):
-        folder = pathlib.Path(self.create_tempdir().full_path)
+        folder = self.folder
         task = _task(labels=("O", "B-人", "B-x"))
         example = TaggingExample(("a", "b"), ("B-人", "B-x"))
         task.write_report(str(folder), "dev", [example], [("B-人", "O")])

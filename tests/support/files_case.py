@@ -1,0 +1,40 @@
+"""Test case that writes files into a folder of its own."""
+
+import bz2
+import gzip
+import lzma
+import os
+import pathlib
+
+import tensorflow as tf
+import zstandard
+from absl.testing import parameterized
+
+_COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.compress,
+}
+
+
+class FilesCase(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def write(self, name, contents):
+        """Writes text or bytes, compressed as the name says; returns the path.
+
+        Makes the folders of the name.
+        """
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(contents, str):
+            contents = contents.encode()
+        compress = _COMPRESS.get(os.path.splitext(name)[1], bytes)
+        path.write_bytes(compress(contents))
+        return str(path)
