@@ -187,7 +187,7 @@ class FinetuneTaggerTest(command_case.CommandCase, tf.test.TestCase):
         path.write_text("the DT O\ncat NN\n", encoding="utf-8")
         with self.assertRaisesRegex(UserError, "eng.train, line 2 has 2 col"):
             self._run(do_train=True)
-        path.write_text("the DT O\ncat NN PET\n", encoding="utf-8")
+        path.write_text("the DT B-X\ncat NN PET\n", encoding="utf-8")
         with self.assertRaisesRegex(UserError, "line 2: expected a tag O, B-"):
             self._run(do_train=True)
         path.write_text("the DT O\n", encoding="utf-8")
