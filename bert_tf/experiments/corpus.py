@@ -4,9 +4,11 @@ Each document goes to one of them by a hash of its text, so that a document that
 occurs twice is never in both.
 """
 
+import bisect
 import glob
 import gzip
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -26,8 +28,8 @@ _MEGABYTE = 1e6
 def find_files(patterns: str) -> dict[str, str]:
     """Returns the files that comma-separated globs match, with their SHA-256.
 
-    They are sorted by their names in their folders, so that the same files in
-    another order are the same corpus.
+    They are sorted by name, so that the same files in another order are the
+    same corpus.
 
     Raises:
       UserError: If a glob matches no file.
@@ -38,9 +40,8 @@ def find_files(patterns: str) -> dict[str, str]:
         if not matches:
             raise paths.no_match(pattern, "--corpus")
         found |= {name: files.sha256(name) for name in matches}
-    return dict(
-        sorted(found.items(), key=lambda x: (os.path.basename(x[0]), x[1]))
-    )
+    order = sorted(found, key=lambda x: (os.path.basename(x), found[x]))
+    return {name: found[name] for name in order}
 
 
 def folder_name(sums: Mapping[str, str], scale: Mapping[str, Any]) -> str:
@@ -59,65 +60,46 @@ def split(names: Sequence[str], folder: str, scale: Mapping[str, Any]) -> None:
     train_file = os.path.join(folder, TRAIN_FILE)
     if os.path.exists(train_file):
         return
-    border, last = _limits(names, scale)
+    # By place, so that a copy of a document is not counted.
+    sizes = {_place(x): len(x) for x in _documents(names)}
+    if len(sizes) < 2:
+        raise UserError(
+            "--corpus must hold at least two documents, with a blank line "
+            "between them, as one is held out for perplexities. Received: "
+            f"{len(sizes)} in {', '.join(names)}."
+        )
+    places = sorted(sizes)
+    # A document is taken if those before it have not filled the size.
+    before = [0, *itertools.accumulate(sizes[x] for x in places)]
+    held_out = scale["held_out_megabytes"] * _MEGABYTE
+    held_out = min(held_out, _HELD_OUT_SHARE * before[-1])
+    first = min(bisect.bisect_left(before, held_out), len(places) - 1)
+    most = (scale["corpus_megabytes"] or before[-1]) * _MEGABYTE
+    end = bisect.bisect_left(before, before[first] + most)
+    border, last = places[first], places[: max(end, first + 1)][-1]
     # The file to train on appears last: with it, both are complete.
     with (
         files.local_file(train_file) as train_path,
         files.local_file(os.path.join(folder, HELD_OUT_FILE)) as held_out_path,
-        open(held_out_path, "wb") as held_out,
-        open(train_path, "wb") as train,
+        open(held_out_path, "wb") as held_out_to,
+        open(train_path, "wb") as train_to,
     ):
         for text in _documents(names):
             place = _place(text)
             if place <= last:
-                (held_out if place < border else train).write(text + b"\n")
-
-
-def _limits(
-    names: Sequence[str], scale: Mapping[str, Any]
-) -> tuple[float, float]:
-    """Returns the places below which a document is held out, or trained on."""
-    # By place, so that a copy of a document is not counted.
-    documents = sorted({_place(x): len(x) for x in _documents(names)}.items())
-    if len(documents) < 2:
-        raise UserError(
-            "--corpus must hold at least two documents, with a blank line "
-            "between them, as one is held out for perplexities. Received: "
-            f"{len(documents)} in {', '.join(names)}."
-        )
-    total = sum(size for _, size in documents)
-    held_out = scale["held_out_megabytes"] * _MEGABYTE
-    held_out = min(held_out, _HELD_OUT_SHARE * total)
-    # At least one document is held out, and at least one left to train on.
-    first = min(_count(documents, held_out), len(documents) - 1)
-    most = scale["corpus_megabytes"]
-    most = total if most is None else most * _MEGABYTE
-    last = first + _count(documents[first:], most)
-    return documents[first][0], documents[last - 1][0]
-
-
-def _count(documents: Sequence[tuple[float, int]], size: float) -> int:
-    """Returns how many documents have this many bytes, at least 1."""
-    used, count = documents[0][1], 1
-    while count < len(documents) and used < size:
-        used += documents[count][1]
-        count += 1
-    return count
+                to = held_out_to if place < border else train_to
+                to.write(text + b"\n")
 
 
 def _documents(names: Sequence[str]) -> Iterator[bytes]:
     """Yields documents: lines up to a blank one, or the end of a file."""
     for name in names:
-        lines: list[bytes] = []
         with (gzip.open if name.endswith(".gz") else open)(name, "rb") as file:
-            for line in file:
-                if line.strip():
-                    lines.append(line.rstrip(b"\r\n") + b"\n")
-                elif lines:
-                    yield b"".join(lines)
-                    lines = []
-        if lines:
-            yield b"".join(lines)
+            for is_text, lines in itertools.groupby(
+                file, lambda x: x.strip() != b""
+            ):
+                if is_text:
+                    yield b"".join(x.rstrip(b"\r\n") + b"\n" for x in lines)
 
 
 def _place(text: bytes) -> float:

@@ -6,7 +6,6 @@ A task is found by the names of its official files, or described by a task.json.
 import collections
 import dataclasses
 import functools
-import gzip
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import tables
 from bert_tf.io import text_files
+from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.multiple_choice import examples as multiple_choice
 
@@ -34,13 +34,10 @@ MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
 SQUAD, SQUAD2 = "squad", "squad2"
 _TASK_FILE = "task.json"
 _SPLITS = ("train", "dev", "test")
-_KEYS = ("kind", *_SPLITS, "columns", "metric")
 # Raised when the written files change, so that earlier ones are not used.
 _FORMAT = 1
-# Without a dev file, one row of this many is held out from training.
+# Taggers without a dev file hold out the last row of this many.
 _HELD_OUT = 5
-# Labels of rows without one in official files, as MNLI's.
-_NO_LABEL = ("-", "-1")
 
 
 @functools.cache
@@ -68,6 +65,10 @@ def write_json(path: str, values: Any) -> None:
     write_bytes(path, f"{text}\n".encode())
 
 
+# As the recipe describes them.
+KINDS: Mapping[str, Any] = read_recipe("tasks")["kinds"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """A task in --data_dir; `prepare` adds what its script reads.
@@ -75,12 +76,10 @@ class Task:
     Attributes:
       name: Its name in --tasks.
       kind: A key of `KINDS`.
-      folder: The folder with its files.
-      files: "train", "dev" and perhaps "test" to a path. Without dev, a part of
-        train is held out.
+      files: Split to a path; only taggers may lack dev.
       columns: Role to the column's name or number.
       metric: The metric of the tables.
-      official: Its name for the script, if it reads the official files.
+      official: Its name for the library's reader of official files, if any.
       no_label: The labels of rows that are left out.
       flags: The flags that name the prepared files and their columns.
       num_train: Rows to train on.
@@ -89,7 +88,6 @@ class Task:
 
     name: str
     kind: str
-    folder: str
     files: Mapping[str, str]
     columns: Mapping[str, Any]
     metric: str
@@ -98,11 +96,6 @@ class Task:
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_train: int = 0
     majority: float | None = None
-
-    @property
-    def is_glue(self) -> bool:
-        """True if the script reads the official files of a GLUE task."""
-        return bool(self.official) and self.kind in (CLASSIFICATION, REGRESSION)
 
 
 # === Finding tasks ===
@@ -117,64 +110,41 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
     if not data_dir:
         return {}
     found = {}
-    names = sorted(x.name for x in os.scandir(data_dir) if x.is_dir())
-    for name in names:
-        folder = os.path.join(data_dir, name)
+    for title in sorted(x.name for x in os.scandir(data_dir) if x.is_dir()):
+        folder, name = os.path.join(data_dir, title), title.lower()
         if os.path.isfile(os.path.join(folder, _TASK_FILE)):
-            found[name.lower()] = _described(name.lower(), folder)
-    for task in (*_official(data_dir, names), *_known(data_dir)):
-        found.setdefault(task.name, task)
-    return found
-
-
-def expected_files(name: str) -> str:
-    """Returns a phrase with the files that a task without task.json needs."""
-    if known := read_recipe("tasks")["tasks"].get(name):
-        names = [known[x][0] for x in ("train", "dev") if x in known]
-        return f"{known['folder']}/ with {' and '.join(names)}"
-    folded = {_fold(x.name): x for x in glue_tasks.TASKS.values()}
-    task = folded.get(_fold(name))
-    if task is not None and task.splits("train"):
-        splits = ("train", task.splits("dev")[0])
-        names = [task.stems[x][0] + ".tsv" for x in splits]
-        return f"{task.title}/ with {' and '.join(names)}"
-    return f"{name}/ with a {_TASK_FILE} and the files that it names"
-
-
-def _fold(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
-
-
-def _official(data_dir: str, folders: Sequence[str]) -> Iterator[Task]:
-    """Yields the tasks of GLUE whose train and dev files are complete."""
-    for folder in folders:
-        for task in glue_tasks.TASKS.values():
-            splits = [*task.splits("train"), *task.splits("dev")]
-            if task.has_languages or _fold(task.name) != _fold(folder):
-                continue
-            where = os.path.join(data_dir, folder)
-            found = {x: _first(where, task.file_names(x)) for x in splits}
-            if task.splits("train") and all(found.values()):
-                kind = CLASSIFICATION if task.labels else REGRESSION
-                metric = task.metrics[0]
-                yield Task(task.name, kind, where, found, {}, metric, task.name)
-
-
-def _known(data_dir: str) -> Iterator[Task]:
+            found[name] = _described(name, folder)
+        elif task := _official(name, folder):
+            found[name] = task
     for name, values in read_recipe("tasks")["tasks"].items():
         folder = os.path.join(data_dir, values["folder"])
-        found = {x: _first(folder, values[x]) for x in _SPLITS if x in values}
-        if found["train"] and (found.get("dev") or "dev" not in values):
-            yield Task(
+        own = {x: _first(folder, values[x]) for x in _SPLITS if x in values}
+        if own["train"] and own.get("dev", True):
+            task = Task(
                 name,
                 values["kind"],
-                folder,
-                {split: path for split, path in found.items() if path},
-                {**KINDS[values["kind"]].columns, **values.get("columns", {})},
+                {split: path for split, path in own.items() if path},
+                KINDS[values["kind"]]["columns"] | values.get("columns", {}),
                 values["metric"],
                 values.get("official"),
                 values.get("no_label", ()),
             )
+            found.setdefault(name, task)
+    return found
+
+
+def _official(name: str, folder: str) -> Task | None:
+    """Returns the task of GLUE, if its train and dev files are complete."""
+    task = glue_tasks.TASKS.get(name)
+    if task is None or task.has_languages or not task.splits("train"):
+        return None
+    splits = (*task.splits("train"), *task.splits("dev"))
+    found = {x: _first(folder, task.file_names(x)) for x in splits}
+    if not all(found.values()):
+        return None
+    kind = CLASSIFICATION if task.labels else REGRESSION
+    columns = {"texts": task.texts[0], "label": "label"}
+    return Task(name, kind, found, columns, task.metrics[0], name)
 
 
 def _first(folder: str, names: Sequence[str]) -> str | None:
@@ -184,47 +154,36 @@ def _first(folder: str, names: Sequence[str]) -> str | None:
 
 
 def _described(name: str, folder: str) -> Task:
-    """Returns the task of a task.json, after a check of each of its values."""
+    """Returns the task of a task.json."""
     path = os.path.join(folder, _TASK_FILE)
-
-    def require(is_right: bool, what: str, received: Any) -> None:
-        if not is_right:
-            raise UserError(f"{path}: {what}. Received: {received!r}.")
-
     values = text_files.read_json(path)
-    require(isinstance(values, dict), "expected one JSON object", values)
-    unknown = sorted({*values} - {*_KEYS})
-    require(not unknown, f"its keys must be among {', '.join(_KEYS)}", unknown)
-    kind = values.get("kind")
-    is_kind = isinstance(kind, str) and kind in KINDS
-    require(is_kind, f"kind must be one of {', '.join(KINDS)}", kind)
-    known = KINDS[kind]
-    metric = values.get("metric") or known.metrics[0]
-    names = ", ".join(known.metrics)
-    is_known = metric in known.metrics
-    require(is_known, f"the metric of {kind} must be one of {names}", metric)
-    found = {}
-    for split in _SPLITS:
-        file = values.get(split)
-        if file is None and split != "train":
-            continue
-        found[split] = os.path.join(folder, str(file))
-        is_file = isinstance(file, str) and os.path.isfile(found[split])
-        require(is_file, f"{split} must name a file in this folder", file)
-    is_squad = kind in (SQUAD, SQUAD2)
-    is_right = not (is_squad and "test" in found)
-    require(is_right, f"{kind} has train and dev alone", values.get("test"))
-    columns = values.get("columns") or {}
-    roles = ", ".join(known.columns) or "nothing"
-    is_right = isinstance(columns, dict) and {*columns} <= {*known.columns}
-    require(is_right, f"columns of {kind} must be of {roles}", columns)
-    for role, column in columns.items():
-        is_list = role == "choices" and isinstance(column, list)
-        for each in column if is_list else [column]:
-            is_right = isinstance(each, int | str | None)
-            require(is_right, f"{role} must be a column's name or number", each)
-    columns = {**known.columns, **columns}
-    return Task(name, kind, folder, found, columns, metric)
+    if not isinstance(values, dict) or str(values.get("kind")) not in KINDS:
+        raise UserError(
+            f"{path} must be one JSON object whose kind is one of "
+            f"{', '.join(KINDS)}. Received: {values!r:.200}."
+        )
+    kind = KINDS[values["kind"]]
+    metric = values.get("metric", kind["metrics"][0])
+    columns = dict(values.get("columns", {}))
+    found = {
+        x: os.path.join(folder, str(values.get(x)))
+        for x in kind["splits"]
+        if x in values or x in kind["required"]
+    }
+    wrong = [x for x, file in found.items() if not os.path.isfile(file)]
+    wrong += {*values} - {"kind", *kind["splits"], "columns", "metric"}
+    wrong += {*columns} - {*kind["columns"]}
+    wrong += ["metric"] * (metric not in kind["metrics"])
+    if wrong:
+        raise UserError(
+            f"{path} must name files of its folder as "
+            f"{', '.join(kind['splits'])}, columns of "
+            f"{', '.join(kind['columns']) or 'nothing'}, and as metric one of "
+            f"{', '.join(kind['metrics'])}. Wrong or missing: "
+            f"{', '.join(wrong)}."
+        )
+    columns = kind["columns"] | columns
+    return Task(name, values["kind"], found, columns, metric)
 
 
 # === Files as a script reads them ===
@@ -251,40 +210,36 @@ def prepare(
     folder = os.path.join(output_dir, "data", name)
     info_file = os.path.join(folder, "info.json")
     if not os.path.exists(info_file):
-        most = {"train": max_train}
-        most = {x: most.get(x, max_dev) for x in (*task.files, "dev")}
-        write = _write_glue if task.is_glue else _write
-        write_json(info_file, write(task, folder, most))
+        write_json(info_file, _write(task, folder, max_train, max_dev))
     info = text_files.read_json(info_file)
     return dataclasses.replace(
         task,
-        flags=_flags(task, f"{OUT}/data/{name}", info["files"], info["pair"]),
+        flags=_flags(task, f"{OUT}/data/{name}"),
         num_train=info["num_train"],
         majority=info["majority"],
     )
 
 
-def _flags(
-    task: Task, folder: str, names: Mapping[str, str], pair: bool
-) -> dict[str, Any]:
+def _flags(task: Task, folder: str) -> dict[str, Any]:
     """Returns the flags of the script that name files and columns."""
-    if task.is_glue:
+    if task.official in glue_tasks.TASKS:
         return {"task_name": task.official, "data_dir": folder}
-    where = {x: f"{folder}/{y}" for x, y in names.items()}
+    columns, ending = task.columns, KINDS[task.kind]["ending"]
+    splits = dict.fromkeys((*task.files, "dev"))
+    flags = {f"{x}_file": f"{folder}/{x}{ending}" for x in splits}
+    if "test" in splits:
+        flags["do_predict"] = True
     if task.kind in (SQUAD, SQUAD2):
-        flags = {"train_file": where["train"], "predict_file": where["dev"]}
+        flags["predict_file"] = flags.pop("dev_file")
         is_second = task.kind == SQUAD2
         return flags | ({"version_2_with_negative": True} if is_second else {})
-    flags = {f"{split}_file": path for split, path in where.items()}
-    if "test" in names:
-        flags["do_predict"] = True
     if task.kind == TAGGING:
-        roles = ("word", "tag")
-        return flags | {f"{x}_column": task.columns[x] for x in roles}
+        return flags | {f"{x}_column": columns[x] for x in ("word", "tag")}
     flags["task_name"] = "custom"
     if task.kind == MULTIPLE_CHOICE:
-        return flags if pair else flags | {"context_column": ""}
-    if pair:
+        has_context = _choice_files(task).columns.context is not None
+        return flags if has_context else flags | {"context_column": ""}
+    if columns["text_pair"] is not None:
         flags["text_pair_column"] = "text_pair"
     if task.kind == REGRESSION:
         flags["problem_type"] = "regression"
@@ -292,118 +247,59 @@ def _flags(
 
 
 def _write(
-    task: Task, folder: str, most: Mapping[str, int | None]
+    task: Task, folder: str, max_train: int | None, max_dev: int | None
 ) -> dict[str, Any]:
     """Writes the files of all splits, and returns what is known of them."""
-    kind = KINDS[task.kind]
-    rows = {x: list(kind.read(task, path)) for x, path in task.files.items()}
-    if "dev" not in rows:
-        rows["train"], rows["dev"] = _hold_out(rows["train"], task.kind)
-    names = {}
+    is_glue = task.official in glue_tasks.TASKS
+    read = _read_glue if is_glue else _READERS[task.kind]
+    ending = KINDS[task.kind]["ending"]
+    rows = {x: list(read(task, path)) for x, path in task.files.items()}
+    if task.kind == TAGGING and "dev" not in rows:
+        every = rows["train"]
+        border = len(every) - len(every) // _HELD_OUT
+        rows["train"], rows["dev"] = every[:border], every[border:]
     for split, every in rows.items():
-        rows[split] = _sample(every, most[split], task.kind, split)
-        if not rows[split]:
-            raise UserError(
-                f"The task {task.name} must have rows to train on and rows to "
-                f"score. Received: no {split} rows in {task.folder}."
-            )
-        names[split] = split + kind.ending
-        contents = kind.to_text(rows[split]).encode()
-        write_bytes(os.path.join(folder, names[split]), contents)
-    first = rows["train"][0]
-    is_row = isinstance(first, dict)  # Not a sentence of a tagger.
-    return {
-        "files": names,
-        "pair": is_row and ("text_pair" in first or "context" in first),
-        "num_train": len(rows["train"]),
-        "majority": _majority(task, map(_label, rows["dev"])),
-    }
-
-
-def _write_glue(
-    task: Task, folder: str, most: Mapping[str, int | None]
-) -> dict[str, Any]:
-    """Writes a sample of the lines of official files, under their names."""
-    names, counts = {}, {}
-    for split, path in task.files.items():
-        names[split] = os.path.basename(path)
-        packed = path.endswith(".gz")
-        with (gzip.open if packed else open)(path, "rb") as file:
-            # Line ends other than \n are part of a text.
-            first, *lines = file.read().decode().split("\n")
-        lines = [line for line in lines if line.strip()]
-        lines = _sample(lines, most[split], task.kind)
-        contents = "".join(f"{x}\n" for x in (first, *lines)).encode()
-        write_bytes(
-            os.path.join(folder, names[split]),
-            gzip.compress(contents) if packed else contents,
-        )
-        counts[split] = len(lines)
-    official = glue_tasks.get_task(task.official)
-    dev = next(x for x in task.files if x.startswith("dev"))
-    table = tables.read_table(
-        os.path.join(folder, names[dev]),
-        columns_without_header=official.columns_without_header,
-        columns_of_longer_rows=official.columns_of_longer_rows,
-        on_broken_row=lambda line: None,
-    )
-    known = [x for x in official.label_columns if x in table.columns][:1]
-    labels = [row.values.get(x) for row in table.rows for x in known]
-    labels = [str(x) for x in labels if x not in (None, *_NO_LABEL)]
-    return {
-        "files": names,
-        "pair": True,
-        "num_train": counts["train"],
-        "majority": _majority(task, labels),
-    }
+        most = max_train if split == "train" else max_dev
+        rows[split] = _sample(every, most, task.kind, split)
+        contents = _to_text(rows[split], ending).encode()
+        write_bytes(os.path.join(folder, split + ending), contents)
+    majority = None
+    if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
+        # With other metrics, too, as a table may score by accuracy.
+        dev = next(y for x, y in rows.items() if x.startswith("dev"))
+        counts = collections.Counter(row["label"] for row in dev)
+        majority = 100 * max(counts.values(), default=0) / max(len(dev), 1)
+    return {"num_train": len(rows["train"]), "majority": majority}
 
 
 def _sample(
-    rows: Sequence[Any], most: int | None, kind: str, split: str = ""
-) -> list[Any]:
+    rows: Sequence[Any], most: int | None, kind: str, split: str
+) -> Sequence[Any]:
     """Returns at most so many rows; to train, one of each label at least."""
     if most is None or len(rows) <= most:
-        return list(rows)
+        return rows
     if kind == TAGGING:
-        return list(rows[:most])  # Neighbors are of one document.
+        return rows[:most]  # Neighbors are of one document.
     kept = set(random.Random(0).sample(range(len(rows)), most))
     if split == "train" and kind == CLASSIFICATION:
         # A label of dev that training lacks would be an error.
-        seen = {_label(rows[index]) for index in kept}
+        seen = {rows[index]["label"] for index in kept}
         for index, row in enumerate(rows):
-            if _label(row) not in seen:
-                seen.add(_label(row))
+            if row["label"] not in seen:
+                seen.add(row["label"])
                 kept.add(index)
     return [rows[index] for index in sorted(kept)]
 
 
-def _hold_out(rows: Sequence[Any], kind: str) -> tuple[list[Any], list[Any]]:
-    """Splits the rows of a task without dev: the last ones for taggers."""
-    if kind in (TAGGING, SQUAD, SQUAD2):
-        border = len(rows) - len(rows) // _HELD_OUT
-        return list(rows[:border]), list(rows[border:])
-    train, dev, labels = [], [], set()
-    for number, row in enumerate(rows, start=1):
-        # The first row of a label is one to train on.
-        is_new = kind == CLASSIFICATION and _label(row) not in labels
-        labels.add(_label(row))
-        (dev if number % _HELD_OUT == 0 and not is_new else train).append(row)
-    return train, dev
-
-
-def _label(row: Any) -> Any:
-    return row.get("label") if isinstance(row, dict) else None
-
-
-def _majority(task: Task, labels: Iterable[Any]) -> float | None:
-    # With other metrics, too, as a table may score by accuracy.
-    counts = collections.Counter(labels)
-    if not counts or task.kind not in (CLASSIFICATION, MULTIPLE_CHOICE):
-        return None
-    return 100 * max(counts.values()) / counts.total()
-
-
 # === Rows of each kind ===
+
+
+def _read_glue(task: Task, path: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of an official file, with one edition's columns."""
+    official = glue_tasks.TASKS[task.official]
+    for x in glue.read_split(official, path, "").examples:
+        texts = zip(task.columns["texts"], (x.text_a, x.text_b), strict=False)
+        yield {**dict(texts), "label": x.label}
 
 
 def _read_texts(task: Task, path: str) -> Iterator[dict[str, Any]]:
@@ -412,36 +308,25 @@ def _read_texts(task: Task, path: str) -> Iterator[dict[str, Any]]:
     table.require(roles.values())
     for each in table.rows:
         row = {role: each.values.get(name) for role, name in roles.items()}
-        where = f"{path}, line {each.line}"
-        if row["label"] is None:
-            raise UserError(f"{where} has no label in {roles['label']!r}.")
-        row["label"] = str(row["label"])
-        if row["label"] in task.no_label:
-            continue
-        if task.kind == REGRESSION:
-            try:
-                row["label"] = float(row["label"])
-            except ValueError as error:
-                raise UserError(
-                    f"{where} must have a number as label. Received: "
-                    f"{row['label']!r}."
-                ) from error
-        yield row
+        if row["label"] is not None:  # Else the script refuses the row.
+            row["label"] = str(row["label"])
+        if row["label"] not in task.no_label:
+            yield row
+
+
+def _choice_files(task: Task) -> multiple_choice.OfficialFiles:
+    if task.official:
+        return multiple_choice.OFFICIAL[task.official]
+    context, choices, label = map(task.columns.get, KINDS[task.kind]["columns"])
+    choices = tuple(choices) if isinstance(choices, list) else (str(choices),)
+    columns = multiple_choice.Columns(choices, context, label=label)
+    return multiple_choice.OfficialFiles(task.name, columns, {})
 
 
 def _read_choices(task: Task, path: str) -> Iterator[dict[str, Any]]:
-    if task.official:
-        official = multiple_choice.OFFICIAL[task.official]
-        columns, without = official.columns, official.columns_without_header
-    else:
-        names, without = task.columns["choices"], ()
-        columns = multiple_choice.Columns(
-            tuple(names) if isinstance(names, list) else (str(names),),
-            task.columns["context"],
-            label=task.columns["label"],
-        )
+    own = _choice_files(task)
     for x in multiple_choice.read_examples(
-        path, columns, columns_without_header=without
+        path, own.columns, columns_without_header=own.columns_without_header
     ):
         row = {} if x.context is None else {"context": x.context}
         yield row | {"choices": list(x.choices), "label": str(x.label)}
@@ -460,107 +345,32 @@ def _read_sentences(task: Task, path: str) -> Iterator[str]:
             lines = []
 
 
-def _read_questions(task: Task, path: str) -> list[dict[str, Any]]:
-    """Returns the questions, each with the paragraph and the article."""
-    values = text_files.read_json(path)
-    try:
-        return [
-            {
-                "title": article.get("title", ""),
-                "context": paragraph["context"],
-                "question": question,
-            }
-            for article in values["data"]
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} must be JSON in the form of SQuAD: data, paragraphs, "
-            f"context and qas. Received: a file without {error}."
-        ) from error
+def _read_questions(task: Task, path: str) -> Iterator[dict[str, Any]]:
+    """Yields paragraphs of one question each."""
+
+    def get(values: Any, key: str) -> list[Any]:
+        return text_files.require_value(values, key, list, path)
+
+    for article in get(text_files.read_json(path), "data"):
+        for paragraph in get(article, "paragraphs"):
+            for question in get(paragraph, "qas"):
+                yield {**paragraph, "qas": [question]}
 
 
-def _to_lines(rows: Sequence[Any]) -> str:
+def _to_text(rows: Sequence[Any], ending: str) -> str:
+    """Returns the contents of a file with these rows."""
+    if ending == ".conll":
+        return "\n\n".join(rows) + "\n"
+    if ending == ".json":
+        rows = [{"data": [{"title": "", "paragraphs": rows}]}]
     return "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in rows)
 
 
-def _to_sentences(sentences: Sequence[str]) -> str:
-    return "\n\n".join(sentences) + "\n"
-
-
-def _to_squad(rows: Sequence[Mapping[str, Any]]) -> str:
-    articles: dict[str, dict[str, list[Any]]] = {}
-    for row in rows:
-        paragraphs = articles.setdefault(row["title"], {})
-        paragraphs.setdefault(row["context"], []).append(row["question"])
-    data = [
-        {
-            "title": title,
-            "paragraphs": [
-                {"context": context, "qas": questions}
-                for context, questions in paragraphs.items()
-            ],
-        }
-        for title, paragraphs in articles.items()
-    ]
-    return json.dumps({"version": "1.1", "data": data}, ensure_ascii=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of task.
-
-    Attributes:
-      script: The script that fine-tunes.
-      metrics: The metrics that it reports, the default one first.
-      columns: The columns of its files, with defaults; None is optional.
-      read: Yields the rows of a file.
-      to_text: Returns the contents of a file with some rows.
-      ending: The ending of such a file.
-    """
-
-    script: str
-    metrics: tuple[str, ...]
-    columns: Mapping[str, Any]
-    read: Callable[[Task, str], Iterable[Any]]
-    to_text: Callable[[Sequence[Any]], str] = _to_lines
-    ending: str = ".jsonl"
-
-
-_SQUAD = Kind(
-    "run/finetune_squad.py",
-    ("f1", "exact_match"),
-    {},
-    _read_questions,
-    _to_squad,
-    ".json",
-)
-_SENTENCES = Kind(
-    "run/finetune_classifier.py",
-    ("accuracy", "macro_f1", "matthews_correlation"),
-    {"text": "text", "text_pair": None, "label": "label"},
-    _read_texts,
-)
-KINDS: Mapping[str, Kind] = {
-    CLASSIFICATION: _SENTENCES,
-    REGRESSION: dataclasses.replace(
-        _SENTENCES, metrics=("spearmanr", "pearson")
-    ),
-    MULTIPLE_CHOICE: Kind(
-        "run/finetune_multiple_choice.py",
-        ("accuracy",),
-        {"context": "context", "choices": ["choices"], "label": "label"},
-        _read_choices,
-    ),
-    TAGGING: Kind(
-        "run/finetune_tagger.py",
-        ("f1", "precision", "recall"),
-        {"word": 0, "tag": -1},
-        _read_sentences,
-        _to_sentences,
-        ".conll",
-    ),
-    SQUAD: _SQUAD,
-    SQUAD2: _SQUAD,
+_READERS: Mapping[str, Callable[[Task, str], Iterable[Any]]] = {
+    CLASSIFICATION: _read_texts,
+    REGRESSION: _read_texts,
+    MULTIPLE_CHOICE: _read_choices,
+    TAGGING: _read_sentences,
+    SQUAD: _read_questions,
+    SQUAD2: _read_questions,
 }

@@ -11,8 +11,8 @@ import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
-from bert_tf.config import BertConfig
 from bert_tf.experiments import data
 from bert_tf.experiments.corpus import HELD_OUT_FILE
 from bert_tf.experiments.corpus import TRAIN_FILE
@@ -28,6 +28,7 @@ HERE = "{here}"
 CELL = "runs"
 PERPLEXITY = "masked_lm_perplexity"
 _FIRST_SEED = 12345
+_RESULTS = "eval_results.txt"
 # The kind of fine-tuning whose flags and limits a kind of task has.
 _FLAGS_OF = {data.REGRESSION: data.CLASSIFICATION, data.SQUAD2: data.SQUAD}
 
@@ -86,15 +87,11 @@ class Step:
         return f"{OUT}/{self.kind}/{self.id}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """A model that fine-tuning begins with.
 
-    Attributes:
-      name: Its name in ids.
-      flags: The flags that name it.
-      needs: The ids of the steps that make it.
-      has_pooler: Whether its pooler was trained.
+    It has a name in ids, flags that name it, the ids of the steps that make it,
+    and perhaps a pooler that was trained.
     """
 
     name: str
@@ -135,8 +132,7 @@ class Plan:
 
     def max_rows(self, kind: str) -> Sequence[int | None]:
         """Returns the most rows to train on and to score; None means all."""
-        rows = self.scale["rows"]
-        return rows.get(_FLAGS_OF.get(kind, kind), (None, None))
+        return self.scale["rows"].get(_FLAGS_OF.get(kind, kind), (None, None))
 
     # === What cells need ===
 
@@ -192,23 +188,22 @@ class Plan:
                 for source in (TRAIN_FILE, HELD_OUT_FILE)
             )
             needs += [train.id, held_out.id]
-            (_, records), *_ = train.commands
+            ((_, records),) = train.commands
+            same = ("vocab_file", "max_seq_length", "max_predictions_per_seq")
             flags = {
                 **phase["pretraining"],
+                **{x: records[x] for x in same},
                 "bert_config_file": self._config_file(variant),
                 "input_file": f"{train.here}/*.tfrecord",
                 "eval_input_file": f"{held_out.here}/*.tfrecord",
-                "vocab_file": f"{vocabulary.here}/vocab.txt",
                 "output_dir": HERE,
                 "do_train": True,
                 "do_eval": True,
-                "max_seq_length": records["max_seq_length"],
-                "max_predictions_per_seq": records["max_predictions_per_seq"],
                 **variant.get("pretraining", {}),
             }
             commands.append(("run/pretrain.py", flags))
-        name, path = f"pretraining-{variant['name']}", "eval_results.txt"
-        return self._add("pretraining", name, commands, needs, f"{HERE}/{path}")
+        name, path = f"pretraining-{variant['name']}", f"{HERE}/{_RESULTS}"
+        return self._add("pretraining", name, commands, needs, path)
 
     def start(self, variant: Variant, step: int | None = None) -> Start:
         """Returns the model at a step of pretraining, by default its end."""
@@ -226,73 +221,40 @@ class Plan:
 
     def stored_model(self, path: str) -> Start:
         """Returns a model that exists, as a start."""
-        return Start(
-            "model", {"pretrained_model_dir": self.place("model", path)}
-        )
-
-    def untrained(self, path: str) -> Start | None:
-        """Returns a model like another one with new weights, as a start.
-
-        None if the folder has no configuration or no vocab.txt.
-        """
-        names = ("bert_config.json", "config.json")
-        for name in (os.path.join(path, x) for x in names):
-            stored = text_files.read_json(name) if os.path.isfile(name) else {}
-            if {"hidden_size", "intermediate_size"} <= {*stored}:
-                break
-        else:
-            return None
-        if not os.path.isfile(os.path.join(path, "vocab.txt")):
-            return None
-        # Hugging Face's has further keys.
-        keys = [field.name for field in dataclasses.fields(BertConfig)]
-        config = {key: stored[key] for key in keys if key in stored}
-        flags = {
-            "bert_config_file": self._write_config(config),
-            "vocab_file": f"{self.place('model', path)}/vocab.txt",
-        }
-        return Start("new", flags)
+        flags = {"pretrained_model_dir": self.place("model", path)}
+        return Start("model", flags)
 
     def place(self, name: str, path: str) -> str:
         """Returns a placeholder for a path outside the folder.
 
         It has a hash of the contents, so that ids do not depend on the path.
         """
+        # A model has no pipes, and no use for a broken link.
+        found = [x for x in pathlib.Path(path).rglob("*") if x.is_file()]
         content: Any = path
         if os.path.isfile(path):
             content = files.sha256(path)
-        elif os.path.isdir(path):
-            # A model has no pipes, and no use for a broken link.
-            content = {
-                str(x.relative_to(path)): files.sha256(str(x))
-                for x in pathlib.Path(path).rglob("*")
-                if x.is_file()
-            }
+        elif found:
+            names = (str(x.relative_to(path)) for x in found)
+            content = {x: files.sha256(os.path.join(path, x)) for x in names}
         holder = f"{{{name}-{data.digest(content)}}}"
         is_local = os.path.exists(path)
         self.places[holder] = os.path.abspath(path) if is_local else path
         return holder
 
     def _config_file(self, variant: Variant) -> str:
+        """Writes the configuration of a model, and returns its path."""
         own = self.scale["sizes"][variant.get("size", self.scale["base"])]
         if isinstance(own, str):
             folder = os.path.join(paths.RECIPES, "configs", own)
             own = text_files.read_json(os.path.join(folder, "bert_config.json"))
         vocab_size = self.scale["vocabulary"]["vocab_size"]
-        return self._write_config(
-            {
-                **self.scale["model"],
-                **own,
-                "vocab_size": vocab_size,
-                **variant.get("config", {}),
-            }
-        )
-
-    def _write_config(self, config: Mapping[str, Any]) -> str:
+        config = {**self.scale["model"], **own, "vocab_size": vocab_size}
+        config |= variant.get("config", {})
         name = f"data/bert_config-{data.digest(config)}.json"
         path = os.path.join(self._folder, name)
         if not os.path.exists(path):
-            data.write_json(path, dict(config))
+            data.write_json(path, config)
         return f"{OUT}/{name}"
 
     # === Cells ===
@@ -300,7 +262,7 @@ class Plan:
     def perplexity(self, variant: Variant) -> str:
         """Returns the id of the cell with a model's perplexity."""
         made, name = self._pretraining(variant), f"perplexity-{variant['name']}"
-        path = f"{made.here}/eval_results.txt"
+        path = f"{made.here}/{_RESULTS}"
         return self._add(CELL, name, [], [made.id], path, Score(PERPLEXITY)).id
 
     def finetuning(
@@ -318,21 +280,20 @@ class Plan:
           own: Flags instead of the scale's.
           num_seeds: The number of seeds; by default the plan's.
         """
-        scale = self.scale["finetuning"]
-        kind = task.kind if task.kind in scale else _FLAGS_OF[task.kind]
-        features = scale["feature_based"]
-        flags = dict(scale[kind])
+        scale, kind = self.scale["finetuning"], task.kind
+        features, is_squad = scale["feature_based"], "squad" in kind
+        flags = dict(scale.get(kind) or scale[_FLAGS_OF[kind]])
         if not start.needs:  # A model from elsewhere.
             flags |= self.scale.get("stored_model", {})
         if own.get("approach") == "feature_based":
             flags |= features
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
-        is_bilstm = flags.get("head", "linear") == "bilstm"
-        without = (data.TAGGING, data.SQUAD, data.SQUAD2)
-        if task.kind == data.TAGGING and is_bilstm:
-            flags |= {x: features[x] for x in features if x == "lstm_size"}
-        elif task.kind not in without and not (start.has_pooler or is_bilstm):
+        is_bilstm = own.get("head") == "bilstm"
+        if kind == data.TAGGING:
+            if is_bilstm and "lstm_size" in features:
+                flags["lstm_size"] = features["lstm_size"]
+        elif not (is_squad or is_bilstm or start.has_pooler):
             flags["new_pooler"] = True
         # Of a placeholder, only what it stands for.
         how = [
@@ -340,30 +301,17 @@ class Plan:
             for x in own.values()
             if isinstance(x, str)
         ]
-        majority = {
-            "accuracy": task.majority,
-            # The correlation of one label for all rows is 0.
-            "matthews_correlation": 0.0,
-        }
+        # The correlation of one label for all rows is 0.
+        majority = {"matthews_correlation": 0.0, "accuracy": task.majority}
+        majority, factor = majority.get(task.metric), 1.0 if is_squad else 100.0
         found = []
-        for seed in range(
-            _FIRST_SEED, _FIRST_SEED + (num_seeds or self.num_seeds)
-        ):
-            score = Score(
-                task.metric,
-                "dev",
-                1.0 if kind in without[1:] else 100.0,
-                seed,
-                majority.get(task.metric),
-            )
-            step = self._add(
-                CELL,
-                "-".join([task.name, start.name, *how, f"seed{seed}"]),
-                [(data.KINDS[task.kind].script, flags | {"seed": seed})],
-                start.needs,
-                f"{HERE}/eval_results.json",
-                score,
-            )
+        for number in range(num_seeds or self.num_seeds):
+            seed = _FIRST_SEED + number
+            score = Score(task.metric, "dev", factor, seed, majority)
+            name = "-".join([task.name, start.name, *how, f"seed{seed}"])
+            command = (data.KINDS[kind]["script"], flags | {"seed": seed})
+            path = f"{HERE}/eval_results.json"
+            step = self._add(CELL, name, [command], start.needs, path, score)
             found.append(step.id)
         return found
 
@@ -373,12 +321,8 @@ class Plan:
         """Returns the ids of cells with another metric of the same runs."""
         found = []
         for cell in (self.steps[x] for x in cells):
-            score = dataclasses.replace(
-                cell.score,
-                metric=metric,
-                split=split or cell.score.split,
-                majority=None,
-            )
+            own = {"metric": metric, "split": split or cell.score.split}
+            score = dataclasses.replace(cell.score, majority=None, **own)
             name = f"{cell.id}-{split or metric}"
             path = cell.produces.replace(HERE, cell.here)
             found.append(self._add(CELL, name, [], [cell.id], path, score).id)
@@ -386,19 +330,14 @@ class Plan:
 
     def ensemble(self, task: Task, cells: Sequence[str]) -> str:
         """Returns the id of the cell of a SQuAD ensemble."""
-        folders = [self.steps[x].here for x in cells]
-        nbest = ",".join(f"{x}/nbest_predictions.json" for x in folders)
+        nbest = [f"{self.steps[x].here}/nbest_predictions.json" for x in cells]
         flags = {x: y for x, y in task.flags.items() if x != "train_file"}
-        flags["ensemble_nbest_files"] = nbest
+        flags["ensemble_nbest_files"] = ",".join(nbest)
         flags |= {"do_predict": True, "output_dir": HERE}
-        return self._add(
-            CELL,
-            f"{task.name}-ensemble_of_{len(cells)}",
-            [("run/finetune_squad.py", flags)],
-            cells,
-            f"{HERE}/eval_results.json",
-            Score(task.metric, "dev"),
-        ).id
+        name = f"{task.name}-ensemble_of_{len(cells)}"
+        command = ("run/finetune_squad.py", flags)
+        path, score = f"{HERE}/eval_results.json", Score(task.metric, "dev")
+        return self._add(CELL, name, [command], cells, path, score).id
 
     def mean(self, name: str, groups: Sequence[Sequence[str]]) -> list[str]:
         """Returns the ids of cells that average others, seed by seed."""
@@ -421,7 +360,7 @@ class Plan:
     ) -> Step:
         """Adds a step, or returns the one with the same content."""
         content = [
-            [[script, with_flag_file(flags)] for script, flags in commands],
+            [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
             [score.metric, score.split, list(score.mean_of)] if score else None,
         ]
@@ -431,7 +370,7 @@ class Plan:
         return self.steps.setdefault(step_id, step)
 
 
-def with_flag_file(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _with_flag_file(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Returns flags, in front of them those of the file that they name."""
     found: dict[str, Any] = {}
     if "flagfile" in flags:

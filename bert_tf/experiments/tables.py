@@ -28,14 +28,11 @@ from bert_tf.experiments import data
 from bert_tf.experiments.data import Task
 from bert_tf.experiments.plan import PERPLEXITY
 from bert_tf.experiments.plan import Plan
+from bert_tf.experiments.plan import Start
 from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.flags.experiments import MODEL_EXPERIMENTS
 from bert_tf.flags.experiments import STABILITY
 from bert_tf.flags.experiments import ExperimentsConfig
-
-# The paper's columns for tasks with other names.
-_PAPER_COLUMNS = {"sst-2": "sst2", "sts-b": "stsb"}
-_DEV_COLUMNS = {"mnli": "mnli_m", "swag": "dev", "squad2": "dev_f1"}
 
 Values = dict[str, Any]
 
@@ -44,78 +41,70 @@ def build(
     name: str, plan: Plan, tasks: Sequence[Task], config: ExperimentsConfig
 ) -> Values:
     """Returns an experiment's table and adds its cells to the plan."""
-    table = {"kind": "table", **data.read_recipe("tables")["tables"][name]}
-    if table.get("by_accuracy"):
-        # As in Tables 5 and 6.
-        tasks = [
-            dataclasses.replace(x, metric="accuracy")
-            if (x.kind, x.metric) == (data.CLASSIFICATION, "f1")
-            else x
-            for x in tasks
-        ]
-    builder = _Builder(table, plan, tasks, config)
-    make = {
-        "table2": builder.add_ensembles,
-        "table6": builder.add_sizes,
-        "figure5": builder.add_curves,
-        STABILITY: builder.add_settings,
-    }
-    if "model_row" in table:
-        builder.add_model(table["model_row"], has_average=name == "table1")
-    else:
-        make.get(name, builder.add_templates)()
-    scaled_down = [plan.scale["scaled_down"]]
-    if plan.corpus and name not in MODEL_EXPERIMENTS:
-        scaled_down.insert(0, plan.scale["scaled_down_pretraining"])
-    known = plan.scale.get("table_rows", {}).get(name)
-    return builder.table(name, known, " ".join(scaled_down))
+    return _Builder(name, plan, tasks, config).table()
 
 
 class _Builder:
-    """Collects the rows, columns and cells of a table.
-
-    Args:
-      recipe: The table in tables.json.
-      plan: The plan, to which cells are added.
-      tasks: The tasks.
-      config: The flags.
-    """
+    """Collects the rows, columns and cells of a table."""
 
     def __init__(
         self,
-        recipe: Mapping[str, Any],
+        name: str,
         plan: Plan,
         tasks: Sequence[Task],
         config: ExperimentsConfig,
     ) -> None:
-        self._recipe, self._plan = recipe, plan
-        self._tasks, self._config = tasks, config
+        recipes = data.read_recipe("tables")
+        self._recipe = recipe = recipes["tables"][name]
+        self._name, self._plan, self._config = name, plan, config
+        # As in Tables 5 and 6.
+        self._tasks = [
+            dataclasses.replace(x, metric="accuracy")
+            if recipe.get("by_accuracy")
+            and x.kind == data.CLASSIFICATION
+            and x.metric == "f1"
+            else x
+            for x in tasks
+        ]
+        self._papers = recipes["papers"] | recipe.get("papers", {})
+        self._sources = recipe.get("sources", ["corpus"])
+        path = config.pretrained_model_dir
+        is_read = path and "pretrained_model_dir" in self._sources
+        self._model = plan.stored_model(path) if is_read else None
         self._rows: list[Values] = [dict(x) for x in recipe.get("rows", ())]
         self._columns: list[Values] = []
         self._cells: dict[tuple[str, str], Sequence[str]] = {}
         self._expected: list[list[str]] = []
 
-    def table(
-        self, name: str, rows: Sequence[str] | None, scaled_down: str
-    ) -> Values:
-        """Returns the table with the named rows; None are all."""
-        kept = [x for x in self._rows if rows is None or x["name"] in rows]
-        cells = [
-            [row["name"], column["name"], *self._cell(row, column)]
-            for row in kept
-            for column in self._columns
-        ]
-        known = [x[:2] for x in cells]
-        words = ("title", "question", "kind")
+    def table(self) -> Values:
+        """Returns the table with the rows of the scale."""
+        {
+            "table1": self._add_glue,
+            "table2": self._add_ensembles,
+            "table6": self._add_sizes,
+            "figure5": self._add_curves,
+            STABILITY: self._add_settings,
+        }.get(self._name, self._add_templates)()
+        scale, recipe = self._plan.scale, self._recipe
+        known = scale.get("table_rows", {}).get(self._name)
+        rows = [x for x in self._rows if known is None or x["name"] in known]
+        pairs = itertools.product(rows, self._columns)
+        cells = [[x["name"], y["name"], *self._cell(x, y)] for x, y in pairs]
+        places = [x[:2] for x in cells]
+        scaled_down = scale["scaled_down"]
+        if self._plan.corpus and self._name not in MODEL_EXPERIMENTS:
+            scaled_down = f"{scale['scaled_down_pretraining']} {scaled_down}"
         shown = ("name", "label", "metric", "higher_is_better", "paper")
         return {
-            "name": name,
-            **{x: self._recipe[x] for x in words},
-            "rows": [{x: row[x] for x in shown[:2]} for row in kept],
+            "name": self._name,
+            "title": recipe["title"].format(*self._tasks),
+            "question": recipe["question"],
+            "kind": recipe.get("kind", "table"),
+            "rows": [{x: row[x] for x in shown[:2]} for row in rows],
             "columns": [{x: each[x] for x in shown} for each in self._columns],
-            "reference_row": kept[0]["name"],
+            "reference_row": rows[0]["name"],
             "cells": cells,
-            "expected": [x for x in self._expected if x[:2] in known],
+            "expected": [x for x in self._expected if x[:2] in places],
             "scaled_down": scaled_down,
         }
 
@@ -123,151 +112,132 @@ class _Builder:
         """Returns the ids of the cells of a row and a column."""
         key = row["name"], column["name"]
         if key not in self._cells:
-            start = column.get("start") or row.get("start")
-            start = start or self._plan.start(
-                _variant(row.get("variant", "bert")), column.get("step")
+            start = column["start"] or self._plan.start(
+                _variant(row.get("variant", "bert")), column["step"]
             )
-            flags = {**row.get("flags", {}), **column.get("flags", {})}
+            flags = {**row.get("flags", {}), **column["flags"]}
             self._cells[key] = self._plan.finetuning(
-                column["task"], start, flags, column.get("num_seeds")
+                column["task"], start, flags, column["num_seeds"]
             )
         return self._cells[key]
 
     def _add_column(
-        self,
-        task: Task | None,
-        name: str = "",
-        label: str = "",
-        *,
-        metric: str = "",
-        paper: str = "",
-        **others: Any,
+        self, name: str, label: str, metric: str, paper: str = ""
     ) -> None:
-        """Adds a column; the label may be the end of the task's own."""
-        if task and (not label or label.startswith(",")):
-            label = f"{task.name} {task.metric.replace('_', ' ')}{label}"
-        usual = _PAPER_COLUMNS.get(task.name, task.name) if task else name
-        column = {
-            "name": name or task.name,
-            "label": label,
-            "metric": metric or task.metric,
-            "higher_is_better": metric != PERPLEXITY,
-            "paper": paper or usual,
-            "task": task,
-        }
-        self._columns.append(column | others)
+        """Adds a column whose cells are given."""
+        values = {"name": name, "label": label, "metric": metric}
+        values["higher_is_better"] = metric != PERPLEXITY
+        self._columns.append(values | {"paper": paper or name})
 
-    def add_templates(self) -> None:
+    def _add_task(
+        self,
+        task: Task,
+        name: str = "",
+        label: str = "{}",
+        paper: str = "",
+        *,
+        flags: Mapping[str, Any] | None = None,
+        start: Start | None = None,
+        step: int | None = None,
+        num_seeds: int | None = None,
+    ) -> None:
+        """Adds a column of fine-tuning; in the label, {} is the task's own."""
+        label = label.format(f"{task.name} {task.metric.replace('_', ' ')}")
+        paper = paper or self._papers.get(task.name, task.name)
+        self._add_column(name or task.name, label, task.metric, paper)
+        how = {"task": task, "flags": flags or {}, "start": start}
+        self._columns[-1] |= how | {"step": step, "num_seeds": num_seeds}
+
+    def _add_templates(self) -> None:
         """Adds the columns of tables.json, for each task."""
-        starts = [("", "", None)] if self._plan.corpus else []
-        if (path := self._config.pretrained_model_dir) and (
-            "pretrained_model_dir" in self._recipe.get("sources", ())
-        ):
+        starts, has_own = [], "corpus" in self._sources
+        if has_own and self._plan.corpus:
+            starts.append(("", "", None))
+        if self._model:
             label = ", pretrained model" if starts else ""
-            starts.append(("-model", label, self._plan.stored_model(path)))
+            starts.append(("-model" if has_own else "", label, self._model))
         for task, template, (end, label, start) in itertools.product(
             self._tasks, self._recipe["columns"], starts
         ):
-            if task.kind not in template.get("kinds", data.KINDS):
-                continue
-            name = f"{task.name}{template.get('name', '')}{end}"
-            self._add_column(
-                task,
-                name,
-                template.get("label", "") + label,
-                paper=template.get("paper", ""),
-                flags=template.get("flags", {}),
-                start=start,
-            )
-            for row, *claim in template.get("claims", ()):
-                self._expected.append([row, name, *claim])
+            if task.kind in template.get("kinds", data.KINDS):
+                name = f"{task.name}{template.get('name', '')}{end}"
+                label = f"{{}}{template.get('label', '')}{label}"
+                paper, flags = template.get("paper", ""), template.get("flags")
+                self._add_task(
+                    task, name, label, paper, flags=flags, start=start
+                )
+                for row, *claim in template.get("claims", ()):
+                    self._expected.append([row, name, *claim])
 
-    def add_sizes(self) -> None:
+    def _add_sizes(self) -> None:
         """Adds a row for each size, and a column with perplexities."""
         sizes, name = [*self._plan.scale["sizes"]], "perplexity"
-        label = "Masked-LM perplexity"
-        self._add_column(None, name, label, metric=PERPLEXITY)
+        self._add_column(name, "Masked-LM perplexity", PERPLEXITY)
         # All other sizes are compared with the largest one.
         for size in reversed(sizes):
-            variant = "bert"
+            variant = _variant("bert")
             if size != self._plan.scale["base"]:
-                own = {"name": f"bert_{size}", "size": size}
-                variant = _variant("bert") | own
+                variant |= {"name": f"bert_{size}", "size": size}
             label = "L={}, H={}, A={}".format(*size.split("_"))
             row = {"name": size, "label": label, "variant": variant}
             self._rows.append(row)
-            cell = self._plan.perplexity(_variant(variant))
-            self._cells[size, name] = [cell]
+            self._cells[size, name] = [self._plan.perplexity(variant)]
         for task in self._tasks:
-            self._add_column(task)
+            self._add_task(task)
         # Above the largest size's, and above the next one's.
         pairs = itertools.pairwise(sizes[:-1])
         self._expected += [[x, name, "above"] for x in sizes[:-1]]
         self._expected += [[x, name, "above", y] for x, y in pairs]
 
-    def add_curves(self) -> None:
+    def _add_curves(self) -> None:
         """Adds a column for each number of steps."""
         (task,) = self._tasks
-        self._recipe["title"] += f" ({task.name})"
         for step in self._plan.scale["curve_steps"]:
-            label = f"{step:,} steps, {task.name} {task.metric}"
             name = f"step_{step}"
-            self._add_column(task, name, label, paper=name, step=step)
+            label = f"{step:,} steps, {{}}"
+            self._add_task(task, name, label, name, step=step)
         self._expected.append(["left_to_right", name, "below"])
 
-    def add_settings(self) -> None:
+    def _add_settings(self) -> None:
         """Fills in the scale's settings, and adds columns of small tasks."""
-        settings, start = self._plan.scale[STABILITY], None
-        if not self._plan.corpus:
-            path = self._config.pretrained_model_dir
-            start = self._plan.stored_model(path)
+        settings = self._plan.scale[STABILITY]
         for row in self._rows:
-            own = {x: y for x, y in row["settings"].items() if y in settings}
-            own = {flag: settings[key] for flag, key in own.items()}
+            own = {x: settings.get(y) for x, y in row["settings"].items()}
+            own = {x: y for x, y in own.items() if y is not None}
             row["label"] = row["label"].format(**settings)
-            row |= {"flags": {**own, **row.get("flags", {})}, "start": start}
-        own = None if self._config.num_seeds else settings.get("num_seeds")
-        # A task may have fewer rows than several limits.
-        tasks = {f"{x.name}-{x.num_train}": x for x in self._tasks[::-1]}
-        for name, task in reversed(tasks.items()):
-            label, paper = f", {task.num_train} rows", "none"
-            self._add_column(task, name, label, paper=paper, num_seeds=own)
-
-    def add_model(self, name: str, has_average: bool) -> None:
-        """Adds the rows of a model, and a column for each task."""
-        path = self._config.pretrained_model_dir
-        for row, label, start in (
-            (name, "The pretrained model", self._plan.stored_model(path)),
-            ("new", "The same without pretraining", self._plan.untrained(path)),
-        ):
-            if start is not None:
-                values = {"name": row, "label": label, "start": start}
-                self._rows.append(values)
+            row["flags"] = {**own, **row.get("flags", {})}
+        start = None if self._plan.corpus else self._model
+        count = None if self._config.num_seeds else settings.get("num_seeds")
+        names = set()  # A task may have fewer rows than several limits.
         for task in self._tasks:
-            paper = _DEV_COLUMNS.get(task.name, "")
-            self._add_column(task, paper=paper)
-            if task.flags.get("task_name") != "mnli":
-                continue
-            label = f"{task.name} {task.metric}, mismatched"
-            self._add_column(None, "mnli_mm", label, metric=task.metric)
-            for row in self._rows:
-                ids = self._cell(row, self._columns[-2])
-                ids = self._plan.other_metric(
-                    ids, task.metric, "dev_mismatched"
+            if (name := f"{task.name}-{task.num_train}") not in names:
+                label = f"{{}}, {task.num_train} rows"
+                self._add_task(
+                    task, name, label, "none", start=start, num_seeds=count
                 )
-                self._cells[row["name"], "mnli_mm"] = ids
-        if not has_average or len(self._tasks) < 2:
-            return
-        for row in self._rows:
-            groups = [self._cell(row, column) for column in self._columns]
-            mean = self._plan.mean(f"average-{row['start'].name}", groups)
-            self._cells[row["name"], "average"] = mean
-        self._add_column(None, "average", "Average", metric="average")
+            names.add(name)
 
-    def add_ensembles(self) -> None:
+    def _add_glue(self) -> None:
+        """Adds a column for each task, and MNLI's other one, and the mean."""
+        (row,) = self._rows
+        for task in self._tasks:
+            self._add_task(task, start=self._model)
+            if task.flags.get("task_name") == "mnli":
+                matched = self._cell(row, self._columns[-1])
+                label = f"{task.name} {task.metric}, mismatched"
+                self._add_column("mnli_mm", label, task.metric)
+                self._cells[row["name"], "mnli_mm"] = self._plan.other_metric(
+                    matched, task.metric, "dev_mismatched"
+                )
+        if len(self._tasks) > 1:
+            groups = [self._cell(row, column) for column in self._columns]
+            mean = self._plan.mean("average-model", groups)
+            self._cells[row["name"], "average"] = mean
+            self._add_column("average", "Average", "average")
+
+    def _add_ensembles(self) -> None:
         """Adds the rows of Table 2: systems, ensembles and TriviaQA."""
         plan, (task,) = self._plan, self._tasks
-        start = plan.stored_model(self._config.pretrained_model_dir)
         size = plan.scale["ensemble_size"]
         kinds: list[tuple[str, str, Values]] = [("", "", {})]
         if found := _find_triviaqa(self._config.data_dir):
@@ -278,7 +248,7 @@ class _Builder:
             kinds.append(("_triviaqa", ", TriviaQA first", flags))
         for end, words, flags in kinds:
             count = max(size, plan.num_seeds)
-            systems = plan.finetuning(task, start, flags, count)
+            systems = plan.finetuning(task, self._model, flags, count)
             ensemble = plan.ensemble(task, systems[:size])
             for name, label, ids in (
                 ("bert_large", "One system", systems[: plan.num_seeds]),
@@ -291,7 +261,7 @@ class _Builder:
                 self._cells[name + end, "f1"] = ids
         for name, metric in (("em", "exact_match"), ("f1", "f1")):
             label, paper = f"{task.name} {name.upper()}", f"dev_{name}"
-            self._add_column(None, name, label, metric=metric, paper=paper)
+            self._add_column(name, label, metric, paper)
         self._expected.append(["bert_large_ensemble", "f1", "above"])
 
 
@@ -324,37 +294,36 @@ def choose_tasks(
     Raises:
       UserError: If an experiment lacks the corpus, the model or a task.
     """
-    unknown = [x for x in config.task_names if x not in found]
-    if unknown:
+    if unknown := [x for x in config.task_names if x not in found]:
         raise UserError(
             f"--tasks={','.join(unknown)}: --data_dir={config.data_dir} must "
-            f"have {'; '.join(map(data.expected_files, unknown))}. Found: "
+            "have such tasks; --list prints their files. Found: "
             f"{', '.join(found) or 'no task'}."
         )
     chosen, missing = {}, []
     for name in config.names:
-        table, lacking = data.read_recipe("tables")["tables"][name], []
+        table = data.read_recipe("tables")["tables"][name]
         sources = table.get("sources", ["corpus"])
+        kinds = table.get("kinds", [*data.KINDS])
+        known = {x: y for x, y in found.items() if y.kind in kinds}
+        lacking, tasks = [], [x for x in config.task_names if x in known]
         if not any(getattr(config, x) for x in sources):
             lacking.append(" or ".join(f"--{x}" for x in sources))
-        kinds = table.get("kinds", [*data.KINDS])
-        tasks = [found[x] for x in config.task_names if found[x].kind in kinds]
         if config.task_names and not tasks:
             lacking.append(f"a task of {' or '.join(kinds)} in --tasks")
         for words in [] if config.task_names else scale["tasks"][name]:
-            names = words.split("|")
-            if task := _first(names, kinds, found):
-                tasks.append(task)
-            else:
-                named = [x for x in names if not x.startswith("*")]
-                files = " or ".join(map(data.expected_files, named))
-                wanted = f"the task {' or '.join(named)} ({files})"
-                if len(named) < len(names):
-                    wanted = f"a task of {' or '.join(kinds)}"
-                lacking.append(f"{wanted} in --data_dir")
+            names = [
+                task.name
+                for word in words.split("|")
+                for task in known.values()
+                if word in (task.name, f"*{task.kind}")
+            ]
+            tasks += names[:1]
+            if not names:
+                lacking.append(f"{_readable(words)} in --data_dir")
         if lacking:
             missing.append(f"{name} needs {' and '.join(lacking)}")
-        tasks = [*{x.name: x for x in tasks}.values()]
+        tasks = [known[x] for x in dict.fromkeys(tasks)]
         chosen[name] = tasks[:1] if table.get("one_task") else tasks
     if missing:
         raise UserError(
@@ -363,16 +332,8 @@ def choose_tasks(
     return chosen
 
 
-def _first(
-    names: Sequence[str], kinds: Sequence[str], found: Mapping[str, Task]
-) -> Task | None:
-    """Returns the first task among names and *KINDs that exists."""
-    for name in names:
-        for task in found.values():
-            is_kind = f"*{task.kind}" == name and task.kind in kinds
-            if task.name == name or is_kind:
-                return task
-    return None
+def _readable(tasks: str) -> str:
+    return tasks.replace("|", " or ").replace("*", "any ")
 
 
 def describe(
@@ -380,34 +341,24 @@ def describe(
 ) -> str:
     """Returns the text of --list."""
     lines = [f"Experiments, with their tasks at --scale={config.scale}:"]
-    wanted = set()
     for name in EXPERIMENTS:
         table = data.read_recipe("tables")["tables"][name]
         needs = " or --".join(table.get("sources", ["corpus"]))
-        tasks = ", ".join(scale["tasks"][name])
-        wanted |= {*tasks.replace("|", ", ").split(", ")}
-        tasks = tasks.replace("|", " or ").replace("*", "any ")
+        tasks = ", ".join(map(_readable, scale["tasks"][name]))
         lines.append(f"  {name:<10} {table['summary']}")
         lines.append(f"             needs --{needs}; tasks: {tasks}")
-    state = "found" if _find_triviaqa(config.data_dir) else "not found"
-    lines.append(
-        "table2 also reads triviaqa/ with wikipedia-train.json or "
-        f"qa/wikipedia-train.json, and evidence/wikipedia/: {state}"
-    )
     lines.append("\nTasks found in --data_dir:" + "\n  none" * (not found))
-    for task in found.values():
-        lines.append(f"  {task.name:<12} {task.kind}, {task.metric}")
-        shown = dict(task.files)
-        if not any(x.startswith("dev") for x in shown):
-            shown["dev"] = "a part of train"
-        lines += [f"               {x:<15} {y}" for x, y in shown.items()]
-    wanted = sorted(x for x in wanted - {*found} if not x.startswith("*"))
-    lines += ["\nNot found:"] * bool(wanted)
-    lines += [f"  {x:<12} {data.expected_files(x)}" for x in wanted]
-    lines.append(
-        "\nAny other folder of --data_dir is a task if it has a task.json: "
-        '{"kind": "classification", "train": "train.tsv", "dev": "dev.tsv", '
-        '"columns": {"text": "sentence", "label": "label"}, "metric": '
-        f'"accuracy"}}. Kinds: {", ".join(data.KINDS)}.'
-    )
+    for x in found.values():
+        own = f"{x.kind}, {x.metric}: {', '.join(x.files.values())}"
+        lines.append(f"  {x.name:<12} {own}")
+    lines.append("\nNot found:")
+    for name, known in data.read_recipe("tasks")["tasks"].items():
+        if name not in found:
+            names = [known[x][0] for x in ("train", "dev") if x in known]
+            own = f"{known['folder']}/ with {' and '.join(names)}"
+            lines.append(f"  {name:<12} {own}")
+    if not _find_triviaqa(config.data_dir):
+        own = "triviaqa/ with wikipedia-train.json and evidence/wikipedia/"
+        lines.append(f"  {'triviaqa':<12} {own}, for table2")
+    lines.append(data.read_recipe("tasks")["help"])
     return "\n".join(lines) + "\n"
