@@ -76,7 +76,7 @@ def split(names: Sequence[str], folder: str, scale: Mapping[str, Any]) -> None:
     first = min(bisect.bisect_left(before, held_out), len(places) - 1)
     most = (scale["corpus_megabytes"] or before[-1]) * _MEGABYTE
     end = bisect.bisect_left(before, before[first] + most)
-    border, last = places[first], places[: max(end, first + 1)][-1]
+    border, last = places[first], places[:end][-1]
     # The file to train on appears last: with it, both are complete.
     with (
         files.local_file(train_file) as train_path,

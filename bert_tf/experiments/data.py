@@ -140,11 +140,10 @@ def _official(name: str, folder: str) -> Task | None:
         return None
     splits = (*task.splits("train"), *task.splits("dev"))
     found = {x: _first(folder, task.file_names(x)) for x in splits}
-    if not all(found.values()):
-        return None
     kind = CLASSIFICATION if task.labels else REGRESSION
     columns = {"texts": task.texts[0], "label": "label"}
-    return Task(name, kind, found, columns, task.metrics[0], name)
+    own = Task(name, kind, found, columns, task.metrics[0], name)
+    return own if all(found.values()) else None
 
 
 def _first(folder: str, names: Sequence[str]) -> str | None:
@@ -157,33 +156,32 @@ def _described(name: str, folder: str) -> Task:
     """Returns the task of a task.json."""
     path = os.path.join(folder, _TASK_FILE)
     values = text_files.read_json(path)
-    if not isinstance(values, dict) or str(values.get("kind")) not in KINDS:
+    kind = isinstance(values, dict) and KINDS.get(str(values.get("kind")))
+    if not kind:
         raise UserError(
-            f"{path} must be one JSON object whose kind is one of "
-            f"{', '.join(KINDS)}. Received: {values!r:.200}."
+            f"{path} must have a kind among {', '.join(KINDS)}. Received: "
+            f"{values!r:.200}."
         )
-    kind = KINDS[values["kind"]]
     metric = values.get("metric", kind["metrics"][0])
-    columns = dict(values.get("columns", {}))
+    columns = values.get("columns", {})
+    columns = columns if isinstance(columns, dict) else {"columns": columns}
     found = {
         x: os.path.join(folder, str(values.get(x)))
         for x in kind["splits"]
         if x in values or x in kind["required"]
     }
     wrong = [x for x, file in found.items() if not os.path.isfile(file)]
-    wrong += {*values} - {"kind", *kind["splits"], "columns", "metric"}
+    wrong += {*values} - {"kind", "columns", "metric", *found}
     wrong += {*columns} - {*kind["columns"]}
     wrong += ["metric"] * (metric not in kind["metrics"])
     if wrong:
         raise UserError(
-            f"{path} must name files of its folder as "
-            f"{', '.join(kind['splits'])}, columns of "
-            f"{', '.join(kind['columns']) or 'nothing'}, and as metric one of "
-            f"{', '.join(kind['metrics'])}. Wrong or missing: "
+            f"{path} must name {', '.join(kind['splits'])} in its folder, "
+            f"columns of {', '.join(kind['columns']) or 'nothing'}, and a "
+            f"metric of {', '.join(kind['metrics'])}. Wrong or missing: "
             f"{', '.join(wrong)}."
         )
-    columns = kind["columns"] | columns
-    return Task(name, values["kind"], found, columns, metric)
+    return Task(name, values["kind"], found, kind["columns"] | columns, metric)
 
 
 # === Files as a script reads them ===
@@ -212,12 +210,9 @@ def prepare(
     if not os.path.exists(info_file):
         write_json(info_file, _write(task, folder, max_train, max_dev))
     info = text_files.read_json(info_file)
-    return dataclasses.replace(
-        task,
-        flags=_flags(task, f"{OUT}/data/{name}"),
-        num_train=info["num_train"],
-        majority=info["majority"],
-    )
+    known = {x: info[x] for x in ("num_train", "majority")}
+    flags = _flags(task, f"{OUT}/data/{name}")
+    return dataclasses.replace(task, flags=flags, **known)
 
 
 def _flags(task: Task, folder: str) -> dict[str, Any]:
@@ -237,9 +232,9 @@ def _flags(task: Task, folder: str) -> dict[str, Any]:
         return flags | {f"{x}_column": columns[x] for x in ("word", "tag")}
     flags["task_name"] = "custom"
     if task.kind == MULTIPLE_CHOICE:
-        has_context = _choice_files(task).columns.context is not None
-        return flags if has_context else flags | {"context_column": ""}
-    if columns["text_pair"] is not None:
+        if _choice_files(task).columns.context is None:
+            flags["context_column"] = ""
+    elif columns["text_pair"] is not None:
         flags["text_pair_column"] = "text_pair"
     if task.kind == REGRESSION:
         flags["problem_type"] = "regression"
@@ -261,15 +256,17 @@ def _write(
     for split, every in rows.items():
         most = max_train if split == "train" else max_dev
         rows[split] = _sample(every, most, task.kind, split)
+        if not rows[split]:
+            raise UserError(f"{task.name} has no {split} rows to use.")
         contents = _to_text(rows[split], ending).encode()
         write_bytes(os.path.join(folder, split + ending), contents)
-    majority = None
+    known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
         # With other metrics, too, as a table may score by accuracy.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
-        majority = 100 * max(counts.values(), default=0) / max(len(dev), 1)
-    return {"num_train": len(rows["train"]), "majority": majority}
+        known["majority"] = 100 * max(counts.values()) / len(dev)
+    return known
 
 
 def _sample(
@@ -283,11 +280,9 @@ def _sample(
     kept = set(random.Random(0).sample(range(len(rows)), most))
     if split == "train" and kind == CLASSIFICATION:
         # A label of dev that training lacks would be an error.
+        first = {x["label"]: i for i, x in reversed([*enumerate(rows)])}
         seen = {rows[index]["label"] for index in kept}
-        for index, row in enumerate(rows):
-            if row["label"] not in seen:
-                seen.add(row["label"])
-                kept.add(index)
+        kept |= {first[label] for label in first.keys() - seen}
     return [rows[index] for index in sorted(kept)]
 
 
@@ -318,8 +313,7 @@ def _choice_files(task: Task) -> multiple_choice.OfficialFiles:
     if task.official:
         return multiple_choice.OFFICIAL[task.official]
     context, choices, label = map(task.columns.get, KINDS[task.kind]["columns"])
-    choices = tuple(choices) if isinstance(choices, list) else (str(choices),)
-    columns = multiple_choice.Columns(choices, context, label=label)
+    columns = multiple_choice.Columns(tuple(choices), context, label=label)
     return multiple_choice.OfficialFiles(task.name, columns, {})
 
 

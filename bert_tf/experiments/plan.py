@@ -137,12 +137,10 @@ class Plan:
     # === What cells need ===
 
     def _vocabulary(self) -> Step:
+        source = f"{OUT}/data/{self.corpus}/{TRAIN_FILE}"
         path = f"{HERE}/vocab.txt"
-        flags = {
-            "input_file": f"{OUT}/data/{self.corpus}/{TRAIN_FILE}",
-            "output_file": path,
-            **self.scale["vocabulary"],
-        }
+        flags = {"input_file": source, "output_file": path}
+        flags |= self.scale["vocabulary"]
         command = ("run/learn_vocabulary.py", flags)
         return self._add("vocabulary", "vocabulary", [command], [], path)
 
@@ -274,27 +272,23 @@ class Plan:
     ) -> list[str]:
         """Returns the ids of the cells of a task, one for each seed.
 
-        Args:
-          task: The task.
-          start: The model to start from.
-          own: Flags instead of the scale's.
-          num_seeds: The number of seeds; by default the plan's.
+        `own` are flags instead of the scale's.
         """
         scale, kind = self.scale["finetuning"], task.kind
         features, is_squad = scale["feature_based"], "squad" in kind
         flags = dict(scale.get(kind) or scale[_FLAGS_OF[kind]])
         if not start.needs:  # A model from elsewhere.
             flags |= self.scale.get("stored_model", {})
+        is_bilstm = own.get("head") == "bilstm"
         if own.get("approach") == "feature_based":
             flags |= features
+        elif is_bilstm and kind == data.TAGGING:
+            flags |= {x: features[x] for x in features if x == "lstm_size"}
+        needs_pooler = kind != data.TAGGING and not (is_squad or is_bilstm)
+        if needs_pooler and not start.has_pooler:
+            flags["new_pooler"] = True
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
-        is_bilstm = own.get("head") == "bilstm"
-        if kind == data.TAGGING:
-            if is_bilstm and "lstm_size" in features:
-                flags["lstm_size"] = features["lstm_size"]
-        elif not (is_squad or is_bilstm or start.has_pooler):
-            flags["new_pooler"] = True
         # Of a placeholder, only what it stands for.
         how = [
             x.strip("{}").partition("-")[0] if x in self.places else x

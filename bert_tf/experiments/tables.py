@@ -28,7 +28,6 @@ from bert_tf.experiments import data
 from bert_tf.experiments.data import Task
 from bert_tf.experiments.plan import PERPLEXITY
 from bert_tf.experiments.plan import Plan
-from bert_tf.experiments.plan import Start
 from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.flags.experiments import MODEL_EXPERIMENTS
 from bert_tf.flags.experiments import STABILITY
@@ -57,15 +56,15 @@ class _Builder:
         recipes = data.read_recipe("tables")
         self._recipe = recipe = recipes["tables"][name]
         self._name, self._plan, self._config = name, plan, config
-        # As in Tables 5 and 6.
-        self._tasks = [
-            dataclasses.replace(x, metric="accuracy")
-            if recipe.get("by_accuracy")
-            and x.kind == data.CLASSIFICATION
-            and x.metric == "f1"
-            else x
-            for x in tasks
-        ]
+        if recipe.get("by_accuracy"):  # As in Tables 5 and 6.
+            others = {(data.CLASSIFICATION, "f1"): "accuracy"}
+            tasks = [
+                dataclasses.replace(
+                    x, metric=others.get((x.kind, x.metric), x.metric)
+                )
+                for x in tasks
+            ]
+        self._tasks = tasks
         self._papers = recipes["papers"] | recipe.get("papers", {})
         self._sources = recipe.get("sources", ["corpus"])
         path = config.pretrained_model_dir
@@ -74,7 +73,7 @@ class _Builder:
         self._rows: list[Values] = [dict(x) for x in recipe.get("rows", ())]
         self._columns: list[Values] = []
         self._cells: dict[tuple[str, str], Sequence[str]] = {}
-        self._expected: list[list[str]] = []
+        self._expected: list[list[str]] = recipe.get("expected", [])[:]
 
     def table(self) -> Values:
         """Returns the table with the rows of the scale."""
@@ -112,41 +111,36 @@ class _Builder:
         """Returns the ids of the cells of a row and a column."""
         key = row["name"], column["name"]
         if key not in self._cells:
-            start = column["start"] or self._plan.start(
-                _variant(row.get("variant", "bert")), column["step"]
+            variant = row.get("variant", "bert")
+            start = column.get("start") or self._plan.start(
+                _variant(variant), column.get("step")
             )
-            flags = {**row.get("flags", {}), **column["flags"]}
+            flags = {**row.get("flags", {}), **column.get("flags", {})}
             self._cells[key] = self._plan.finetuning(
-                column["task"], start, flags, column["num_seeds"]
+                column["task"], start, flags, column.get("num_seeds")
             )
         return self._cells[key]
 
     def _add_column(
-        self, name: str, label: str, metric: str, paper: str = ""
-    ) -> None:
-        """Adds a column whose cells are given."""
-        values = {"name": name, "label": label, "metric": metric}
-        values["higher_is_better"] = metric != PERPLEXITY
-        self._columns.append(values | {"paper": paper or name})
-
-    def _add_task(
         self,
         task: Task,
         name: str = "",
         label: str = "{}",
+        metric: str = "",
         paper: str = "",
-        *,
-        flags: Mapping[str, Any] | None = None,
-        start: Start | None = None,
-        step: int | None = None,
-        num_seeds: int | None = None,
+        **how: Any,
     ) -> None:
-        """Adds a column of fine-tuning; in the label, {} is the task's own."""
-        label = label.format(f"{task.name} {task.metric.replace('_', ' ')}")
-        paper = paper or self._papers.get(task.name, task.name)
-        self._add_column(name or task.name, label, task.metric, paper)
-        how = {"task": task, "flags": flags or {}, "start": start}
-        self._columns[-1] |= how | {"step": step, "num_seeds": num_seeds}
+        """Adds a column; in the label, {} is the task's own."""
+        own = f"{task.name} {task.metric.replace('_', ' ')}"
+        column = {
+            "name": name or task.name,
+            "label": label.format(own),
+            "metric": metric or task.metric,
+            "higher_is_better": metric != PERPLEXITY,
+            "paper": paper or self._papers.get(task.name, task.name),
+            "task": task,
+        }
+        self._columns.append(column | how)
 
     def _add_templates(self) -> None:
         """Adds the columns of tables.json, for each task."""
@@ -161,10 +155,13 @@ class _Builder:
         ):
             if task.kind in template.get("kinds", data.KINDS):
                 name = f"{task.name}{template.get('name', '')}{end}"
-                label = f"{{}}{template.get('label', '')}{label}"
-                paper, flags = template.get("paper", ""), template.get("flags")
-                self._add_task(
-                    task, name, label, paper, flags=flags, start=start
+                self._add_column(
+                    task,
+                    name,
+                    f"{{}}{template.get('label', '')}{label}",
+                    paper=template.get("paper", ""),
+                    flags=template.get("flags", {}),
+                    start=start,
                 )
                 for row, *claim in template.get("claims", ()):
                     self._expected.append([row, name, *claim])
@@ -172,7 +169,8 @@ class _Builder:
     def _add_sizes(self) -> None:
         """Adds a row for each size, and a column with perplexities."""
         sizes, name = [*self._plan.scale["sizes"]], "perplexity"
-        self._add_column(name, "Masked-LM perplexity", PERPLEXITY)
+        label, (first, *_) = "Masked-LM perplexity", self._tasks
+        self._add_column(first, name, label, PERPLEXITY, name)
         # All other sizes are compared with the largest one.
         for size in reversed(sizes):
             variant = _variant("bert")
@@ -183,7 +181,7 @@ class _Builder:
             self._rows.append(row)
             self._cells[size, name] = [self._plan.perplexity(variant)]
         for task in self._tasks:
-            self._add_task(task)
+            self._add_column(task)
         # Above the largest size's, and above the next one's.
         pairs = itertools.pairwise(sizes[:-1])
         self._expected += [[x, name, "above"] for x in sizes[:-1]]
@@ -195,52 +193,54 @@ class _Builder:
         for step in self._plan.scale["curve_steps"]:
             name = f"step_{step}"
             label = f"{step:,} steps, {{}}"
-            self._add_task(task, name, label, name, step=step)
+            self._add_column(task, name, label, paper=name, step=step)
         self._expected.append(["left_to_right", name, "below"])
 
     def _add_settings(self) -> None:
         """Fills in the scale's settings, and adds columns of small tasks."""
         settings = self._plan.scale[STABILITY]
         for row in self._rows:
-            own = {x: settings.get(y) for x, y in row["settings"].items()}
-            own = {x: y for x, y in own.items() if y is not None}
+            own = row["settings"].items()
+            own = {x: settings[y] for x, y in own if y in settings}
             row["label"] = row["label"].format(**settings)
             row["flags"] = {**own, **row.get("flags", {})}
         start = None if self._plan.corpus else self._model
         count = None if self._config.num_seeds else settings.get("num_seeds")
-        names = set()  # A task may have fewer rows than several limits.
-        for task in self._tasks:
-            if (name := f"{task.name}-{task.num_train}") not in names:
-                label = f"{{}}, {task.num_train} rows"
-                self._add_task(
-                    task, name, label, "none", start=start, num_seeds=count
-                )
-            names.add(name)
+        # A task may have fewer rows than several limits.
+        tasks = {f"{x.name}-{x.num_train}": x for x in self._tasks}
+        for name, task in tasks.items():
+            label = f"{{}}, {task.num_train} rows"
+            how = {"start": start, "num_seeds": count}
+            self._add_column(task, name, label, paper="none", **how)
 
     def _add_glue(self) -> None:
         """Adds a column for each task, and MNLI's other one, and the mean."""
         (row,) = self._rows
         for task in self._tasks:
-            self._add_task(task, start=self._model)
+            self._add_column(task, start=self._model)
             if task.flags.get("task_name") == "mnli":
-                matched = self._cell(row, self._columns[-1])
-                label = f"{task.name} {task.metric}, mismatched"
-                self._add_column("mnli_mm", label, task.metric)
-                self._cells[row["name"], "mnli_mm"] = self._plan.other_metric(
-                    matched, task.metric, "dev_mismatched"
+                ids = self._cell(row, self._columns[-1])
+                ids = self._plan.other_metric(
+                    ids, task.metric, "dev_mismatched"
                 )
+                label, name = "{}, mismatched", "mnli_mm"
+                self._add_column(task, name, label, paper=name)
+                self._cells[row["name"], name] = ids
         if len(self._tasks) > 1:
             groups = [self._cell(row, column) for column in self._columns]
-            mean = self._plan.mean("average-model", groups)
-            self._cells[row["name"], "average"] = mean
-            self._add_column("average", "Average", "average")
+            mean, name = self._plan.mean("average-model", groups), "average"
+            self._cells[row["name"], name] = mean
+            self._add_column(task, name, "Average", name, name)
 
     def _add_ensembles(self) -> None:
         """Adds the rows of Table 2: systems, ensembles and TriviaQA."""
         plan, (task,) = self._plan, self._tasks
         size = plan.scale["ensemble_size"]
+        names = ("qa", "wikipedia-train.json"), ("evidence", "wikipedia")
+        folder = os.path.join(self._config.data_dir, "triviaqa")
+        found = [os.path.join(folder, *x) for x in names]
         kinds: list[tuple[str, str, Values]] = [("", "", {})]
-        if found := _find_triviaqa(self._config.data_dir):
+        if all(map(os.path.exists, found)):
             flags = {
                 "triviaqa_file": plan.place("triviaqa", found[0]),
                 "triviaqa_evidence_dir": plan.place("evidence", found[1]),
@@ -261,8 +261,7 @@ class _Builder:
                 self._cells[name + end, "f1"] = ids
         for name, metric in (("em", "exact_match"), ("f1", "f1")):
             label, paper = f"{task.name} {name.upper()}", f"dev_{name}"
-            self._add_column(name, label, metric, paper)
-        self._expected.append(["bert_large_ensemble", "f1", "above"])
+            self._add_column(task, name, label, metric, paper)
 
 
 def _variant(variant: str | Values) -> Values:
@@ -270,17 +269,6 @@ def _variant(variant: str | Values) -> Values:
     if not isinstance(variant, str):
         return variant
     return {"name": variant, **data.read_recipe("tables")["variants"][variant]}
-
-
-def _find_triviaqa(data_dir: str | None) -> tuple[str, str] | None:
-    """Returns TriviaQA's questions and evidence, if --data_dir has both."""
-    folder = os.path.join(data_dir or "", "triviaqa")
-    evidence = os.path.join(folder, "evidence", "wikipedia")
-    for name in ("qa/wikipedia-train.json", "wikipedia-train.json"):
-        path = os.path.join(folder, name)
-        if data_dir and os.path.isfile(path) and os.path.isdir(evidence):
-            return path, evidence
-    return None
 
 
 # === What each experiment needs ===
@@ -349,16 +337,11 @@ def describe(
         lines.append(f"             needs --{needs}; tasks: {tasks}")
     lines.append("\nTasks found in --data_dir:" + "\n  none" * (not found))
     for x in found.values():
-        own = f"{x.kind}, {x.metric}: {', '.join(x.files.values())}"
-        lines.append(f"  {x.name:<12} {own}")
-    lines.append("\nNot found:")
+        where = ", ".join(x.files.values())
+        lines.append(f"  {x.name:<12} {x.kind}, {x.metric}: {where}")
     for name, known in data.read_recipe("tasks")["tasks"].items():
         if name not in found:
-            names = [known[x][0] for x in ("train", "dev") if x in known]
-            own = f"{known['folder']}/ with {' and '.join(names)}"
-            lines.append(f"  {name:<12} {own}")
-    if not _find_triviaqa(config.data_dir):
-        own = "triviaqa/ with wikipedia-train.json and evidence/wikipedia/"
-        lines.append(f"  {'triviaqa':<12} {own}, for table2")
+            where = f"{known['folder']}/{known['train'][0]}"
+            lines.append(f"  {name:<12} not found: {where} and others")
     lines.append(data.read_recipe("tasks")["help"])
     return "\n".join(lines) + "\n"
