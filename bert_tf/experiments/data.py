@@ -112,44 +112,43 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
     found = {}
     for title in sorted(x.name for x in os.scandir(data_dir) if x.is_dir()):
         folder, name = os.path.join(data_dir, title), title.lower()
+        official = glue_tasks.TASKS.get(name)
         if os.path.isfile(os.path.join(folder, _TASK_FILE)):
             found[name] = _described(name, folder)
-        elif task := _official(name, folder):
-            found[name] = task
+        elif official and not official.has_languages:
+            values: dict[str, Any] = {
+                x: official.file_names(x)
+                for x in (*official.splits("train"), *official.splits("dev"))
+            }
+            values["kind"] = CLASSIFICATION if official.labels else REGRESSION
+            values["columns"] = {"texts": official.texts[0]}
+            values |= {"metric": official.metrics[0], "official": name}
+            if task := _known(name, folder, values):
+                found[name] = task
     for name, values in read_recipe("tasks")["tasks"].items():
         folder = os.path.join(data_dir, values["folder"])
-        own = {x: _first(folder, values[x]) for x in _SPLITS if x in values}
-        if own["train"] and own.get("dev", True):
-            task = Task(
-                name,
-                values["kind"],
-                {split: path for split, path in own.items() if path},
-                KINDS[values["kind"]]["columns"] | values.get("columns", {}),
-                values["metric"],
-                values.get("official"),
-                values.get("no_label", ()),
-            )
+        if task := _known(name, folder, values):
             found.setdefault(name, task)
     return found
 
 
-def _official(name: str, folder: str) -> Task | None:
-    """Returns the task of GLUE, if its train and dev files are complete."""
-    task = glue_tasks.TASKS.get(name)
-    if task is None or task.has_languages or not task.splits("train"):
+def _known(name: str, folder: str, values: Mapping[str, Any]) -> Task | None:
+    """Returns a task if all its files but test exist, by one of their names."""
+    found = {}
+    for split in (x for x in values if x.startswith(_SPLITS)):
+        names = (os.path.join(folder, x) for x in values[split])
+        found[split] = next(filter(os.path.isfile, names), None)
+    if not found or not all(y for x, y in found.items() if x != "test"):
         return None
-    splits = (*task.splits("train"), *task.splits("dev"))
-    found = {x: _first(folder, task.file_names(x)) for x in splits}
-    kind = CLASSIFICATION if task.labels else REGRESSION
-    columns = {"texts": task.texts[0], "label": "label"}
-    own = Task(name, kind, found, columns, task.metrics[0], name)
-    return own if all(found.values()) else None
-
-
-def _first(folder: str, names: Sequence[str]) -> str | None:
-    """Returns the path of the first file that exists."""
-    found = (os.path.join(folder, name) for name in names)
-    return next(filter(os.path.isfile, found), None)
+    return Task(
+        name,
+        values["kind"],
+        {split: path for split, path in found.items() if path},
+        KINDS[values["kind"]]["columns"] | values.get("columns", {}),
+        values["metric"],
+        values.get("official"),
+        values.get("no_label", ()),
+    )
 
 
 def _described(name: str, folder: str) -> Task:

@@ -1,19 +1,11 @@
 """The paper's tables and figures: their rows, columns and cells.
 
 `recipes/experiments/tables.json` has what does not depend on the scale. A table
-is JSON values, as they are stored for the report:
-
-  name, title, question: For readers.
-  kind: "table"; "curve", whose columns are numbers of steps; or "spread", whose
-    cells show how far seeds differ.
-  rows, columns: In the paper's order, each with its `name` and `label`; a
-    column has its `metric`, `higher_is_better`, and the name of the `paper`'s
-    column that it stands for.
-  reference_row: The name of the row that others are compared with.
-  cells: [row, column, ids of cells, one for each seed...].
-  expected: [row, column, "below" or "above"]: the sign of the paper's
-    difference to the reference row, or to a row named by a fourth value.
-  scaled_down: Sentences on what is smaller than in the paper.
+is JSON values for the report. Its `kind` is "table"; "curve", whose columns are
+numbers of steps; or "spread", whose cells show how far seeds differ.
+`cells` is [row, column, ids of cells, one for each seed...], `expected` [row,
+column, "below" or "above"]: the sign of the paper's difference to the
+`reference_row`, or to a row named by a fourth value.
 """
 
 import dataclasses
@@ -220,10 +212,9 @@ class _Builder:
             self._add_column(task, start=self._model)
             if task.flags.get("task_name") == "mnli":
                 ids = self._cell(row, self._columns[-1])
-                ids = self._plan.other_metric(
-                    ids, task.metric, "dev_mismatched"
-                )
                 label, name = "{}, mismatched", "mnli_mm"
+                split = "dev_mismatched"
+                ids = self._plan.other_metric(ids, task.metric, split)
                 self._add_column(task, name, label, paper=name)
                 self._cells[row["name"], name] = ids
         if len(self._tasks) > 1:
@@ -284,11 +275,10 @@ def choose_tasks(
     """
     if unknown := [x for x in config.task_names if x not in found]:
         raise UserError(
-            f"--tasks={','.join(unknown)}: --data_dir={config.data_dir} must "
-            "have such tasks; --list prints their files. Found: "
-            f"{', '.join(found) or 'no task'}."
+            f"--tasks={','.join(unknown)} must be in --data_dir="
+            f"{config.data_dir}. Found: {', '.join(found) or 'no task'}."
         )
-    chosen, missing = {}, []
+    chosen = {}
     for name in config.names:
         table = data.read_recipe("tables")["tables"][name]
         sources = table.get("sources", ["corpus"])
@@ -310,13 +300,12 @@ def choose_tasks(
             if not names:
                 lacking.append(f"{_readable(words)} in --data_dir")
         if lacking:
-            missing.append(f"{name} needs {' and '.join(lacking)}")
+            raise UserError(
+                f"{name} needs {' and '.join(lacking)}; --list prints what "
+                "each experiment needs."
+            )
         tasks = [known[x] for x in dict.fromkeys(tasks)]
         chosen[name] = tasks[:1] if table.get("one_task") else tasks
-    if missing:
-        raise UserError(
-            f"{'; '.join(missing)}. --list prints what each experiment needs."
-        )
     return chosen
 
 

@@ -12,10 +12,12 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.experiments import corpus
 from bert_tf.experiments import data
+from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import glue_tasks
 from tests.support import experiment_inputs
 from tests.support import shared_data
 
-_CLASSIFICATION = '{"kind": "classification", "train": "a.tsv"}'
+_OWN = '{"kind": "classification", "train": "a.tsv", "dev": "b.tsv"}'
 
 
 class DataTestCase(parameterized.TestCase, tf.test.TestCase):
@@ -45,7 +47,7 @@ class DataTestCase(parameterized.TestCase, tf.test.TestCase):
 
 
 class FindTest(DataTestCase):
-    def test_official_files_need_no_description(self):
+    def test_known_names_need_no_description_which_wins(self):
         for name in (
             *("MRPC/train.tsv", "MRPC/dev.tsv"),
             "CoLA/train.tsv",  # Without dev it is incomplete.
@@ -55,51 +57,34 @@ class FindTest(DataTestCase):
             self.write(name, "x")
         found = data.find_tasks(self.tasks)
         self.assertEqual([*found], ["mrpc", "squad"])
-        self.assertEqual(
-            (found["mrpc"].metric, found["mrpc"].is_glue), ("f1", 1)
-        )
-        self.assertFalse(found["squad"].is_glue)
+        self.assertEqual(found["mrpc"].metric, "f1")
         self.assertEmpty(data.find_tasks(None))
-
-    def test_description_wins_over_known_names(self):
-        for name in ("train-v1.1.json", "dev-v1.1.json", "a.tsv"):
-            self.write(f"squad/{name}", "x")
-        values = {"kind": "classification", "train": "a.tsv"}
-        values |= {"columns": {"label": "gold"}, "metric": "macro_f1"}
+        values = {"kind": "tagging", "train": "dev-v1.1.json"}
+        values |= {"columns": {"tag": 2}, "metric": "recall"}
         self.write("squad/task.json", json.dumps(values))
         task = data.find_tasks(self.tasks)["squad"]
-        columns = {"text": "text", "text_pair": None, "label": "gold"}
-        self.assertEqual(task.columns, columns)
-        self.assertEqual(task.metric, "macro_f1")
+        self.assertEqual(task.columns, {"word": 0, "tag": 2})
+        self.assertEqual(task.metric, "recall")
 
     @parameterized.parameters(
-        ([], "one JSON object"),
-        ({"kind": "ner"}, "kind must be one of .*'ner'"),
-        ({"kind": ["squad"]}, r"kind must be one of .*\['squad'\]"),
-        ({"kind": "squad", "dev": "a.tsv"}, "train must name a file.*None"),
-        ({"kind": "squad", "train": "b.tsv"}, "train must name.*'b.tsv'"),
+        ([], r"kind among classification.*\[\]"),
+        ({"kind": ["squad"]}, r"kind among .*\['squad'\]"),
+        ({"kind": "tagging"}, "train, dev, test.*: train"),
+        ({"kind": "tagging", "train": "b"}, "train, dev, test.*: train"),
+        ({"kind": "squad", "train": "a"}, ": dev"),
+        ({"kind": "tagging", "train": "a", "metrics": "f1"}, ": metrics"),
+        ({"kind": "tagging", "train": "a", "metric": "x"}, "f1.*: metric"),
+        ({"kind": "tagging", "train": "a", "columns": {"tags": 1}}, ": tags"),
+        ({"kind": "tagging", "train": "a", "columns": [1]}, ": columns"),
         (
-            {"kind": "squad", "train": "a.tsv", "test": "a.tsv"},
-            "squad has train and dev alone. Received: 'a.tsv'",
-        ),
-        ({"kind": "squad", "metrics": "f1"}, "keys must.*Received.*metrics"),
-        (
-            {"kind": "tagging", "train": "a.tsv", "metric": "accuracy"},
-            "metric of tagging must be one of f1.*'accuracy'",
-        ),
-        (
-            {"kind": "tagging", "train": "a.tsv", "columns": {"tags": 1}},
-            "columns of tagging must be.*word, tag.*'tags'",
-        ),
-        (
-            {"kind": "tagging", "train": "a.tsv", "columns": {"tag": [1]}},
-            r"tag must be a column's name or number.*\[1\]",
+            {"kind": "squad", "train": "a", "dev": "a", "test": "a"},
+            "train, dev in.*: test",
         ),
     )
     def test_refuses_a_wrong_description(self, values, message):
-        self.write("own/a.tsv", "x")
+        self.write("own/a", "x")
         self.write("own/task.json", json.dumps(values))
-        with self.assertRaisesRegex(UserError, f"own/task.json: .*{message}"):
+        with self.assertRaisesRegex(UserError, f"own/task.json .*{message}"):
             data.find_tasks(self.tasks)
 
     @pytest.mark.slow
@@ -144,8 +129,7 @@ class PrepareTest(DataTestCase):
         self.assertEqual(task.majority, 100 * max(labels.values()) / 10)
 
     def test_sample_to_train_on_has_every_label(self):
-        values = {"kind": "classification", "train": "a.tsv", "dev": "b.tsv"}
-        self.write("many/task.json", json.dumps(values))
+        self.write("many/task.json", _OWN)
         rows = "".join(f"text {i}\tlabel{i % 40}\n" for i in range(400))
         for name in ("a.tsv", "b.tsv"):
             self.write(f"many/{name}", f"text\tlabel\n{rows}")
@@ -169,15 +153,7 @@ class PrepareTest(DataTestCase):
         self.assertEqual(self.prepare("own").num_train, 6)
         self.assertEqual(self.prepare("snli").num_train, 3)
 
-    def test_label_of_one_row_is_not_held_out(self):
-        self.write("own/task.json", _CLASSIFICATION)
-        labels = ["x", "y", "x", "y", "rare", "x", "y", "x", "y", "x"]
-        rows = "".join(f"text {i}\t{x}\n" for i, x in enumerate(labels))
-        self.write("own/a.tsv", f"text\tlabel\n{rows}")
-        dev = self.rows(self.prepare("own").flags["dev_file"])
-        self.assertEqual([x["text"] for x in dev], ["text 9"])
-
-    def test_task_without_dev_holds_out_a_part(self):
+    def test_taggers_hold_out_a_part(self):
         self.tasks = experiment_inputs.write_tasks(self.folder)
         task = self.prepare("names")
         self.assertEqual(task.num_train, 48)
@@ -187,18 +163,51 @@ class PrepareTest(DataTestCase):
         path = os.path.join(self.tasks, "names", "train.conll")
         self.assertEqual(f"{train}\n{dev}", self.text(path))
 
-    def test_official_files_keep_their_names_and_header(self):
+    def test_official_files_are_read_by_their_task(self):
         rows = [f"{i}\tone {i}\ttwo\t{i % 2}" for i in range(50)]
         text = "\n".join(["index\tsentence1\tsentence2\tlabel", *rows, ""])
         self.write("WNLI/train.tsv", text)
         self.write("WNLI/dev.tsv", "\n".join(text.split("\n")[:4]))
         task = self.prepare("wnli", 10, 10)
         self.assertEqual(task.flags["task_name"], "wnli")
-        kept = self.text(f"{task.flags['data_dir']}/train.tsv").split("\n")
-        self.assertEqual(kept[0], text.split("\n")[0])
-        self.assertLen(kept, 12)
-        self.assertContainsSubset(kept[1:-1], rows)
+        folder = task.flags["data_dir"].replace(data.OUT, self.folder)
+        official = glue_tasks.get_task("wnli")
+        read = {}
+        for split in ("train", "dev"):
+            path = glue.find_file(official, folder, split)
+            read[split] = glue.read_split(official, path, split).examples
+        self.assertEqual([len(x) for x in read.values()], [10, 3])
+        for x in read["train"]:
+            number = int(x.text_a.split()[1])
+            self.assertEqual((x.text_b, x.label), ("two", str(number % 2)))
         self.assertAlmostEqual(task.majority, 200 / 3)
+
+    def test_questions_are_sampled_in_order(self):
+        questions = [{"id": str(i), "question": "?"} for i in range(20)]
+        paragraphs = [
+            {"context": f"context {i}", "qas": questions[5 * i : 5 * i + 5]}
+            for i in range(4)
+        ]
+        text = json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]})
+        for name in ("train-v2.0.json", "dev-v2.0.json"):
+            self.write(f"squad/{name}", text)
+        task = self.prepare("squad2", 8, None)
+        self.assertTrue(task.flags["version_2_with_negative"])
+        kept, every = (
+            [
+                (int(y["id"]) // 5, x["context"], y)
+                for x in json.loads(self.text(task.flags[name]))["data"][0][
+                    "paragraphs"
+                ]
+                for y in x["qas"]
+            ]
+            for name in ("train_file", "predict_file")
+        )
+        self.assertEqual([x for *_, x in every], questions)
+        self.assertEqual(kept, [x for x in every if x in kept])
+        self.assertLen(kept, 8)
+        for number, context, _ in every:
+            self.assertEqual(context, f"context {number}")
 
     def test_other_contents_have_another_folder(self):
         self.write("own/task.json", '{"kind": "tagging", "train": "a.txt"}')
@@ -211,26 +220,22 @@ class PrepareTest(DataTestCase):
         self.assertNotEqual(flags[1], flags[2])
 
     @parameterized.parameters(
-        (_CLASSIFICATION, "text\tgold\nred\t1\n", "a.tsv.*'label'"),
+        (_OWN, "text\tgold\nred\t1\n", "a.tsv.*'label'"),
         (
-            '{"kind": "regression", "train": "a.tsv"}',
-            "text\tlabel\nred\tx\n",
-            "a.tsv, line 2 must have a number as label. Received: 'x'",
-        ),
-        (
-            '{"kind": "squad", "train": "a.tsv"}',
+            '{"kind": "squad", "train": "a.tsv", "dev": "a.tsv"}',
             '{"data": [{"text": "x"}]}',
-            "form of SQuAD.*paragraphs",
+            "a.tsv must be .*'paragraphs'",
         ),
         (
             '{"kind": "tagging", "train": "a.tsv"}',
             "red O\n",
-            "own must have rows.*no dev rows",
+            "own has no dev rows",
         ),
     )
     def test_refuses_another_form(self, task, text, message):
         self.write("own/task.json", task)
-        self.write("own/a.tsv", text)
+        for name in ("a.tsv", "b.tsv"):
+            self.write(f"own/{name}", text)
         with self.assertRaisesRegex(UserError, message):
             self.prepare("own")
 
