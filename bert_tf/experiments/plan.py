@@ -88,11 +88,7 @@ class Step:
 
 
 class Start(NamedTuple):
-    """A model that fine-tuning begins with.
-
-    It has a name in ids, flags that name it, the ids of the steps that make it,
-    and perhaps a pooler that was trained.
-    """
+    """A model that fine-tuning begins with, and the steps that make it."""
 
     name: str
     flags: Mapping[str, Any]
@@ -168,23 +164,18 @@ class Plan:
         }
         count = flags.get("num_shards")
         shard = f"-00000-of-{count:05d}" if count else ""
-        return self._add(
-            "records",
-            f"records-{source.removesuffix('.txt')}-{name}",
-            [("run/create_pretraining_data.py", flags)],
-            [vocabulary.id],
-            f"{HERE}/records{shard}.tfrecord",
-        )
+        name = f"records-{source.removesuffix('.txt')}-{name}"
+        command = ("run/create_pretraining_data.py", flags)
+        path = f"{HERE}/records{shard}.tfrecord"
+        return self._add("records", name, [command], [vocabulary.id], path)
 
     def _pretraining(self, variant: Variant) -> Step:
         """Returns the step that pretrains a model, in one phase or several."""
         vocabulary = self._vocabulary()
         commands, needs = [], [vocabulary.id]
         for phase in self.scale["phases"]:
-            train, held_out = (
-                self._records(variant, phase["records"], source)
-                for source in (TRAIN_FILE, HELD_OUT_FILE)
-            )
+            train = self._records(variant, phase["records"], TRAIN_FILE)
+            held_out = self._records(variant, phase["records"], HELD_OUT_FILE)
             needs += [train.id, held_out.id]
             ((_, records),) = train.commands
             same = ("vocab_file", "max_seq_length", "max_predictions_per_seq")

@@ -209,16 +209,6 @@ class PrepareTest(DataTestCase):
         for number, context, _ in every:
             self.assertEqual(context, f"context {number}")
 
-    def test_other_contents_have_another_folder(self):
-        self.write("own/task.json", '{"kind": "tagging", "train": "a.txt"}')
-        flags = []
-        for word in ("red", "red", "blue"):
-            text = "\n\n".join(f"{word} O\nParis{i} B-LOC" for i in range(9))
-            self.write("own/a.txt", text)
-            flags.append(self.prepare("own").flags["train_file"])
-        self.assertEqual(flags[0], flags[1])
-        self.assertNotEqual(flags[1], flags[2])
-
     @parameterized.parameters(
         (_OWN, "text\tgold\nred\t1\n", "a.tsv.*'label'"),
         (
