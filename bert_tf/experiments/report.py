@@ -1,163 +1,130 @@
 """The report on finished cells: `report.md`, `report.json` and plots.
 
-`report.json` has the raw scores and everything that is computed from them; the
-text (`report_text`) and the plots are made from it.
+A difference of two rows is distinguishable if it is larger than two standard
+errors, which with few seeds are themselves uncertain: see `compare`.
 """
 
 import collections
+import datetime
 import glob
 import json
 import math
 import os
+import statistics
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
+from matplotlib.figure import Figure
+from scipy import special
 
+from bert_tf import reports
 from bert_tf.errors import UserError
 from bert_tf.experiments import data
-from bert_tf.experiments import plots
-from bert_tf.experiments import report_text
-from bert_tf.experiments import statistics
-from bert_tf.experiments.statistics import Score
 from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.io import files
 from bert_tf.io import locks
 
-_FAILED = ".failed.json"
-_CURVES = ("masked_lm_loss", "masked_lm_accuracy")
-_NUM_POINTS = 60
-# A score this close to the majority class is equal to it.
+AGREES, CONTRADICTS = "agrees", "contradicts"
+NOT_DISTINGUISHABLE = "not distinguishable"
+# Ways to compute the standard error of a difference.
+PAIRED, WELCH = "paired by seed", "Welch"
+HELD_OUT, ONE_SEED = "held-out text", "one seed"
+_LIMIT = 2.0  # Standard errors.
+# Equal scores may differ by rounding.
 _ROUNDING = 1e-9
 
+_NOTHING = "–"
+_HOW_TO_READ = """\
+A score is the mean ± the standard deviation (number of seeds). A difference is
+given with ± its standard error. A verdict compares its sign with the paper's:
+*agrees* or *contradicts* if the difference is larger than two standard errors,
+else *not distinguishable*. Where the paper has no sign there is no verdict. As
+each model was pretrained once, errors cover the seeds of fine-tuning or the
+choice of the held-out text, not what another pretraining would change."""
+# Colors and markers of points by their label.
+_STYLES = {
+    AGREES: (reports.BLUE, "o"),
+    CONTRADICTS: (reports.ORANGE, "X"),
+    NOT_DISTINGUISHABLE: (reports.GRAY, "s"),
+    "no sign claimed, or one seed": (reports.BLACK, "o"),
+    "the paper's difference": ("tan", "D"),
+    "a run": (reports.BLUE, "o"),
+}
+
 Values = Mapping[str, Any]
-Key = tuple[str, str]
+Rows = Sequence[Values]
 
 
 def write(out_dir: str) -> None:
     """Rewrites the report on the tables and the cells in a folder.
 
-    Plots are drawn again only where their values have changed. Of several
-    processes one writes at a time, so that the last one has read all cells. If
-    a file cannot be written, as on a full disk, an error is logged and the
-    earlier one stays.
+    Of several processes one writes at a time, so that the last one has read all
+    cells. If a file cannot be written, as on a full disk, the old one stays.
     """
-    json_file = os.path.join(out_dir, "report.json")
     try:
-        with locks.exclusive(json_file, "writes"):
-            report = build(read_tables(out_dir), out_dir)
-            earlier = _read_object(json_file) or {}
-            known = {x["name"]: x for x in earlier.get("tables", ())}
-            plotted = [(x["name"], plots.draw, x) for x in report["tables"]]
-            if curves := report["pretraining"]:
-                known["pretraining"] = earlier.get("pretraining")
-                plotted.append(("pretraining", plots.draw_pretraining, curves))
-            for name, draw, values in plotted:
-                path = os.path.join(out_dir, f"{name}.png")
-                if known.get(name) != values or not os.path.exists(path):
-                    with files.local_file(path) as temporary:
-                        draw(temporary, values)
-            text = report_text.text(report) + "\n"
-            path = os.path.join(out_dir, "report.md")
-            data.write_bytes(path, text.encode())
-            # Last, so that a plot whose values are stored here is up to date.
-            data.write_json(json_file, report)
+        with locks.exclusive(f"{out_dir}/report.json", "writes"):
+            names = (f"{out_dir}/tables/{name}.json" for name in EXPERIMENTS)
+            planned = [x for x in map(_read_object, names) if x]
+            report = build(planned, out_dir)
+            for table in report["tables"]:
+                path = f"{out_dir}/{table['name']}.png"
+                with files.local_file(path) as temporary:
+                    draw(table).savefig(temporary, format="png")
+            path = f"{out_dir}/report.md"
+            data.write_bytes(path, f"{text(report)}\n".encode())
+            data.write_json(f"{out_dir}/report.json", report)
     except (OSError, UserError) as error:
         logging.error("The report could not be written: %s", error)
 
 
-def read_tables(out_dir: str) -> list[Values]:
-    """Returns the tables of all experiments that were planned in a folder."""
-    names = [f"{out_dir}/tables/{name}.json" for name in EXPERIMENTS]
-    return [x for x in map(_read_object, names) if x is not None]
-
-
-def build(planned: Sequence[Values], out_dir: str) -> dict[str, Any]:
+def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    Keys:
-      `tables`: each with its `values`, one for each row and column (`scores`
-        by cell and seed, `mean`, `deviation`, `difference`, `error`, `method`,
-        `chance`, `paper`, `paper_difference`, `expected`, `verdict`), and with
-        its `signs`, the claims of the paper with their verdicts.
-      `pretraining`: curves of the models of several sizes.
-      `failed`: cells that failed, with the command and the log's last lines.
-      `unreadable`, `foreign`: files that are no results, and cells of no table.
-      `commits`: cells by the commit that made them.
-      `seconds`: the time that all finished cells took.
+    `tables` are the planned ones, each with its `values` by row and column and
+    with its `signs`, the claims of the paper. `failed` are cells, with their
+    command and log, and `unreadable` files without a score.
     """
-    finished, failed, unreadable = {}, {}, []
+    finished, failed, unreadable = {}, [], []
+    ids = {x for table in planned for _, _, *y in table["cells"] for x in y}
     for path in sorted(glob.glob(f"{glob.escape(out_dir)}/cells/*.json")):
-        name, cell = os.path.basename(path), _read_object(path)
-        if cell is not None and name.endswith(_FAILED):
-            cell_id = name.removesuffix(_FAILED)
-            failed[cell_id] = cell | {"id": cell_id}
-        elif cell is not None and _is_number(cell.get("score")):
-            finished[name.removesuffix(".json")] = cell
-        else:
-            unreadable.append(name)
-    # A later try succeeded.
-    failed = {x: failed[x] for x in failed if x not in finished}
-    ids = {y for table in planned for x in table["cells"] for y in x[2:]}
-    used = {x: finished[x] for x in finished if x in ids}
-    seconds = [x.get("seconds") for x in used.values()]
+        name, cell = os.path.basename(path)[: -len(".json")], _read_object(path)
+        if name.endswith(".failed"):
+            failed.append({"id": name.removesuffix(".failed"), **cell})
+        elif not isinstance(cell.get("score"), int | float):
+            unreadable.append(f"{name}.json")
+        elif name in ids:
+            cell.pop("commands", None)  # They stay in the cell's file.
+            finished[name] = {"id": name, **cell}
+    # Of some, a later try succeeded.
+    failed = [x for x in failed if x["id"] in ids - {*finished}]
+    commits = [str(x.get("commit", "unknown")) for x in finished.values()]
     return {
-        "source": data.read_recipe("paper")["source"],
-        "tables": [_Table(x, finished, failed).report() for x in planned],
-        "pretraining": _pretraining_curves(out_dir),
+        "tables": [_compare(x, finished, failed) for x in planned],
         "num_cells": len(ids),
-        "num_finished": len(used),
-        "failed": [failed[x] for x in failed if x in ids],
+        "num_finished": len(finished),
+        "failed": failed,
         "unreadable": unreadable,
-        "foreign": sorted({*finished, *failed} - ids),
-        "commits": _by_commit(used),
-        "seconds": sum(float(x) for x in seconds if _is_number(x)),
+        "commits": collections.Counter(commits),
+        "seconds": sum(float(x.get("seconds", 0)) for x in finished.values()),
     }
 
 
-def _read_object(path: str) -> dict[str, Any] | None:
-    """Returns the JSON object in a file, or None."""
+def _read_object(path: str) -> dict[str, Any]:
+    """Returns the JSON object in a file; {} if it has none."""
     try:
         with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (FileNotFoundError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+            value = json.load(file, parse_constant=int)  # No NaN.
+    except (FileNotFoundError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
-
-
-def _by_commit(cells: Mapping[str, Values]) -> dict[str, list[str]]:
-    commits = collections.defaultdict(list)
-    for cell_id, cell in cells.items():
-        commits[_commit(cell)].append(cell_id)
-    return dict(commits)
-
-
-def _commit(cell: Values) -> str:
-    return str(cell.get("commit") or "unknown")
-
-
-def _score(cell: Values) -> Score:
-    """Returns a cell's score, with its error on held-out text if it has one."""
-    scores = cell.get("scores")
-    scores = scores if isinstance(scores, Mapping) else {}
-    error = scores.get(f"{cell.get('metric')}_error")
-    error = float(error) if _is_number(error) else None
-    return Score(cell.get("seed"), float(cell["score"]), error)
-
-
-def _paper_table(name: str) -> dict[str, Any]:
-    """Returns a table of the paper; empty if it has none.
-
-    It has a `title`, the labels of its `columns` by name, and its `rows` by
-    name: each has a `label` and, by column, `values`.
-    """
-    return data.read_recipe("paper")["tables"].get(name, {})
+def _paper(table: Values) -> Values:
+    """Returns a table of the paper; empty if it has none."""
+    return data.read_recipe("paper")["tables"].get(table["name"], {})
 
 
 def paper_value(table: Values, row: str, column: Values) -> float | None:
@@ -166,12 +133,12 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     In a curve, it is the number at the same share of the last step, on a
     straight line between two points of the paper.
     """
-    rows = _paper_table(table["name"]).get("rows", {})
+    rows = _paper(table).get("rows", {})
     values = rows.get(row, {}).get("values", {})
     if table["kind"] != "curve":
         return values.get(column["paper"] or column["name"])
     points = sorted((float(step), values[step]) for step in values)
-    share = _steps(column) / max(map(_steps, table["columns"]))
+    share = _steps(column["name"]) / _steps(table["columns"][-1]["name"])
     for (low, start), (high, end) in zip(points, points[1:], strict=False):
         if low <= (place := share * points[-1][0]) <= high:
             between = (place - low) / (high - low) * (end - start)
@@ -179,202 +146,393 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     return None
 
 
-def _steps(column: Values) -> int:
+def _steps(column: str) -> int:
     """Returns the number of steps of a curve's column, as "step_2000"."""
-    return int(column["name"].removeprefix("step_"))
+    return int(column.removeprefix("step_"))
 
 
-def _pretraining_curves(out_dir: str) -> list[dict[str, Any]]:
-    """Returns the curves of the finished pretrainings of several sizes.
-
-    They are means over the steps between points, which are closer together at
-    the start, and of training, not of held-out text.
-    """
-    curves = []
-    folders = f"{glob.escape(out_dir)}/pretraining/pretraining-bert*"
-    for folder in sorted(glob.glob(folders)):
-        step_id = os.path.basename(folder)
-        if not os.path.exists(
-            os.path.join(out_dir, "steps", f"{step_id}.json")
-        ):
-            continue
-        try:
-            path = os.path.join(folder, "train_metrics.jsonl")
-            with open(path, encoding="utf-8") as file:
-                rows = [json.loads(line) for line in file]
-        except (FileNotFoundError, ValueError):
-            continue  # Removed or cut, which costs the curve alone.
-        rows = [x for x in rows if all(_is_number(x.get(y)) for y in _CURVES)]
-        parts = collections.defaultdict(list)
-        for row in rows:
-            share = math.log(row["step"]) / math.log(rows[-1]["step"] + 1)
-            parts[int(_NUM_POINTS * share)].append(row)
-        curve = {"name": step_id.split("-")[1]}
-        curve["steps"] = [part[-1]["step"] for part in parts.values()]
-        for name in _CURVES:
-            curve[name] = [
-                sum(x[name] for x in part) / len(part)
-                for part in parts.values()
-            ]
-        curves.append(curve)
-    return curves
+# === Comparisons ===
 
 
-class _Table:
-    """Compares the cells of a table.
+def _compare(table: Values, finished: Values, failed: Rows) -> dict[str, Any]:
+    """Returns a table with its `values` and `signs`."""
+    columns = {column["name"]: column for column in table["columns"]}
+    reference, values = table["reference_row"], {}
+    for row, column, *ids in table["cells"]:
+        scores = [finished[x] for x in ids if x in finished]
+        value = {"row": row, "column": column, "scores": scores}
+        value["num_planned"] = len(ids)
+        value["num_failed"] = sum(x["id"] in ids for x in failed)
+        value["paper"] = paper_value(table, row, columns[column])
+        values[row, column] = value | summarize([x["score"] for x in scores])
+    signs, claims = [], {}
+    for row, column, sign, *others in table["expected"]:
+        (against,) = others or [reference]
+        if {(row, column), (against, column)} <= values.keys():
+            pair = values[row, column], values[against, column]
+            claim = {"row": row, "column": column, "against": against}
+            signs.append(claim | _judge_pair(*pair, sign))
+            if not others:
+                claims[row, column] = sign
+    for (row, column), value in values.items():
+        if row != reference:
+            other = values[reference, column]
+            value |= _judge_pair(value, other, claims.get((row, column)))
+    return {**table, "values": [*values.values()], "signs": signs}
 
-    Args:
-      table: The table, as `tables.build` returns it.
-      finished: The finished cells by id.
-      failed: The failed ones.
-    """
 
-    def __init__(
-        self,
-        table: Values,
-        finished: Mapping[str, Values],
-        failed: Mapping[str, Values],
-    ) -> None:
-        self._table, self._finished, self._failed = table, finished, failed
-        self._reference: str = table["reference_row"]
-        self._ids: dict[Key, list[str]] = {
-            (row, column): ids for row, column, *ids in table["cells"]
-        }
-        self._cells = {
-            key: [finished[x] for x in ids if x in finished]
-            for key, ids in self._ids.items()
-        }
-
-    def report(self) -> dict[str, Any]:
-        """Returns the table of the report."""
-        table = self._table
-        paper = _paper_table(table["name"])
-        columns = {column["name"]: column for column in table["columns"]}
-        signs = []
-        for claim in table["expected"]:
-            row, name, expected, other = (*claim, self._reference)[:4]
-            if (row, name) in self._ids and (other, name) in self._ids:
-                rows = (row, other)
-                values = self._comparison(rows, columns[name], expected)
-                claimed = {"row": row, "column": name, "against": other}
-                signs.append(claimed | values)
-        claims = {
-            (sign["row"], sign["column"]): sign["expected"]
-            for sign in signs
-            if sign["against"] == self._reference
-        }
-        values = [
-            self._value(row["name"], column, claims)
-            for column in table["columns"]
-            for row in table["rows"]
-            if (row["name"], column["name"]) in self._ids
-        ]
-        ids = [x for ids in self._ids.values() for x in ids]
-        used = {x: self._finished[x] for x in ids if x in self._finished}
-        kept = ("name", "title", "question", "kind", "scaled_down", "rows")
-        report = {
-            **{key: table[key] for key in kept},
-            "paper_title": paper.get("title"),
-            "reference_row": self._reference,
-            "columns": [
-                {key: column[key] for key in column if key != "paper"}
-                for column in table["columns"]
-            ],
-            "values": values,
-            "signs": signs,
-            "commits": _by_commit(used),
-        }
-        if table["kind"] == "curve":
-            for column in report["columns"]:
-                column["steps"] = _steps(column)
-            curves = {
-                row["name"]: paper["rows"][row["name"]]["values"].items()
-                for row in table["rows"]
-                if row["name"] in paper.get("rows", ())
-            }
-            report["paper_curves"] = {
-                row: [[int(step), score] for step, score in points]
-                for row, points in curves.items()
-            }
-        elif all(value["paper"] is None for value in values):
-            # Other rows, as other sizes of models: the paper's stand below.
-            report["paper_table"] = paper or None
-        return report
-
-    def _value(
-        self, row: str, column: Values, claims: Mapping[Key, str]
-    ) -> dict[str, Any]:
-        """Returns the scores of a row and a column, and what follows."""
-        key = row, column["name"]
-        ids, cells = self._ids[key], self._cells[key]
-        done = [x for x in ids if x in self._finished]
-        failed = [x for x in ids if x in self._failed]
-        scores = [
-            {"id": x, **_kept(cell)}
-            for x, cell in zip(done, cells, strict=True)
-        ]
-        value: dict[str, Any] = {
-            "row": row,
-            "column": column["name"],
-            "scores": scores,
-            "failed": failed,
-            "missing": [x for x in ids if x not in (*done, *failed)],
-            "paper": paper_value(self._table, row, column),
-        }
-        if cells:
-            numbers = [float(cell["score"]) for cell in cells]
-            mean, deviation = statistics.summarize(numbers)
-            value |= {"mean": mean, "deviation": deviation}
-        known = [score for score in scores if "at_majority" in score]
-        if known and column["higher_is_better"]:
-            value |= {
-                "majority": known[0]["majority"],
-                "num_at_majority": sum(x["at_majority"] for x in known),
-                "num_with_majority": len(known),
-            }
-        if row != self._reference:
-            rows = (row, self._reference)
-            value |= self._comparison(rows, column, claims.get(key))
-        return value
-
-    def _comparison(
-        self, rows: tuple[str, str], column: Values, claimed: str | None
-    ) -> dict[str, Any]:
-        """Returns the difference of two rows, the paper's, and a verdict.
-
-        Args:
-          rows: The row and the one that it is compared with.
-          column: The column.
-          claimed: The sign that the paper claims; by default that of the
-            difference of its numbers, if it has both.
-        """
-        cells = [self._cells.get((x, column["name"]), ()) for x in rows]
-        numbers = [paper_value(self._table, x, column) for x in rows]
-        values: dict[str, Any] = {}
-        if None not in numbers:
-            # The paper prints at most two decimals.
-            gap = round(numbers[0] - numbers[1], 6)
-            values["paper_difference"] = gap
-            if gap and not claimed:
-                claimed = "above" if gap > 0 else "below"
+def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
+    """Returns the difference of two rows, the paper's, and a verdict."""
+    found: dict[str, Any] = {}
+    if None not in (row["paper"], other["paper"]):
+        # The paper prints at most two decimals.
+        gap = round(row["paper"] - other["paper"], 6)
+        found["paper_difference"] = gap
+        # By default the paper claims the sign of this.
+        claimed = claimed or (gap and ("above" if gap > 0 else "below"))
+    if claimed:
+        found |= {"expected": claimed, "verdict": None}
+    if row["scores"] and other["scores"]:
+        found |= compare(row["scores"], other["scores"])
         if claimed:
-            values |= {"expected": claimed, "verdict": None}
-        if all(cells):
-            values |= statistics.compare(*([*map(_score, x)] for x in cells))
-            if claimed:
-                gap, error = values["difference"], values["error"]
-                values["verdict"] = statistics.judge(gap, error, claimed)
-        return values
+            gap, error = found["difference"], found["error"]
+            found["verdict"] = judge(gap, error, claimed)
+    return found
 
 
-def _kept(cell: Values) -> dict[str, Any]:
-    """Returns the parts of a finished cell that the report repeats."""
-    kept = {"seed": cell.get("seed"), "score": cell["score"]}
-    for name in ("test_score", "majority"):
-        if _is_number(cell.get(name)):
-            kept[name] = cell[name]
-    if (error := _score(cell).error) is not None:
-        kept["standard_error"] = error
-    if "majority" in kept:
-        kept["at_majority"] = kept["score"] <= kept["majority"] + _ROUNDING
-    return kept | {"commit": _commit(cell)}
+def summarize(scores: Sequence[float]) -> dict[str, float | None]:
+    """Returns the `mean` and the sample `deviation`, if there are any."""
+    if not scores:
+        return {}
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    return {"mean": statistics.fmean(scores), "deviation": deviation}
+
+
+def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
+    """Returns the difference of two rows, each with at least one score.
+
+    - Both have the same seeds, two or more: the error is the deviation of the
+      differences by seed, over the square root of their number.
+    - Other seeds, two or more in each row: Welch's error of two means.
+    - One seed in a row: no error, unless both are single cells whose scores
+      have an error of their own, as perplexities on held-out text. These are
+      added as if they were independent, which overestimates that of two models.
+
+    Returns:
+      The `difference`, its standard `error` or None, the `method`, and with an
+      error the `chance` that a difference of zero passes two errors, which is
+      0.30 with two paired seeds, 0.18 with three, 0.05 with many.
+    """
+    rows = [{x["seed"]: x["score"] for x in row} for row in (scores, reference)]
+    counts, (first, second), both = [*map(len, rows)], rows, scores + reference
+    errors = [x.get("scores", {}).get(f"{x.get('metric')}_error") for x in both]
+    error, method, degrees = None, ONE_SEED, math.inf
+    if min(counts) > 1 and first.keys() == second.keys():
+        gaps = [first[seed] - second[seed] for seed in first]
+        error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+        method, degrees = PAIRED, len(gaps) - 1
+    elif min(counts) > 1:
+        parts = [statistics.variance(x.values()) / len(x) for x in rows]
+        # Satterthwaite's degrees of freedom.
+        squares = [x**2 / (n - 1) for x, n in zip(parts, counts, strict=True)]
+        degrees = sum(parts) ** 2 / sum(squares) if any(parts) else math.inf
+        error, method = math.sqrt(sum(parts)), WELCH
+    elif counts == [1, 1] and None not in errors:
+        error, method = math.hypot(*errors), HELD_OUT
+    means = [statistics.fmean(x.values()) for x in rows]
+    found = {"difference": means[0] - means[1], "error": error}
+    if error is not None:
+        found["chance"] = float(2 * special.stdtr(degrees, -_LIMIT))
+    return found | {"method": method}
+
+
+def judge(difference: float, error: float | None, expected: str) -> str:
+    """Returns a verdict on the paper's sign, which is "above" or "below"."""
+    if error is None or abs(difference) <= _LIMIT * error + _ROUNDING:
+        return NOT_DISTINGUISHABLE
+    return AGREES if (difference > 0) == (expected == "above") else CONTRADICTS
+
+
+# === Text ===
+
+
+def text(report: Values) -> str:
+    """Returns the report as Markdown."""
+    failed, time = report["failed"], round(report["seconds"])
+    commits = [f"{x} ({y:,})" for x, y in report["commits"].items()]
+    state = (
+        f"{report['num_finished']:,} of {report['num_cells']:,} cells are "
+        f"finished, {len(failed):,} failed. The finished ones took "
+        f"{datetime.timedelta(seconds=time)} (h:mm:ss). Their commits: "
+        f"{', '.join(commits) or 'none'}."
+    )
+    parts = ["# The paper's experiments, repeated", state, _HOW_TO_READ]
+    parts += _signs(report["tables"])
+    for table in report["tables"]:
+        parts += _table(table)
+    if failed:
+        lines = [f"- `{x['id']}`, log `{x.get('log')}`" for x in failed]
+        parts += ["## Failed cells", "\n".join(lines)]
+    if names := report["unreadable"]:
+        parts.append(f"Files in `cells/` without a score: {', '.join(names)}.")
+    source = data.read_recipe("paper")["source"]
+    parts.append(
+        f"Numbers of the paper: {source}. `report.json` has the raw scores, "
+        "and `cells/` the commands that made each."
+    )
+    return "\n\n".join(parts)
+
+
+def _in_column(table: Values, column: Values) -> list[Values]:
+    return [x for x in table["values"] if x["column"] == column["name"]]
+
+
+def _labels(table: Values) -> dict[str, str]:
+    """Returns the labels of a table's rows and columns, by name."""
+    found = {x["name"]: x["label"] for x in (*table["rows"], *table["columns"])}
+    for column in table["columns"]:
+        if not column["higher_is_better"]:
+            found[column["name"]] += " (lower is better)"
+    return found
+
+
+def _shown(value: Values) -> str:
+    """Returns "61.37 ± 0.42 (3)": mean, deviation and number of seeds.
+
+    The number is "(2 of 3)" while cells are missing.
+    """
+    count, total = len(value["scores"]), value["num_planned"]
+    if not count:
+        return "failed" if value["num_failed"] else _NOTHING
+    seeds = count if count == total else f"{count} of {total}"
+    return f"{value['mean']:.2f}{_plus_minus(value['deviation'])} ({seeds})"
+
+
+def _plus_minus(error: float | None) -> str:
+    return "" if error is None else f" ± {error:.2f}"
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    """Returns a number of the paper, without a second decimal that it lacks."""
+    return _NOTHING if value is None else f"{value:{sign}.2f}".removesuffix("0")
+
+
+def _comparison(value: Values) -> dict[str, str]:
+    """Returns the difference, the paper's and the verdict, by their header."""
+    difference, verdict = _NOTHING, value.get("verdict")
+    if "difference" in value:
+        difference = f"{value['difference']:+.2f}{_plus_minus(value['error'])}"
+        if value["method"] in (WELCH, HELD_OUT):
+            difference += f" ({value['method']})"
+    if verdict == NOT_DISTINGUISHABLE:
+        verdict += f" ({ONE_SEED})" * (value["method"] == ONE_SEED)
+    elif verdict is not None:
+        verdict = f"**{verdict}**"
+    return {
+        "difference": difference,
+        "paper's difference": _number(value.get("paper_difference"), "+"),
+        "verdict": verdict or "no result yet" * ("expected" in value),
+    }
+
+
+def _signs(tables: Rows) -> list[str]:
+    """Returns the table of the signs that the paper claims."""
+    lines, found = [], collections.Counter()
+    for table in tables:
+        names, where = _labels(table), f"[{table['name']}](#{table['name']})"
+        for sign in table["signs"]:
+            row, against = names[sign["row"]], names[sign["against"]]
+            line = {"where": where, "column": names[sign["column"]]}
+            line["sign"] = f"{row} {sign['expected']} {against}"
+            lines.append(line | _comparison(sign))
+            found[sign["verdict"]] += 1
+    counted = (
+        f"{found[AGREES]} agree, {found[CONTRADICTS]} contradict, "
+        f"{found[NOT_DISTINGUISHABLE]} are not distinguishable, "
+        f"{found[None]} have no result yet."
+    )
+    shown = ["## Signs of the paper", counted, _markdown(lines)]
+    return shown if lines else []
+
+
+def _table(table: Values) -> list[str]:
+    """Returns the section of a table."""
+    name, title = table["name"], table["title"]
+    paper, values = _paper(table), table["values"]
+    parts = [f'<a id="{name}"></a>\n\n## {title}', table["question"]]
+    parts.append(f"![{title}]({name}.png)")
+    if table["kind"] == "curve":
+        parts += _curves(table)
+    else:
+        for column in table["columns"]:
+            parts += _column(table, column)
+    if paper and all(value["paper"] is None for value in values):
+        # Other rows, as other sizes of models.
+        lines = []
+        for row in paper["rows"].values():
+            numbers = [_number(row["values"].get(x)) for x in paper["columns"]]
+            numbers = zip(paper["columns"].values(), numbers, strict=True)
+            lines.append({"": row["label"], **dict(numbers)})
+        parts += ["### The paper's table", _markdown(lines)]
+    caption = [table["scaled_down"].strip()]
+    if paper:
+        caption.append(f"The paper's numbers: {paper['title']}.")
+    if methods := {x.get("method") for x in values} - {None, ONE_SEED}:
+        methods = " or ".join(sorted(methods))
+        caption.append(f"Standard errors of differences: {methods}.")
+    if chances := [round(100 * x["chance"]) for x in values if "chance" in x]:
+        share = dict.fromkeys(map(str, (min(chances), max(chances))))
+        caption.append(
+            f"By chance, {' to '.join(share)}% of differences that are zero in "
+            "truth would be beyond two standard errors (5% with many seeds)."
+        )
+    failed = sum(x["num_failed"] for x in values)
+    left = sum(x["num_planned"] - len(x["scores"]) for x in values) - failed
+    if left or failed:
+        without = f"{left} not finished, {failed} failed"
+        caption.append(f"Cells without a score: {without}.")
+    return [*parts, " ".join(filter(None, caption))]
+
+
+def _column(table: Values, column: Values) -> list[str]:
+    """Returns a heading and a table with a line for each row."""
+    values, names = _in_column(table, column), _labels(table)
+    scores = [y for x in values for y in x["scores"]]
+    reference, lines = names[table["reference_row"]], []
+    for value in values:
+        shown = _comparison(value)
+        line = {"": names[value["row"]], "score": _shown(value)}
+        line[f"difference to {reference}"] = shown.pop("difference")
+        if any("test_score" in x for x in scores):
+            line["test"] = _test(value)
+        if table["kind"] == "spread":
+            line |= _spread(value)
+        if any(x["paper"] is not None for x in values):
+            line["paper"] = _number(value["paper"])
+            line["paper's difference"] = shown["paper's difference"]
+        if any("expected" in x for x in values):
+            line["verdict"] = shown["verdict"]
+        lines.append(line)
+    return [f"### {names[column['name']]}", _markdown(lines)]
+
+
+def _test(value: Values) -> str:
+    scores = [x["test_score"] for x in value["scores"] if "test_score" in x]
+    found = {"scores": scores, "num_planned": len(scores), "num_failed": 0}
+    return _shown(found | summarize(scores))
+
+
+def _spread(value: Values) -> dict[str, str]:
+    """Returns the range of scores, and how many are at the majority class."""
+    scores = [x["score"] for x in value["scores"]]
+    shown = f"{min(scores):.2f}, {max(scores):.2f}" if scores else _NOTHING
+    found = {"from, to": shown, "at or below the majority class": _NOTHING}
+    if scores and (majority := value["scores"][0].get("majority")) is not None:
+        count = sum(x <= majority + _ROUNDING for x in scores)
+        share = f"{count} of {len(scores)} ({count / len(scores):.0%})"
+        share += f"; it has {majority:.2f}"
+        found["at or below the majority class"] = share
+    return found
+
+
+def _curves(table: Values) -> list[str]:
+    """Returns a table with a line for each step, for each row."""
+    names, reference, parts = _labels(table), table["reference_row"], []
+    found = {(x["row"], x["column"]): x for x in table["values"]}
+    for row in (x["name"] for x in table["rows"] if x["name"] != reference):
+        lines = []
+        for column in (x["name"] for x in table["columns"]):
+            pair = value, other = found[row, column], found[reference, column]
+            shown = _comparison(value)
+            line = {"steps": f"{_steps(column):,}", names[row]: _shown(value)}
+            line |= {names[reference]: _shown(other)}
+            line["difference"] = shown["difference"]
+            line["paper"] = ", ".join(_number(x["paper"]) for x in pair)
+            lines.append(line | shown)
+        parts.append(_markdown(lines))
+    note = "The paper's numbers are those at the same share of its steps, on "
+    note += "straight lines between the points of its drawing."
+    return [*parts, note]
+
+
+def _markdown(lines: Rows) -> str:
+    """Returns a table of lines, each with its fields by header."""
+    header = [*lines[0]] if lines else []
+    rows = [header, ["---"] * len(header), *(x.values() for x in lines)]
+    rows = [[x.replace("|", "\\|") for x in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+# === Plots ===
+
+
+def draw(table: Values) -> Figure:
+    """Draws a panel for each column: differences, or all runs of its rows."""
+    if table["kind"] == "curve":
+        return _draw_curves(table)
+    names, legend, is_spread = _labels(table), {}, table["kind"] == "spread"
+    label = f"difference to {names[table['reference_row']]}; bars: two "
+    label = (
+        "line: the majority class" if is_spread else f"{label}standard errors"
+    )
+    counts = [len(table["rows"])] * len(table["columns"])
+    figure, panels = reports.new_panels(table["title"], counts, 0.45)
+    for axes, column in zip(panels, table["columns"], strict=True):
+        values = _in_column(table, column)
+        known = {y.get("majority") for x in values for y in x["scores"]}
+        for line in known - {None} if is_spread else {0.0}:
+            axes.axvline(line, color=reports.GRAY, linewidth=0.9)
+        for place, value in enumerate(values):
+            for name, x, shift, error in _points(value, is_spread):
+                color, marker = _STYLES[name]
+                style = {"xerr": error, "color": color, "fmt": marker}
+                y = place + shift
+                legend[name] = axes.errorbar(x, y, capsize=3, **style)
+        axes.set_xlabel(reports.wrap(label, 52))
+        rows = [f"{names[x['row']]}\n{_shown(x)}" for x in values]
+        reports.name_rows(axes, rows, 24)
+        axes.margins(x=0.08)
+        reports.finish(axes, "x", names[column["name"]])
+    reports.add_legend(figure, 2, legend)
+    return figure
+
+
+def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
+    """Yields the points of a row: label, place, shift and half of a bar."""
+    scores = value["scores"] if is_spread else ()
+    for number, score in enumerate(scores):
+        yield "a run", score["score"], 0.07 * (number % 3 - 1), None
+    if (gap := value.get("paper_difference")) is not None:
+        yield "the paper's difference", gap, 0.2, None
+    if "difference" in value and not is_spread:
+        error, verdict = value["error"], value.get("verdict")
+        if error is None or verdict is None:
+            verdict = "no sign claimed, or one seed"
+        # Two standard errors.
+        yield verdict, value["difference"], -0.12, 2 * (error or 0.0)
+
+
+def _draw_curves(table: Values) -> Figure:
+    """Draws scores over steps, and the paper's curves below."""
+    figure = reports.new_figure(table["title"], 6.2)
+    ours, theirs = figure.subplots(2, 1)
+    for number, row in enumerate(table["rows"]):
+        values = [x for x in table["values"] if x["row"] == row["name"]]
+        values = [x for x in values if x["scores"]]
+        steps = [_steps(x["column"]) for x in values]
+        means = [x["mean"] for x in values]
+        errors = [x["deviation"] or 0.0 for x in values]
+        reports.draw_line(ours, row["label"], steps, means, number, errors)
+        points = _paper(table)["rows"][row["name"]]["values"]
+        steps, scores = [*map(int, points)], [*points.values()]
+        reports.draw_line(theirs, row["label"], steps, scores, number)
+    ours.set_ylabel(table["columns"][0]["metric"])
+    theirs.set_ylabel("MNLI dev accuracy")
+    titles = "Ours, ± one standard deviation", "The paper's"
+    for axes, title in zip((ours, theirs), titles, strict=True):
+        axes.set(xlabel="pretraining steps", xlim=(0, None))
+        axes.locator_params(axis="x", nbins=5, integer=True)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        reports.finish(axes, title=title)
+    reports.add_legend(figure)
+    return figure

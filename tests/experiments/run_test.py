@@ -20,7 +20,6 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.experiments import run
 from bert_tf.flags.experiments import ExperimentsConfig
-from bert_tf.io import locks
 from tests.support import experiment_inputs
 from tests.support import full_disk
 from tests.support import runner_program
@@ -107,11 +106,6 @@ class LoopTest(tf.test.TestCase):
         first, second = cell["commands"]
         self.assertIn(f"{self._out}/pretraining/second", first)
         self.assertIn(f"{self._out}/runs/cell2", second)
-        self.assertEqual(
-            {*cell},
-            {"id", "score", "metric", "scores", "seed", "majority", "commands"}
-            | {"commit", "seconds", "finished"},
-        )
 
     def test_failed_cell_is_recorded_and_tried_again_by_the_next_run(self):
         self._write("go")
@@ -119,10 +113,10 @@ class LoopTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "1 of 4 cells.*cell1.*again"):
             self._run()
         failed = self._read("cells/cell1.failed.json")
-        lines = ["Reading the data.", "ERROR: The data are broken."]
-        self.assertEqual(failed["last_lines"][-3:-1], lines)
+        self.assertEqual(failed["error"], "Exit status 1.")
         self.assertIn("runs/cell1", failed["command"])
-        self.assertTrue(os.path.exists(failed["log"]))
+        with open(failed["log"], encoding="utf-8") as log:
+            self.assertIn("Reading the data.\nERROR: The data are", log.read())
         self._write("fails.txt")
         self._run()
         self.assertFalse((self._out / "cells/cell1.failed.json").exists())
@@ -138,8 +132,7 @@ class LoopTest(tf.test.TestCase):
 
     def test_killed_run_ends_its_program_and_resumes(self):
         for number in (signal.SIGKILL, signal.SIGTERM):
-            process = self._start()
-            before = len(self._starts())
+            before, process = len(self._starts()), self._start()
             self._wait(lambda n=before: len(self._starts()) > n)
             name, pid = self._starts()[-1]
             self.assertEqual(name, "first")
@@ -163,17 +156,16 @@ class LoopTest(tf.test.TestCase):
 
     def test_ends_after_the_cell_that_passes_the_minutes(self):
         self._write("go")
-        clock = self.enter_context(
-            mock.patch.object(run.time, "monotonic", return_value=0.0)
-        )
+        with mock.patch.object(run.time, "monotonic", return_value=0.0) as now:
 
-        def pass_minutes(folder):
-            clock.return_value += 60 * 2.0
+            def pass_minutes(folder):
+                del folder
+                now.return_value += 60 * 2.0
 
-        with mock.patch.object(run.report, "write", pass_minutes):
-            self._run(max_minutes=1)
-        self.assertEqual(self._names(), ["first", "cell0"])
-        self._run(max_minutes=0)
+            with mock.patch.object(run.report, "write", pass_minutes):
+                self._run(max_minutes=1)
+            self.assertEqual(self._names(), ["first", "cell0"])
+            self._run(max_minutes=0)
         self.assertLen(self._starts(), 2)
         self._run()
         self.assertEqual(self._names(), _ORDER)
@@ -183,18 +175,15 @@ class LoopTest(tf.test.TestCase):
             self._out = pathlib.Path(folder, "out")
             self._out.mkdir()
             pathlib.Path(folder, "go").touch()
-            with (
-                contextlib.suppress(OSError),
-                open(os.path.join(folder, "filler"), "wb") as file,
-            ):
+            filler = pathlib.Path(folder, "filler")
+            with contextlib.suppress(OSError), open(filler, "wb") as file:
                 while True:
                     file.write(bytes(4096))
-            with (
-                self.assertLogs(logging.get_absl_logger(), "ERROR"),
-                self.assertRaisesRegex(UserError, "4 of 4 cells have failed"),
-            ):
-                self._run()
-            os.remove(os.path.join(folder, "filler"))
+            with self.assertLogs(logging.get_absl_logger(), "ERROR") as logs:
+                with self.assertRaisesRegex(UserError, "4 of 4 cells have"):
+                    self._run()
+            self.assertIn("report could not be written", logs.output[-1])
+            filler.unlink()
             self._run()
 
 
@@ -222,13 +211,9 @@ class CommandTest(tf.test.TestCase):
         plan = self._print(dry_run=True)
         self.assertFalse(os.path.exists(self._out))
         self.assertLen(re.findall("^# .*-seed", plan, flags=re.M), 9)
-        self.assertEndsWith(
-            plan,
-            "# 11 cells and 10 steps that they need are to run; 0 cells are "
-            "done.\n",
-        )
-        for word in ("{", self._folder + "/tmp"):
-            self.assertNotIn(word, plan)
+        self.assertRegex(plan, "# 11 cells and 10 steps .*; 0 cells are done")
+        self.assertNotIn("{", plan)
+        self.assertNotIn(self._folder + "/tmp", plan)
         # Finished cells, and what only they need, are left out.
         os.makedirs(os.path.join(self._out, "cells"))
         for cell in re.findall(r"^# (\S*masks_0_0_100\S*seed\S*)", plan, re.M):
@@ -240,41 +225,25 @@ class CommandTest(tf.test.TestCase):
 
     def test_list_names_what_is_found_and_what_is_not(self):
         text = self._print(list=True)
-        self.assertRegex(text, r"pairs +classification, accuracy: .*b.tsv")
-        self.assertRegex(text, r"squad +not found: squad/train-v1.1.json")
-        self.assertRegex(
-            text, "table7 .*\n +needs --corpus or --pretrained_mod"
-        )
-        self.assertIn("triviaqa/qa/wikipedia-train.json", text)
-
-    def test_one_process_at_a_time_plans(self):
-        def make_plan(config, folder):
-            path = os.path.join(config.output_dir, "data.lock")
-            with open(path, encoding="utf-8") as file:
-                self.assertFalse(locks.try_lock(file))
-            raise UserError("Stop.")
-
-        with (
-            mock.patch.object(run, "make_plan", make_plan),
-            self.assertRaisesRegex(UserError, "Stop."),
+        for words in (
+            r"pairs +classification, accuracy: .*b.tsv",
+            r"squad +not found: squad/train-v1.1.json",
+            r"table7 .*\n +needs --corpus or --pretrained_mod",
+            "triviaqa/qa/wikipedia-train.json",
         ):
-            run.run(self._config)
+            self.assertRegex(text, words)
 
     def test_refuses_another_corpus_or_scale_in_the_folder(self):
         run.make_plan(self._config, self._out)
         # The same text under another name is the same corpus.
         moved = shutil.copy(self._corpus, os.path.join(self._folder, "b.txt"))
         self._print(corpus=moved, dry_run=True)
-        other = experiment_inputs.write_corpus(
-            self.create_tempdir().full_path, first=9
-        )
-        with self.assertRaisesRegex(
-            UserError, f"of --corpus={self._corpus}. Received: .*{other}"
-        ):
+        moved = self.create_tempdir().full_path
+        other = experiment_inputs.write_corpus(moved, first=9)
+        message = f"and --corpus={self._corpus}. Received: .*{other}"
+        with self.assertRaisesRegex(UserError, message):
             self._print(corpus=other)
-        with self.assertRaisesRegex(
-            UserError, "of --scale=smoke. Received: --scale=small"
-        ):
+        with self.assertRaisesRegex(UserError, "=smoke .*--scale=small"):
             self._print(scale="small", tasks="pairs,names")
 
     def test_an_unusable_corpus_is_not_remembered(self):
@@ -297,33 +266,20 @@ class CommandTest(tf.test.TestCase):
             values = {**vars(self._config), **flags}
             with self.assertRaisesRegex(UserError, message):
                 ExperimentsConfig(**values)
-        script = os.path.join(_ROOT, "run", "experiments.py")
-        done = _start(script, "--shard=1/2", stderr=subprocess.PIPE)
-        self.assertRegex(done.communicate()[1], "--shard was removed: machines")
-        self.assertEqual(done.returncode, 1)
 
-    def test_changed_files_have_a_commit_of_their_own(self):
-        clone = self._folder
-
-        def git(*words):
-            start = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-            subprocess.run([*start, *words], cwd=clone, check=True)
-
-        def commit_with(text):
-            path = os.path.join(clone, "a.txt")
-            pathlib.Path(path).write_text(text, encoding="latin-1")
-            with mock.patch.object(run, "_CLONE", clone):
-                return run.current_commit()
-
-        git("init", "-q")
-        commit_with("a")
-        git("add", "a.txt")
-        git("commit", "-qm", "a")
-        clean, first, second = map(commit_with, ("a", "b", "\xe9"))
-        self.assertRegex(clean, r"^[0-9a-f]{12}$")
-        self.assertRegex(first, rf"^{clean}\+[0-9a-f]{{8}}$")
-        self.assertNotEqual(first, second)
-        self.assertEqual(commit_with("b"), first)
+    def test_changed_files_are_named_in_the_commit(self):
+        (clone := pathlib.Path(self._folder, "clone")).mkdir()
+        git = ["git", "-C", clone, "-c", "user.name=a", "-c", "user.email=a@b"]
+        (clone / "a.txt").write_text("a")
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+            subprocess.run([*git, *words], check=True)
+        with mock.patch.object(run, "_CLONE", str(clone)):
+            clean = run.current_commit()
+            (clone / "a.txt").write_text("b")
+            self.assertRegex(clean, r"^[0-9a-f]{12}$")
+            self.assertEqual(run.current_commit(), f"{clean}-dirty")
+            shutil.rmtree(clone / ".git")
+            self.assertStartsWith(run.current_commit(), "bert_tf ")
 
 
 class RealTest(tf.test.TestCase):
@@ -368,12 +324,10 @@ class RealTest(tf.test.TestCase):
         self._check_by_hand(self._read(f"cells/{name}"), folder)
 
     def _names(self, folder):
-        path = os.path.join(self._out, folder)
-        return sorted(os.listdir(path)) if os.path.isdir(path) else []
+        return [x.name for x in pathlib.Path(self._out, folder).glob("*")]
 
     def _read(self, name):
-        with open(os.path.join(self._out, name), encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(pathlib.Path(self._out, name).read_text("utf-8"))
 
     def _check_by_hand(self, cell, folder):
         """Repeats a cell's commands in another folder."""
