@@ -1,6 +1,6 @@
 """Makes testdata/minilm/outputs.npz, the outputs of transformers for MiniLM.
 
-    python -m tests.support.make_minilm_outputs --nodry_run
+    python -m tools.make_minilm_outputs --nodry_run
 
 It makes an environment with the packages of `minilm.PEER` and runs on the CPU,
 deterministically.
