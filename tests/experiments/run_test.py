@@ -314,7 +314,7 @@ class RealTest(tf.test.TestCase):
         report = self._read("report.json")
         self.assertEqual(report["num_finished"], 11)
         plots = [x for x in self._names(".") if x.endswith(".png")]
-        self.assertLen(plots, 7)
+        self.assertLen(plots, 6)
         pair = next(x for x in cells if x.startswith("pairs-"))
         self.assertIn("test_score", self._read(f"cells/{pair}"))
         # Nothing is left to do.
