@@ -304,15 +304,16 @@ def read_vocabulary(
     )
 
 
-def derive_lower_case(vocabulary: Vocabulary) -> bool:
+def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
     """Returns whether a vocabulary is of a model that reads lower case.
 
     For formats that do not store the case. An uncased vocabulary may have a few
     words in capitals that a user put there (a share of 1%); of the released
-    cased ones the multilingual one has the fewest, 16%.
+    cased ones the multilingual one has the fewest, 16%. Warns between the two,
+    unless --do_lower_case, the `flag`, decides.
     """
     share = _capital_share(vocabulary)
-    if _FEW_CAPITALS <= share <= _MANY_CAPITALS:
+    if flag is None and _FEW_CAPITALS <= share <= _MANY_CAPITALS:
         logging.warning(
             "%s may be cased or not: %s. Text keeps its case; set "
             "--do_lower_case to read it in lower case.",

@@ -198,7 +198,10 @@ def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
         stored = dataclasses.replace(
             stored,
             tokenizer_settings=stored_model.tokenizer_settings(
-                vocabulary, stored_model.derive_lower_case(vocabulary)
+                vocabulary,
+                stored_model.derive_lower_case(
+                    vocabulary, config.do_lower_case
+                ),
             ),
             lower_case_is_derived=True,
         )

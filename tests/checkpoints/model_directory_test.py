@@ -154,8 +154,10 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             self._write(vocabulary=other)
         with self.assertRaisesRegex(UserError, "or neither"):
             self._write(vocabulary=None)
-        with self.assertRaisesRegex(UserError, "has 7 lines.*is 8"):
-            self._write(vocabulary=Vocabulary(_TOKENS[:-1]))
+        with self.assertRaisesRegex(UserError, "has 9 lines.*is 8"):
+            longer = Vocabulary([*_TOKENS, "x"])
+            settings = BertTokenizer(longer).settings()
+            self._write(vocabulary=longer, tokenizer_settings=settings)
         with self.assertRaises(TypeError):
             self._write(task={"kind": "pretraining", "what": object()})
         model_directory.read_model(self.path)

@@ -18,6 +18,8 @@ _CORE_FILE = pathlib.Path(__file__).with_name("tensorflow_2_12_operators.txt")
 _TEXT = {
     "FastBertNormalize",
     "FastWordpieceTokenizeWithOffsets",
+    "RegexSplitWithOffsets",
+    "TFText>ByteSplitByOffsets",
     "WhitespaceTokenizeWithOffsets",
     "WordpieceTokenizeWithOffsets",
 }

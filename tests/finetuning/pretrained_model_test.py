@@ -78,7 +78,8 @@ class OriginalFlagsTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        (_CASED, None, False, 0),
+        # The tiny vocabulary has 9% of capitals, which is not plain.
+        (_CASED, None, False, 1),
         (_CASED, False, False, 0),
         (_CASED, True, True, 1),
         (tiny_model.TOKENS, None, True, 0),
@@ -93,7 +94,7 @@ class OriginalFlagsTest(tf.test.TestCase, parameterized.TestCase):
         # The first warning is about random weights.
         self.assertLen(logs.output, 1 + num_warnings)
         if num_warnings:
-            self.assertIn(f"--do_lower_case={flag}, though", logs.output[1])
+            self.assertIn("--do_lower_case", logs.output[1])
 
     def test_case_that_the_model_stores(self):
         path = self._write_model(tiny_model.TOKENS, lower_case=False)

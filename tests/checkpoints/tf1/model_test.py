@@ -231,8 +231,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         self._write(tokens=(*_TOKENS[:-1], token))
         found = tf1_model.read_model(self.folder)
         self.assertIs(found.tokenizer_settings["lower_case"], expected)
-        verb = "it does." if expected else "it does not."
-        self.assertRegex(found.report.notes[0], verb)
+        self.assertIn(f"lower_case={expected}", found.report.notes[0])
 
     # === Recognizing checkpoints ===
 
@@ -296,8 +295,8 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         self._assert_refused(message)
 
     def test_vocabulary_of_another_size(self):
-        self._write(tokens=_TOKENS[:-1])
-        self._assert_refused("vocab.txt has 18 lines.*is 19")
+        self._write(tokens=(*_TOKENS, "x"))
+        self._assert_refused("vocab.txt has 20 lines.*is 19")
 
     @parameterized.parameters(
         ({"num_hidden_layers": 3}, "lacks bert/encoder/layer_2/"),
