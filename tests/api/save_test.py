@@ -27,6 +27,7 @@ from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import saving
+from tests.support import files_case
 from tests.support import made_once
 from tests.support import scripts
 from tests.support import tiny_exports
@@ -54,19 +55,15 @@ def _values(model):
     return {name: x.numpy() for name, x in named.items()}
 
 
-class _SaveTestCase(tf.test.TestCase, parameterized.TestCase):
+class _SaveTestCase(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.output = os.path.join(self.folder, "new", "saved")
 
     def _load(self, source=None, *args, **kwargs):
         source = source or tiny_exports.classification()
         path = tiny_exports.write(self.folder, source)
         return bert_tf.load_model(path, *args, **kwargs)
-
-    def _path(self, name):
-        return os.path.join(self.folder, name)
 
     def _assert_equal(self, weights, expected):
         self.assertAllClose(weights, expected, rtol=0, atol=0)
@@ -107,10 +104,10 @@ class SaveModelTest(_SaveTestCase):
         _train(model)
         expected = model.predict(_TEXTS, verbose=0)
         bert_tf.save_model(model, self.output)
-        rows = self._path("rows.csv")
+        rows = self.path("rows.csv")
         with open(rows, "w", encoding="utf-8") as file:
             file.write("text\n" + "".join(f'"{text}"\n' for text in _TEXTS))
-        answers = self._path("answers.jsonl")
+        answers = self.path("answers.jsonl")
         predict.run(
             PredictConfig(
                 model_dir=self.output, input_file=rows, output_file=answers
@@ -142,7 +139,7 @@ class SaveModelTest(_SaveTestCase):
     def test_values_of_the_run_and_of_other_tasks_are_dropped(self):
         task = tiny_exports.classification()
         path = tiny_model.write_task(
-            self._path("model"),
+            self.path("model"),
             task,
             global_step=7,
             results={"dev": {}},
@@ -225,7 +222,7 @@ class SaveModelTest(_SaveTestCase):
         labels = ["sad", "glad", "ümlaut"]
         model = self._load("encoder", "classification", labels=labels)
         bert_tf.save_model(model, self.output)
-        target = self._path("hf")
+        target = self.path("hf")
         os.mkdir(target)
         huggingface.write_model(target, formats.read(self.output))
         with open(f"{target}/config.json", encoding="utf-8") as file:
@@ -238,13 +235,13 @@ class SaveModelTest(_SaveTestCase):
 
 class KerasFileTest(_SaveTestCase):
     def _save(self, model):
-        path = self._path("x.keras")
+        path = self.path("x.keras")
         model.save(path)
         return path
 
     def _without_text(self, path):
         """Returns a copy as earlier versions wrote it."""
-        older = self._path("older.keras")
+        older = self.path("older.keras")
         with zipfile.ZipFile(path) as source, zipfile.ZipFile(older, "w") as to:
             for name in source.namelist():
                 if not name.startswith("assets/"):
@@ -257,7 +254,7 @@ class KerasFileTest(_SaveTestCase):
         _train(model)
         expected = model.predict(_TEXTS, verbose=0)
         path = self._save(model)
-        shutil.rmtree(self._path("model"))
+        shutil.rmtree(self.path("model"))
         program = self.create_tempfile(content=_LOAD).full_path
         command = [program, path, json.dumps(_TEXTS)]
         (result,) = scripts.run((command, self.folder))
@@ -344,7 +341,7 @@ class KerasFileTest(_SaveTestCase):
             bert_tf.load_model(path)
 
     def test_damaged_files_are_not_models(self):
-        path = self._path("x.keras")
+        path = self.path("x.keras")
         with open(path, "wb") as file:
             file.write(b"PK\x03\x04")
         with self.assertRaisesRegex(UserError, "a file that is no checkpoint"):
@@ -374,10 +371,9 @@ def _spying(module, name, weights=None):
         yield calls
 
 
-class ExportTest(tf.test.TestCase, parameterized.TestCase):
+class ExportTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         path = made_once.folder("api_export_model", _make)
         self.saved = os.path.join(path, "model")
         self.model = bert_tf.load_model(self.saved)
@@ -385,20 +381,17 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
         for weight in self.model.trainable_variables:
             weight.assign(weight * 1.1)
 
-    def _path(self, name):
-        return os.path.join(self.folder, name)
-
     @pytest.mark.slow
     def test_writes_what_the_script_writes(self):
-        bert_tf.save_model(self.model, self._path("saved"))
+        bert_tf.save_model(self.model, self.path("saved"))
         expected = tiny_exports.export(
-            self._path("saved"), self._path("theirs"), _ONLY, **_FLAGS
+            self.path("saved"), self.path("theirs"), _ONLY, **_FLAGS
         )
         self.model.compile("sgd", {"logits": "mse"})
         with tiny_exports.graph_alone(), tiny_exports.only(_ONLY):
-            self.model.export(self._path("ours"), verbose=False, **_FLAGS)
+            self.model.export(self.path("ours"), verbose=False, **_FLAGS)
         theirs = tf.saved_model.load(expected).signatures
-        ours = tf.saved_model.load(self._path("ours/1")).signatures
+        ours = tf.saved_model.load(self.path("ours/1")).signatures
         self.assertCountEqual(ours, _ONLY)
         for name in _ONLY:
             for part in ("structured_input_signature", "structured_outputs"):
@@ -442,20 +435,20 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
             for name, variable in bert_model.named_variables(self.model).items()
         }
         with _spying(savedmodel, "run", weights) as calls:
-            self.model.export(self._path("served"), litert=True)
+            self.model.export(self.path("served"), litert=True)
         ((config, _),) = calls
-        self.assertEqual(config.output_dir, self._path("served"))
+        self.assertEqual(config.output_dir, self.path("served"))
         self.assertTrue(config.litert)
         with _spying(tflite_export, "run", weights) as calls:
             path = pathlib.Path(self.folder, "x.tflite")
             dev = path.with_name("dev.csv")
             self.model.export(path, "litert", batch_size=2, eval_file=dev)
         ((config, _),) = calls
-        self.assertEqual(config.eval_file, self._path("dev.csv"))
-        self.assertEqual(config.output_file, self._path("x.tflite"))
+        self.assertEqual(config.eval_file, self.path("dev.csv"))
+        self.assertEqual(config.output_file, self.path("x.tflite"))
         self.assertEqual(config.batch_size, 2)
         with self.assertRaisesRegex(ValueError, "Unrecognized format=zip"):
-            self.model.export(self._path("x"), "zip")
+            self.model.export(self.path("x"), "zip")
 
     @parameterized.parameters(
         (
@@ -472,15 +465,15 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_wrong_flags_raise_one_sentence(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
-            bert_tf.export_savedmodel(self.model, self._path("x"), **flags)
+            bert_tf.export_savedmodel(self.model, self.path("x"), **flags)
         self.assertEmpty(os.listdir(self.folder))
 
     def test_without_vocabulary_keras_exports_features(self):
         model = bert_tf.BertForMultipleChoice(tiny_model.ONE_LAYER)
         with self.assertRaisesRegex(UserError, "so the model needs a vocab"):
-            bert_tf.export_savedmodel(model, self._path("x"))
-        model.export(self._path("features"), verbose=False)
-        served = tf.saved_model.load(self._path("features"))
+            bert_tf.export_savedmodel(model, self.path("x"))
+        model.export(self.path("features"), verbose=False)
+        served = tf.saved_model.load(self.path("features"))
         inputs = {
             "input_ids": np.array([[[1, 2, 3], [1, 5, 4]]], np.int32),
             "input_mask": np.array([[[1, 1, 1], [1, 1, 0]]], np.int32),

@@ -18,6 +18,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.convert import FORMATS
 from bert_tf.flags.convert import ConvertCheckpointConfig
 from bert_tf.io import files
+from tests.support import files_case
 from tests.support import stored_models
 
 _CHECKPOINT = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001")
@@ -54,7 +55,7 @@ _SIZE_KEYS = {
 }
 
 
-class BadInputTest(tf.test.TestCase, parameterized.TestCase):
+class BadInputTest(files_case.FolderCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -65,10 +66,6 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
             formats.module_of(name).write_model(
                 os.path.join(cls.models, name), stored_models.build("encoder")
             )
-
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
 
     def _copy(self, source_format):
         path = os.path.join(self.folder, source_format)

@@ -20,6 +20,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import FORMATS
 from bert_tf.flags.convert import ConvertCheckpointConfig
+from tests.support import files_case
 from tests.support import stored_models
 from tests.support.shared_data import golden
 
@@ -46,11 +47,7 @@ def _kind(parts):
     )
 
 
-class ConversionTestCase(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
+class ConversionTestCase(files_case.FolderCase):
     def write(self, stored, name="model", target="bert_tf"):
         """Writes a model of `stored_models` and returns its directory."""
         path = os.path.join(self.folder, name)

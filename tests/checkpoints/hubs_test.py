@@ -64,58 +64,67 @@ class _HubsCase(tf.test.TestCase):
         _, error, _ = self.fetcher(name, offline)
         self.assertRegex(error or "", message)
 
-    def _assert_offline(self, name, path):
+    def _assert_offline(self, path, *names):
         """Asserts that a cached model needs no network."""
         self.server.requests.clear()
-        self.assertEqual(self._fetch(name, offline=True)[0], path)
+        for name in names:
+            self.assertEqual(self._fetch(name, offline=True)[0], path)
         self.assertEmpty(self.server.requests)
+
+    def _assert_holds(self, path, name, files):
+        with open(f"{path}/{name}", "rb") as file:
+            self.assertEqual(file.read(), files[name])
 
 
 class HuggingFaceTest(_HubsCase):
     def setUp(self):
         super().setUp()
-        self.name = f"some/{self.id().rpartition('.')[2]}"
-        self.server.add_repository(self.name, _FILES)
-        self.url = f"/{self.name}/resolve/{_COMMIT}/model.safetensors"
+        self.repository = f"some/{self.id().rpartition('.')[2]}"
+        self.name = f"hf://{self.repository}"
+        self.server.add_repository(self.repository, _FILES)
+        self.url = f"/{self.repository}/resolve/{_COMMIT}/model.safetensors"
         self.weights = self.server.pages[self.url]
+
+    def _set_pages(self, api, **values):
+        """Changes the pages of the repository."""
+        for url, page in self.server.pages.items():
+            if url.startswith(f"/{api}{self.repository}"):
+                vars(page).update(values)
 
     @pytest.mark.slow
     def test_whole_then_offline(self):
-        path, log = self._fetch(f"hf://{self.name}")
+        path, log = self._fetch(self.name)
         self.assertCountEqual(os.listdir(path), _FETCHED)
         self.assertRegex(
             log, rf"at {_COMMIT} \(3 files, 3\.01 kB\) from {self.server.url}"
         )
-        self.assertEqual(names.origin(path), f"hf://{self.name}@{_COMMIT}")
+        self.assertEqual(names.origin(path), f"{self.name}@{_COMMIT}")
         self.server.requests.clear()
-        again, log = self._fetch(f"hf://{self.name}")
+        again, log = self._fetch(self.name)
         self.assertEqual(again, path)
         self.assertNotIn("Fetching", log)
         self.assertNotIn("HEAD", [x[0] for x in self.server.requests])
-        self._assert_offline(f"hf://{self.name}", path)
-        self._assert_offline(f"hf://{self.name}@{_COMMIT}", path)
+        self._assert_offline(path, self.name, f"{self.name}@{_COMMIT}")
         os.remove(os.path.join(path, "vocab.txt"))
-        self._refused(f"hf://{self.name}", "or not all of it", offline=True)
+        self._refused(self.name, "or not all of it", offline=True)
 
     def test_a_branch_moves(self):
-        old, _ = self._fetch(f"hf://{self.name}")
+        old, _ = self._fetch(self.name)
         commit = _COMMIT[::-1]
         files = _FILES | {"vocab.txt": b"[PAD]\n[UNK]\n"}
-        self.server.add_repository(self.name, files, commit)
-        new, _ = self._fetch(f"hf://{self.name}")
-        self.assertEqual(names.origin(new), f"hf://{self.name}@{commit}")
-        self._assert_offline(f"hf://{self.name}", new)
-        self._assert_offline(f"hf://{self.name}@{_COMMIT}", old)
+        self.server.add_repository(self.repository, files, commit)
+        new, _ = self._fetch(self.name)
+        self.assertEqual(names.origin(new), f"{self.name}@{commit}")
+        self._assert_offline(new, self.name)
+        self._assert_offline(old, f"{self.name}@{_COMMIT}")
         # A commit cannot move, so the hub is not asked.
-        self.assertEqual(self._fetch(f"hf://{self.name}@{_COMMIT}")[0], old)
+        self.assertEqual(self._fetch(f"{self.name}@{_COMMIT}")[0], old)
         self.assertEmpty(self.server.requests)
 
     def test_a_hub_that_breaks_off_leaves_the_known_commit(self):
-        path, _ = self._fetch(f"hf://{self.name}")
-        for url, page in self.server.pages.items():
-            if url.startswith(f"/api/models/{self.name}"):
-                page.stops = [0] * 9
-        again, log = self._fetch(f"hf://{self.name}")
+        path, _ = self._fetch(self.name)
+        self._set_pages("api/models/", stops=[0] * 9)
+        again, log = self._fetch(self.name)
         self.assertEqual(again, path)
         self.assertRegex(log, f"cannot be fetched .*; {path} is used")
 
@@ -127,36 +136,32 @@ class HuggingFaceTest(_HubsCase):
             "m-2.safetensors": b"two",
             "model.safetensors.index.json": index + b'"b": "m-2.safetensors"}}',
         }
-        self.server.add_repository(self.name, files)
-        path, _ = self._fetch(f"hf://{self.name}")
-        self._assert_offline(f"hf://{self.name}", path)
+        self.server.add_repository(self.repository, files)
+        path, _ = self._fetch(self.name)
+        self._assert_offline(path, self.name)
         os.remove(os.path.join(path, "m-2.safetensors"))
-        self._refused(f"hf://{self.name}", "or not all of it", offline=True)
+        self._refused(self.name, "or not all of it", offline=True)
 
     def test_an_error_of_the_hub(self):
-        path, _ = self._fetch(f"hf://{self.name}")
-        for url, page in self.server.pages.items():
-            if url.startswith(f"/api/models/{self.name}"):
-                page.status = 418
-        self._refused(f"hf://{self.name}", "answered with status 418")
-        self._assert_offline(f"hf://{self.name}", path)
+        path, _ = self._fetch(self.name)
+        self._set_pages("api/models/", status=418)
+        self._refused(self.name, "answered with status 418")
+        self._assert_offline(path, self.name)
 
     def test_no_access(self):
-        for path, page in self.server.pages.items():
-            if path.startswith(f"/{self.name}/resolve"):
-                page.status = 401
-                page.headers["X-Error-Code"] = "GatedRepo"
-        self._refused(f"hf://{self.name}", "gated.*accept its term.*HF_TOKEN")
-        self._refused(f"hf://{self.name}", "not in the cache", offline=True)
+        headers = {"X-Error-Code": "GatedRepo"}
+        self._set_pages("", status=401, headers=headers)
+        self._refused(self.name, "gated.*accept its term.*HF_TOKEN")
+        self._refused(self.name, "not in the cache", offline=True)
 
     def test_not_there(self):
         self._refused("hf://some/absent", "no such model .*status 404")
         self._refused("hf://some/absent", "not in the cache", offline=True)
         headers = {"X-Error-Code": "RevisionNotFound"}
-        self.server.pages[f"/api/models/{self.name}/revision/v2"] = (
+        self.server.pages[f"/api/models/{self.repository}/revision/v2"] = (
             model_server.Page(status=404, headers=headers)
         )
-        self._refused(f"hf://{self.name}@v2", "has no such revision")
+        self._refused(f"{self.name}@v2", "has no such revision")
 
     def test_pickles_need_pytorch(self):
         files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
@@ -166,17 +171,16 @@ class HuggingFaceTest(_HubsCase):
 
     def test_interrupted_and_resumed(self):
         self.weights.stops = [1000]
-        path, _ = self._fetch(f"hf://{self.name}")
+        path, _ = self._fetch(self.name)
         self.assertCountEqual(os.listdir(path), _FETCHED)
-        with open(f"{path}/model.safetensors", "rb") as file:
-            self.assertEqual(file.read(), _FILES["model.safetensors"])
+        self._assert_holds(path, "model.safetensors", _FILES)
         self.assertLen(self.server.gets(self.url), 2)
 
     def test_wrong_hash(self):
         etag = self.weights.headers["ETag"]
         self.weights.contents = self.weights.contents[::-1]
-        self._refused(f"hf://{self.name}", f"SHA-256 {etag[1:-1]}. Received")
-        self._refused(f"hf://{self.name}", "or not all of it", offline=True)
+        self._refused(self.name, f"SHA-256 {etag[1:-1]}. Received")
+        self._refused(self.name, "or not all of it", offline=True)
 
 
 class KaggleTest(_HubsCase):
@@ -191,11 +195,9 @@ class KaggleTest(_HubsCase):
     def test_whole_then_offline(self):
         path, log = self._fetch(f"{self.name}/a")
         self.assertRegex(log, r"Fetching .*version 3 \(3 files, 5\.01 kB\) fr")
-        with open(f"{path}/model.weights.h5", "rb") as file:
-            self.assertEqual(file.read(), _PRESET["model.weights.h5"])
+        self._assert_holds(path, "model.weights.h5", _PRESET)
         self.assertEqual(names.origin(path), f"{self.name}/a/3")
-        self._assert_offline(f"{self.name}/a", path)
-        self._assert_offline(f"{self.name}/a/3", path)
+        self._assert_offline(path, f"{self.name}/a", f"{self.name}/a/3")
         self._refused(f"{self.name}/a/4", "not in the cache", offline=True)
 
     def test_the_newest_version_counts(self):
@@ -203,7 +205,7 @@ class KaggleTest(_HubsCase):
         self.server.add_kaggle(_PRESET | {"config.json": b"[]"}, version=12)
         path, _ = self._fetch(f"{self.name}/d")
         self.assertEqual(names.origin(path), f"{self.name}/d/12")
-        self._assert_offline(f"{self.name}/d", path)
+        self._assert_offline(path, f"{self.name}/d")
 
     def test_refused(self):
         service = "/api/v1/models.ModelApiService/GetModelInstance"
@@ -218,8 +220,7 @@ class KaggleTest(_HubsCase):
         self._refused(f"{self.name}/c", "IncompleteRead.*same command again")
         self._refused(f"{self.name}/c", "not in the cache", offline=True)
         path, _ = self._fetch(f"{self.name}/c")
-        with open(f"{path}/model.weights.h5", "rb") as file:
-            self.assertEqual(file.read(), _PRESET["model.weights.h5"])
+        self._assert_holds(path, "model.weights.h5", _PRESET)
 
 
 class NeededFilesTest(tf.test.TestCase, parameterized.TestCase):

@@ -21,6 +21,7 @@ from bert_tf.checkpoints.tf1 import model as tf1_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.inference import load
+from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -178,12 +179,12 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(
                 opened.read(), safetensors.numpy.save(self.weights)
             )
-        with open(os.path.join(self.path, "checksums.json")) as opened:
-            checksums = json.load(opened)
+        checksums = files.read_json(os.path.join(self.path, "checksums.json"))
         self.assertEqual(checksums["version"], 1)
         for name, expected in checksums["sha256"].items():
-            with open(os.path.join(self.path, name), "rb") as opened:
-                received = hashlib.sha256(opened.read()).hexdigest()
+            received = hashlib.sha256(
+                files.read_bytes(os.path.join(self.path, name))
+            ).hexdigest()
             self.assertEqual(received, expected)
 
     # === Every kind of model ===
@@ -382,8 +383,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         os.truncate(file, os.path.getsize(file) - 4)
         with open(os.path.join(self.path, "checksums.json"), "r+") as opened:
             checksums = json.load(opened)
-            with open(file, "rb") as weights:
-                digest = hashlib.sha256(weights.read()).hexdigest()
+            digest = hashlib.sha256(files.read_bytes(file)).hexdigest()
             checksums["sha256"]["model.weights.safetensors"] = digest
             opened.seek(0)
             json.dump(checksums, opened)
@@ -428,8 +428,9 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
                 "checksums.json is incomplete",
             ),
         ):
-            with open(os.path.join(self.path, "checksums.json"), "w") as file:
-                json.dump(contents, file)
+            files.write_json(
+                os.path.join(self.path, "checksums.json"), contents
+            )
             with self.assertRaisesRegex(UserError, message):
                 model_directory.read_model(self.path)
 

@@ -1,6 +1,5 @@
 """Tests for bert_tf.checkpoints.task_values, through loading a model."""
 
-import json
 import os
 
 import tensorflow as tf
@@ -26,8 +25,7 @@ class TaskValuesTest(tf.test.TestCase, parameterized.TestCase):
         tiny_model.write_task(path, task, config=tiny_model.ONE_LAYER)
         for file in (name, "checksums.json"):
             full = os.path.join(path, file)
-            with open(full, encoding="utf-8") as opened:
-                stored = json.load(opened)
+            stored = files.read_json(full)
             if file == name:
                 stored |= values
             else:

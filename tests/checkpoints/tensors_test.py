@@ -11,6 +11,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tensors import read_safetensors
 from bert_tf.checkpoints.tensors import write_safetensors
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from tests.support import tiny_layers
 
 
@@ -37,8 +38,7 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
             {name: np.asarray(x, order="C") for name, x in values.items()},
             metadata,
         )
-        with open(self.path, "rb") as file:
-            self.assertEqual(file.read(), expected)
+        self.assertEqual(files.read_bytes(self.path), expected)
 
     def test_whole_numbers_and_long_tensors(self):
         values = {
@@ -49,8 +49,9 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
         write_safetensors(
             self.path, Tensors.from_arrays(values), {}, integers=("step",)
         )
-        with open(self.path, "rb") as file:
-            self.assertEqual(file.read(), safetensors.numpy.save(values))
+        self.assertEqual(
+            files.read_bytes(self.path), safetensors.numpy.save(values)
+        )
 
     def test_reads_a_file_that_is_not_on_a_local_disk(self):
         values = _tensors()
@@ -91,10 +92,8 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(0, 7, 60, -1)
     def test_a_truncated_file_is_one_sentence(self, length):
         write_safetensors(self.path, Tensors.from_arrays(_tensors()), {})
-        with open(self.path, "rb") as file:
-            contents = file.read()
-        with open(self.path, "wb") as file:
-            file.write(contents[:length])
+        contents = files.read_bytes(self.path)
+        files.write_bytes(self.path, contents[:length])
         message = r"x.safetensors is damaged or incomplete .*copy it again\.$"
         with self.assertRaisesRegex(UserError, message):
             read_safetensors(self.path)

@@ -19,6 +19,7 @@ import bert_tf
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface import config as huggingface_config
 from bert_tf.checkpoints.huggingface import model as huggingface
+from bert_tf.io import files
 from tests.support import english_lines
 from tests.support import environments
 from tests.support import minilm
@@ -107,8 +108,7 @@ def _peer_answers(folder, requests):
     for index, request in enumerate(requests):
         request["output"] = os.path.join(folder, f"output{index}.npz")
     path = os.path.join(folder, "requests.json")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(requests, file)
+    files.write_json(path, requests)
     environments.run(
         *(python, _PROGRAM, path), env=environments.clean_environment()
     )
@@ -312,8 +312,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         contents = []
         for folder in (name, f"{name}-export"):
             path = os.path.join(self._path(folder), "model.safetensors")
-            with open(path, "rb") as file:
-                contents.append(file.read())
+            contents.append(files.read_bytes(path))
         self.assertEqual(*contents)
 
     @parameterized.parameters(*enumerate(_CLASSES))
@@ -368,16 +367,14 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         ):
             broken = os.path.join(self.folder, name)
             shutil.copytree(path, broken)
-            with open(f"{broken}/pytorch_model.bin", "wb") as file:
-                file.write(contents)
+            files.write_bytes(f"{broken}/pytorch_model.bin", contents)
             folders[broken] = None
         python = environments.make("transformers", *minilm.PEER)
         packages = environments.run(
             *(python, "-c", "import site; print(site.getsitepackages()[0])")
         ).strip()
         request = os.path.join(self.folder, "folders.json")
-        with open(request, "w", encoding="utf-8") as file:
-            json.dump(list(folders), file)
+        files.write_json(request, list(folders))
         output = environments.run(
             *(sys.executable, "-c", _READ_PYTORCH, packages, request),
             cwd=_ROOT,
@@ -404,8 +401,7 @@ class _Dangerous:
 
 
 def _read(*path):
-    with open(os.path.join(*path), "rb") as file:
-        return file.read()
+    return files.read_bytes(os.path.join(*path))
 
 
 if __name__ == "__main__":

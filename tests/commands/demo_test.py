@@ -15,6 +15,7 @@ import tensorflow as tf
 from bert_tf.commands import demo
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
+from tests.support import files_case
 
 _DOCSTRING = """Computes the [weighted](http://a.b) mean of all `values` given.
 
@@ -115,10 +116,9 @@ class ReadTextTest(tf.test.TestCase):
         )
 
 
-class WriteCorpusTest(tf.test.TestCase):
+class WriteCorpusTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         paths = sysconfig.get_paths() | {"stdlib": f"{self.folder}/stdlib"}
         for patch in (
             mock.patch.object(sys, "path", [self.folder, *sys.path]),
@@ -182,11 +182,7 @@ class WriteCorpusTest(tf.test.TestCase):
                 self.assertIn(row["sentence"], paragraphs)
 
 
-class DemoTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
+class DemoTest(files_case.FolderCase):
     def _run(self, num_train_steps):
         """Runs the demo on a small corpus; returns what it prints."""
         config = demo.DemoConfig(self.folder, num_train_steps)

@@ -1,6 +1,5 @@
 """Tests for run/tokenize_file.py, as a program."""
 
-import json
 import os
 import pathlib
 
@@ -31,8 +30,7 @@ class TokenizeFileTest(tf.test.TestCase):
         files.write_text(vocab_file, "\n".join([*_SPECIAL, "!", "he"]) + "\n")
         (ended,) = scripts.run((command, folder))
         self.assertEqual(ended.status, 0, ended.stderr)
-        with open(output_file, encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["ids"], [6, 5])
+        self.assertEqual(files.read_json(output_file)["ids"], [6, 5])
         self.assertIn(f"tokens of 1 lines to {output_file}.", ended.stderr)
 
 

@@ -7,6 +7,7 @@ from absl.testing import parameterized
 from bert_tf.data import token_store
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
+from tests.support import files_case
 
 _VOCAB_SIZE = 30522
 
@@ -18,11 +19,7 @@ def append(writer, sentences, documents):
     writer.progress.lines += len(sentences)
 
 
-class TokenStoreTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
+class TokenStoreTest(files_case.FolderCase):
     def assert_holds(self, tokens, sentences, documents):
         store = TokenStore.open(self.folder, _VOCAB_SIZE)
         self.assertAllEqual(store.tokens, tokens)

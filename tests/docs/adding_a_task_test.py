@@ -19,6 +19,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from bert_tf.tasks import registry
+from tests.support import files_case
 from tests.support import tiny_model
 
 _DOCUMENTS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -40,10 +41,9 @@ def _write_reviews(path, count, seed):
     return stars
 
 
-class AddingATaskTest(tf.test.TestCase):
+class AddingATaskTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         text = (_DOCUMENTS / "adding_a_task.md").read_text(encoding="utf-8")
         task, script = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         self.module = self._load("bert_tf.tasks.stars", task)
@@ -61,20 +61,17 @@ class AddingATaskTest(tf.test.TestCase):
         spec.loader.exec_module(module)
         return module
 
-    def _path(self, name):
-        return os.path.join(self.folder, name)
-
     @pytest.mark.thorough
     def test_trains_and_predicts(self):
-        _write_reviews(self._path("train.csv"), 96, 0)
-        stars = _write_reviews(self._path("dev.csv"), 37, 1)
+        _write_reviews(self.path("train.csv"), 96, 0)
+        stars = _write_reviews(self.path("dev.csv"), 37, 1)
         config = self.script.StarsConfig(
-            train_file=self._path("train.csv"),
-            dev_file=self._path("dev.csv"),
+            train_file=self.path("train.csv"),
+            dev_file=self.path("dev.csv"),
             pretrained_model_dir=tiny_model.write(
-                self._path("pretrained"), kind="encoder"
+                self.path("pretrained"), kind="encoder"
             ),
-            output_dir=self._path("output"),
+            output_dir=self.path("output"),
             do_train=True,
             do_eval=True,
             max_seq_length=12,
@@ -85,7 +82,7 @@ class AddingATaskTest(tf.test.TestCase):
         )
         self.script.main(config)
 
-        text = pathlib.Path(self._path("output/eval_results.json")).read_text()
+        text = pathlib.Path(self.path("output/eval_results.json")).read_text()
         error = json.loads(text)["dev"]["mean_absolute_error"]
         guesses = np.abs(np.mean(stars) - stars).mean()
         self.assertLess(error, 0.7 * guesses)
@@ -94,7 +91,7 @@ class AddingATaskTest(tf.test.TestCase):
         received = [prediction["stars"] for prediction in predictions]
         self.assertAllClose(np.abs(np.subtract(received, stars)).mean(), error)
 
-        task = registry.from_stored(formats.read(self._path("output/model")))
+        task = registry.from_stored(formats.read(self.path("output/model")))
         self.assertEqual(task, self.module.StarsTask(max_seq_length=12))
         self.assertEqual(
             task.example_from_row({"review": "the cat"}).text_a, "the cat"
@@ -103,16 +100,16 @@ class AddingATaskTest(tf.test.TestCase):
     def _predict(self):
         predict.run(
             PredictConfig(
-                model_dir=self._path("output/model"),
-                input_file=self._path("dev.csv"),
-                output_file=self._path("stars.jsonl"),
+                model_dir=self.path("output/model"),
+                input_file=self.path("dev.csv"),
+                output_file=self.path("stars.jsonl"),
             )
         )
-        text = pathlib.Path(self._path("stars.jsonl")).read_text()
+        text = pathlib.Path(self.path("stars.jsonl")).read_text()
         return [json.loads(line) for line in text.splitlines()]
 
     def test_losses_and_wrong_files(self):
-        task = self.module.StarsTask(files={"dev": self._path("bad.csv")})
+        task = self.module.StarsTask(files={"dev": self.path("bad.csv")})
         losses = task.losses(
             {
                 "logits": tf.math.log(
@@ -122,7 +119,7 @@ class AddingATaskTest(tf.test.TestCase):
             {"label_ids": tf.constant([4, 0])},
         )
         self.assertAllClose(losses, [(5 - 3.2) ** 2, (1 - 3) ** 2], rtol=1e-5)
-        pathlib.Path(self._path("bad.csv")).write_text("review,stars\na,6\n")
+        pathlib.Path(self.path("bad.csv")).write_text("review,stars\na,6\n")
         with self.assertRaisesRegex(UserError, "line 2 has the label '6'"):
             task.read("dev")
 

@@ -12,25 +12,24 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.experiments import corpus
 from bert_tf.experiments import data
+from bert_tf.io import files
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
 from tests.support import experiment_inputs
+from tests.support import files_case
 from tests.support import shared_data
 
 _OWN = '{"kind": "classification", "train": "a.tsv", "dev": "b.tsv"}'
 
 
-class DataTestCase(parameterized.TestCase, tf.test.TestCase):
+class DataTestCase(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.tasks = os.path.join(self.folder, "tasks")
 
     def write(self, name, text):
         path = os.path.join(self.tasks, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        files.write_text(path, text)
         return path
 
     def prepare(self, name, *limits):

@@ -3,7 +3,6 @@
 import collections
 import json
 import os
-import pathlib
 
 import tensorflow as tf
 from absl import flags as absl_flags
@@ -23,6 +22,7 @@ from bert_tf.flags.experiments import ExperimentsConfig
 from bert_tf.flags.squad import SquadConfig
 from bert_tf.flags.tagger import TaggerConfig
 from tests.support import experiment_inputs
+from tests.support import files_case
 
 _ALL = ",".join([*PRETRAINING_EXPERIMENTS, "stability"])
 _SEEDS = [12345, 12346, 12347, 12348, 12349]
@@ -46,18 +46,12 @@ def _parse(script, words):
     return read_config()
 
 
-class TablesTestCase(parameterized.TestCase, tf.test.TestCase):
+class TablesTestCase(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-        self.out = str(self.folder / "out")
+        self.out = self.path("out")
         self.corpus = experiment_inputs.write_corpus(str(self.folder))
         self.tasks = experiment_inputs.write_tasks(str(self.folder))
-
-    def write(self, name, text):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
     def plan(self, **values):
         usual = {
@@ -132,11 +126,10 @@ class OwnModelsTest(TablesTestCase):
             output_dir=os.path.join(moved, "third"),
         )
         self.assertEmpty({*first.steps} & {*third.steps})
-        path = self.folder / "a.flags"
         ids = []
         for epochs in (3, 4):
-            path.write_text(f"--num_train_epochs={epochs}")
-            command = ("run/x.py", {"flagfile": str(path)})
+            path = self.write("a.flags", f"--num_train_epochs={epochs}")
+            command = ("run/x.py", {"flagfile": path})
             ids.append(first._add("runs", "x", [command], [], "").id)
         self.assertNotEqual(*ids)
 
@@ -190,7 +183,7 @@ class StoredModelTest(TablesTestCase):
         plan, (table,) = self.plan(
             experiments=experiment,
             corpus=None,
-            pretrained_model_dir=str(self.folder / "model"),
+            pretrained_model_dir=self.path("model"),
             tasks=tasks,
             **{"scale": "paper"} | values,
         )
@@ -290,7 +283,7 @@ class StoredModelTest(TablesTestCase):
 
     def test_a_models_contents_are_hashed_without_broken_links(self):
         plan, _ = self._plan("table1", "rte")
-        path = str(self.folder / "model")
+        path = self.path("model")
         before = plan.place("model", path)
         os.symlink("nowhere", os.path.join(path, "link"))
         self.assertEqual(plan.place("model", path), before)
@@ -299,9 +292,9 @@ class StoredModelTest(TablesTestCase):
 
     def test_captions_tell_who_pretrained(self):
         scale = data.read_recipe("scales/small")
+        model = self.path("model")
         _, built = self.plan(
-            experiments="table1,table7",
-            pretrained_model_dir=str(self.folder / "model"),
+            experiments="table1,table7", pretrained_model_dir=model
         )
         own = scale["scaled_down"]
         both = f"{scale['scaled_down_pretraining']} {own}"

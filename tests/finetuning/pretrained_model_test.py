@@ -25,6 +25,7 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import tiny_finetuning
 from tests.support import tiny_model
 from tests.support.shared_data import golden
@@ -34,12 +35,8 @@ _CASED = [token.replace("dog", "Dog") for token in tiny_model.TOKENS]
 _LABELS = tuple("abcdefgh")
 
 
-class OriginalFlagsTest(tf.test.TestCase, parameterized.TestCase):
+class OriginalFlagsTest(files_case.FolderCase):
     """Tests --bert_config_file, --vocab_file and --init_checkpoint."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
 
     def _write_model(self, tokens, **settings):
         """Writes a model directory; returns its path."""
@@ -298,12 +295,8 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(np.shape(stored.weights["output_bias"]), (3,))
 
 
-class NewValuesTest(tf.test.TestCase, parameterized.TestCase):
+class NewValuesTest(files_case.FolderCase):
     """Tests --reinit_layers and --head_initializer_range."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
 
     def _build(self, task=None, seed=1, from_task=None, **flags):
         """Returns the weights of a model by name, and the stored ones."""

@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import os
-import signal
 from unittest import mock
 
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.io import files
@@ -211,33 +209,15 @@ class KilledTest(tf.test.TestCase):
             keep_best=True,
             evaluate_every_steps=10,
         )
-        output_dir = flags["output_dir"]
-        through = output_dir + "_through"
-        process = _start(**flags | {"output_dir": through})
-        log, _ = process.communicate(timeout=killed_process.TIMEOUT_SECONDS)
-        self.assertEqual(process.returncode, 0, log)
-
-        for step in (16, 34):
-            process = _start(**flags)
-            log = killed_process.kill_after(process, output_dir, step)
-            self.assertEqual(process.returncode, -signal.SIGKILL, log)
-        process = _start(**flags)
-        log, _ = process.communicate(timeout=killed_process.TIMEOUT_SECONDS)
-        self.assertEqual(process.returncode, 0, log)
-
-        self.assertRegex(log, "Resumed at step [1-9]")
-        lines = killed_process.read_metrics(output_dir)
-        self.assertEqual(lines, killed_process.read_metrics(through))
-        self.assertLen(lines, _STEPS)
-        state = tf1_checkpoint.read(output_dir)
-        for name, value in tf1_checkpoint.read(through).items():
-            self.assertAllEqual(state[name], value, name)
-        for folder in (output_dir, through):
+        results = []
+        for folder in killed_process.assert_resumes(
+            self, _start, flags, _STEPS
+        ):
             with open(
                 os.path.join(folder, "eval_results.json"), encoding="utf-8"
             ) as file:
-                lines.append(json.load(file))
-        self.assertEqual(*lines[-2:])
+                results.append(json.load(file))
+        self.assertEqual(*results)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.flags.predict import ExtractFeaturesConfig
 from bert_tf.inference import extract_features
+from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_model
@@ -33,8 +34,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
 
     def _run(self, text=None, **options):
         if text is not None:
-            with open(self.input_file, "wb") as file:
-                file.write(text)
+            files.write_bytes(self.input_file, text)
         options = {"input_file": self.input_file} | options
         extract_features.run(
             ExtractFeaturesConfig(output_file=self.output_file, **options)
@@ -160,8 +160,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         )
         config_file = os.path.join(self.folder, "exact.json")
         config = dataclasses.replace(tiny_model.CONFIG, hidden_act="gelu_erf")
-        with open(config_file, "w") as file:
-            file.write(config.to_json())
+        files.write_text(config_file, config.to_json())
         with self.assertRaisesRegex(UserError, "'gelu' there and 'gelu_erf'"):
             self._run(
                 init_checkpoint=path, bert_config_file=config_file, **options
@@ -229,8 +228,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             self.output_file = output
             with self.assertRaisesRegex(UserError, message):
                 self._run(b"the cat\n", model_dir="not read before")
-        with open(self.input_file, "rb") as file:
-            self.assertEqual(file.read(), b"the cat\n")
+        self.assertEqual(files.read_bytes(self.input_file), b"the cat\n")
 
     def test_rejects_a_model_without_vocabulary(self):
         with self.assertRaisesRegex(UserError, "has no vocab.txt"):

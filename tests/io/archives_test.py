@@ -13,6 +13,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.io import archives
+from bert_tf.io import files
 
 
 class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
@@ -46,10 +47,8 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
                 file.addfile(info, io.BytesIO(contents or b""))
 
     def _replace(self, old, new):
-        with open(self.archive, "rb") as file:
-            contents = file.read()
-        with open(self.archive, "wb") as file:
-            file.write(contents.replace(old, new))
+        contents = files.read_bytes(self.archive)
+        files.write_bytes(self.archive, contents.replace(old, new))
 
     def _refused(self, message):
         with self.assertRaisesRegex(UserError, message):
@@ -65,8 +64,9 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
         self._write(kind, entries)
         archives.unpack(self.archive, self.target)
         for name, contents in entries.items():
-            with open(os.path.join(self.target, name), "rb") as file:
-                self.assertEqual(file.read(), contents)
+            self.assertEqual(
+                files.read_bytes(os.path.join(self.target, name)), contents
+            )
 
     @parameterized.product(
         kind=("zip", "tar.gz"),
@@ -94,20 +94,17 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_an_unreadable_zip(self, local, central, value, message):
         self._write("zip", {"a": b"one"})
-        with open(self.archive, "rb") as file:
-            contents = bytearray(file.read())
+        contents = bytearray(files.read_bytes(self.archive))
         contents[local] = value
         contents[contents.index(b"PK\1\2") + central] = value
-        with open(self.archive, "wb") as file:
-            file.write(contents)
+        files.write_bytes(self.archive, contents)
         self._refused(f"not a whole archive.*{message}")
 
     def test_names_that_begin_at_the_current_folder(self):
         with tarfile.open(self.archive, "w:gz") as file:
             with contextlib.chdir(self.create_tempdir().full_path):
                 os.mkdir("m")
-                with open("m/a", "w") as stream:
-                    stream.write("one")
+                files.write_text("m/a", "one")
                 file.add(".")
         archives.unpack(self.archive, self.target)
         with open(os.path.join(self.target, "m", "a")) as file:
@@ -126,8 +123,7 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
         self._refused("not a whole archive")
 
     def test_no_archive(self):
-        with open(self.archive, "w") as file:
-            file.write("<html>")
+        files.write_text(self.archive, "<html>")
         self._refused("not a whole archive .*ReadError")
 
     @parameterized.parameters("zip", "tar.gz")

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import os
-import pathlib
 
 import pyarrow as pa
 import tensorflow as tf
@@ -13,21 +12,18 @@ from absl.testing import parameterized
 from pyarrow import parquet
 
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.io import tables
+from tests.support import files_case
 from tests.support.shared_data import data
 
 
-class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
+class ReadTableTest(files_case.FolderCase):
     def write(self, name, contents):
         if isinstance(contents, str):
             contents = contents.encode()
-        path = self.folder / name
-        path.write_bytes(contents)
-        return str(path)
+        files.write_bytes(self.path(name), contents)
+        return self.path(name)
 
     def read(self, name, contents, **options):
         table = tables.read_table(self.write(name, contents), **options)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert_tf.io import files
 from bert_tf.io import temporaries
+from tests.support import files_case
 
 
 def _ended_process():
@@ -17,11 +18,7 @@ def _ended_process():
     return process.pid
 
 
-class LeftoversTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
+class LeftoversTest(files_case.FolderCase):
     def _make(self, name):
         path = os.path.join(self.folder, name)
         os.mkdir(path)

@@ -12,7 +12,7 @@ from tests.support import record_files
 from tests.support import tiny_pretraining
 
 
-class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class CorruptRecordsTest(pretrain_case.PretrainCase):
     def setUp(self):
         super().setUp()
         tiny_pretraining.write_records(self.path("a.tfrecord"))

@@ -16,6 +16,7 @@ from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.pretraining import run as pretraining
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import finetuning_case
 from tests.support import tiny_finetuning
 from tests.support import tiny_model
@@ -33,22 +34,15 @@ def _make_text():
 
 
 @pytest.mark.slow
-class LeftToRightTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
-    def _path(self, name):
-        return os.path.join(self.folder, name)
-
+class LeftToRightTest(files_case.FolderCase):
     def _create_data(self):
-        files.write_text(self._path("text.txt"), _make_text())
-        Vocabulary(tiny_model.TOKENS).write(self._path("vocab.txt"))
+        files.write_text(self.path("text.txt"), _make_text())
+        Vocabulary(tiny_model.TOKENS).write(self.path("vocab.txt"))
         return pretraining_data.create(
             CreatePretrainingDataConfig(
-                input_file=self._path("text.txt"),
-                output_file=self._path("x.tfrecord"),
-                vocab_file=self._path("vocab.txt"),
+                input_file=self.path("text.txt"),
+                output_file=self.path("x.tfrecord"),
+                vocab_file=self.path("vocab.txt"),
                 max_seq_length=_LENGTH,
                 num_processes=1,
                 left_to_right=True,
@@ -57,13 +51,13 @@ class LeftToRightTest(tf.test.TestCase):
         )
 
     def _pretrain(self, **flags):
-        path = self._path("bert_config.json")
+        path = self.path("bert_config.json")
         files.write_text(path, tiny_model.ONE_LAYER.to_json())
         config = PretrainConfig(
             **{
                 "bert_config_file": path,
-                "input_file": self._path("x.tfrecord"),
-                "output_dir": self._path("pretrained"),
+                "input_file": self.path("x.tfrecord"),
+                "output_dir": self.path("pretrained"),
                 "max_seq_length": _LENGTH,
                 "do_train": True,
                 "do_eval": True,
@@ -76,7 +70,7 @@ class LeftToRightTest(tf.test.TestCase):
             | flags
         )
         pretraining.train_and_evaluate(config)
-        text = files.read_bytes(self._path("pretrained/eval_results.txt"))
+        text = files.read_bytes(self.path("pretrained/eval_results.txt"))
         pairs = [line.split(" = ") for line in text.decode().splitlines()]
         return {name: float(value) for name, value in pairs}
 
@@ -104,13 +98,13 @@ class LeftToRightTest(tf.test.TestCase):
         # Two bits for six tokens; a model that sees what follows goes below.
         self.assertBetween(perplexity, 0.98 * 4 ** (1 / 6), 1.05 * 4 ** (1 / 6))
         card = files.read_bytes(
-            self._path("pretrained/model/README.md")
+            self.path("pretrained/model/README.md")
         ).decode()
         self.assertIn("run/finetune_classifier.py", card)
         self.assertNotIn("fill_mask", card)
         tuned = tiny_finetuning.config(
             self.folder,
-            pretrained_model_dir=self._path("pretrained/model"),
+            pretrained_model_dir=self.path("pretrained/model"),
             num_train_epochs="1",
             do_eval=False,
         )

@@ -29,7 +29,7 @@ from tests.support import tiny_pretraining
 logical_devices.make()
 
 
-class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class PretrainTest(pretrain_case.PretrainCase):
     @pytest.mark.slow
     def test_writes_metrics_checkpoints_and_model(self):
         log = self.pretrain(do_eval=True, max_eval_steps=3, num_train_steps=5)
@@ -260,9 +260,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertIn("--master, --num_tpu_cores", warnings[0])
 
 
-class PretrainErrorsTest(
-    pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
-):
+class PretrainErrorsTest(pretrain_case.PretrainCase):
     @pytest.mark.slow
     def test_an_infinite_loss_dumps_the_batch(self):
         with self.assertRaisesRegex(
@@ -356,7 +354,7 @@ class PretrainErrorsTest(
         self.assertEqual(self.metrics()[-1]["step"], 6)
 
 
-class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class FullDiskTest(pretrain_case.PretrainCase):
     def _fill(self, folder, free):
         """Fills the small file system up to `free` bytes."""
         usage = os.statvfs(folder)

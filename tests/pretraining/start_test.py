@@ -18,7 +18,7 @@ from tests.support import pretrain_case
 from tests.support import tiny_pretraining
 
 
-class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class PretrainStartTest(pretrain_case.PretrainCase):
     """Tests that start with a run that has done three of its six steps."""
 
     def setUp(self):
@@ -219,10 +219,8 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
         own = self.path("first", "bert_config.json")
         with open(own) as file:
             text = file.read().replace("\n", "")
-        with open(own, "w") as file:
-            file.write(text)
-        with open(self.path("first", "vocab.txt"), "w") as file:
-            file.write("another\n")
+        files.write_text(own, text)
+        files.write_text(self.path("first", "vocab.txt"), "another\n")
         log = self.pretrain(output_dir=self.path("first"), stop_at_step=4)
         with open(own) as file:
             self.assertEqual(file.read(), text)

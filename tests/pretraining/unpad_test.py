@@ -9,7 +9,7 @@ from tests.support import pretrain_case
 _NOT_COMPUTED = "Padding is not computed: a micro-batch of 4 examples"
 
 
-class UnpadTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class UnpadTest(pretrain_case.PretrainCase):
     @pytest.mark.slow
     def test_choice_is_kept_on_resuming_and_losses_are_the_same(self):
         # Compiling takes most of the time, and makes no difference here.

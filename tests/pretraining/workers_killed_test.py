@@ -18,7 +18,7 @@ _STEPS = 200
 _PATIENCE = 180
 
 
-class WorkersKilledTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class WorkersKilledTest(pretrain_case.PretrainCase):
     @pytest.mark.thorough
     def test_all_stop_and_resume_bit_for_bit(self):
         with self._started(3, "undisturbed") as workers:

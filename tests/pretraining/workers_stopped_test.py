@@ -15,7 +15,7 @@ from tests.support import tiny_pretraining
 from tests.support import worker_processes
 
 
-class WorkersStoppedTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class WorkersStoppedTest(pretrain_case.PretrainCase):
     def _wait_for_step(self, step):
         deadline = time.monotonic() + worker_processes.TIMEOUT_SECONDS
         while time.monotonic() < deadline:

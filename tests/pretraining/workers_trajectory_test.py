@@ -17,9 +17,7 @@ from tests.support import worker_processes
 _STEPS = 50
 
 
-class WorkersTrajectoryTest(
-    pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
-):
+class WorkersTrajectoryTest(pretrain_case.PretrainCase):
     @parameterized.parameters(
         # Dropout masks depend on the example, not on the worker.
         {

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 
 from bert_tf.distribute import packed_weights
 from bert_tf.serving import precision
+from tests.support import files_case
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Prints for each of several flags whether weights are packed, and that
@@ -30,11 +31,7 @@ print(json.dumps([packed, "tensorflow" in sys.modules]))
 """
 
 
-class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
+class PrecisionTest(files_case.FolderCase):
     def write(self, name, version, card):
         """Writes the model card of a version; returns the model's folder."""
         extras = os.path.join(self.folder, name, str(version), "assets.extra")

@@ -1,4 +1,4 @@
-"""Test case that writes files into a folder of its own."""
+"""Test cases with a folder of their own, and that write files into it."""
 
 import bz2
 import gzip
@@ -18,13 +18,21 @@ _COMPRESS = {
 }
 
 
-class FilesCase(tf.test.TestCase, parameterized.TestCase):
+class FolderCase(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
+        self.folder = self.create_tempdir().full_path
 
-    def path(self, name):
-        return str(self.folder / name)
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+
+class FilesCase(FolderCase):
+    """Its folder is a `pathlib.Path`."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.folder)
 
     def write(self, name, contents):
         """Writes text or bytes, compressed as the name says; returns the path.

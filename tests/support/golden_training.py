@@ -1,7 +1,5 @@
 """Model, batch and trajectory of the golden for the optimizer."""
 
-import json
-
 import numpy as np
 import tensorflow as tf
 
@@ -14,8 +12,7 @@ from tests.support.shared_data import golden
 
 def read_trajectory():
     """Returns learning rate, schedule and the losses before each step."""
-    with open(golden("model/optimizer_trajectory.json")) as file:
-        return json.load(file)
+    return files.read_json(golden("model/optimizer_trajectory.json"))
 
 
 def read_batch():

@@ -9,6 +9,7 @@ import time
 
 import tensorflow as tf
 
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.training import metrics as training_metrics
 
 TIMEOUT_SECONDS = 300
@@ -27,6 +28,42 @@ def start(command_line):
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def assert_resumes(test, start, flags, num_steps):
+    """Asserts that a run killed twice ends like an uninterrupted one.
+
+    Args:
+      test: The test case.
+      start: Starts the process of some flags.
+      flags: Those of the run.
+      num_steps: Its number of steps.
+
+    Returns:
+      The output directories of both runs.
+    """
+    output_dir = flags["output_dir"]
+    through = f"{output_dir}_through"
+
+    def finish(**flags):
+        process = start(**flags)
+        log, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        test.assertEqual(process.returncode, 0, log)
+        return log
+
+    finish(**flags | {"output_dir": through})
+    for step in (16, 34):
+        process = start(**flags)
+        log = kill_after(process, output_dir, step)
+        test.assertEqual(process.returncode, -signal.SIGKILL, log)
+    test.assertRegex(finish(**flags), "Resumed at step [1-9]")
+    lines = read_metrics(output_dir)
+    test.assertEqual(lines, read_metrics(through))
+    test.assertLen(lines, num_steps)
+    state = tf1_checkpoint.read(output_dir)
+    for name, value in tf1_checkpoint.read(through).items():
+        test.assertAllEqual(state[name], value, name)
+    return output_dir, through
 
 
 def read_metrics(output_dir):

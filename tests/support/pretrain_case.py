@@ -1,4 +1,4 @@
-"""A mix-in for test cases that pretrain tiny models in their own folder."""
+"""A base of test cases that pretrain tiny models in their own folder."""
 
 import os
 import shutil
@@ -8,21 +8,15 @@ import pytest
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.pretraining.run import train_and_evaluate
 from bert_tf.training import metrics as training_metrics
+from tests.support import files_case
 from tests.support import killed_process
 from tests.support import made_once
 from tests.support import tiny_pretraining
 
 
 @pytest.mark.slow
-class PretrainCase:
-    """A mix-in for test cases that pretrain."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
-    def path(self, *names):
-        return os.path.join(self.folder, *names)
+class PretrainCase(files_case.FolderCase):
+    """A base of test cases that pretrain."""
 
     def pretrain(self, **flags):
         """Runs pretraining and returns the lines of the log."""

@@ -17,6 +17,7 @@ from bert_tf.flags.distill import DistillConfig
 from bert_tf.flags.predict import PredictConfig
 from bert_tf.flags.squad import SquadConfig
 from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.io import files
 from bert_tf.tasks import inputs
 from bert_tf.tasks.classification import inputs as classification_inputs
 from bert_tf.tasks.multiple_choice import inputs as multiple_choice_inputs
@@ -76,11 +77,9 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         for name, values in _TASKS.items():
             # As in the output directory of a run.
             os.makedirs(f"{name}/model")
-            with open(f"{name}/model/task.json", "w") as file:
-                json.dump(values, file)
+            files.write_json(f"{name}/model/task.json", values)
         for name, contents in _FILES.items():
-            with open(name, "w") as file:
-                file.write(contents)
+            files.write_text(name, contents)
 
     def test_no_check_imports_tensorflow(self):
         finished = subprocess.run(
@@ -133,8 +132,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         ('{"data": [' + " " * ((1 << 22) - 12) + "true", None),
     )
     def test_starts_of_large_squad_files(self, start, message):
-        with open("large.json", "w") as file:
-            file.write(start + " " * (1 << 22) + "x")
+        files.write_text("large.json", start + " " * (1 << 22) + "x")
         if message is None:
             squad_inputs.check_labeled("large.json", True, False)
             return

@@ -84,9 +84,7 @@ class PreemptionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(requested, [False])
 
 
-class PreemptedPretrainingTest(
-    pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
-):
+class PreemptedPretrainingTest(pretrain_case.PretrainCase):
     def _pretrain_with_sigterm(self, call, **flags):
         """Pretrains; SIGTERM comes while a call into the graph runs."""
         calls = []

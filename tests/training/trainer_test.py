@@ -51,7 +51,7 @@ def _need_memory_for(*args, **values):
     )
 
 
-class OutOfMemoryTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class OutOfMemoryTest(pretrain_case.PretrainCase):
     def _train(self, output_dir, **flags):
         """Returns the log and the last checkpoint of a run."""
         flags = _FLAGS | flags

@@ -96,13 +96,10 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         classifier.save_to_preset(self.directory)
         received = keras_hub.read_model(self.directory)
         inputs, theirs = case.make_inputs(received.config)
-        pooled = case.compute_our_outputs(received, inputs)[
-            "pooled_output"
-        ].numpy()
-        logits = (
-            pooled @ received.weights["output_weights"].T
-            + received.weights["output_bias"]
-        )
+        outputs = case.compute_our_outputs(received, inputs)
+        weights = received.weights
+        logits = outputs["pooled_output"] @ weights["output_weights"].T
+        logits += weights["output_bias"]
         self.assertAllClose(classifier(theirs), logits, rtol=0, atol=1e-5)
         self.assertEqual(
             received.task, {"kind": "classification", "max_seq_length": 8}
@@ -135,21 +132,16 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertIn("softmax of the logits", received.report.notes[-1])
 
-    def test_their_masked_lm_head_is_ignored(self):
-        their_library.models.BertMaskedLM(self.their_backbone()).save_to_preset(
-            self.directory
-        )
+    @parameterized.parameters(
+        ("BertMaskedLM", "masked-LM head is ignored"),
+        ("BertTextEmbedder", "BertTextEmbedder"),
+    )
+    def test_their_other_models_are_encoders(self, name, note):
+        model = getattr(their_library.models, name)(self.their_backbone())
+        model.save_to_preset(self.directory)
         received = keras_hub.read_model(self.directory)
         self.assertEqual(received.task, {"kind": "encoder"})
-        self.assertIn("masked-LM head is ignored", received.report.notes[-1])
-
-    def test_their_embedder_is_an_encoder(self):
-        their_library.models.BertTextEmbedder(
-            self.their_backbone()
-        ).save_to_preset(self.directory)
-        received = keras_hub.read_model(self.directory)
-        self.assertEqual(received.task, {"kind": "encoder"})
-        self.assertIn("BertTextEmbedder", received.report.notes[-1])
+        self.assertIn(note, received.report.notes[-1])
 
     def test_vocabulary_added_by_the_user(self):
         self.their_backbone().save_to_preset(self.directory)
@@ -173,11 +165,8 @@ class RecognizeTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_other_directories(self):
         self.assertFalse(keras_hub.recognizes(self.directory))
         self.assertFalse(keras_hub.recognizes(self.path("nothing")))
-        for contents in ('{"model_type": "bert"}', "[1]", "{", "\udcff"):
-            with open(
-                self.path("config.json"), "w", errors="surrogateescape"
-            ) as file:
-                file.write(contents)
+        for contents in (b'{"model_type": "bert"}', b"[1]", b"{", b"\xff"):
+            files.write_bytes(self.path("config.json"), contents)
             self.assertFalse(keras_hub.recognizes(self.directory))
             self.assertFalse(keras_hub.recognizes(self.path("config.json")))
 
@@ -251,8 +240,7 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self._assert_refused(f"{name} (is not|must hold)|BertTokenizer")
 
     @parameterized.parameters(
-        "model.weights.h5",
-        "task.weights.h5",
+        *("model.weights.h5", "task.weights.h5"),
         "assets/tokenizer/vocabulary.txt",
     )
     def test_missing_file(self, name):

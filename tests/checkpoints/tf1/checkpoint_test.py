@@ -10,6 +10,7 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from tests.support.shared_data import golden
 
 _TENSORS = {
@@ -91,8 +92,10 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
     def test_state_file_decides_even_after_a_move(self):
         for step in (9, 100):
             self._write(f"model.ckpt-{step}", {"x": np.float32(step)})
-        with open(os.path.join(self.directory, "checkpoint"), "w") as file:
-            file.write('model_checkpoint_path: "/elsewhere/model.ckpt-9"\n')
+        files.write_text(
+            os.path.join(self.directory, "checkpoint"),
+            'model_checkpoint_path: "/elsewhere/model.ckpt-9"\n',
+        )
         self.assertEqual(tf1_checkpoint.read(self.directory)["x"], 9)
 
     @parameterized.parameters(
@@ -103,8 +106,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_useless_state_file_is_ignored(self, contents):
         self._write("model.ckpt-9")
-        with open(os.path.join(self.directory, "checkpoint"), "wb") as file:
-            file.write(contents)
+        files.write_bytes(os.path.join(self.directory, "checkpoint"), contents)
         self._assert_equal(tf1_checkpoint.read(self.directory), _TENSORS)
 
     def test_several_checkpoints_without_steps_are_refused(self):
@@ -133,8 +135,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_damaged(self, suffix, damage):
         path = self._write() + suffix
-        with open(path, "rb") as file:
-            contents = bytearray(file.read())
+        contents = bytearray(files.read_bytes(path))
         os.remove(path)
         if damage == "changed":
             contents[20] ^= 0x40
@@ -143,8 +144,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         elif damage == "empty":
             contents = b""
         if damage != "missing":
-            with open(path, "wb") as file:
-                file.write(contents)
+            files.write_bytes(path, contents)
         message = "model.ckpt-7 is damaged or incomplete"
         with self.assertRaisesRegex(UserError, message) as caught:
             tf1_checkpoint.read(self.directory)

@@ -11,6 +11,7 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.io import files
 from tests.support.shared_data import golden
 
 # Name, kind of model, number of tensors.
@@ -55,10 +56,11 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
                 tensor,
             )
         for suffix in (".index", ".data-00000-of-00001"):
-            with open(prefix + suffix, "rb") as file:
-                contents = file.read()
-            with open(os.path.join(self.source, name + suffix), "rb") as file:
-                self.assertEqual(contents, file.read())
+            contents = files.read_bytes(prefix + suffix)
+            self.assertEqual(
+                contents,
+                files.read_bytes(os.path.join(self.source, name + suffix)),
+            )
 
     @parameterized.parameters(*_CHECKPOINTS)
     def test_round_trips(self, name, kind, num_tensors):
@@ -121,13 +123,14 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
                     os.path.join(self.folder, f"model.ckpt-{step}{suffix}"),
                 )
         for name in ("graph.pbtxt", "model.ckpt-12.meta", "model.ckpt-25.meta"):
-            with open(os.path.join(self.folder, name), "wb") as file:
-                file.write(b"\x0a")
+            files.write_bytes(os.path.join(self.folder, name), b"\x0a")
         self.assertEqual(formats.detect(self.folder), "tf1")
         step = formats.read(self.folder).optimizer_state["global_step"]
         self.assertEqual(step, 25)
-        with open(os.path.join(self.folder, "checkpoint"), "w") as file:
-            file.write('model_checkpoint_path: "/gone/model.ckpt-12"\n')
+        files.write_text(
+            os.path.join(self.folder, "checkpoint"),
+            'model_checkpoint_path: "/gone/model.ckpt-12"\n',
+        )
         step = formats.read(self.folder).optimizer_state["global_step"]
         self.assertEqual(step, 12)
 

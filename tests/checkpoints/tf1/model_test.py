@@ -19,6 +19,7 @@ from bert_tf.checkpoints.tf1 import model as tf1_model
 from bert_tf.errors import UserError
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import tiny_layers
 
 _TOKENS = (*SPECIAL_TOKENS, *(f"token{n}" for n in range(13)), "##s")
@@ -60,22 +61,15 @@ def _stored(arrays, state=None, config=tiny_layers.CONFIG, **changes):
     return StoredModel(**(values | changes))
 
 
-class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
-    def _file(self, name):
-        return os.path.join(self.folder, name)
-
+class Tf1ModelTest(files_case.FolderCase):
     def _write(self, tensors=None, config=None, tokens=_TOKENS):
         """Writes a directory without `write_model`."""
         tensors = _arrays() if tensors is None else tensors
-        tf1_checkpoint.write(self._file("bert_model.ckpt"), tensors)
+        tf1_checkpoint.write(self.path("bert_model.ckpt"), tensors)
         config = tiny_layers.CONFIG.to_dict() if config is None else config
-        with open(self._file("bert_config.json"), "w") as file:
+        with open(self.path("bert_config.json"), "w") as file:
             json.dump(config, file)
-        with open(self._file("vocab.txt"), "w") as file:
+        with open(self.path("vocab.txt"), "w") as file:
             file.write("".join(f"{token}\n" for token in tokens))
 
     def _assert_refused(self, message, path=None):
@@ -138,7 +132,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
     def test_one_tensor_at_a_time(self):
         tf1_model.write_model(self.folder, _stored(_arrays()))
         read = []
-        reader = tf.train.load_checkpoint(self._file("bert_model.ckpt"))
+        reader = tf.train.load_checkpoint(self.path("bert_model.ckpt"))
         spy = mock.Mock(wraps=reader)
         spy.get_tensor.side_effect = lambda name: (
             read.append(name) or reader.get_tensor(name)
@@ -167,7 +161,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_config_has_the_keys_of_the_original(self):
         tf1_model.write_model(self.folder, _stored(_arrays()))
-        with open(self._file("bert_config.json")) as file:
+        with open(self.path("bert_config.json")) as file:
             self.assertCountEqual(
                 json.load(file),
                 [
@@ -238,44 +232,44 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
     def test_recognizes_a_prefix_and_its_files(self):
         self._write()
         for suffix in ("", ".index", ".data-00000-of-00001"):
-            path = self._file("bert_model.ckpt" + suffix)
+            path = self.path("bert_model.ckpt" + suffix)
             self.assertTrue(tf1_model.recognizes(path))
             self.assertEqual(
                 tf1_model.read_model(path).config, tiny_layers.CONFIG
             )
-        self.assertFalse(tf1_model.recognizes(self._file("bert_model")))
-        self.assertFalse(tf1_model.recognizes(self._file("vocab.txt")))
+        self.assertFalse(tf1_model.recognizes(self.path("bert_model")))
+        self.assertFalse(tf1_model.recognizes(self.path("vocab.txt")))
         self.assertFalse(tf1_model.recognizes("nowhere"))
         self.assertFalse(tf1_model.recognizes("what://ever"))
 
     def test_object_based_checkpoints_are_not_recognized(self):
         self._write()
         for name in (_INDEX, _DATA):
-            os.remove(self._file(name))
+            os.remove(self.path(name))
         self.assertFalse(tf1_model.recognizes(self.folder))
         module = tf.Module()
         module.x = tf.Variable(1.0)
-        tf.train.Checkpoint(m=module).write(self._file("bert_model.ckpt"))
+        tf.train.Checkpoint(m=module).write(self.path("bert_model.ckpt"))
         self.assertFalse(tf1_model.recognizes(self.folder))
-        self.assertFalse(tf1_model.recognizes(self._file("bert_model.ckpt")))
+        self.assertFalse(tf1_model.recognizes(self.path("bert_model.ckpt")))
         self._assert_refused("object-based checkpoint of")
 
     # === Bad input ===
 
     def test_missing_config(self):
         self._write()
-        os.remove(self._file("bert_config.json"))
+        os.remove(self.path("bert_config.json"))
         self.assertEqual(formats.detect(self.folder), "tf1")
         self._assert_refused("needs the bert_config.json .* there is no")
 
     def test_a_directory_in_place_of_the_config(self):
         self._write()
-        os.remove(self._file("bert_config.json"))
-        os.makedirs(self._file("bert_config.json"))
+        os.remove(self.path("bert_config.json"))
+        os.makedirs(self.path("bert_config.json"))
         self._assert_refused("bert_config.json must be a regular file")
 
     def test_a_path_that_tensorflow_reads_as_a_pattern(self):
-        folder = self._file("a[1]")
+        folder = self.path("a[1]")
         os.makedirs(folder)
         tf1_model.write_model(folder, _stored(_arrays()))
         self._assert_refused("move or rename it", folder)
@@ -290,7 +284,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_garbled_config(self, contents, message):
         self._write()
-        with open(self._file("bert_config.json"), "wb") as file:
+        with open(self.path("bert_config.json"), "wb") as file:
             file.write(contents)
         self._assert_refused(message)
 
@@ -377,17 +371,17 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
     def test_truncated(self, name, length):
         self._write()
         if length is None:
-            os.remove(self._file(name))
+            os.remove(self.path(name))
         else:
-            size = os.path.getsize(self._file(name)) if length < 0 else 0
-            os.truncate(self._file(name), size + length)
+            size = os.path.getsize(self.path(name)) if length < 0 else 0
+            os.truncate(self.path(name), size + length)
         self.assertEqual(formats.detect(self.folder), "tf1")
         self._assert_refused("bert_model.ckpt is damaged or incomplete")
 
     def test_damaged_values_are_found_on_access(self):
         arrays = _arrays()
         self._write(arrays)
-        with open(self._file(_DATA), "r+b") as file:
+        with open(self.path(_DATA), "r+b") as file:
             file.seek(40)
             file.write(b"\xa5\x5a")
         found = tf1_model.read_model(self.folder)

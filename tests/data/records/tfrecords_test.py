@@ -7,6 +7,7 @@ from absl.testing import parameterized
 from bert_tf import features
 from bert_tf.data.records import tfrecords
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from tests.data.records.serializer_test import make_batch
 
 
@@ -44,8 +45,7 @@ class RecordWriterTest(tf.test.TestCase):
     def test_failure_leaves_nothing_and_keeps_what_was_there(self):
         folder = self.create_tempdir().full_path
         old, new = f"{folder}/a.tfrecord", f"{folder}/b.tfrecord"
-        with open(old, "wb") as file:
-            file.write(b"earlier result")
+        files.write_bytes(old, b"earlier result")
 
         with self.assertRaisesRegex(RuntimeError, "half way"):
             with tfrecords.open_writers([old, new]) as writers:
@@ -53,8 +53,7 @@ class RecordWriterTest(tf.test.TestCase):
                 raise RuntimeError("half way")
 
         self.assertEqual(os.listdir(folder), ["a.tfrecord"])
-        with open(old, "rb") as file:
-            self.assertEqual(file.read(), b"earlier result")
+        self.assertEqual(files.read_bytes(old), b"earlier result")
 
 
 class CountRecordsTest(tf.test.TestCase, parameterized.TestCase):
@@ -96,8 +95,9 @@ class CountRecordsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_text_file_is_rejected(self):
         path = f"{self.create_tempdir().full_path}/x.txt"
-        with open(path, "w") as file:
-            file.write("This is text, which nobody should take for records.")
+        files.write_text(
+            path, "This is text, which nobody should take for records."
+        )
 
         with self.assertRaisesRegex(UserError, "not a record file"):
             tfrecords.count_records(path)

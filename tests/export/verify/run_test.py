@@ -28,6 +28,7 @@ from bert_tf.io import files
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -64,16 +65,12 @@ def _export(folder):
 
 
 @pytest.mark.slow
-class VerifyTest(tf.test.TestCase):
+class VerifyTest(files_case.FolderCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.root = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.model, cls.version = _export(os.path.join(cls.root, "right"))
-
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
 
     def _copy(self):
         """Returns a copy of the version directory to modify."""
