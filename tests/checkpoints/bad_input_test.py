@@ -53,6 +53,12 @@ _SIZE_KEYS = {
     "num_hidden_layers": "num_layers",
     "max_position_embeddings": "max_sequence_length",
 }
+_NO_FORMAT = {
+    "empty": "a directory that holds nothing",
+    "other": "a directory that holds notes.txt",
+    "model.onnx": "a file that is no checkpoint",
+    "nowhere": "where there is nothing",
+}
 
 
 class BadInputTest(files_case.FolderCase):
@@ -100,12 +106,7 @@ class BadInputTest(files_case.FolderCase):
         os.mkdir(os.path.join(self.folder, "other"))
         for name in ("other/notes.txt", "model.onnx"):
             files.write_bytes(os.path.join(self.folder, name), b"\x08\x07")
-        for name, message in (
-            ("empty", "a directory that holds nothing"),
-            ("other", "a directory that holds notes.txt"),
-            ("model.onnx", "a file that is no checkpoint"),
-            ("nowhere", "where there is nothing"),
-        ):
+        for name, message in _NO_FORMAT.items():
             self._assert_refused(
                 os.path.join(self.folder, name),
                 f"Expected .*Received: '.*/{name}', {message}",
@@ -119,12 +120,7 @@ class BadInputTest(files_case.FolderCase):
         for name in ("other/notes.txt", "model.onnx"):
             with tf.io.gfile.GFile(f"{root}/{name}", "w") as file:
                 file.write("?")
-        for name, message in (
-            ("empty", "a directory that holds nothing"),
-            ("other", "a directory that holds notes.txt"),
-            ("model.onnx", "a file that is no checkpoint"),
-            ("nowhere", "where there is nothing"),
-        ):
+        for name, message in _NO_FORMAT.items():
             with self.assertRaisesRegex(
                 UserError, f"Expected .*Received: '{root}/{name}', {message}"
             ):

@@ -45,38 +45,16 @@ _MODELS = (
         task_models.BertForTagging,
         {"labels": ["O", "B-x", "I-x"], "head": "bilstm", "lstm_size": 3},
     ),
-    (
-        "tagging",
-        task_models.BertForTagging,
-        _FEATURE_BASED
-        | {"labels": ["O", "B-x"], "layer_combination": "last_hidden"},
-    ),
-    (
-        "tagging",
-        task_models.BertForTagging,
-        _FEATURE_BASED
-        | {
-            "labels": ["O", "B-x"],
-            "layer_combination": "concat_last_four_hidden",
-        },
-    ),
-    (
-        "tagging",
-        task_models.BertForTagging,
-        _FEATURE_BASED
-        | {
-            "labels": ["O", "B-x"],
-            "layer_combination": "weighted_sum_last_four_hidden",
-        },
-    ),
-    (
-        "tagging",
-        task_models.BertForTagging,
-        _FEATURE_BASED
-        | {
-            "labels": ["O", "B-x"],
-            "layer_combination": "weighted_sum_all_layers",
-        },
+    *(
+        (
+            "tagging",
+            task_models.BertForTagging,
+            _FEATURE_BASED | {"labels": ["O", "B-x"], "layer_combination": x},
+        )
+        for x in (
+            *("last_hidden", "concat_last_four_hidden"),
+            *("weighted_sum_last_four_hidden", "weighted_sum_all_layers"),
+        )
     ),
 )
 _BILSTM_TAGGER, _FEATURE_TAGGER = _MODELS[3], _MODELS[4]

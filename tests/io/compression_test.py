@@ -1,23 +1,13 @@
 """Tests of streaming decompression."""
 
-import bz2
-import gzip
-import lzma
 import os
 
 import tensorflow as tf
-import zstandard
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.io import compression
-
-_COMPRESS = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.compress,
-}
+from tests.support.files_case import COMPRESS
 
 
 class CompressionTest(tf.test.TestCase, parameterized.TestCase):
@@ -28,9 +18,9 @@ class CompressionTest(tf.test.TestCase, parameterized.TestCase):
     def _write(self, name, contents):
         return self.create_tempfile(name, contents).full_path
 
-    @parameterized.parameters(*_COMPRESS)
+    @parameterized.parameters(*COMPRESS)
     def test_reads_several_streams(self, ending):
-        compress = _COMPRESS[ending]
+        compress = COMPRESS[ending]
         stored = compress(self.contents) + compress(b"second")
         path = self._write(f"a.txt{ending}", stored)
         counts = []
@@ -38,9 +28,9 @@ class CompressionTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(file.read(), self.contents + b"second")
         self.assertEqual(sum(counts), len(stored))
 
-    @parameterized.parameters(*_COMPRESS)
+    @parameterized.parameters(*COMPRESS)
     def test_refuses_truncated_and_damaged_files(self, ending):
-        stored = _COMPRESS[ending](self.contents)
+        stored = COMPRESS[ending](self.contents)
         path = self._write(f"a{ending}", stored[:-9])
         with self.assertRaisesRegex(
             UserError, f"a{ending} is not .* ends at byte {len(stored) - 9},"

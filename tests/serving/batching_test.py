@@ -67,6 +67,12 @@ def _run(servable, requests, cancel=(), **options):
     return _run_with(options, servable, requests, cancel)
 
 
+def _scheduler(num_batch_threads=1, **options):
+    return batching.BatchScheduler(
+        BatchingOptions(num_batch_threads=num_batch_threads, **options)
+    )
+
+
 def _run_with(options, servable, requests, cancel=()):
     observed = []
     scheduler = batching.BatchScheduler(
@@ -143,12 +149,9 @@ class BatchSchedulerTest(absltest.TestCase):
     def test_ready_batches_overtake_waiting_ones(self):
         servable = _Recorder()
         servable.gate.set()
-        scheduler = batching.BatchScheduler(
-            BatchingOptions(
-                max_batch_size=2,
-                batch_timeout_micros=1000 * _TIMEOUT_SECONDS * 1_000_000,
-                num_batch_threads=1,
-            )
+        scheduler = _scheduler(
+            max_batch_size=2,
+            batch_timeout_micros=1000 * _TIMEOUT_SECONDS * 1_000_000,
         )
 
         async def main():
@@ -212,13 +215,7 @@ class BatchSchedulerTest(absltest.TestCase):
     def test_tries_only_once_to_merge_such_signatures(self):
         servable = _Recorder(output_rows=1)
         servable.gate.set()
-        scheduler = batching.BatchScheduler(
-            BatchingOptions(
-                max_batch_size=2,
-                batch_timeout_micros=10**9,
-                num_batch_threads=1,
-            )
-        )
+        scheduler = _scheduler(max_batch_size=2, batch_timeout_micros=10**9)
 
         async def main():
             for _ in range(2):
@@ -263,12 +260,10 @@ class BatchSchedulerTest(absltest.TestCase):
     def test_waits_for_others_until_the_timeout(self):
         servable = _Recorder()
         servable.gate.set()
-        scheduler = batching.BatchScheduler(
-            BatchingOptions(
-                max_batch_size=3,
-                batch_timeout_micros=_TIMEOUT_SECONDS * 1_000_000,
-                num_batch_threads=2,
-            )
+        scheduler = _scheduler(
+            max_batch_size=3,
+            batch_timeout_micros=_TIMEOUT_SECONDS * 1_000_000,
+            num_batch_threads=2,
         )
 
         async def main():
@@ -291,9 +286,7 @@ class BatchSchedulerTest(absltest.TestCase):
 
     def test_frees_cancelled_requests(self):
         servable = _Recorder()
-        scheduler = batching.BatchScheduler(
-            BatchingOptions(max_batch_size=2, num_batch_threads=1)
-        )
+        scheduler = _scheduler(max_batch_size=2)
 
         def submit(rows):
             inputs = {"x": np.array(rows)}
@@ -322,13 +315,7 @@ class BatchSchedulerTest(absltest.TestCase):
 
     def test_cancelling_a_running_request_keeps_its_batch(self):
         servable = _Recorder()
-        scheduler = batching.BatchScheduler(
-            BatchingOptions(
-                max_batch_size=2,
-                batch_timeout_micros=10**9,
-                num_batch_threads=1,
-            )
-        )
+        scheduler = _scheduler(max_batch_size=2, batch_timeout_micros=10**9)
 
         async def main():
             gone, waiting = (
@@ -373,9 +360,7 @@ class BatchSchedulerTest(absltest.TestCase):
 
     def test_stop_answers_queued_requests(self):
         servable = _Recorder()
-        scheduler = batching.BatchScheduler(
-            BatchingOptions(batch_timeout_micros=10**9, num_batch_threads=1)
-        )
+        scheduler = _scheduler(batch_timeout_micros=10**9)
         servable.gate.set()
 
         async def main():

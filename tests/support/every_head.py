@@ -8,21 +8,13 @@ from bert_tf.export import savedmodel
 from bert_tf.export.verify import run as verification
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.modeling.task_models import BertForTagging
-from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import made_once
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
 MAX_SEQ_LENGTH = tiny_exports.MAX_SEQ_LENGTH
-_SQUAD = SquadTask(
-    max_seq_length=MAX_SEQ_LENGTH,
-    doc_stride=2,
-    max_query_length=4,
-    n_best_size=5,
-    max_answer_length=3,
-    version_2_with_negative=True,
-)
+_SQUAD = tiny_exports.squad()
 _TAGGING = TaggingTask(
     name="tagging",
     labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "X"),

@@ -10,7 +10,7 @@ import tensorflow as tf
 import zstandard
 from absl.testing import parameterized
 
-_COMPRESS = {
+COMPRESS = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
@@ -43,6 +43,6 @@ class FilesCase(FolderCase):
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(contents, str):
             contents = contents.encode()
-        compress = _COMPRESS.get(os.path.splitext(name)[1], bytes)
+        compress = COMPRESS.get(os.path.splitext(name)[1], bytes)
         path.write_bytes(compress(contents))
         return str(path)
