@@ -82,7 +82,7 @@ def new_panels(
 def finish(axes: Axes, grid: str = "both", title: str = "") -> None:
     """Sets the title, the grid ("x", "y" or "both"), spines and tick sizes."""
     if title:
-        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_title(title, fontsize=9, loc="left", parse_math=False)
     axes.grid(axis=grid, alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -221,7 +221,7 @@ def name_rows(axes: Axes, names: Sequence[str], width: int = 26) -> None:
         "\n".join(wrap(line, width) for line in name.split("\n"))
         for name in names
     ]
-    axes.set_yticks(range(len(names)), wrapped)
+    axes.set_yticks(range(len(names)), wrapped, parse_math=False)
     axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
 
 

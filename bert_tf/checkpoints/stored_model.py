@@ -326,15 +326,22 @@ def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
 def describe_capitals(vocabulary: Vocabulary) -> str:
     """Returns a clause on the entries of a vocabulary with capital letters."""
     share = _capital_share(vocabulary)
-    return f"{share:.1%} of the vocabulary's entries have capital letters"
+    return (
+        f"{share:.1%} of the vocabulary's entries in scripts with capital "
+        "letters have some"
+    )
 
 
 def _capital_share(vocabulary: Vocabulary) -> float:
-    """Returns the share of entries with capitals, without [CLS], <S>, ..."""
+    """Returns the share of entries with capitals, without [CLS], <S>, ...
+
+    Of those that could have some: a cased Korean vocabulary has few.
+    """
     words = [
         token
         for token in vocabulary.tokens
-        if token and token[0] + token[-1] not in ("[]", "<>")
+        if token.lower() != token.upper()
+        and token[0] + token[-1] not in ("[]", "<>")
     ]
     # U+211D has no lower-case form, and so is none.
     return sum(word != word.lower() for word in words) / max(1, len(words))

@@ -26,7 +26,6 @@ import sys
 import sysconfig
 import time
 import types
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -248,9 +247,10 @@ def ask_server(model_base_path: str, log_file: str) -> list[dict[str, Any]]:
     with open(log_file, "wb") as log:
         server = subprocess.Popen(words, stdout=log, stderr=log)
     try:
-        while server.poll() is None:
+        deadline = time.monotonic() + 300
+        while server.poll() is None and time.monotonic() < deadline:
             # Connections are refused, then 404, until the model is loaded.
-            with contextlib.suppress(urllib.error.URLError):
+            with contextlib.suppress(OSError):
                 request = f"{url}:predict", body.encode("utf-8"), 300
                 with urllib.request.urlopen(*request) as answer:
                     return json.load(answer)["predictions"]
@@ -258,10 +258,7 @@ def ask_server(model_base_path: str, log_file: str) -> list[dict[str, Any]]:
     finally:
         server.terminate()
         server.wait()
-    raise UserError(
-        f"run/serve.py must serve {url}. Received: status {server.returncode}; "
-        f"see {log_file}."
-    )
+    raise UserError(f"run/serve.py must serve {url}; see {log_file}.")
 
 
 def read_results(path: str) -> dict[str, float]:
@@ -361,7 +358,8 @@ def _read_documents(packages: Sequence[str]) -> Iterator[tuple]:
         yield "python", f"topics/{name}", extract_paragraphs(text)
     folders = {"python": sysconfig.get_paths()["stdlib"]}
     for package in packages:
-        spec = importlib.util.find_spec(package)
+        if not (spec := importlib.util.find_spec(package)):
+            raise UserError(f"The package {package!r} must be installed.")
         folders[package] = spec.submodule_search_locations[0]
     for library, folder in folders.items():
         for path in sorted(pathlib.Path(folder).rglob("*.py")):

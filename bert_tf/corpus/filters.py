@@ -242,7 +242,7 @@ def _texts(path: str) -> Iterator[str]:
         )
     name = path.lower().removesuffix(".gz")
     if name.endswith(inputs.PARQUET_ENDINGS):
-        for row in tables.read_table(path, ending=".parquet").rows:
+        for row in tables.parquet_rows(path):  # There may be none.
             yield from _strings(row.values)
         return
     if name.endswith(".json"):

@@ -67,6 +67,8 @@ def write_json(path: str, values: Any) -> None:
 
 # As the recipe describes them.
 KINDS: Mapping[str, Any] = read_recipe("tasks")["kinds"]
+# Folders may be called SST-2, sst2 or sts_b.
+_GLUE = {x.name.replace("-", ""): x for x in glue_tasks.TASKS.values()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +114,7 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
     found = {}
     for title in sorted(x.name for x in os.scandir(data_dir) if x.is_dir()):
         folder, name = os.path.join(data_dir, title), title.lower()
-        official = glue_tasks.TASKS.get(name)
+        official = _GLUE.get(name.replace("-", "").replace("_", ""))
         if os.path.isfile(os.path.join(folder, _TASK_FILE)):
             found[name] = _described(name, folder)
         elif official and not official.has_languages:
@@ -122,6 +124,7 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
             }
             values["kind"] = CLASSIFICATION if official.labels else REGRESSION
             values["columns"] = {"texts": official.texts[0]}
+            name = official.name
             values |= {"metric": official.metrics[0], "official": name}
             if task := _known(name, folder, values):
                 found[name] = task
@@ -312,7 +315,8 @@ def _choice_files(task: Task) -> multiple_choice.OfficialFiles:
     if task.official:
         return multiple_choice.OFFICIAL[task.official]
     context, choices, label = map(task.columns.get, KINDS[task.kind]["columns"])
-    columns = multiple_choice.Columns(tuple(choices), context, label=label)
+    choices = tuple(choices) if isinstance(choices, list) else (str(choices),)
+    columns = multiple_choice.Columns(choices, context, label=label)
     return multiple_choice.OfficialFiles(task.name, columns, {})
 
 

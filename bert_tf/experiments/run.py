@@ -198,7 +198,7 @@ class Runner:
                     if number < len(step.commands):
                         data.write_bytes(marker, b"")
                 self._record(step, commit, begin)
-        except (OSError, UserError) as error:
+        except (OSError, ValueError) as error:  # UserErrors among them.
             self._fail(step, shell, path, str(error))
         return True
 
@@ -248,7 +248,10 @@ class Runner:
             for name in _REMOVED:
                 inner = glob.glob(f"{here}/runs/*/{name}")
                 for path in (*glob.glob(f"{here}/{name}"), *inner):
-                    (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
+                    # A shared folder may hold open files for a while.
+                    with contextlib.suppress(OSError):
+                        is_dir = os.path.isdir(path)
+                        (shutil.rmtree if is_dir else os.remove)(path)
 
     def _fail(self, step: Step, command: str, log: str, error: str) -> None:
         """Reports a failed step; the others continue."""

@@ -227,9 +227,11 @@ class _Builder:
         """Adds the rows of Table 2: systems, ensembles and TriviaQA."""
         plan, (task,) = self._plan, self._tasks
         size = plan.scale["ensemble_size"]
-        names = ("qa", "wikipedia-train.json"), ("evidence", "wikipedia")
         folder = os.path.join(self._config.data_dir, "triviaqa")
-        found = [os.path.join(folder, *x) for x in names]
+        found = [os.path.join(folder, "qa", "wikipedia-train.json")]
+        if not os.path.exists(found[0]):
+            found = [os.path.join(folder, "wikipedia-train.json")]
+        found.append(os.path.join(folder, "evidence", "wikipedia"))
         kinds: list[tuple[str, str, Values]] = [("", "", {})]
         if all(map(os.path.exists, found)):
             flags = {

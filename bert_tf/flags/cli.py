@@ -58,7 +58,7 @@ REMOVED_FLAGS: dict[str, str] = {
     "tf_data_service": "reading records never limits training; drop the flag.",
     "url": "compare the files, and try the curl line of the model card.",
     "shard": "machines that share --output_dir run the same command.",
-    "strict_code": "the report names the commit of each cell.",
+    "strict_code": "the files in cells/ name the commit of each.",
 }
 
 

@@ -143,6 +143,12 @@ class TaggerConfig(FinetuneConfig):
             f"--max_seq_length={self.max_seq_length}.",
         )
         options.require_dropout(self, "head_dropout_prob")
+        names = (self.labels or "O").split(",")
+        options.require(
+            all(names) and len(set(names)) == len(names),
+            "--labels must be different names, separated by commas. Received: "
+            f"{self.labels!r}.",
+        )
         columns = [self.parse_column(x) for x in ("word_column", "tag_column")]
         if None not in columns:
             require_tagger_columns(*columns)

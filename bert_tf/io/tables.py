@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Callable
@@ -164,7 +165,7 @@ def read_table(
         read = _read_json if ending == ".json" else _read_json_lines
         rows = read(path, lines)
     elif ending == ".parquet":
-        rows = _read_parquet(path)
+        rows = parquet_rows(path)
     else:
         raise UserError(
             f"{path} must end in .csv, .tsv, .jsonl, .json or .txt, or in one "
@@ -404,6 +405,8 @@ def open_parquet(path: str) -> Any:
     with errors.extras():
         import pyarrow as pa
         from pyarrow import parquet
+    if not paths.is_remote(path) and not os.path.isfile(path):
+        raise UserError(f"{path}: no such file.")
     try:
         if paths.is_remote(path):
             with compression.open_stored(path) as stored:
@@ -416,7 +419,15 @@ def open_parquet(path: str) -> Any:
         ) from error
 
 
-def _read_parquet(path: str) -> Iterator[Row]:
+def _plain(value: Any) -> Any:
+    """Returns a value that JSON has: dates as text, and NaN as None."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    is_json = value is None or isinstance(value, str | int | list | dict)
+    return value if is_json else str(value)
+
+
+def parquet_rows(path: str) -> Iterator[Row]:
     """Yields the rows of a Parquet file, numbered from 1."""
     file = open_parquet(path)
     import pyarrow as pa
@@ -425,7 +436,7 @@ def _read_parquet(path: str) -> Iterator[Row]:
         batches = file.iter_batches(batch_size=1024)
         rows = itertools.chain.from_iterable(x.to_pylist() for x in batches)
         for number, values in enumerate(rows, 1):
-            yield Row(number, values)
+            yield Row(number, {x: _plain(y) for x, y in values.items()})
     except (pa.ArrowException, OSError) as error:
         raise UserError(
             f"{path} is damaged ({error}); download it again."

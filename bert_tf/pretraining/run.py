@@ -159,7 +159,8 @@ class _PretrainingTrainer(Trainer):
             config,
             self._data.bert_config,
             self.devices,
-            metadata.get("micro_batch_size", 0),
+            # That of the phase before is for other lengths.
+            0 if self._is_new_phase else metadata.get("micro_batch_size", 0),
         )
         schedule = TrainerConfig(
             last_step=min(

@@ -85,5 +85,15 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(moved.fingerprint(), stored.fingerprint())
 
 
+class ScriptsWithoutCapitalsTest(tf.test.TestCase):
+    def test_a_few_capitals_among_hangul_mean_cased(self):
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        hangul = [chr(0xAC00 + i) for i in range(2000)]
+        for letters, expected in (("abcABC", False), ("abc", True)):
+            vocabulary = Vocabulary([*special, *hangul, *letters])
+            lower_case = stored_model.derive_lower_case(vocabulary)
+            self.assertEqual(lower_case, expected)
+
+
 if __name__ == "__main__":
     tf.test.main()

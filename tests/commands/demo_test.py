@@ -241,7 +241,7 @@ class DemoTest(files_case.FolderCase):
     def test_a_server_that_does_not_start(self):
         with (
             mock.patch.object(demo.sys, "executable", "/bin/false"),
-            self.assertRaisesRegex(UserError, "Received: status 1; see .*log"),
+            self.assertRaisesRegex(UserError, "must serve .*; see .*log"),
         ):
             demo.ask_server(self.folder, f"{self.folder}/log")
 

@@ -75,8 +75,7 @@ class OriginalFlagsTest(files_case.FolderCase):
         )
 
     @parameterized.parameters(
-        # The tiny vocabulary has 9% of capitals, which is not plain.
-        (_CASED, None, False, 1),
+        (_CASED, None, False, 0),
         (_CASED, False, False, 0),
         (_CASED, True, True, 1),
         (tiny_model.TOKENS, None, True, 0),

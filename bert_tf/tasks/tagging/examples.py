@@ -253,7 +253,11 @@ def _read_records(
             if has_text and tags is not None:
                 tags, moved = _to_tags(tags, example.offsets)
                 num_moved += moved
-            if tags is not None and len(tags) != len(example.words):
+            if tags is not None and (
+                not isinstance(tags, (list, tuple))
+                or None in tags
+                or len(tags) != len(example.words)
+            ):
                 raise UserError(
                     f"Expected a list of {len(example.words)} tags, one for "
                     f"each word. Received: {tags!r:.80}."
@@ -529,7 +533,7 @@ def parse_row(row: Any) -> TaggingExample:
     """
     value = row
     if isinstance(row, dict):
-        keys = [key for key in (*WORDS, TEXT) if key in row]
+        keys = _find_columns(row)
         value = row[keys[0]] if len(keys) == 1 else None
         if keys != [TEXT] and isinstance(value, str):
             raise UserError(
@@ -571,7 +575,7 @@ def open_texts(path: str) -> tuple[tables.Table, str]:
       UserError: If it has none of these columns, or both.
     """
     table = tables.read_table(path)
-    keys = [key for key in (*WORDS, TEXT) if key in table.columns]
+    keys = _find_columns(table.columns)
     if len(keys) != 1:
         raise UserError(
             f'{path} must have a column "{TEXT}" with texts or "{WORDS[0]}" '
@@ -580,9 +584,15 @@ def open_texts(path: str) -> tuple[tables.Table, str]:
     return table, keys[0]
 
 
+def _find_columns(names: Iterable[str]) -> list[str]:
+    """Returns "words" and "text" of these names, else "tokens"."""
+    found = [x for x in (WORDS[0], TEXT) if x in names]
+    return found or [x for x in WORDS if x in names]
+
+
 def _has_columns(path: str) -> bool:
     """Returns True if a .txt file has columns; see `read_inputs`."""
-    widths = set()
+    widths, begins = set(), set()
     for _, line in itertools.islice(
         text_files.read_lines(path), _NUM_PEEKED_LINES
     ):
@@ -594,6 +604,8 @@ def _has_columns(path: str) -> bool:
                 break
             continue
         widths.add(len(fields))
+        begins.add(fields[-1][:2])
         if len(fields) < 2 or not schemes.is_tag(fields[-1]):
             return False
-    return len(widths) == 1
+    # "Send an E-mail" is a text, although E- ends an entity in BIOES.
+    return len(widths) == 1 and not begins.isdisjoint(("O", "B-", "I-"))

@@ -10,8 +10,10 @@ OUTSIDE = "O"
 _IN_IOB = dict(zip("BSUIMEL", "BBBIIII", strict=True))
 _TAG = re.compile(r"([BSUIMEL])-(\S+)")
 _LETTER = re.compile("[BSUIMEL]")
-# Tags that are the names of types.
-_NAME = re.compile(r"[^\W\d_](?:[^\s=]*[^\s=-])?")
+# Tags that are the names of types; b-per, PER-B and o are none.
+_NAME = re.compile(
+    r"(?!(?i:[bsuimel][-_]|o$|.*[-_][bsuimel]$))[^\W\d_](?:[^\s=]*[^\s=-])?"
+)
 
 
 def is_tag(text: str) -> bool:

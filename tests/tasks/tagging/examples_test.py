@@ -1,5 +1,6 @@
 """Tests for bert_tf.tasks.tagging.examples."""
 
+import json
 import pathlib
 
 import tensorflow as tf
@@ -476,6 +477,32 @@ class ParseRowTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_other_values(self, row):
         with self.assertRaisesRegex(UserError, "Expected a text, a list"):
             tagging_examples.parse_row(row)
+
+
+class PublishedFormsTest(files_case.FilesCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({"tags": ["O", None]},),
+        ({"tags": "OO"},),
+        ({"tags": {"O": 1, "B-X": 2}},),
+        # Neither BIO, nor names of types.
+        ({"tags": ["o", "b-per"]},),
+        ({"tags": ["O", "PER-B"]},),
+    )
+    def test_refuses_tags_that_would_become_other_types(self, tags):
+        row = json.dumps({"tokens": ["Hi", "Bob"], **tags})
+        path = self.write("train.jsonl", row + "\n")
+        with self.assertRaisesRegex(UserError, "tags|tag O"):
+            tagging_examples.read_examples(path)
+
+    def test_a_text_with_a_hyphenated_word_is_no_column(self):
+        for text, expected in (("Send an E-mail", False), ("Bob B-PER", True)):
+            path = self.write("a.txt", text + "\n")
+            self.assertEqual(not tagging_examples.has_texts(path, 0), expected)
+
+    def test_a_text_wins_over_tokens(self):
+        row = {"text": "Hi Bob", "tokens": ["Hi", "Bob"]}
+        self.assertEqual(tagging_examples.parse_row(row).words, ("Hi", "Bob"))
+        self.assertIsNotNone(tagging_examples.parse_row(row).offsets)
 
 
 if __name__ == "__main__":
