@@ -192,9 +192,9 @@ def main(config: DemoConfig) -> None:
     show(_read(f"{classifier}/confusion_matrix.txt"))
     show("The server's answers, and those of bert_tf.load_model:")
     own = bert_tf.load_model(f"{classifier}/model").predict(list(SENTENCES))
-    for text, *both in zip(SENTENCES, answers, own, strict=True):
-        labels = [f"{x['label']} {max(x['probabilities']):.0%}" for x in both]
-        show(f"  {text}\n      {', '.join(labels)}")
+    for text, answer, row in zip(SENTENCES, answers, own, strict=True):
+        label = f"{answer['label']} {max(answer['probabilities']):.0%}"
+        show(f"  {text}\n      {label}, {row['label']}")
     flags = ServeConfig(model_base_path=served)
     url = f"http://localhost:{flags.rest_api_port}"
     text = json.dumps({"instances": [{"text": SENTENCES[0]}]})
