@@ -1,4 +1,4 @@
-"""Tests for bert_tf.pretraining.evaluate."""
+"""Tests for bert_tf.pretraining.run.evaluate."""
 
 import os
 
