@@ -335,7 +335,7 @@ def describe_capitals(vocabulary: Vocabulary) -> str:
 def _capital_share(vocabulary: Vocabulary) -> float:
     """Returns the share of entries with capitals, without [CLS], <S>, ...
 
-    Of those that could have some: a cased Korean vocabulary has few.
+    Entries without two cases do not count: a cased Korean vocabulary has few.
     """
     words = [
         token
