@@ -290,16 +290,6 @@ class StoredModelTest(TablesTestCase):
         self.write("model/vocab.txt", "[UNK]\n")
         self.assertNotEqual(plan.place("model", path), before)
 
-    def test_captions_tell_who_pretrained(self):
-        scale = data.read_recipe("scales/small")
-        model = self.path("model")
-        _, built = self.plan(
-            experiments="table1,table7", pretrained_model_dir=model
-        )
-        own = scale["scaled_down"]
-        both = f"{scale['scaled_down_pretraining']} {own}"
-        self.assertEqual([x["scaled_down"] for x in built], [own, both])
-
 
 class InputsTest(TablesTestCase):
     @parameterized.parameters(

@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.flags.distill import DistillConfig
 from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
-from tests.support import tiny_layers
 
-_CONFIG = tiny_layers.replace(vocab_size=20, max_position_embeddings=8)
+# Vocabulary, width, layers, heads and inner width.
+_CONFIG = BertConfig(
+    20, 8, 2, 2, 12, max_position_embeddings=8, type_vocab_size=2
+)
 
 
 def _compute(dtype, **arguments):

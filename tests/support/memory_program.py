@@ -42,6 +42,12 @@ def _rows(count, length, vocab_size):
     }
 
 
+def _peak():
+    """Returns the peak in kB; that of getrusage begins with the parent's."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        return next(int(x.split()[1]) for x in file if x.startswith("VmHWM:"))
+
+
 def main(
     num_layers,
     hidden_size,
@@ -100,14 +106,14 @@ def main(
         with open("/proc/self/statm", encoding="utf-8") as file:
             used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + limit,) * 2)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak()
     try:
         _, metrics = step.run(iterator, num_steps)
     except UserError as error:
         sys.stdout.write(json.dumps({"error": str(error)}))
         return
     # Before the weights are read, which takes as much memory again.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = _peak()
     weights = training_state.read(variables, step.optimizer)
     numbers = {
         "added": peak - before,
