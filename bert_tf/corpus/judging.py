@@ -1,6 +1,6 @@
 """Decides which documents and paragraphs of a corpus are duplicates.
 
-Of equal ones the first in the order of the input stays. Hashes may be memory
+The first of equal ones, in the input's order, stays. Hashes may be memory
 maps of any size: they are looked at a partition of their values at a time.
 
 Near duplicates of documents are found by locality-sensitive hashing on disk.

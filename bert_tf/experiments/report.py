@@ -61,7 +61,7 @@ Rows = Sequence[Values]
 def write(out_dir: str) -> None:
     """Rewrites the report on the tables and the cells in a folder.
 
-    Of several processes one writes at a time, so that the last one has read all
+    One process writes at a time, so that the last one has read all
     cells. If a file cannot be written, as on a full disk, the old one stays.
     """
     try:
