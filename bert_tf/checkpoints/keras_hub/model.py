@@ -33,6 +33,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import stored_files
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -119,6 +120,10 @@ def read_model(
 ) -> StoredModel:
     """Reads a preset of a `BertBackbone`, maybe with a task; see `formats`."""
     errors.require("interop")
+    # KerasHub would read a link to /dev/zero until memory is full.
+    for folder, _, names in os.walk(path):
+        for name in names:
+            stored_files.exists(os.path.join(folder, name))
     config = _read_config(path)
     vocabulary, settings, tokenizer_notes = _read_tokenizer(path)
     if vocabulary is not None:
