@@ -25,6 +25,7 @@ from bert_tf.export.heads.head import Source
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.squad import task as squad
+from bert_tf.tasks.squad.features import TRAILING
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text import packing
 
@@ -182,6 +183,13 @@ class QuestionAnswering(head.ServingHead):
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             words.flat_values
         )
+        pieces = (
+            tf_text.ByteSplitter()
+            .split_by_offsets(words.flat_values, starts, ends)
+            .flat_values
+        )
+        pieces = tf.strings.regex_replace(pieces, TRAILING, r"\1")
+        ends = starts.flat_values + tf.strings.length(pieces)
         shift = tf.gather(word_starts.flat_values, ids.value_rowids())
         return (
             tf.RaggedTensor.from_row_splits(
@@ -190,7 +198,7 @@ class QuestionAnswering(head.ServingHead):
                 validate=False,
             ),
             starts.flat_values + shift,
-            ends.flat_values + shift,
+            ends + shift,
         )
 
     def answer(

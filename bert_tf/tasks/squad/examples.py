@@ -20,6 +20,15 @@ from bert_tf.tasks.classification import examples as classification_examples
 
 # Words are separated as in run_squad.py:232-235 of the original.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
+# Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
+# spaces. A longer "word" is a passage, as is any in a paragraph with this share
+# of such characters; others are names (in SQuAD the share is at most 5%).
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+_LONGEST_NAME = 20
+_UNSPACED_SHARE = 0.2
 # The columns of tables and the keys of rows.
 QUESTION, CONTEXT, ID = "question", "context", "id"
 
@@ -41,6 +50,8 @@ class SquadExample:
       is_impossible: True if the paragraph does not answer the question.
       answers: The reference answers for scoring; empty if there is no answer,
         None if the file does not have them.
+      answer_start: The answer's first character if it is in unspaced text, of
+        which a word may be all of the paragraph; None otherwise.
     """
 
     qas_id: str
@@ -53,6 +64,20 @@ class SquadExample:
     end_position: int | None = None
     is_impossible: bool = False
     answers: tuple[str, ...] | None = None
+    answer_start: int | None = None
+
+    def is_unspaced(self, *words: int) -> bool:
+        """Returns True if a word is text of a script without spaces."""
+        return any(
+            _WITHOUT_SPACES.search(word)
+            and (len(word) > _LONGEST_NAME or self._is_unspaced)
+            for word in (self.doc_tokens[index] for index in words)
+        )
+
+    @functools.cached_property
+    def _is_unspaced(self) -> bool:
+        count = len(_WITHOUT_SPACES.findall(self.context))
+        return count >= _UNSPACED_SHARE * len(self.context)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,12 +335,27 @@ def _add_answer(
     if not text.strip() or start < 0 or last >= context_length:
         return None
     # The words may hold more than the answer, as "(1895-1943)." for 1895.
+    # Other white space than the original's, such as U+00A0, is in the words.
     words = " ".join(example.doc_tokens[start : end + 1])
-    if " ".join(text.split()) not in words:
+    if " ".join(text.split()) not in " ".join(words.split()):
         return None
+    answer_start = None
+    if example.is_unspaced(start, end):
+        answer_start = _find_nearest(example.context, text, offset)
     return dataclasses.replace(
-        example, orig_answer_text=text, start_position=start, end_position=end
+        example,
+        orig_answer_text=text,
+        start_position=start,
+        end_position=end,
+        answer_start=answer_start,
     )
+
+
+def _find_nearest(context: str, text: str, offset: int) -> int | None:
+    """Returns where a text occurs, nearest to an offset; None if nowhere."""
+    before = context.rfind(text, 0, offset + len(text))
+    places = {before, context.find(text, offset)} - {-1}
+    return min(places, key=lambda place: abs(place - offset), default=None)
 
 
 def add_answer(example: SquadExample, label: Any) -> SquadExample:

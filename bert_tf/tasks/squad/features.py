@@ -9,6 +9,7 @@ Shapes:
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ from bert_tf.text.vocabulary import Vocabulary
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
 FIRST_UNIQUE_ID = 1_000_000_000
+# Characters of no width belong to the token before them, but not to an answer
+# that ends there. U+200B separates the words of Thai.
+_INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
+TRAILING = f"([^{_INVISIBLE[1:]}){_INVISIBLE}+$"
 # The tokenizer is slow for single texts.
 _EXAMPLES_AT_ONCE = 2048
 # [CLS], and [SEP] after the question and after the paragraph.
@@ -50,7 +55,8 @@ class InputFeatures:
       end_position: Its last token; 0 and None as above.
       is_impossible: `is_impossible` of the example.
       offsets: Where each of the paragraph's tokens starts and ends in it, in
-        characters, <int32>[tokens, 2]; None in training.
+        characters, <int32>[tokens, 2], without characters of no width behind
+        it; None in training.
     """
 
     unique_id: int
@@ -155,7 +161,10 @@ class _Tokens:
 
     def offsets(self, text: str) -> np.ndarray:
         """Returns starts and ends in a text, in characters: <int32>[n, 2]."""
-        return self._offsets[self._slice(text)]
+        offsets = self._offsets[self._slice(text)]
+        for row in offsets if re.search(_INVISIBLE, text) else ():
+            row[1] = row[0] + len(re.sub(TRAILING, r"\1", text[slice(*row)]))
+        return offsets
 
     def _slice(self, text: str) -> slice:
         row = self._rows[text]
@@ -220,8 +229,19 @@ class _Document:
         """Returns the token range of the answer.
 
         A word may hold more than the answer, as "(1895-1943)." for 1895. So
-        the answer's own tokens are searched within its words.
+        the answer's own tokens are searched within its words. In unspaced text
+        they are those of its characters.
         """
+        if example.answer_start is not None:
+            first = example.answer_start
+            last = first + len(example.orig_answer_text) - 1
+            starts, ends = self.offsets.T
+            found = range(
+                int(np.searchsorted(ends, first, "right")),
+                int(np.searchsorted(starts, last, "right")),
+            )
+            if found:
+                return found
         start = int(self.first_tokens[example.start_position])
         stop = int(self.first_tokens[example.end_position + 1])
         last = stop - len(answer)
@@ -249,7 +269,8 @@ class _Windows:
             tokens = _Tokens(
                 self.tokenizer,
                 _texts(example for _, example in chunk),
-                with_offsets=not is_training,
+                not is_training
+                or any(one.answer_start is not None for _, one in chunk),
             )
             words = document = None
             for index, example in chunk:

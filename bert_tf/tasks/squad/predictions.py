@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import os
-import re
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -97,15 +96,6 @@ class SquadPrediction:
         return best.text
 
 
-# Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces. A longer "word" is a passage; shorter ones are names in other text.
-_LONGEST_NAME = 20
-_WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
-    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
-)
-
-
 def find_text(
     example: SquadExample, window: InputFeatures, start: int, end: int
 ) -> tuple[str, int, int]:
@@ -129,8 +119,7 @@ class OriginalTexts:
     """Finds the text of a span as the original does, by aligning words.
 
     Where a script is written without spaces, this may be a whole paragraph. So
-    spans that start or end in a long word with such characters have the text
-    of `find_text`.
+    spans that start or end in such a word have the text of `find_text`.
     """
 
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
@@ -153,12 +142,9 @@ class OriginalTexts:
         """
         first = int(window.word_indices[start - window.doc_offset])
         last = int(window.word_indices[end - window.doc_offset])
-        words = example.doc_tokens[first : last + 1]
-        if any(
-            len(word) > _LONGEST_NAME and _WITHOUT_SPACES.search(word)
-            for word in (words[0], words[-1])
-        ):
+        if example.is_unspaced(first, last):
             return find_text(example, window, start, end)
+        words = example.doc_tokens[first : last + 1]
         tok_text = " ".join(
             filter(None, [self._normalized[word] for word in words])
         )

@@ -1,6 +1,7 @@
 """Tests for bert_tf.tasks.squad.examples; the goldens have their own."""
 
 import json
+import pathlib
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -9,6 +10,7 @@ from bert_tf.errors import UserError
 from bert_tf.tasks.squad import examples as squad_examples
 from tests.support import files_case
 
+_CASES = pathlib.Path(__file__).parents[2] / "testdata/cases"
 _CONTEXT = "\tIn 1895-1943\u202fhe led\u00a0them.\r\n The end. "
 
 
@@ -85,6 +87,8 @@ class SquadExamplesTest(files_case.FilesCase):
                 # Another kind of space.
                 _question("words", ("1895-1943\u202fhe", 4)),
                 _question("last", ("end.", 33)),
+                # The original treats this character as a space only in answers.
+                _question("no-break", ("led\u00a0them", 17)),
             ),
             is_training=True,
         )
@@ -98,6 +102,7 @@ class SquadExamplesTest(files_case.FilesCase):
                 ("1895", 1, 1),
                 ("1895-1943\u202fhe", 1, 2),
                 ("end.", 5, 5),
+                ("led\u00a0them", 3, 3),
             ],
         )
 
@@ -112,8 +117,6 @@ class SquadExamplesTest(files_case.FilesCase):
                 _question("empty", ("", 4)),
                 _question("blank", (" ", 3)),
                 _question("in front", ("\tIn", 0)),
-                # The original treats this character as a space only in answers.
-                _question("no-break", ("led\u00a0them.", 17)),
             ),
             is_training=True,
         )
@@ -128,7 +131,6 @@ class SquadExamplesTest(files_case.FilesCase):
                 "empty",
                 "blank",
                 "in front",
-                "no-break",
             ),
         )
 
@@ -206,6 +208,16 @@ class SquadExamplesTest(files_case.FilesCase):
                 ("a", "new?"),
             ],
         )
+
+    @parameterized.parameters(
+        ("squad_integer_id", "70412"), ("squad_several_answers", "a")
+    )
+    def test_real_files(self, case, qas_id):
+        path = f"{_CASES / case}/train.json"
+        (example,) = squad_examples.read_squad_examples(path, True).examples
+        self.assertEqual(example.qas_id, qas_id)
+        self.assertEqual(example.orig_answer_text, "Ulm")
+        self.assertEqual((example.start_position, example.end_position), (5, 5))
 
     @parameterized.parameters(
         {}, {"answers": None}, {"answers": None, "is_impossible": None}
