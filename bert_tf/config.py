@@ -12,7 +12,8 @@ from bert_tf.errors import UserError
 
 # Values of `hidden_act`. "gelu" is the tanh approximation, as in the original
 # at eedf571 (modeling.py:264-277); "gelu_erf" is the exact form that the
-# original used before 2019-02-07. "linear" may also be written as null.
+# original used before 2019-02-07. Files may have upper case, and null or "" for
+# "linear".
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 # Text normalization: the original's rules, or the rules of MediaPipe and the
@@ -258,8 +259,8 @@ class BertConfig:
         if "vocab_size" not in values:
             raise UserError(f"{source} lacks the key `vocab_size`.")
         kept = {key: values[key] for key in values if key in keys}
-        if kept.get("hidden_act", "") is None:
-            kept["hidden_act"] = "linear"
+        if isinstance(act := kept.get("hidden_act", 0), str | None):
+            kept["hidden_act"] = (act or "linear").lower()
         try:
             return cls(**kept)
         except UserError as error:

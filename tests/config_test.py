@@ -84,9 +84,12 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
         config = BertConfig.from_dict({**_VALUES, **unused})
         self.assertEqual(config.to_dict(), _VALUES)
 
-    def test_null_activation_is_linear(self):
-        config = BertConfig.from_dict({**_VALUES, "hidden_act": None})
-        self.assertEqual(config.hidden_act, "linear")
+    @parameterized.parameters(
+        (None, "linear"), ("", "linear"), ("GELU", "gelu")
+    )
+    def test_activations_as_the_original_reads_them(self, name, expected):
+        config = BertConfig.from_dict({**_VALUES, "hidden_act": name})
+        self.assertEqual(config.hidden_act, expected)
 
     def test_whole_number_is_a_valid_probability(self):
         config = BertConfig.from_dict({**_VALUES, "hidden_dropout_prob": 0})

@@ -269,11 +269,6 @@ class CreatePretrainingDataConfig(BeamConfig):
             self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
         )
         options.require_at_least(self, 0, "num_shards", "num_processes")
-        options.require(
-            self.max_predictions_per_seq <= self.max_seq_length,
-            "--max_predictions_per_seq must be at most --max_seq_length="
-            f"{self.max_seq_length}. Received: {self.max_predictions_per_seq}.",
-        )
         options.require_rate(self, "masked_lm_prob", "short_seq_prob")
         _require_sample(self.sample)
         options.require_mask_rates(self)

@@ -101,7 +101,7 @@ def pack(
     Args:
       tokens_a: Ragged <int32>[R, None].
       tokens_b: Ragged <int32>[R, None], or None.
-      max_seq_length: The length of every row, at least 3 (pairs: 5).
+      max_seq_length: The length of every row, at least 3.
       vocabulary: Provides the ids of [CLS], [SEP] and [PAD].
 
     Returns:
@@ -251,18 +251,18 @@ def _truncate_rows(
 
     All are <int32>[R]; row lengths include special tokens.
     """
-    least = 1 + 2 * len(segments)
-    if max_seq_length < least:
+    if max_seq_length < 3:
         raise UserError(
-            f"--max_seq_length must be at least {least}. Received: "
-            f"{max_seq_length}."
+            f"--max_seq_length must be at least 3. Received: {max_seq_length}."
         )
     lengths = [length for _, length in segments]
     # A row whose segment B is empty is a single segment, with one [SEP].
     is_pair = lengths[1] > 0 if len(segments) > 1 else False
     room = max_seq_length - 2 - tf.cast(is_pair, tf.int32)
     kept = truncate(lengths, room)
-    return kept, max_seq_length - room + sum(kept)
+    if len(segments) > 1:  # A pair of at most 4 tokens may lose all of B.
+        is_pair = kept[1] > 0
+    return kept, 2 + tf.cast(is_pair, tf.int32) + sum(kept)
 
 
 def _find_tokens(

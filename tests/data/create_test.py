@@ -322,9 +322,19 @@ class BadInputTest(record_case.RecordCase):
         with open(path) as file:
             self.assertEqual(file.read(), "made by hand")
 
-    def test_more_predictions_than_tokens(self):
-        with self.assertRaisesRegex(UserError, "--max_seq_length=32.*: 33"):
-            self._config(max_predictions_per_seq=33)
+    @parameterized.parameters("original", "streaming")
+    def test_more_predictions_than_tokens(self, generator):
+        config = self._config(
+            generator=generator, max_predictions_per_seq=33, masked_lm_prob=1.0
+        )
+        pretraining_data.create(config)
+        path = self.path("out/x.tfrecord")
+        (examples,) = tfrecords.read_examples(path, batch_size=10**6)
+        weights = examples["masked_lm_weights"]
+        self.assertEqual(weights.shape[1], 33)
+        # All but [CLS] and two [SEP].
+        expected = examples["input_mask"].sum(axis=1) - 3
+        self.assertAllEqual(weights.sum(axis=1), expected)
 
     def test_too_short_sequences(self):
         with self.assertRaisesRegex(UserError, "max_seq_length.*at least 5"):

@@ -71,12 +71,6 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
             {"max_seq_length": 13},
         ),
         (
-            "rows_without_room_for_tokens",
-            "--max_seq_length must be at least 5. Received: 4",
-            {"max_seq_length": 4, "buckets": None},
-            tiny_exports.classification(pair=True),
-        ),
-        (
             "buckets_longer_than_rows",
             "Received: '4,10'",
             {"max_seq_length": 9, "buckets": "4,10"},

@@ -54,7 +54,7 @@ class PackTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllEqual(packed["segment_ids"], np.zeros((3, 5)))
 
-    @parameterized.parameters(5, 6, 7, 8, 13, 30)
+    @parameterized.parameters(3, 4, 5, 6, 7, 8, 13, 30)
     def test_pairs_of_all_lengths_equal_the_original(self, length):
         pairs = [(a, b) for a in range(13) for b in range(13)]
         rows_a = [list(range(100, 100 + a)) for a, _ in pairs]
@@ -90,11 +90,11 @@ class PackTest(tf.test.TestCase, parameterized.TestCase):
         for value in packed.values():
             self.assertEqual(value.shape, [0, 6])
 
-    @parameterized.parameters((None, 2, 3), ([[7]], 4, 5))
-    def test_rejects_lengths_without_room(self, row_b, length, least):
+    @parameterized.parameters((None,), ([[7]],))
+    def test_rejects_lengths_without_room(self, row_b):
         tokens_b = row_b and _ragged(row_b)
-        with self.assertRaisesRegex(UserError, f"at least {least}. .*{length}"):
-            packing.pack(_ragged([[7]]), tokens_b, length, _VOCABULARY)
+        with self.assertRaisesRegex(UserError, "at least 3. .*2"):
+            packing.pack(_ragged([[7]]), tokens_b, 2, _VOCABULARY)
 
 
 def _random_rows(rng, count, longest):
@@ -136,8 +136,8 @@ class PackToBucketTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_buckets_without_room(self):
         tokens = _random_rows(np.random.default_rng(0), 3, 4)
         vocabulary = Vocabulary(_TOKENS)
-        for tokens_b, buckets in ((None, (2,)), (tokens, (2, 4))):
-            with self.assertRaisesRegex(UserError, "must be at least [35]"):
+        for tokens_b, buckets in ((None, (2,)), (tokens, (1, 2))):
+            with self.assertRaisesRegex(UserError, "must be at least 3"):
                 packing.pack_to_bucket(tokens, tokens_b, buckets, vocabulary)
 
     @parameterized.product(longest=[1, 8, 30], with_pairs=[False, True])

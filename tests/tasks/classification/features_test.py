@@ -132,8 +132,8 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             packed.batch(np.array([0, 1]), 3)
 
     def test_rejects_lengths_without_room(self):
-        with self.assertRaisesRegex(UserError, "at least 5. Received: 4"):
-            packed_rows.pack_texts(["a"], ["b"], self.tokenizer, 4)
+        with self.assertRaisesRegex(UserError, "at least 3. Received: 2"):
+            packed_rows.pack_texts(["a"], ["b"], self.tokenizer, 2)
 
     @parameterized.parameters(
         ("single_label", ("y", "x"), ["x", "y", "x"], [1, 0, 1], np.int32),
