@@ -167,8 +167,7 @@ def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
     """Reads --init_checkpoint, --bert_config_file and --vocab_file."""
     bert_config = files.read_bert_config(config.bert_config_file)
     vocabulary = Vocabulary.from_file(config.vocab_file)
-    for note in vocabulary.check_size(bert_config.vocab_size):
-        logging.warning(note)
+    vocabulary.warn_of_size(bert_config.vocab_size)
     if config.init_checkpoint:
         stored = checkpoint_loading.read(config.init_checkpoint, bert_config)
         checkpoint_loading.check_vocabulary(

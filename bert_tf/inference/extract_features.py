@@ -120,8 +120,7 @@ def _build_tokenizer(
     """Builds the tokenizer of --vocab_file or, without it, of the model."""
     if config.vocab_file:
         vocabulary = Vocabulary.from_file(config.vocab_file)
-        for note in vocabulary.check_size(stored.config.vocab_size):
-            logging.warning(note)
+        vocabulary.warn_of_size(stored.config.vocab_size)
         own = stored.vocabulary
         if own is not None and own.hash != vocabulary.hash:
             logging.warning(

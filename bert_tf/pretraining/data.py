@@ -100,12 +100,11 @@ def _with_vocab_size(
     Only a recipe's follows the vocabulary.
 
     Raises:
-      UserError: If the user's own configuration has another size.
+      UserError: If the user's own configuration has fewer rows.
     """
     path, size = config.bert_config_file, len(vocabulary)
     if paths.resolve_config(path) == path or size == bert_config.vocab_size:
-        for note in vocabulary.check_size(bert_config.vocab_size):
-            logging.warning(note)
+        vocabulary.warn_of_size(bert_config.vocab_size)
         return bert_config
     logging.info(
         "The model's vocab_size is %d, the number of lines of %s; the recipe "

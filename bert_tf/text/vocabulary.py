@@ -8,6 +8,8 @@ import functools
 import hashlib
 from collections.abc import Sequence
 
+from absl import logging
+
 from bert_tf.errors import UserError
 
 PAD = "[PAD]"
@@ -16,6 +18,8 @@ CLS = "[CLS]"
 SEP = "[SEP]"
 MASK = "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+# The original pads with 0, and reads [MASK] to create training records alone.
+_REQUIRED = (UNK, CLS, SEP)
 
 # Prefix of a token that continues a word.
 CONTINUATION = "##"
@@ -38,11 +42,12 @@ class Vocabulary:
       token_ids: The ids of the rows that have a token, ascending.
       source: Origin of the tokens for errors: a path, or words like "the
         vocabulary".
-      pad_id: The id of [PAD]; `unk_id`, `cls_id`, `sep_id`, `mask_id` alike.
+      pad_id: The id of [PAD], or 0, as in the original.
+      unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` alike.
 
     Raises:
-      UserError: If a special token is missing, or if a token has white space
-        at its ends. Lines count from 1.
+      UserError: If [UNK], [CLS] or [SEP] is missing, or if a token has white
+        space at its ends. Lines count from 1.
     """
 
     def __init__(
@@ -57,18 +62,17 @@ class Vocabulary:
             _check_token(token, f"{source}, line {index + 1}")
             self._ids[token] = index
         self.token_ids = tuple(sorted(self._ids.values()))
-        missing = [token for token in SPECIAL_TOKENS if token not in self._ids]
+        missing = [token for token in _REQUIRED if token not in self._ids]
         if missing:
             raise UserError(
                 f"{source} lacks {', '.join(missing)} in its "
                 f"{len(self.tokens)} lines. A BERT vocabulary contains "
                 f"{', '.join(SPECIAL_TOKENS)}."
             )
-        self.pad_id = self._ids[PAD]
+        self.pad_id = self._ids.get(PAD, 0)
         self.unk_id = self._ids[UNK]
         self.cls_id = self._ids[CLS]
         self.sep_id = self._ids[SEP]
-        self.mask_id = self._ids[MASK]
 
     @classmethod
     def from_file(cls, path: str) -> "Vocabulary":
@@ -103,6 +107,11 @@ class Vocabulary:
                 f"{self.source} does not contain {token!r}."
             ) from error
 
+    @property
+    def mask_id(self) -> int:
+        """The id of [MASK]; `UserError` if the vocabulary lacks it."""
+        return self.id(MASK)
+
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of the vocabulary file, in hexadecimal."""
@@ -135,6 +144,19 @@ class Vocabulary:
             f"{self.source} has {len(self.tokens)} lines, and the model's "
             f"table {vocab_size} rows; the last ones have no token."
         ]
+
+    def warn_of_size(self, vocab_size: int) -> None:
+        """Checks the size of a vocabulary that a flag names; see `check_size`.
+
+        The original checks nothing. A table may be padded, as NVIDIA's are to
+        30528 rows, so a short vocabulary is no error.
+        """
+        for note in self.check_size(vocab_size):
+            logging.warning(
+                "%s That is right for a table with padding; otherwise it is "
+                "the vocabulary of another model, and ids mean other tokens.",
+                note,
+            )
 
 
 def read_lines(path: str, flag: str, what: str) -> list[str]:

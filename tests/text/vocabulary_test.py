@@ -85,8 +85,8 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         (_TEXT.replace("é", "a\0b"), "line 7: .*no NUL. Received: 'a.x00b'"),
         (_TEXT.replace("é", "##" + "é" * 129), "line 7: .* of 258 bytes"),
         (_TEXT.replace("é", "ü").encode("latin-1"), "line 7: .* byte 31"),
-        (_TEXT.replace("[MASK]\n", ""), r"lacks \[MASK\]"),
-        ("a\nb", r"lacks \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
+        (_TEXT.replace("[CLS]\n", ""), r"lacks \[CLS\]"),
+        ("a\nb", r"lacks \[UNK\], \[CLS\], \[SEP\]"),
         ("", "is empty"),
     )
     def test_rejects(self, contents, message):
@@ -102,6 +102,13 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(vocabulary.token_ids, (0, 1, 3, 4, 5, 7, 10))
         self.assertEqual(vocabulary.to_text(), text)
 
+    def test_padding_and_masks_may_have_no_token(self):
+        text = _TEXT.replace("[PAD]\n", "").replace("[MASK]\n", "")
+        vocabulary = Vocabulary.from_file(self._file(text))
+        self.assertEqual(vocabulary.pad_id, 0)
+        with self.assertRaisesRegex(UserError, "vocab.txt does not contain"):
+            _ = vocabulary.mask_id
+
     def test_rejects_a_missing_file(self):
         with self.assertRaisesRegex(UserError, "no/vocab.txt"):
             Vocabulary.from_file("no/vocab.txt")
@@ -114,6 +121,9 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         vocabulary = Vocabulary.from_file(self._file(_TEXT))
         self.assertEqual(vocabulary.check_size(8), [])
         self.assertRegex(*vocabulary.check_size(9), "vocab.txt has 8 .* 9 rows")
+        with self.assertLogs(level="WARNING") as logs:
+            vocabulary.warn_of_size(9)
+        self.assertRegex(logs.output[0], "vocab.txt has 8 .* 9 rows.*otherwise")
         with self.assertRaisesRegex(UserError, "vocab.txt has 8 lines.* is 7"):
             vocabulary.check_size(7)
         # Empty lines at the end need no rows.
