@@ -478,8 +478,9 @@ def read_inputs(
     The ending of the file (before .gz) determines its format:
 
     - .csv, .jsonl, .json, .parquet: a table with a column "text" of raw texts
-      or, but in .csv, "words" or "tokens" of lists of words; one example per
-      row. A .csv without "text" is columns if there is a `sentence_column`.
+      or, but in .csv, `word_column`, "words" or "tokens" of lists of words; one
+      example per row. A .csv without "text" is columns if there is a
+      `sentence_column`.
     - .tsv: a table if its first line has a column "text", does not end with a
       tag, and "text" is not `word_column`; else columns.
     - .txt: raw text, one example per line. It is columns if a line begins with
@@ -496,10 +497,10 @@ def read_inputs(
             path, word_column, sentence_column, comment_prefix
         )
         return
-    table, key = open_texts(path)
+    table, key = open_texts(path, word_column)
     for row in table.rows:
         try:
-            yield parse_row({key: row.values.get(key)})
+            yield parse_row({key: row.values.get(key)}, key)
         except UserError as error:
             raise UserError(f"{path}, line {row.line}: {error}") from error
 
@@ -521,19 +522,20 @@ def has_texts(
     return ending in _TABLES or (ending == ".txt" and not _has_columns(path))
 
 
-def parse_row(row: Any) -> TaggingExample:
+def parse_row(row: Any, column: str | None = None) -> TaggingExample:
     """Converts a Python value to an example.
 
     Args:
       row: A raw text; a list of words; or a mapping with one of these under
         "text", "words" or "tokens".
+      column: The key of the mapping, if it is known.
 
     Raises:
       UserError: If it is none of these.
     """
     value = row
     if isinstance(row, dict):
-        keys = _find_columns(row)
+        keys = [column] if column else _find_columns(row)
         value = row[keys[0]] if len(keys) == 1 else None
         if keys != [TEXT] and isinstance(value, str):
             raise UserError(
@@ -565,16 +567,19 @@ def from_text(text: str) -> TaggingExample:
     )
 
 
-def open_texts(path: str) -> tuple[tables.Table, str]:
+def open_texts(path: str, word_column: int | str) -> tuple[tables.Table, str]:
     """Opens a table of raw texts or of lists of words.
 
     Returns:
-      The table, and the column to read, "text", "words" or "tokens".
+      The table, and the column to read: the named `word_column` if it is
+      there, else "text", "words" or "tokens".
 
     Raises:
       UserError: If it has none of these columns, or both.
     """
     table = tables.read_table(path)
+    if word_column in table.columns:
+        return table, word_column
     keys = _find_columns(table.columns)
     if len(keys) != 1:
         raise UserError(

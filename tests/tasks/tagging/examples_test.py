@@ -392,6 +392,7 @@ class ReadInputsTest(files_case.FilesCase):
         ("a.conll", "t w\n\nO Ann\nO sings\n\nO Bo\n", "w"),
         ("a.tsv", "words\ttags\nAnn\tO\nsings\tO\n\nBo\tO\n", "words"),
         ("a.tsv", "text\ttags\nAnn\tO\nsings\tO\n\nBo\tO\n", "text"),
+        ("a.jsonl", '{"w":["Ann","sings"],"text":"-"}\n{"w":["Bo"]}\n', "w"),
     )
     def test_columns(self, name, text, word_column):
         examples = self._read(name, text, word_column)
