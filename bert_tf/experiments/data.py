@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from absl import logging
+
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import paths
@@ -141,7 +143,11 @@ def _known(name: str, folder: str, values: Mapping[str, Any]) -> Task | None:
     for split in (x for x in values if x.startswith(_SPLITS)):
         names = (os.path.join(folder, x) for x in values[split])
         found[split] = next(filter(os.path.isfile, names), None)
-    if not found or not all(y for x, y in found.items() if x != "test"):
+    missing = [x for x, y in found.items() if x != "test" and not y]
+    if not found or missing:
+        if os.path.isdir(folder):
+            names = [values[x][0] for x in missing]
+            logging.warning("%s lacks %s.", folder, ", ".join(names))
         return None
     return Task(
         name,

@@ -224,7 +224,10 @@ class CommandTest(tf.test.TestCase):
         self.assertIn("# 10 cells and 8 steps", plan)
 
     def test_list_names_what_is_found_and_what_is_not(self):
-        text = self._print(list=True)
+        os.makedirs(os.path.join(self._config.data_dir, "MRPC"))
+        with self.assertLogs(level="WARNING") as logs:
+            text = self._print(list=True)
+        self.assertRegex(logs.output[0], r"MRPC lacks \S*train\S*, \S*dev")
         for words in (
             r"pairs +classification, accuracy: .*b.tsv",
             r"squad +not found: squad/train-v1.1.json",
