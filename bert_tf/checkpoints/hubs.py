@@ -65,6 +65,11 @@ _FORMATS = (
         r"pytorch_model\.bin\.index\.json|pytorch_model-[^/]*\.bin",
         _HUGGING_FACE_FILES,
     ),
+    (r"tf_model\.h5", _HUGGING_FACE_FILES),
+    (
+        r"tf_model\.h5\.index\.json|tf_model-[^/]*\.h5",
+        _HUGGING_FACE_FILES,
+    ),
 )
 
 

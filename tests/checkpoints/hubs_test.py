@@ -163,6 +163,13 @@ class HuggingFaceTest(_HubsCase):
         )
         self._refused(f"{self.name}@v2", "has no such revision")
 
+    def test_keras_weights_alone(self):
+        files = {n: _FILES[n] for n in ("config.json", "tf_model.h5")}
+        self.server.add_repository("some/keras", files)
+        path, _ = self._fetch("hf://some/keras")
+        self.assertCountEqual(os.listdir(path), files)
+        self._assert_offline(path, "hf://some/keras")
+
     def test_pickles_need_pytorch(self):
         files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
         self.server.add_repository("some/pickle", files)
@@ -233,6 +240,10 @@ class NeededFilesTest(tf.test.TestCase, parameterized.TestCase):
         (
             ["pytorch_model.bin", "config.json", "training_args.bin", "x.py"],
             ["config.json", "pytorch_model.bin"],
+        ),
+        (
+            ["tf_model.h5.index.json", "tf_model-00001-of-00002.h5", "x.h5"],
+            ["tf_model-00001-of-00002.h5", "tf_model.h5.index.json"],
         ),
         (
             ["model.weights.safetensors", "task.json", "plot.png"],

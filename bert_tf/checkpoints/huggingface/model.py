@@ -1,8 +1,9 @@
 """Reads and writes models in Hugging Face's format.
 
   config.json        shape, class, labels
-  model.safetensors  the weights; also read from several files, and from
-                     pytorch_model.bin if PyTorch is installed
+  model.safetensors  the weights; also read from several files, from
+                     pytorch_model.bin if PyTorch is installed, and from
+                     tf_model.h5
   vocab.txt, ...     see `huggingface.vocabulary`
 
 Reads the directory of any of transformers' BERT classes, and writes the same
@@ -77,8 +78,11 @@ def read_model(
     values = files.read_json_object(config_file)
     huggingface_config.check_is_bert(values, config_file)
     config, notes = huggingface_config.to_bert_config(values, config_file)
-    named_kind, unknown_class = huggingface_config.kind_of(values, config_file)
     checkpoint = huggingface_weights.read(path)
+    if checkpoint.architecture:
+        # Early versions kept the class of the model that they started from.
+        values = values | {"architectures": [checkpoint.architecture]}
+    named_kind, unknown_class = huggingface_config.kind_of(values, config_file)
     heads = _heads(named_kind, checkpoint, config, config_file, unknown_class)
     others: list[str] = []
     if unknown_class:

@@ -1,28 +1,39 @@
-"""Reads the tensors of a Hugging Face directory: safetensors or PyTorch.
+"""Reads a Hugging Face directory's tensors: safetensors, PyTorch or Keras.
 
 Names are normalized to the form in `weight_map`: with the prefix "bert." for
-the encoder, and LayerNorm's parameters called weight and bias.
+the encoder, and LayerNorm's parameters called weight and bias. TensorFlow's
+classes wrote Keras' names and kernels, in `tf_model.h5` and in safetensors.
 """
 
+import contextlib
 import dataclasses
+import math
 import os
 import pickle
+import re
 import struct
 import zipfile
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 
+import h5py
 import numpy as np
 
+from bert_tf.checkpoints.huggingface.config import ARCHITECTURES
 from bert_tf.checkpoints.tensors import Shape
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import damaged
 from bert_tf.checkpoints.tensors import read_safetensors
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.io import stored_files
 
 SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
+KERAS_FILE = "tf_model.h5"
 INDEX_SUFFIX = ".index.json"
 
 # In the order of precedence.
@@ -31,17 +42,24 @@ WEIGHT_FILES = (
     SAFETENSORS_FILE + INDEX_SUFFIX,
     TORCH_FILE,
     TORCH_FILE + INDEX_SUFFIX,
+    KERAS_FILE,
+    KERAS_FILE + INDEX_SUFFIX,
 )
 
 _BARE = ("embeddings.", "encoder.", "pooler.")
 # Names of LayerNorm's weights in checkpoints converted from TF1.
 _OLD_SUFFIXES = {".LayerNorm.gamma": "weight", ".LayerNorm.beta": "bias"}
+_WORDS = "bert.embeddings.word_embeddings.weight"
 # Copies of other weights; a checkpoint may hold only the copy.
 _COPIES = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.weight": _WORDS,
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 _FLOATS = ("F32", "F16", "BF16", "F64")
+
+# The layers of transformers' Keras models; their models can have any name.
+_KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
+_KERAS_KERNEL = "/kernel:0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +70,14 @@ class Checkpoint:
       path: The file, or the index of the files.
       tensors: The names in `weight_map` to value, in the file's types.
       types: The distinct types, in safetensors' notation.
+      architecture: The class that the file itself names, as a Keras model's
+        does; None if it names none.
     """
 
     path: str
     tensors: Tensors
     types: tuple[str, ...]
+    architecture: str | None = None
 
     def holds_nothing_new(self, name: str) -> bool:
         """Returns whether a tensor is a buffer or the copy of a weight."""
@@ -79,16 +100,27 @@ def read(directory: str) -> Checkpoint:
     if name is None:
         raise UserError(
             f"{directory} has no weights: expected one of "
-            f"{', '.join(WEIGHT_FILES)} in it."
+            f"{', '.join(WEIGHT_FILES)} in it. Received: "
+            f"{paths.describe(directory)}."
         )
     path = os.path.join(directory, name)
-    is_torch = name.startswith(TORCH_FILE)
-    read_file = _read_torch if is_torch else read_safetensors
+    readers = {TORCH_FILE: _read_torch, KERAS_FILE: _read_keras}
+    reader = readers.get(name.removesuffix(INDEX_SUFFIX), read_safetensors)
+
+    def read_file(path):
+        return _to_torch(*reader(path), path)
+
     if name.endswith(INDEX_SUFFIX):
         tensors, types = _read_shards(path, read_file)
     else:
         tensors, types = read_file(path)
     tensors, theirs = _rename(tensors, path)
+    if reader is _read_keras and _WORDS not in tensors:
+        raise UserError(
+            f"{path} holds no BERT of transformers: expected "
+            "bert/embeddings/word_embeddings/weight:0 in it. Received: "
+            f"{', '.join(sorted(tensors)[:2]) or 'no tensors'}."
+        )
     for ours, original in theirs.items():
         is_buffer = ours.endswith("position_ids")
         if types[original] not in _FLOATS and not is_buffer:
@@ -97,7 +129,10 @@ def read(directory: str) -> Checkpoint:
                 f"point numbers, but {original} is {types[original]}."
             )
     used = {types[n] for o, n in theirs.items() if "position_ids" not in o}
-    checkpoint = Checkpoint(path, tensors, tuple(sorted(used)))
+    architecture = None
+    if name == KERAS_FILE:
+        architecture = _class_in(_read_keras(path)[0])
+    checkpoint = Checkpoint(path, tensors, tuple(sorted(used)), architecture)
     _check_copies(checkpoint)
     return checkpoint
 
@@ -145,7 +180,7 @@ def _read_shards(
 ) -> tuple[Tensors, dict[str, str]]:
     """Reads the files in an index, which must list their tensors."""
     folder = os.path.dirname(index_file)
-    places = _read_index(index_file)
+    places = {_torch_name(n): f for n, f in _read_index(index_file).items()}
     shards = {}
     for file in sorted(set(places.values())):
         path = os.path.join(folder, file)
@@ -246,3 +281,114 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
     return Tensors(
         {n: tuple(x.shape) for n, x in state.items()}, read_one
     ), types
+
+
+def _read_keras(path: str) -> tuple[Tensors, dict[str, str]]:
+    """Reads an HDF5 file, by the paths of its data sets."""
+    shapes: dict[str, Shape] = {}
+    types: dict[str, str] = {}
+    outside = []
+
+    def add(name, item):
+        if isinstance(item, h5py.Dataset):
+            name = os.fsdecode(name)  # Bytes if it is not UTF-8.
+            shapes[name] = tuple(item.shape or ())
+            letter, bits = item.dtype.kind.upper(), 8 * item.dtype.itemsize
+            types[name] = f"{letter}{bits}"
+            if item.external or item.is_virtual:
+                outside.append(name)
+
+    with _open_keras(path) as file:
+        file.visititems(add)
+    if outside:
+        raise UserError(
+            f"{path} takes {outside[0]} from another file, which is not read; "
+            "copy the numbers into it."
+        )
+
+    def read_one(name):
+        with _open_keras(path) as file:
+            return file[name][()]
+
+    return Tensors(shapes, read_one), types
+
+
+@contextlib.contextmanager
+def _open_keras(path: str) -> Iterator[h5py.File]:
+    try:
+        with h5py.File(path) as file:
+            yield file
+    except (
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise damaged(path, error) from error
+
+
+def _to_torch(
+    tensors: Tensors, types: Mapping[str, str], path: str
+) -> tuple[Tensors, dict[str, str]]:
+    """Returns a Keras model's tensors as PyTorch's, and others unchanged."""
+    theirs: dict[str, str] = {}
+    for name in tensors:
+        first = theirs.setdefault(_torch_name(name), name)
+        # Layers that share a weight, as the embeddings, each have a copy.
+        if first != name and not np.array_equal(tensors[name], tensors[first]):
+            raise UserError(
+                f"{path} holds two models: {first} and {name} differ; save "
+                "one of them alone."
+            )
+
+    shapes = {n: _plain_shape(x, tensors.shapes[x]) for n, x in theirs.items()}
+    kernels = {n for n, x in theirs.items() if x.endswith(_KERAS_KERNEL)}
+
+    def read_one(name):
+        value = tensors[theirs[name]].reshape(shapes[name])
+        return value.T if name in kernels else value
+
+    return Tensors(
+        {n: s[::-1] if n in kernels else s for n, s in shapes.items()}, read_one
+    ), {n: types[x] for n, x in theirs.items()}
+
+
+def _plain_shape(name: str, shape: Shape) -> Shape:
+    """Returns a shape without an axis of heads, as transformers 4.2 had one.
+
+    There a kernel was [in, heads, size] or [heads, size, out], and a bias
+    [heads, size].
+    """
+    if "/attention/" not in name:
+        return shape
+    if name.endswith(_KERAS_KERNEL) and len(shape) == 3:
+        split = 1 if "/attention/self/" in name else 2
+        return math.prod(shape[:split]), math.prod(shape[split:])
+    return (math.prod(shape),) if name.endswith("/bias:0") else shape
+
+
+def _torch_name(name: str) -> str:
+    """Returns PyTorch's name of a Keras model's weight; others unchanged.
+
+    For instance "cls.predictions.bias" for "mlm___cls/tf_bert_for_masked_lm/
+    mlm___cls/predictions/bias:0".
+    """
+    parts = name.removesuffix(":0").replace("_._", "/").split("/")
+    parts = [part.rpartition("___")[2] for part in parts]
+    starts = [i for i, part in enumerate(parts) if part in _KERAS_LAYERS]
+    if "/" not in name or not starts:
+        return name
+    if parts[-1] in ("kernel", "embeddings"):
+        parts[-1] = "weight"
+    return ".".join(parts[starts[-1] :])
+
+
+def _class_in(names: Iterable[str]) -> str | None:
+    """Returns the class that a Keras model has the name of, if it is ours.
+
+    It follows the layer: "bert/tf_bert_for_masked_lm_1/bert/...".
+    """
+    models = {(*name.split("/"), "")[1] for name in names}
+    name = re.sub(r"_(\d+$)?", "", models.pop() if len(models) == 1 else "")
+    return {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}.get(name)

@@ -115,8 +115,11 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     def test_no_weights(self):
         self.write_all()
         self.remove("model.safetensors")
-        self.write("tf_model.h5", b"")
-        self.assert_refused("has no weights: expected one of model.safetensors")
+        self.write("flax_model.msgpack", b"")
+        self.assert_refused(
+            r"expected one of model\.safetensors, .*, tf_model\.h5.* in it\. "
+            r"Received: .* holds config\.json, flax_model\.msgpack"
+        )
 
     @parameterized.parameters(0, 4, 300, -1)
     def test_truncated_weights(self, length):
