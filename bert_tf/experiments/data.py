@@ -1,16 +1,21 @@
-"""Tasks in the folders of --data_dir, and their files cut to a scale's rows.
+"""Tasks in the folders of --data_dir and the corpus, cut to a scale's sizes.
 
 A task is found by the names of its official files, or described by a task.json.
+A document of the corpus is for training or held out by a hash of its text, so
+that one that occurs twice is never in both.
 """
 
+import bisect
 import collections
 import dataclasses
 import functools
+import glob
+import gzip
 import hashlib
+import itertools
 import json
 import os
 import random
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -33,13 +38,15 @@ OUT = "{out}"
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
-SQUAD, SQUAD2 = "squad", "squad2"
 _TASK_FILE = "task.json"
 _SPLITS = ("train", "dev", "test")
 # Raised when the written files change, so that earlier ones are not used.
 _FORMAT = 1
 # Taggers without a dev file hold out the last row of this many.
 _HELD_OUT = 5
+TRAIN_FILE, HELD_OUT_FILE = "train.txt", "heldout.txt"
+_HELD_OUT_SHARE = 0.02
+_MEGABYTE = 1e6
 
 
 @functools.cache
@@ -120,15 +127,12 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
         if os.path.isfile(os.path.join(folder, _TASK_FILE)):
             found[name] = _described(name, folder)
         elif official and not official.has_languages:
-            values: dict[str, Any] = {
-                x: official.file_names(x)
-                for x in (*official.splits("train"), *official.splits("dev"))
-            }
+            splits = *official.splits("train"), *official.splits("dev")
+            values: dict[str, Any] = {x: official.file_names(x) for x in splits}
             values["kind"] = CLASSIFICATION if official.labels else REGRESSION
             values["columns"] = {"texts": official.texts[0]}
-            name = official.name
-            values |= {"metric": official.metrics[0], "official": name}
-            if task := _known(name, folder, values):
+            values["metric"], name = official.metrics[0], official.name
+            if task := _known(name, folder, values | {"official": name}):
                 found[name] = task
     for name, values in read_recipe("tasks")["tasks"].items():
         folder = os.path.join(data_dir, values["folder"])
@@ -139,25 +143,18 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
 
 def _known(name: str, folder: str, values: Mapping[str, Any]) -> Task | None:
     """Returns a task if all its files but test exist, by one of their names."""
-    found = {}
+    found, kind = {}, values["kind"]
     for split in (x for x in values if x.startswith(_SPLITS)):
         names = (os.path.join(folder, x) for x in values[split])
-        found[split] = next(filter(os.path.isfile, names), None)
-    missing = [x for x, y in found.items() if x != "test" and not y]
-    if not found or missing:
-        if os.path.isdir(folder):
-            names = [values[x][0] for x in missing]
-            logging.warning("%s lacks %s.", folder, ", ".join(names))
-        return None
-    return Task(
-        name,
-        values["kind"],
-        {split: path for split, path in found.items() if path},
-        KINDS[values["kind"]]["columns"] | values.get("columns", {}),
-        values["metric"],
-        values.get("official"),
-        values.get("no_label", ()),
-    )
+        if path := next(filter(os.path.isfile, names), None):
+            found[split] = path
+        elif split != "test":
+            if os.path.isdir(folder):
+                logging.warning("%s lacks %s.", folder, values[split][0])
+            return None
+    columns = KINDS[kind]["columns"] | values.get("columns", {})
+    others = {x: values[x] for x in ("official", "no_label") if x in values}
+    return Task(name, kind, found, columns, values["metric"], **others)
 
 
 def _described(name: str, folder: str) -> Task:
@@ -227,25 +224,20 @@ def _flags(task: Task, folder: str) -> dict[str, Any]:
     """Returns the flags of the script that name files and columns."""
     if task.official in glue_tasks.TASKS:
         return {"task_name": task.official, "data_dir": folder}
-    columns, ending = task.columns, KINDS[task.kind]["ending"]
-    splits = dict.fromkeys((*task.files, "dev"))
-    flags = {f"{x}_file": f"{folder}/{x}{ending}" for x in splits}
-    if "test" in splits:
+    columns, kind = task.columns, KINDS[task.kind]
+    flags: dict[str, Any] = {
+        kind["splits"][x]: f"{folder}/{x}{kind['ending']}"
+        for x in dict.fromkeys((*task.files, "dev"))
+    }
+    if "test" in task.files:
         flags["do_predict"] = True
-    if task.kind in (SQUAD, SQUAD2):
-        flags["predict_file"] = flags.pop("dev_file")
-        is_second = task.kind == SQUAD2
-        return flags | ({"version_2_with_negative": True} if is_second else {})
+    flags |= kind["flags"]
     if task.kind == TAGGING:
-        return flags | {f"{x}_column": columns[x] for x in ("word", "tag")}
-    flags["task_name"] = "custom"
-    if task.kind == MULTIPLE_CHOICE:
-        if _choice_files(task).columns.context is None:
-            flags["context_column"] = ""
-    elif columns["text_pair"] is not None:
+        flags |= {f"{x}_column": column for x, column in columns.items()}
+    elif columns.get("text_pair") is not None:
         flags["text_pair_column"] = "text_pair"
-    if task.kind == REGRESSION:
-        flags["problem_type"] = "regression"
+    elif task.kind == MULTIPLE_CHOICE and not _choice_columns(task).context:
+        flags["context_column"] = ""
     return flags
 
 
@@ -253,10 +245,8 @@ def _write(
     task: Task, folder: str, max_train: int | None, max_dev: int | None
 ) -> dict[str, Any]:
     """Writes the files of all splits, and returns what is known of them."""
-    is_glue = task.official in glue_tasks.TASKS
-    read = _read_glue if is_glue else _READERS[task.kind]
     ending = KINDS[task.kind]["ending"]
-    rows = {x: list(read(task, path)) for x, path in task.files.items()}
+    rows = {x: list(_read(task, path)) for x, path in task.files.items()}
     if task.kind == TAGGING and "dev" not in rows:
         every = rows["train"]
         border = len(every) - len(every) // _HELD_OUT
@@ -297,6 +287,17 @@ def _sample(
 # === Rows of each kind ===
 
 
+def _read(task: Task, path: str) -> Iterable[Any]:
+    """Returns what a file has: rows, sentences or paragraphs of a question."""
+    if task.official in glue_tasks.TASKS:
+        return _read_glue(task, path)
+    if task.kind == MULTIPLE_CHOICE:
+        return _read_choices(task, path)
+    ending = KINDS[task.kind]["ending"]
+    others = {".conll": _read_sentences, ".json": _read_questions}
+    return others[ending](path) if ending in others else _read_texts(task, path)
+
+
 def _read_glue(task: Task, path: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of an official file, with one edition's columns."""
     official = glue_tasks.TASKS[task.official]
@@ -317,38 +318,44 @@ def _read_texts(task: Task, path: str) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _choice_files(task: Task) -> multiple_choice.OfficialFiles:
+def _choice_columns(task: Task) -> multiple_choice.Columns:
     if task.official:
-        return multiple_choice.OFFICIAL[task.official]
+        return multiple_choice.OFFICIAL[task.official].columns
     context, choices, label = map(task.columns.get, KINDS[task.kind]["columns"])
     choices = tuple(choices) if isinstance(choices, list) else (str(choices),)
-    columns = multiple_choice.Columns(choices, context, label=label)
-    return multiple_choice.OfficialFiles(task.name, columns, {})
+    return multiple_choice.Columns(choices, context, label=label)
 
 
 def _read_choices(task: Task, path: str) -> Iterator[dict[str, Any]]:
-    own = _choice_files(task)
+    official = multiple_choice.OFFICIAL.get(task.official)
+    header = official.columns_without_header if official else ()
     for x in multiple_choice.read_examples(
-        path, own.columns, columns_without_header=own.columns_without_header
+        path, _choice_columns(task), columns_without_header=header
     ):
         row = {} if x.context is None else {"context": x.context}
         yield row | {"choices": list(x.choices), "label": str(x.label)}
 
 
-def _read_sentences(task: Task, path: str) -> Iterator[str]:
+def _read_sentences(path: str) -> Iterator[str]:
     """Yields sentences as they are, -DOCSTART- lines with the next one."""
-    lines: list[str] = []
-    for line in (*(line for _, line in text_files.read_lines(path)), ""):
-        if line.strip():
-            lines.append(line)
-        elif lines and lines[-1].startswith("-DOCSTART-"):
-            lines.append("")
-        elif lines and lines[-1]:
-            yield "\n".join(lines)
-            lines = []
+    text = ""
+    for block in _blocks(line for _, line in text_files.read_lines(path)):
+        text += "\n".join(block)
+        if block[-1].startswith("-DOCSTART-"):
+            text += "\n\n"
+        else:
+            yield text
+            text = ""
 
 
-def _read_questions(task: Task, path: str) -> Iterator[dict[str, Any]]:
+def _blocks(lines: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yields the lines up to each blank one, or to the end."""
+    for is_text, block in itertools.groupby(lines, lambda x: bool(x.strip())):
+        if is_text:
+            yield [*block]
+
+
+def _read_questions(path: str) -> Iterator[dict[str, Any]]:
     """Yields paragraphs of one question each."""
 
     def get(values: Any, key: str) -> list[Any]:
@@ -369,11 +376,84 @@ def _to_text(rows: Sequence[Any], ending: str) -> str:
     return "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in rows)
 
 
-_READERS: Mapping[str, Callable[[Task, str], Iterable[Any]]] = {
-    CLASSIFICATION: _read_texts,
-    REGRESSION: _read_texts,
-    MULTIPLE_CHOICE: _read_choices,
-    TAGGING: _read_sentences,
-    SQUAD: _read_questions,
-    SQUAD2: _read_questions,
-}
+# === The corpus ===
+
+
+def find_corpus(patterns: str) -> dict[str, str]:
+    """Returns the files that comma-separated globs match, with their SHA-256.
+
+    They are sorted by name, so that the same files in another order are the
+    same corpus.
+
+    Raises:
+      UserError: If a glob matches no file.
+    """
+    found: dict[str, str] = {}
+    for pattern in patterns.split(","):
+        names = [*filter(os.path.isfile, glob.glob(pattern.strip()))]
+        if not names:
+            raise paths.no_match(pattern, "--corpus")
+        found |= {name: files.sha256(name) for name in names}
+    order = sorted(found, key=lambda x: (os.path.basename(x), found[x]))
+    return {name: found[name] for name in order}
+
+
+def corpus_name(sums: Mapping[str, str], scale: Mapping[str, Any]) -> str:
+    """Returns the name of the folder with the two files of `split_corpus`."""
+    sizes = [scale["corpus_megabytes"], scale["held_out_megabytes"]]
+    return f"corpus-{digest([list(sums.values()), *sizes, _HELD_OUT_SHARE])}"
+
+
+def split_corpus(
+    names: Sequence[str], folder: str, scale: Mapping[str, Any]
+) -> None:
+    """Writes the text to train on and the one held out, if they do not exist.
+
+    Raises:
+      UserError: If there are fewer than two documents.
+    """
+    train_file = os.path.join(folder, TRAIN_FILE)
+    if os.path.exists(train_file):
+        return
+    # By place, so that a copy of a document is not counted.
+    sizes = {_place(x): len(x) for x in _documents(names)}
+    if len(sizes) < 2:
+        raise UserError(
+            "--corpus must hold at least two documents, with a blank line "
+            "between them, as one is held out for perplexities. Received: "
+            f"{len(sizes)} in {', '.join(names)}."
+        )
+    places = sorted(sizes)
+    # A document is taken if those before it have not filled the size.
+    before = [0, *itertools.accumulate(sizes[x] for x in places)]
+    held_out = scale["held_out_megabytes"] * _MEGABYTE
+    held_out = min(held_out, _HELD_OUT_SHARE * before[-1])
+    first = min(bisect.bisect_left(before, held_out), len(places) - 1)
+    most = (scale["corpus_megabytes"] or before[-1]) * _MEGABYTE
+    end = bisect.bisect_left(before, before[first] + most)
+    border, last = places[first], places[:end][-1]
+    # The file to train on appears last: with it, both are complete.
+    with (
+        files.local_file(train_file) as train_path,
+        files.local_file(os.path.join(folder, HELD_OUT_FILE)) as held_out_path,
+        open(held_out_path, "wb") as held_out_to,
+        open(train_path, "wb") as train_to,
+    ):
+        for text in _documents(names):
+            place = _place(text)
+            if place <= last:
+                to = held_out_to if place < border else train_to
+                to.write(text + b"\n")
+
+
+def _documents(names: Sequence[str]) -> Iterator[bytes]:
+    """Yields documents: lines up to a blank one, or the end of a file."""
+    for name in names:
+        with (gzip.open if name.endswith(".gz") else open)(name, "rb") as file:
+            for block in _blocks(file):
+                yield b"".join(x.rstrip(b"\r\n") + b"\n" for x in block)
+
+
+def _place(text: bytes) -> float:
+    """Returns a number from 0 to 1 that depends on a document's text alone."""
+    return int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48

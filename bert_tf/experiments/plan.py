@@ -14,9 +14,9 @@ from typing import Any
 from typing import NamedTuple
 
 from bert_tf.experiments import data
-from bert_tf.experiments.corpus import HELD_OUT_FILE
-from bert_tf.experiments.corpus import TRAIN_FILE
+from bert_tf.experiments.data import HELD_OUT_FILE
 from bert_tf.experiments.data import OUT
+from bert_tf.experiments.data import TRAIN_FILE
 from bert_tf.experiments.data import Task
 from bert_tf.flags import flag_files
 from bert_tf.io import files
@@ -26,11 +26,8 @@ from bert_tf.io import text_files
 # Stands in flags for the folder of a step, as `OUT` for that of all.
 HERE = "{here}"
 CELL = "runs"
-PERPLEXITY = "masked_lm_perplexity"
+PERPLEXITY, AVERAGE = "masked_lm_perplexity", "average"
 _FIRST_SEED = 12345
-_RESULTS = "eval_results.txt"
-# The kind of fine-tuning whose flags and limits a kind of task has.
-_FLAGS_OF = {data.REGRESSION: data.CLASSIFICATION, data.SQUAD2: data.SQUAD}
 
 # A script, as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
@@ -44,19 +41,20 @@ class Score:
 
     Attributes:
       metric: The metric's name.
+      path: The file with the results; "" for the average of the cells that the
+        step needs.
       split: The beginning of the split's name in a .json file.
       factor: 100 for shares, which the paper gives in percent.
       seed: The seed of the run.
       majority: The score of the most frequent label, or None.
-      mean_of: Cells whose scores are averaged, instead of results.
     """
 
     metric: str
+    path: str = f"{HERE}/eval_results.json"
     split: str = ""
     factor: float = 1.0
     seed: int = _FIRST_SEED
     majority: float | None = None
-    mean_of: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +67,6 @@ class Step:
       commands: The commands, in order; none where `score` reads what another
         step has written.
       needs: The ids of the steps to do before.
-      produces: A file that exists when all commands have succeeded; of cells,
-        the one with their scores.
       score: Set for cells.
     """
 
@@ -78,7 +74,6 @@ class Step:
     kind: str
     commands: tuple[Command, ...]
     needs: tuple[str, ...]
-    produces: str
     score: Score | None = None
 
     @property
@@ -103,19 +98,13 @@ class Plan:
       scale: The contents of a file in recipes/experiments/scales/.
       folder: The folder in which files that commands read are written.
       corpus: The name of the corpus in it; None if nothing is pretrained.
-      num_seeds: Fine-tuning runs for each cell; None: the scale's.
     """
 
     def __init__(
-        self,
-        scale: Mapping[str, Any],
-        folder: str,
-        corpus: str | None,
-        num_seeds: int | None = None,
+        self, scale: Mapping[str, Any], folder: str, corpus: str | None
     ) -> None:
         self.scale = scale
         self.corpus = corpus
-        self.num_seeds = num_seeds or scale["num_seeds"]
         self.steps: dict[str, Step] = {}
         # Placeholders for paths outside the folder, and the paths.
         self.places: dict[str, str] = {}
@@ -126,19 +115,14 @@ class Plan:
         """The ids of the cells, in order."""
         return [x.id for x in self.steps.values() if x.kind == CELL]
 
-    def max_rows(self, kind: str) -> Sequence[int | None]:
-        """Returns the most rows to train on and to score; None means all."""
-        return self.scale["rows"].get(_FLAGS_OF.get(kind, kind), (None, None))
-
     # === What cells need ===
 
     def _vocabulary(self) -> Step:
         source = f"{OUT}/data/{self.corpus}/{TRAIN_FILE}"
-        path = f"{HERE}/vocab.txt"
-        flags = {"input_file": source, "output_file": path}
+        flags = {"input_file": source, "output_file": f"{HERE}/vocab.txt"}
         flags |= self.scale["vocabulary"]
         command = ("run/learn_vocabulary.py", flags)
-        return self._add("vocabulary", "vocabulary", [command], [], path)
+        return self._add("vocabulary", "vocabulary", [command])
 
     def _records(
         self, variant: Variant, flags: Mapping[str, Any], source: str
@@ -162,12 +146,9 @@ class Plan:
             **flags,
             **own,
         }
-        count = flags.get("num_shards")
-        shard = f"-00000-of-{count:05d}" if count else ""
         name = f"records-{source.removesuffix('.txt')}-{name}"
         command = ("run/create_pretraining_data.py", flags)
-        path = f"{HERE}/records{shard}.tfrecord"
-        return self._add("records", name, [command], [vocabulary.id], path)
+        return self._add("records", name, [command], [vocabulary.id])
 
     def _pretraining(self, variant: Variant) -> Step:
         """Returns the step that pretrains a model, in one phase or several."""
@@ -191,8 +172,8 @@ class Plan:
                 **variant.get("pretraining", {}),
             }
             commands.append(("run/pretrain.py", flags))
-        name, path = f"pretraining-{variant['name']}", f"{HERE}/{_RESULTS}"
-        return self._add("pretraining", name, commands, needs, path)
+        name = f"pretraining-{variant['name']}"
+        return self._add("pretraining", name, commands, needs)
 
     def start(self, variant: Variant, step: int | None = None) -> Start:
         """Returns the model at a step of pretraining, by default its end."""
@@ -218,15 +199,12 @@ class Plan:
 
         It has a hash of the contents, so that ids do not depend on the path.
         """
+        root = pathlib.Path(path)
         # A model has no pipes, and no use for a broken link.
-        found = [x for x in pathlib.Path(path).rglob("*") if x.is_file()]
-        content: Any = path
-        if os.path.isfile(path):
-            content = files.sha256(path)
-        elif found:
-            names = (str(x.relative_to(path)) for x in found)
-            content = {x: files.sha256(os.path.join(path, x)) for x in names}
-        holder = f"{{{name}-{data.digest(content)}}}"
+        found = [x for x in (root, *root.rglob("*")) if x.is_file()]
+        sums = {str(x.relative_to(root)): files.sha256(str(x)) for x in found}
+        # The path of a file is ".", of a folder's files their names in it.
+        holder = f"{{{name}-{data.digest(sums.get('.', sums or path))}}}"
         is_local = os.path.exists(path)
         self.places[holder] = os.path.abspath(path) if is_local else path
         return holder
@@ -251,32 +229,27 @@ class Plan:
     def perplexity(self, variant: Variant) -> str:
         """Returns the id of the cell with a model's perplexity."""
         made, name = self._pretraining(variant), f"perplexity-{variant['name']}"
-        path = f"{made.here}/{_RESULTS}"
-        return self._add(CELL, name, [], [made.id], path, Score(PERPLEXITY)).id
+        score = Score(PERPLEXITY, f"{made.here}/eval_results.txt")
+        return self._add(CELL, name, [], [made.id], score).id
 
     def finetuning(
         self,
         task: Task,
         start: Start,
         own: Mapping[str, Any],
-        num_seeds: int | None = None,
+        num_seeds: int,
     ) -> list[str]:
         """Returns the ids of the cells of a task, one for each seed.
 
         `own` are flags instead of the scale's.
         """
-        scale, kind = self.scale["finetuning"], task.kind
-        features, is_squad = scale["feature_based"], "squad" in kind
-        flags = dict(scale.get(kind) or scale[_FLAGS_OF[kind]])
+        kind, scale = data.KINDS[task.kind], self.scale["finetuning"]
+        flags, head = dict(scale[task.kind]), own.get("head", "linear")
         if not start.needs:  # A model from elsewhere.
             flags |= self.scale.get("stored_model", {})
-        is_bilstm = own.get("head") == "bilstm"
-        if own.get("approach") == "feature_based":
-            flags |= features
-        elif is_bilstm and kind == data.TAGGING:
-            flags |= {x: features[x] for x in features if x == "lstm_size"}
-        needs_pooler = kind != data.TAGGING and not (is_squad or is_bilstm)
-        if needs_pooler and not start.has_pooler:
+        for way in (own.get("approach"), f"{head} {task.kind}"):
+            flags |= scale.get(way, {})
+        if kind["has_pooler"] and head == "linear" and not start.has_pooler:
             flags["new_pooler"] = True
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
@@ -288,15 +261,14 @@ class Plan:
         ]
         # The correlation of one label for all rows is 0.
         majority = {"matthews_correlation": 0.0, "accuracy": task.majority}
-        majority, factor = majority.get(task.metric), 1.0 if is_squad else 100.0
+        majority, factor = majority.get(task.metric), kind["factor"]
         found = []
-        for number in range(num_seeds or self.num_seeds):
-            seed = _FIRST_SEED + number
-            score = Score(task.metric, "dev", factor, seed, majority)
+        for seed in range(_FIRST_SEED, _FIRST_SEED + num_seeds):
+            shown = {"factor": factor, "seed": seed, "majority": majority}
+            score = Score(task.metric, split="dev", **shown)
             name = "-".join([task.name, start.name, *how, f"seed{seed}"])
-            command = (data.KINDS[kind]["script"], flags | {"seed": seed})
-            path = f"{HERE}/eval_results.json"
-            step = self._add(CELL, name, [command], start.needs, path, score)
+            command = (kind["script"], flags | {"seed": seed})
+            step = self._add(CELL, name, [command], start.needs, score)
             found.append(step.id)
         return found
 
@@ -307,10 +279,10 @@ class Plan:
         found = []
         for cell in (self.steps[x] for x in cells):
             own = {"metric": metric, "split": split or cell.score.split}
+            own["path"] = cell.score.path.replace(HERE, cell.here)
             score = dataclasses.replace(cell.score, majority=None, **own)
             name = f"{cell.id}-{split or metric}"
-            path = cell.produces.replace(HERE, cell.here)
-            found.append(self._add(CELL, name, [], [cell.id], path, score).id)
+            found.append(self._add(CELL, name, [], [cell.id], score).id)
         return found
 
     def ensemble(self, task: Task, cells: Sequence[str]) -> str:
@@ -321,17 +293,16 @@ class Plan:
         flags |= {"do_predict": True, "output_dir": HERE}
         name = f"{task.name}-ensemble_of_{len(cells)}"
         command = ("run/finetune_squad.py", flags)
-        path, score = f"{HERE}/eval_results.json", Score(task.metric, "dev")
-        return self._add(CELL, name, [command], cells, path, score).id
+        score = Score(task.metric, split="dev")
+        return self._add(CELL, name, [command], cells, score).id
 
-    def mean(self, name: str, groups: Sequence[Sequence[str]]) -> list[str]:
+    def average(self, groups: Sequence[Sequence[str]]) -> list[str]:
         """Returns the ids of cells that average others, seed by seed."""
         found = []
         for parts in zip(*groups, strict=True):
-            seed = self.steps[parts[0]].score.seed
-            score = Score("average", seed=seed, mean_of=parts)
-            step = self._add(CELL, f"{name}-seed{seed}", [], parts, "", score)
-            found.append(step.id)
+            score = Score(AVERAGE, "", seed=self.steps[parts[0]].score.seed)
+            name = f"average-model-seed{score.seed}"
+            found.append(self._add(CELL, name, [], parts, score).id)
         return found
 
     def _add(
@@ -339,27 +310,25 @@ class Plan:
         kind: str,
         name: str,
         commands: Sequence[Command],
-        needs: Sequence[str],
-        produces: str,
+        needs: Sequence[str] = (),
         score: Score | None = None,
     ) -> Step:
         """Adds a step, or returns the one with the same content."""
         content = [
             [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
-            [score.metric, score.split, list(score.mean_of)] if score else None,
+            score
+            and [score.metric, score.split, [] if score.path else list(needs)],
         ]
         step_id = f"{name}-{data.digest(content)}"
         needs = tuple(dict.fromkeys(needs))
-        step = Step(step_id, kind, tuple(commands), needs, produces, score)
+        step = Step(step_id, kind, tuple(commands), needs, score)
         return self.steps.setdefault(step_id, step)
 
 
 def _with_flag_file(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Returns flags, in front of them those of the file that they name."""
-    found: dict[str, Any] = {}
-    if "flagfile" in flags:
-        for word in flag_files.expand([f"--flagfile={flags['flagfile']}"]):
-            name, is_text, value = word.removeprefix("--").partition("=")
-            found[name] = value if is_text else True
+    words = flag_files.expand([f"--flagfile={flags.get('flagfile', '')}"])
+    parts = [word.removeprefix("--").partition("=") for word in words]
+    found = {name: value if sign else True for name, sign, value in parts}
     return {**found, **flags}

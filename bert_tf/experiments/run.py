@@ -9,13 +9,13 @@ steps have a file and are not repeated.
 import contextlib
 import ctypes
 import datetime
-import glob
 import itertools
 import os
 import pathlib
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,10 +29,10 @@ from absl import logging
 import bert_tf
 from bert_tf import errors
 from bert_tf.errors import UserError
-from bert_tf.experiments import corpus
 from bert_tf.experiments import data
 from bert_tf.experiments import report
 from bert_tf.experiments import tables
+from bert_tf.experiments.plan import AVERAGE
 from bert_tf.experiments.plan import CELL
 from bert_tf.experiments.plan import HERE
 from bert_tf.experiments.plan import Command
@@ -78,18 +78,18 @@ def make_plan(config: ExperimentsConfig, folder: str) -> tuple[Plan, list]:
     scale = data.read_recipe(f"scales/{config.scale}")
     found = data.find_tasks(config.data_dir)
     chosen = tables.choose_tasks(config, scale, found)
-    sums = corpus.find_files(config.corpus) if config.corpus else {}
+    sums = data.find_corpus(config.corpus) if config.corpus else {}
     identity = _check_identity(config, sums)
-    name = corpus.folder_name(sums, scale) if sums else None
+    name = data.corpus_name(sums, scale) if sums else None
     if name and folder == config.output_dir:
-        corpus.split([*sums], os.path.join(folder, "data", name), scale)
-    plan, built = Plan(scale, folder, name, config.num_seeds), []
+        data.split_corpus([*sums], os.path.join(folder, "data", name), scale)
+    plan, built = Plan(scale, folder, name), []
     for experiment, tasks in chosen.items():
         # "stability" has its own.
         limits = scale.get(experiment, {}).get("rows", [None])
         prepared = []
         for rows, task in itertools.product(limits, tasks):
-            train, dev = plan.max_rows(task.kind)
+            train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(tables.build(experiment, plan, prepared, config))
     # After the corpus was found to be usable.
@@ -228,9 +228,6 @@ class Runner:
 
     def _record(self, step: Step, commit: str, begin: float) -> None:
         """Writes the file of a finished step."""
-        produced = self._fill(step, step.produces)
-        if produced and not os.path.exists(produced):
-            raise UserError(f"The command must write {produced}; it has not.")
         now = datetime.datetime.now(datetime.UTC)
         values = {"id": step.id, **(self._score(step) if step.score else {})}
         values["commands"] = [
@@ -244,14 +241,12 @@ class Runner:
         data.write_json(self._path(step.id), values)
         pathlib.Path(self._path(step.id, ".failed.json")).unlink(True)
         if step.kind == CELL and step.commands:
-            here = self._fill(step, step.here)
-            for name in _REMOVED:
-                inner = glob.glob(f"{here}/runs/*/{name}")
-                for path in (*glob.glob(f"{here}/{name}"), *inner):
-                    # A shared folder may hold open files for a while.
-                    with contextlib.suppress(OSError):
-                        is_dir = os.path.isdir(path)
-                        (shutil.rmtree if is_dir else os.remove)(path)
+            here = pathlib.Path(self._fill(step, step.here))
+            for path in [x for name in _REMOVED for x in here.rglob(name)]:
+                shutil.rmtree(path, ignore_errors=True)
+                # A shared folder may hold open files for a while.
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _fail(self, step: Step, command: str, log: str, error: str) -> None:
         """Reports a failed step; the others continue."""
@@ -265,33 +260,29 @@ class Runner:
 
     def _score(self, step: Step) -> dict[str, Any]:
         """Returns the score of a cell and all results of its command."""
-        how, path = step.score, self._fill(step, step.produces)
-        splits: dict[str, dict[str, float]] = {}
-        if how.mean_of:
-            cells = (
-                (x, text_files.read_json(self._path(x))) for x in how.mean_of
-            )
-            found = {name: cell["score"] for name, cell in cells}
-            results = {how.metric: sum(found.values()) / len(found)}
+        how, path = step.score, self._fill(step, step.score.path)
+        if not path:
+            cells = {x: text_files.read_json(self._path(x)) for x in step.needs}
+            cells = {name: cell["score"] for name, cell in cells.items()}
+            splits = {"": cells | {AVERAGE: statistics.fmean(cells.values())}}
         elif path.endswith(".json"):
             splits = text_files.read_json(path)
-            names = [x for x in splits if x.startswith(how.split)]
-            found = results = splits[names[0]] if names else {}
         else:
             pairs = (x.split(" = ") for _, x in text_files.read_lines(path))
-            found = results = {name: float(value) for name, value in pairs}
-        if not isinstance(results.get(how.metric), int | float):
-            found = ", ".join(results) or "nothing"
+            splits = {"": {name: float(value) for name, value in pairs}}
+        names = [x for x in splits if x.startswith(how.split)]
+        found = splits[names[0]] if names else {}
+        if not isinstance(found.get(how.metric), int | float):
+            found = ", ".join(found) or "nothing"
             raise UserError(f"{path} must hold {how.metric}, but has {found}.")
         values = {
-            "score": how.factor * results[how.metric],
+            "score": how.factor * found[how.metric],
             "metric": how.metric,
             "scores": found,
             "seed": how.seed,
             "majority": how.majority,
         }
-        test = splits.get("test", {})
-        if how.metric in test:
+        if how.metric in (test := splits.get("test", {})):
             values["test_score"] = how.factor * test[how.metric]
         return values
 

@@ -18,11 +18,11 @@ from typing import Any
 from bert_tf.errors import UserError
 from bert_tf.experiments import data
 from bert_tf.experiments.data import Task
+from bert_tf.experiments.plan import AVERAGE
 from bert_tf.experiments.plan import PERPLEXITY
 from bert_tf.experiments.plan import Plan
 from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.flags.experiments import MODEL_EXPERIMENTS
-from bert_tf.flags.experiments import STABILITY
 from bert_tf.flags.experiments import ExperimentsConfig
 
 Values = dict[str, Any]
@@ -32,236 +32,120 @@ def build(
     name: str, plan: Plan, tasks: Sequence[Task], config: ExperimentsConfig
 ) -> Values:
     """Returns an experiment's table and adds its cells to the plan."""
-    return _Builder(name, plan, tasks, config).table()
-
-
-class _Builder:
-    """Collects the rows, columns and cells of a table."""
-
-    def __init__(
-        self,
-        name: str,
-        plan: Plan,
-        tasks: Sequence[Task],
-        config: ExperimentsConfig,
-    ) -> None:
-        recipes = data.read_recipe("tables")
-        self._recipe = recipe = recipes["tables"][name]
-        self._name, self._plan, self._config = name, plan, config
-        if recipe.get("by_accuracy"):  # As in Tables 5 and 6.
-            others = {(data.CLASSIFICATION, "f1"): "accuracy"}
-            tasks = [
-                dataclasses.replace(
-                    x, metric=others.get((x.kind, x.metric), x.metric)
-                )
-                for x in tasks
-            ]
-        self._tasks = tasks
-        self._papers = recipes["papers"] | recipe.get("papers", {})
-        self._sources = recipe.get("sources", ["corpus"])
-        path = config.pretrained_model_dir
-        is_read = path and "pretrained_model_dir" in self._sources
-        self._model = plan.stored_model(path) if is_read else None
-        self._rows: list[Values] = [dict(x) for x in recipe.get("rows", ())]
-        self._columns: list[Values] = []
-        self._cells: dict[tuple[str, str], Sequence[str]] = {}
-        self._expected: list[list[str]] = recipe.get("expected", [])[:]
-
-    def table(self) -> Values:
-        """Returns the table with the rows of the scale."""
-        {
-            "table1": self._add_glue,
-            "table2": self._add_ensembles,
-            "table6": self._add_sizes,
-            "figure5": self._add_curves,
-            STABILITY: self._add_settings,
-        }.get(self._name, self._add_templates)()
-        scale, recipe = self._plan.scale, self._recipe
-        known = scale.get("table_rows", {}).get(self._name)
-        rows = [x for x in self._rows if known is None or x["name"] in known]
-        pairs = itertools.product(rows, self._columns)
-        cells = [[x["name"], y["name"], *self._cell(x, y)] for x, y in pairs]
-        places = [x[:2] for x in cells]
-        scaled_down = scale["scaled_down"]
-        if self._plan.corpus and self._name not in MODEL_EXPERIMENTS:
-            scaled_down = f"{scale['scaled_down_pretraining']} {scaled_down}"
-        shown = ("name", "label", "metric", "higher_is_better", "paper")
-        return {
-            "name": self._name,
-            "title": recipe["title"].format(*self._tasks),
-            "question": recipe["question"],
-            "kind": recipe.get("kind", "table"),
-            "rows": [{x: row[x] for x in shown[:2]} for row in rows],
-            "columns": [{x: each[x] for x in shown} for each in self._columns],
-            "reference_row": rows[0]["name"],
-            "cells": cells,
-            "expected": [x for x in self._expected if x[:2] in places],
-            "scaled_down": scaled_down,
-        }
-
-    def _cell(self, row: Values, column: Values) -> Sequence[str]:
-        """Returns the ids of the cells of a row and a column."""
-        key = row["name"], column["name"]
-        if key not in self._cells:
-            variant = row.get("variant", "bert")
-            start = column.get("start") or self._plan.start(
-                _variant(variant), column.get("step")
+    recipe, scale = data.read_recipe("tables")["tables"][name], plan.scale
+    count = scale.get(name, {}).get("num_seeds", scale["num_seeds"])
+    rows = _rows(name, recipe, plan, config)
+    columns, expected = _columns(recipe, plan, tasks, config)
+    expected += scale["expected"].get(name, [])
+    cells: dict[tuple[str, str], Sequence[str]] = {}
+    for row in rows:
+        ids: list[Sequence[str]] = []
+        for column in columns:
+            ids.append(
+                plan.average(ids)
+                if column["metric"] == AVERAGE
+                else _cell(plan, row, column, config.num_seeds or count)
             )
-            flags = {**row.get("flags", {}), **column.get("flags", {})}
-            self._cells[key] = self._plan.finetuning(
-                column["task"], start, flags, column.get("num_seeds")
-            )
-        return self._cells[key]
-
-    def _add_column(
-        self,
-        task: Task,
-        name: str = "",
-        label: str = "{}",
-        metric: str = "",
-        paper: str = "",
-        **how: Any,
-    ) -> None:
-        """Adds a column; in the label, {} is the task's own."""
-        own = f"{task.name} {task.metric.replace('_', ' ')}"
-        column = {
-            "name": name or task.name,
-            "label": label.format(own),
-            "metric": metric or task.metric,
-            "higher_is_better": metric != PERPLEXITY,
-            "paper": paper or self._papers.get(task.name, task.name),
-            "task": task,
-        }
-        self._columns.append(column | how)
-
-    def _add_templates(self) -> None:
-        """Adds the columns of tables.json, for each task."""
-        starts, has_own = [], "corpus" in self._sources
-        if has_own and self._plan.corpus:
-            starts.append(("", "", None))
-        if self._model:
-            label = ", pretrained model" if starts else ""
-            starts.append(("-model" if has_own else "", label, self._model))
-        for task, template, (end, label, start) in itertools.product(
-            self._tasks, self._recipe["columns"], starts
-        ):
-            if task.kind in template.get("kinds", data.KINDS):
-                name = f"{task.name}{template.get('name', '')}{end}"
-                self._add_column(
-                    task,
-                    name,
-                    f"{{}}{template.get('label', '')}{label}",
-                    paper=template.get("paper", ""),
-                    flags=template.get("flags", {}),
-                    start=start,
-                )
-                for row, *claim in template.get("claims", ()):
-                    self._expected.append([row, name, *claim])
-
-    def _add_sizes(self) -> None:
-        """Adds a row for each size, and a column with perplexities."""
-        sizes, name = [*self._plan.scale["sizes"]], "perplexity"
-        label, (first, *_) = "Masked-LM perplexity", self._tasks
-        self._add_column(first, name, label, PERPLEXITY, name)
-        # All other sizes are compared with the largest one.
-        for size in reversed(sizes):
-            variant = _variant("bert")
-            if size != self._plan.scale["base"]:
-                variant |= {"name": f"bert_{size}", "size": size}
-            label = "L={}, H={}, A={}".format(*size.split("_"))
-            row = {"name": size, "label": label, "variant": variant}
-            self._rows.append(row)
-            self._cells[size, name] = [self._plan.perplexity(variant)]
-        for task in self._tasks:
-            self._add_column(task)
-        # Above the largest size's, and above the next one's.
-        pairs = itertools.pairwise(sizes[:-1])
-        self._expected += [[x, name, "above"] for x in sizes[:-1]]
-        self._expected += [[x, name, "above", y] for x, y in pairs]
-
-    def _add_curves(self) -> None:
-        """Adds a column for each number of steps."""
-        (task,) = self._tasks
-        for step in self._plan.scale["curve_steps"]:
-            name = f"step_{step}"
-            label = f"{step:,} steps, {{}}"
-            self._add_column(task, name, label, paper=name, step=step)
-        self._expected.append(["left_to_right", name, "below"])
-
-    def _add_settings(self) -> None:
-        """Fills in the scale's settings, and adds columns of small tasks."""
-        settings = self._plan.scale[STABILITY]
-        for row in self._rows:
-            own = row["settings"].items()
-            own = {x: settings[y] for x, y in own if y in settings}
-            row["label"] = row["label"].format(**settings)
-            row["flags"] = {**own, **row.get("flags", {})}
-        start = None if self._plan.corpus else self._model
-        count = None if self._config.num_seeds else settings.get("num_seeds")
-        # A task may have fewer rows than several limits.
-        tasks = {f"{x.name}-{x.num_train}": x for x in self._tasks}
-        for name, task in tasks.items():
-            label = f"{{}}, {task.num_train} rows"
-            how = {"start": start, "num_seeds": count}
-            self._add_column(task, name, label, paper="none", **how)
-
-    def _add_glue(self) -> None:
-        """Adds a column for each task, and MNLI's other one, and the mean."""
-        (row,) = self._rows
-        for task in self._tasks:
-            self._add_column(task, start=self._model)
-            if task.flags.get("task_name") == "mnli":
-                ids = self._cell(row, self._columns[-1])
-                label, name = "{}, mismatched", "mnli_mm"
-                split = "dev_mismatched"
-                ids = self._plan.other_metric(ids, task.metric, split)
-                self._add_column(task, name, label, paper=name)
-                self._cells[row["name"], name] = ids
-        if len(self._tasks) > 1:
-            groups = [self._cell(row, column) for column in self._columns]
-            mean, name = self._plan.mean("average-model", groups), "average"
-            self._cells[row["name"], name] = mean
-            self._add_column(task, name, "Average", name, name)
-
-    def _add_ensembles(self) -> None:
-        """Adds the rows of Table 2: systems, ensembles and TriviaQA."""
-        plan, (task,) = self._plan, self._tasks
-        size = plan.scale["ensemble_size"]
-        folder = os.path.join(self._config.data_dir, "triviaqa")
-        found = [os.path.join(folder, "qa", "wikipedia-train.json")]
-        if not os.path.exists(found[0]):
-            found = [os.path.join(folder, "wikipedia-train.json")]
-        found.append(os.path.join(folder, "evidence", "wikipedia"))
-        kinds: list[tuple[str, str, Values]] = [("", "", {})]
-        if all(map(os.path.exists, found)):
-            flags = {
-                "triviaqa_file": plan.place("triviaqa", found[0]),
-                "triviaqa_evidence_dir": plan.place("evidence", found[1]),
-            }
-            kinds.append(("_triviaqa", ", TriviaQA first", flags))
-        for end, words, flags in kinds:
-            count = max(size, plan.num_seeds)
-            systems = plan.finetuning(task, self._model, flags, count)
-            ensemble = plan.ensemble(task, systems[:size])
-            for name, label, ids in (
-                ("bert_large", "One system", systems[: plan.num_seeds]),
-                ("bert_large_ensemble", f"Ensemble of {size}", [ensemble]),
-            ):
-                row = {"name": name + end, "label": label + words}
-                self._rows.append(row)
-                exact = plan.other_metric(ids, "exact_match")
-                self._cells[name + end, "em"] = exact
-                self._cells[name + end, "f1"] = ids
-        for name, metric in (("em", "exact_match"), ("f1", "f1")):
-            label, paper = f"{task.name} {name.upper()}", f"dev_{name}"
-            self._add_column(task, name, label, metric, paper)
+            cells[row["name"], column["name"]] = ids[-1]
+    scaled_down = scale["scaled_down"]
+    if plan.corpus and name not in MODEL_EXPERIMENTS:
+        scaled_down = f"{scale['scaled_down_pretraining']} {scaled_down}"
+    shown = ("name", "label", "metric", "higher_is_better", "paper")
+    return {
+        "name": name,
+        "title": recipe["title"].format(*tasks),
+        "question": recipe["question"],
+        "kind": recipe.get("kind", "table"),
+        "rows": [{x: row[x] for x in shown[:2]} for row in rows],
+        "columns": [{x: each[x] for x in shown} for each in columns],
+        "reference_row": rows[0]["name"],
+        "cells": [[*place, *ids] for place, ids in cells.items()],
+        "expected": [x for x in expected if tuple(x[:2]) in cells],
+        "scaled_down": scaled_down,
+    }
 
 
-def _variant(variant: str | Values) -> Values:
-    """Returns a way to pretrain by its name in tables.json."""
-    if not isinstance(variant, str):
-        return variant
-    return {"name": variant, **data.read_recipe("tables")["variants"][variant]}
+def _rows(
+    name: str, recipe: Values, plan: Plan, config: ExperimentsConfig
+) -> list[Values]:
+    """Returns the rows that the scale and the files in --data_dir allow."""
+    found, values = [], plan.scale | plan.scale.get(name, {})
+    # All other sizes are compared with the largest one.
+    sizes = [{"name": x, "size": x} for x in reversed(values["sizes"])]
+    for row in recipe.get("rows", sizes):
+        label = row.get("label", "L={}, H={}, A={}")
+        label = label.format(*row["name"].split("_"), **values)
+        settings = row.get("settings", {}).items()
+        flags = {x: values[y] for x, y in settings if y in values}
+        flags |= row.get("flags", {})
+        for flag, place, *paths in row.get("places", ()):
+            paths = [os.path.join(config.data_dir, x) for x in paths]
+            path = next(filter(os.path.exists, paths), None)
+            flags[flag] = path and plan.place(place, path)
+        known = values.get("table_rows", {}).get(name, [row["name"]])
+        if row["name"] in known and None not in flags.values():
+            found.append({**row, "label": label, "flags": flags})
+    return found
+
+
+def _columns(
+    recipe: Values, plan: Plan, tasks: Sequence[Task], config: ExperimentsConfig
+) -> tuple[list[Values], list[list[str]]]:
+    """Returns the columns of all tasks, and the signs that the paper claims."""
+    papers = data.read_recipe("tables")["papers"] | recipe.get("papers", {})
+    metrics, path = recipe.get("metrics", {}), config.pretrained_model_dir
+    starts = [None] if plan.corpus and "corpus" in recipe["sources"] else []
+    if path and "pretrained_model_dir" in recipe["sources"]:
+        starts.append(plan.stored_model(path))
+    if "model_column" not in recipe:
+        starts = starts[:1]
+    found, expected = {}, recipe.get("expected", [])[:]
+    for task, template, start in itertools.product(
+        tasks, recipe["columns"], starts
+    ):
+        at = "first" if task is tasks[0] else "last" * (task is tasks[-1])
+        conditions = {"kinds": task.kind, "official": task.official, "at": at}
+        if any(y not in template.get(x, [y]) for x, y in conditions.items()):
+            continue
+        metric = metrics.get(f"{task.kind} {task.metric}", task.metric)
+        own = f"{task.name} {metric.replace('_', ' ')}"
+        column = {"name": "{task.name}", "label": "{own}", "metric": metric}
+        column |= {"paper": papers.get(task.name, "{task.name}"), **template}
+        column["higher_is_better"] = column["metric"] != PERPLEXITY
+        column["task"] = dataclasses.replace(task, metric=metric)
+        column["start"] = start
+        if start:
+            column["name"] += recipe.get("model_column", "")
+            column["label"] += ", pretrained model" * (len(starts) > 1)
+        for step in plan.scale.get(template.get("each"), [None]):
+            words = {"task": task, "own": own, "step": step}
+            shown = ("name", "label", "paper")
+            shown = {x: column[x].format(**words) for x in shown}
+            found[shown["name"]] = {**column, **shown, "step": step}
+            for row, *claim in template.get("claims", ()):
+                expected.append([row, shown["name"], *claim])
+    return [*found.values()], expected
+
+
+def _cell(
+    plan: Plan, row: Values, column: Values, num_seeds: int
+) -> Sequence[str]:
+    """Returns the ids of the cells of a row and a column."""
+    scale, task, name = plan.scale, column["task"], row.get("variant", "bert")
+    variant = {"name": name, **data.read_recipe("tables")["variants"][name]}
+    if (size := row.get("size", scale["base"])) != scale["base"]:
+        variant |= {"name": f"{name}_{size}", "size": size}
+    if column["metric"] == PERPLEXITY:
+        return [plan.perplexity(variant)]
+    start = column["start"] or plan.start(variant, column["step"])
+    flags = row["flags"] | column.get("flags", {})
+    systems = scale["ensemble_size"] if row.get("ensemble") else None
+    cells = plan.finetuning(task, start, flags, systems or num_seeds)
+    if systems:
+        cells = [plan.ensemble(task, cells)]
+    if "split" in column or column["metric"] != task.metric:
+        cells = plan.other_metric(cells, column["metric"], column.get("split"))
+    return cells
 
 
 # === What each experiment needs ===
@@ -283,8 +167,7 @@ def choose_tasks(
     chosen = {}
     for name in config.names:
         table = data.read_recipe("tables")["tables"][name]
-        sources = table.get("sources", ["corpus"])
-        kinds = table.get("kinds", [*data.KINDS])
+        sources, kinds = table["sources"], table.get("kinds", [*data.KINDS])
         known = {x: y for x, y in found.items() if y.kind in kinds}
         lacking, tasks = [], [x for x in config.task_names if x in known]
         if not any(getattr(config, x) for x in sources):
@@ -322,7 +205,7 @@ def describe(
     lines = [f"Experiments, with their tasks at --scale={config.scale}:"]
     for name in EXPERIMENTS:
         table = data.read_recipe("tables")["tables"][name]
-        needs = " or --".join(table.get("sources", ["corpus"]))
+        needs = " or --".join(table["sources"])
         tasks = ", ".join(map(_readable, scale["tasks"][name]))
         lines.append(f"  {name:<10} {table['summary']}")
         lines.append(f"             needs --{needs}; tasks: {tasks}")

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.experiments.data and corpus."""
+"""Tests for bert_tf.experiments.data."""
 
 import collections
 import gzip
@@ -10,7 +10,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.experiments import corpus
 from bert_tf.experiments import data
 from bert_tf.io import files
 from bert_tf.tasks.classification import glue
@@ -233,12 +232,12 @@ class CorpusTest(DataTestCase):
     def _split(self, names, megabytes=None):
         """Returns the documents to train on, and those held out."""
         scale = {"corpus_megabytes": megabytes, "held_out_megabytes": 1.0}
-        sums = corpus.find_files(",".join(names))
-        folder = os.path.join(self.folder, corpus.folder_name(sums, scale))
-        corpus.split([*sums], folder, scale)
+        sums = data.find_corpus(",".join(names))
+        folder = os.path.join(self.folder, data.corpus_name(sums, scale))
+        data.split_corpus([*sums], folder, scale)
         return [
             self.text(os.path.join(folder, x)).strip("\n").split("\n\n")
-            for x in (corpus.TRAIN_FILE, corpus.HELD_OUT_FILE)
+            for x in (data.TRAIN_FILE, data.HELD_OUT_FILE)
         ]
 
     def test_each_document_goes_to_one_side_even_if_it_occurs_twice(self):

@@ -1,6 +1,7 @@
 """Tests for bert_tf.experiments.tables and plan, by the plans of flags."""
 
 import collections
+import itertools
 import json
 import os
 
@@ -130,7 +131,7 @@ class OwnModelsTest(TablesTestCase):
         for epochs in (3, 4):
             path = self.write("a.flags", f"--num_train_epochs={epochs}")
             command = ("run/x.py", {"flagfile": path})
-            ids.append(first._add("runs", "x", [command], [], "").id)
+            ids.append(first._add("runs", "x", [command]).id)
         self.assertNotEqual(*ids)
 
     def test_smoke_has_two_rows_and_one_seed(self):
@@ -206,7 +207,7 @@ class StoredModelTest(TablesTestCase):
         self.assertEqual([x.score.seed for x in average], _SEEDS)
         for place, step in enumerate(average):
             parts = tuple(cells["bert_base", x][place] for x in tasks)
-            self.assertEqual((step.score.mean_of, step.needs), (parts,) * 2)
+            self.assertEqual(step.needs, parts)
             seeds = {plan.steps[x].score.seed for x in parts}
             self.assertEqual(seeds, {step.score.seed})
         for cell, score in zip(parts, (60.0, 90.0, 87.0), strict=True):
@@ -230,7 +231,7 @@ class StoredModelTest(TablesTestCase):
         self.assertEqual(other.score.seed, matched.score.seed)
         # As in the paper's average, MNLI counts twice.
         parts = (matched.id, other.id, rte.id)
-        self.assertEqual(average.score.mean_of, parts)
+        self.assertEqual(average.needs, parts)
         splits = {
             "dev_matched": {"accuracy": 0.6},
             "dev_mismatched": {"accuracy": 0.7},
@@ -355,6 +356,17 @@ class ScalesTest(TablesTestCase):
             scale = data.read_recipe(f"scales/{name}")
             # For Tables 7 and 8: concat_last_four_hidden.
             self.assertGreaterEqual(int(scale["base"].split("_")[0]), 4, name)
+
+    def test_expected_signs_are_of_sizes_and_steps_of_the_scale(self):
+        for name in SCALES:
+            scale = data.read_recipe(f"scales/{name}")
+            *smaller, _ = scale["sizes"]
+            claims = [[x, "perplexity", "above"] for x in smaller]
+            pairs = itertools.pairwise(smaller)
+            claims += [[x, "perplexity", "above", y] for x, y in pairs]
+            last = ["left_to_right", f"step_{scale['curve_steps'][-1]}"]
+            expected = {"table6": claims, "figure5": [[*last, "below"]]}
+            self.assertEqual(scale["expected"], expected)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ _SCRIPT = os.path.join(os.path.dirname(__file__), "light_job_program.py")
 
 def _step(name, kind, needs=(), score=None):
     commands = ((_SCRIPT, {"work": HERE}),)
-    return Step(name, kind, commands, needs, f"{HERE}/eval_results.json", score)
+    return Step(name, kind, commands, needs, score)
 
 
 def make_runner(out):
     """Returns a runner of two pretrainings and four cells, two of each."""
     steps = {x: _step(x, "pretraining") for x in ("first", "second")}
-    score = Score("accuracy", "dev", 100.0, 7, 50.0)
+    shown = {"factor": 100.0, "seed": 7, "majority": 50.0}
+    score = Score("accuracy", split="dev", **shown)
     for number, name in enumerate(CELLS):
         needs = (("first", "second")[number // 2],)
         steps[name] = _step(name, CELL, needs, score)
