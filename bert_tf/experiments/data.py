@@ -44,7 +44,8 @@ _SPLITS = ("train", "dev", "test")
 _FORMAT = 1
 # Taggers without a dev file hold out the last row of this many.
 _HELD_OUT = 5
-TRAIN_FILE, HELD_OUT_FILE = "train.txt", "heldout.txt"
+# The files of a corpus, without .txt.
+TRAIN, HELD_OUT = "train", "heldout"
 _HELD_OUT_SHARE = 0.02
 _MEGABYTE = 1e6
 
@@ -74,8 +75,9 @@ def write_json(path: str, values: Any) -> None:
     write_bytes(path, f"{text}\n".encode())
 
 
+Values = Mapping[str, Any]
 # As the recipe describes them.
-KINDS: Mapping[str, Any] = read_recipe("tasks")["kinds"]
+KINDS: Values = read_recipe("tasks")["kinds"]
 # Folders may be called SST-2, sst2 or sts_b.
 _GLUE = {x.name.replace("-", ""): x for x in glue_tasks.TASKS.values()}
 
@@ -141,7 +143,7 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
     return found
 
 
-def _known(name: str, folder: str, values: Mapping[str, Any]) -> Task | None:
+def _known(name: str, folder: str, values: Values) -> Task | None:
     """Returns a task if all its files but test exist, by one of their names."""
     found, kind = {}, values["kind"]
     for split in (x for x in values if x.startswith(_SPLITS)):
@@ -161,30 +163,23 @@ def _described(name: str, folder: str) -> Task:
     """Returns the task of a task.json."""
     path = os.path.join(folder, _TASK_FILE)
     values = text_files.read_json(path)
-    kind = isinstance(values, dict) and KINDS.get(str(values.get("kind")))
-    if not kind:
-        raise UserError(
-            f"{path} must have a kind among {', '.join(KINDS)}. Received: "
-            f"{values!r:.200}."
-        )
+    values = values if isinstance(values, dict) else {}
+    # Of a wrong kind, the rest is not checked by its own rules.
+    kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
     columns = columns if isinstance(columns, dict) else {"columns": columns}
-    found = {
-        x: os.path.join(folder, str(values.get(x)))
-        for x in kind["splits"]
-        if x in values or x in kind["required"]
-    }
-    wrong = [x for x, file in found.items() if not os.path.isfile(file)]
+    splits = [x for x in kind["splits"] if x in {*values, *kind["required"]}]
+    found = {x: os.path.join(folder, str(values.get(x))) for x in splits}
+    wrong = ["kind"] * (name_of not in KINDS)
+    wrong += [x for x, file in found.items() if not os.path.isfile(file)]
     wrong += {*values} - {"kind", "columns", "metric", *found}
     wrong += {*columns} - {*kind["columns"]}
     wrong += ["metric"] * (metric not in kind["metrics"])
     if wrong:
         raise UserError(
-            f"{path} must name {', '.join(kind['splits'])} in its folder, "
-            f"columns of {', '.join(kind['columns']) or 'nothing'}, and a "
-            f"metric of {', '.join(kind['metrics'])}. Wrong or missing: "
-            f"{', '.join(wrong)}."
+            f"{path} must describe a task in the form that --list prints. "
+            f"Wrong or missing: {', '.join(wrong)}."
         )
     return Task(name, values["kind"], found, kind["columns"] | columns, metric)
 
@@ -214,9 +209,8 @@ def prepare(
     info_file = os.path.join(folder, "info.json")
     if not os.path.exists(info_file):
         write_json(info_file, _write(task, folder, max_train, max_dev))
-    info = text_files.read_json(info_file)
-    known = {x: info[x] for x in ("num_train", "majority")}
     flags = _flags(task, f"{OUT}/data/{name}")
+    known = text_files.read_json(info_file)
     return dataclasses.replace(task, flags=flags, **known)
 
 
@@ -246,7 +240,13 @@ def _write(
 ) -> dict[str, Any]:
     """Writes the files of all splits, and returns what is known of them."""
     ending = KINDS[task.kind]["ending"]
-    rows = {x: list(_read(task, path)) for x, path in task.files.items()}
+    others = {".conll": _read_sentences, ".json": _read_questions}
+    read = others.get(ending, _read_texts)
+    if task.kind == MULTIPLE_CHOICE:
+        read = _read_choices
+    elif task.official:
+        read = _read_glue
+    rows = {x: list(read(task, path)) for x, path in task.files.items()}
     if task.kind == TAGGING and "dev" not in rows:
         every = rows["train"]
         border = len(every) - len(every) // _HELD_OUT
@@ -287,17 +287,6 @@ def _sample(
 # === Rows of each kind ===
 
 
-def _read(task: Task, path: str) -> Iterable[Any]:
-    """Returns what a file has: rows, sentences or paragraphs of a question."""
-    if task.official in glue_tasks.TASKS:
-        return _read_glue(task, path)
-    if task.kind == MULTIPLE_CHOICE:
-        return _read_choices(task, path)
-    ending = KINDS[task.kind]["ending"]
-    others = {".conll": _read_sentences, ".json": _read_questions}
-    return others[ending](path) if ending in others else _read_texts(task, path)
-
-
 def _read_glue(task: Task, path: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of an official file, with one edition's columns."""
     official = glue_tasks.TASKS[task.official]
@@ -336,7 +325,7 @@ def _read_choices(task: Task, path: str) -> Iterator[dict[str, Any]]:
         yield row | {"choices": list(x.choices), "label": str(x.label)}
 
 
-def _read_sentences(path: str) -> Iterator[str]:
+def _read_sentences(task: Task, path: str) -> Iterator[str]:
     """Yields sentences as they are, -DOCSTART- lines with the next one."""
     text = ""
     for block in _blocks(line for _, line in text_files.read_lines(path)):
@@ -355,7 +344,7 @@ def _blocks(lines: Iterable[Any]) -> Iterator[list[Any]]:
             yield [*block]
 
 
-def _read_questions(path: str) -> Iterator[dict[str, Any]]:
+def _read_questions(task: Task, path: str) -> Iterator[dict[str, Any]]:
     """Yields paragraphs of one question each."""
 
     def get(values: Any, key: str) -> list[Any]:
@@ -398,21 +387,19 @@ def find_corpus(patterns: str) -> dict[str, str]:
     return {name: found[name] for name in order}
 
 
-def corpus_name(sums: Mapping[str, str], scale: Mapping[str, Any]) -> str:
+def corpus_name(sums: Mapping[str, str], scale: Values) -> str:
     """Returns the name of the folder with the two files of `split_corpus`."""
     sizes = [scale["corpus_megabytes"], scale["held_out_megabytes"]]
     return f"corpus-{digest([list(sums.values()), *sizes, _HELD_OUT_SHARE])}"
 
 
-def split_corpus(
-    names: Sequence[str], folder: str, scale: Mapping[str, Any]
-) -> None:
+def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     """Writes the text to train on and the one held out, if they do not exist.
 
     Raises:
       UserError: If there are fewer than two documents.
     """
-    train_file = os.path.join(folder, TRAIN_FILE)
+    train_file = os.path.join(folder, f"{TRAIN}.txt")
     if os.path.exists(train_file):
         return
     # By place, so that a copy of a document is not counted.
@@ -435,7 +422,7 @@ def split_corpus(
     # The file to train on appears last: with it, both are complete.
     with (
         files.local_file(train_file) as train_path,
-        files.local_file(os.path.join(folder, HELD_OUT_FILE)) as held_out_path,
+        files.local_file(f"{folder}/{HELD_OUT}.txt") as held_out_path,
         open(held_out_path, "wb") as held_out_to,
         open(train_path, "wb") as train_to,
     ):

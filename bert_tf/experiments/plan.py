@@ -1,11 +1,19 @@
-"""Steps and cells: commands of the project's scripts, each made once.
+"""The paper's tables and figures, and the steps that make their cells.
 
 vocabulary -> records -> pretraining -> cells. The id of each is a name with a
 hash of all that its result depends on: what several tables need is made once,
 and a later command finds what an earlier one has finished.
+
+`recipes/experiments/tables.json` describes the tables. A table is JSON values
+for the report. Its `kind` is "table"; "curve", whose columns are numbers of
+steps; or "spread", whose cells show how far seeds differ. `cells` is [row,
+column, ids of cells, one for each seed...], `expected` [row, column, "below" or
+"above"]: the sign of the paper's difference to the `reference_row`, or to a row
+named by a fourth value.
 """
 
 import dataclasses
+import itertools
 import os
 import pathlib
 from collections.abc import Mapping
@@ -13,12 +21,14 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from bert_tf.errors import UserError
 from bert_tf.experiments import data
-from bert_tf.experiments.data import HELD_OUT_FILE
 from bert_tf.experiments.data import OUT
-from bert_tf.experiments.data import TRAIN_FILE
 from bert_tf.experiments.data import Task
 from bert_tf.flags import flag_files
+from bert_tf.flags.experiments import EXPERIMENTS
+from bert_tf.flags.experiments import MODEL_EXPERIMENTS
+from bert_tf.flags.experiments import ExperimentsConfig
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import text_files
@@ -31,8 +41,9 @@ _FIRST_SEED = 12345
 
 # A script, as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
+Values = dict[str, Any]
 # A way to pretrain, from tables.json, with its name and perhaps a size.
-Variant = Mapping[str, Any]
+Variant = Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,20 +52,19 @@ class Score:
 
     Attributes:
       metric: The metric's name.
-      path: The file with the results; "" for the average of the cells that the
-        step needs.
       split: The beginning of the split's name in a .json file.
       factor: 100 for shares, which the paper gives in percent.
       seed: The seed of the run.
       majority: The score of the most frequent label, or None.
+      path: The file with the results.
     """
 
     metric: str
-    path: str = f"{HERE}/eval_results.json"
     split: str = ""
     factor: float = 1.0
     seed: int = _FIRST_SEED
     majority: float | None = None
+    path: str = f"{HERE}/eval_results.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +110,7 @@ class Plan:
       corpus: The name of the corpus in it; None if nothing is pretrained.
     """
 
-    def __init__(
-        self, scale: Mapping[str, Any], folder: str, corpus: str | None
-    ) -> None:
+    def __init__(self, scale: Values, folder: str, corpus: str | None) -> None:
         self.scale = scale
         self.corpus = corpus
         self.steps: dict[str, Step] = {}
@@ -115,48 +123,35 @@ class Plan:
         """The ids of the cells, in order."""
         return [x.id for x in self.steps.values() if x.kind == CELL]
 
-    # === What cells need ===
-
     def _vocabulary(self) -> Step:
-        source = f"{OUT}/data/{self.corpus}/{TRAIN_FILE}"
+        source = f"{OUT}/data/{self.corpus}/{data.TRAIN}.txt"
         flags = {"input_file": source, "output_file": f"{HERE}/vocab.txt"}
         flags |= self.scale["vocabulary"]
         command = ("run/learn_vocabulary.py", flags)
         return self._add("vocabulary", "vocabulary", [command])
 
-    def _records(
-        self, variant: Variant, flags: Mapping[str, Any], source: str
-    ) -> Step:
+    def _records(self, variant: Variant, phase: Values, split: str) -> Step:
         """Returns the step that makes records of a file of the corpus."""
-        own, name = variant.get("records", {}), variant["data"]
-        if own.get("left_to_right"):
-            # All tokens are predicted.
-            own = {**own, "max_predictions_per_seq": flags["max_seq_length"]}
-        if source == HELD_OUT_FILE:
-            flags = {x: y for x, y in flags.items() if x != "num_shards"}
-            flags["dupe_factor"] = 1
-            # Models with other rates are compared on the same masks.
-            own = {x: y for x, y in own.items() if not x.endswith("_rate")}
-            name = variant.get("held_out", name)
-        vocabulary = self._vocabulary()
+        vocabulary, (name, own) = self._vocabulary(), variant[split]
         flags = {
-            "input_file": f"{OUT}/data/{self.corpus}/{source}",
+            "input_file": f"{OUT}/data/{self.corpus}/{split}.txt",
             "output_file": f"{HERE}/records.tfrecord",
             "vocab_file": f"{vocabulary.here}/vocab.txt",
-            **flags,
+            **phase[split],
             **own,
         }
-        name = f"records-{source.removesuffix('.txt')}-{name}"
+        if own.get("left_to_right"):  # All tokens are predicted.
+            flags["max_predictions_per_seq"] = flags["max_seq_length"]
+        name = f"records-{split}-{name}"
         command = ("run/create_pretraining_data.py", flags)
         return self._add("records", name, [command], [vocabulary.id])
 
     def _pretraining(self, variant: Variant) -> Step:
         """Returns the step that pretrains a model, in one phase or several."""
-        vocabulary = self._vocabulary()
-        commands, needs = [], [vocabulary.id]
+        commands, needs = [], [self._vocabulary().id]
         for phase in self.scale["phases"]:
-            train = self._records(variant, phase["records"], TRAIN_FILE)
-            held_out = self._records(variant, phase["records"], HELD_OUT_FILE)
+            train = self._records(variant, phase, data.TRAIN)
+            held_out = self._records(variant, phase, data.HELD_OUT)
             needs += [train.id, held_out.id]
             ((_, records),) = train.commands
             same = ("vocab_file", "max_seq_length", "max_predictions_per_seq")
@@ -189,11 +184,6 @@ class Plan:
         has_pooler = variant.get("pretraining", {}).get("use_next_sentence")
         return Start(name, flags, (made.id,), has_pooler is not False)
 
-    def stored_model(self, path: str) -> Start:
-        """Returns a model that exists, as a start."""
-        flags = {"pretrained_model_dir": self.place("model", path)}
-        return Start("model", flags)
-
     def place(self, name: str, path: str) -> str:
         """Returns a placeholder for a path outside the folder.
 
@@ -205,8 +195,7 @@ class Plan:
         sums = {str(x.relative_to(root)): files.sha256(str(x)) for x in found}
         # The path of a file is ".", of a folder's files their names in it.
         holder = f"{{{name}-{data.digest(sums.get('.', sums or path))}}}"
-        is_local = os.path.exists(path)
-        self.places[holder] = os.path.abspath(path) if is_local else path
+        self.places[holder] = os.path.abspath(path) if found else path
         return holder
 
     def _config_file(self, variant: Variant) -> str:
@@ -224,20 +213,14 @@ class Plan:
             data.write_json(path, config)
         return f"{OUT}/{name}"
 
-    # === Cells ===
-
     def perplexity(self, variant: Variant) -> str:
         """Returns the id of the cell with a model's perplexity."""
         made, name = self._pretraining(variant), f"perplexity-{variant['name']}"
-        score = Score(PERPLEXITY, f"{made.here}/eval_results.txt")
+        score = Score(PERPLEXITY, path=f"{made.here}/eval_results.txt")
         return self._add(CELL, name, [], [made.id], score).id
 
     def finetuning(
-        self,
-        task: Task,
-        start: Start,
-        own: Mapping[str, Any],
-        num_seeds: int,
+        self, task: Task, start: Start, own: Values, num_seeds: int
     ) -> list[str]:
         """Returns the ids of the cells of a task, one for each seed.
 
@@ -253,23 +236,19 @@ class Plan:
             flags["new_pooler"] = True
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
+        how = [x for x in own.values() if isinstance(x, str)]
         # Of a placeholder, only what it stands for.
-        how = [
-            x.strip("{}").partition("-")[0] if x in self.places else x
-            for x in own.values()
-            if isinstance(x, str)
-        ]
+        how = [x[1:].partition("-")[0] if x in self.places else x for x in how]
         # The correlation of one label for all rows is 0.
         majority = {"matthews_correlation": 0.0, "accuracy": task.majority}
         majority, factor = majority.get(task.metric), kind["factor"]
         found = []
         for seed in range(_FIRST_SEED, _FIRST_SEED + num_seeds):
-            shown = {"factor": factor, "seed": seed, "majority": majority}
-            score = Score(task.metric, split="dev", **shown)
+            score = Score(task.metric, "dev", factor, seed, majority)
             name = "-".join([task.name, start.name, *how, f"seed{seed}"])
             command = (kind["script"], flags | {"seed": seed})
-            step = self._add(CELL, name, [command], start.needs, score)
-            found.append(step.id)
+            made = self._add(CELL, name, [command], start.needs, score)
+            found.append(made.id)
         return found
 
     def other_metric(
@@ -293,17 +272,8 @@ class Plan:
         flags |= {"do_predict": True, "output_dir": HERE}
         name = f"{task.name}-ensemble_of_{len(cells)}"
         command = ("run/finetune_squad.py", flags)
-        score = Score(task.metric, split="dev")
+        score = Score(task.metric, "dev")
         return self._add(CELL, name, [command], cells, score).id
-
-    def average(self, groups: Sequence[Sequence[str]]) -> list[str]:
-        """Returns the ids of cells that average others, seed by seed."""
-        found = []
-        for parts in zip(*groups, strict=True):
-            score = Score(AVERAGE, "", seed=self.steps[parts[0]].score.seed)
-            name = f"average-model-seed{score.seed}"
-            found.append(self._add(CELL, name, [], parts, score).id)
-        return found
 
     def _add(
         self,
@@ -317,8 +287,8 @@ class Plan:
         content = [
             [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
-            score
-            and [score.metric, score.split, [] if score.path else list(needs)],
+            # The empty list stays, so that finished cells keep their ids.
+            score and [score.metric, score.split, []],
         ]
         step_id = f"{name}-{data.digest(content)}"
         needs = tuple(dict.fromkeys(needs))
@@ -332,3 +302,193 @@ def _with_flag_file(flags: Mapping[str, Any]) -> dict[str, Any]:
     parts = [word.removeprefix("--").partition("=") for word in words]
     found = {name: value if sign else True for name, sign, value in parts}
     return {**found, **flags}
+
+
+# === Tables ===
+
+
+def build(
+    name: str, plan: Plan, tasks: Sequence[Task], config: ExperimentsConfig
+) -> Values:
+    """Returns an experiment's table and adds its cells to the plan."""
+    recipe, scale = data.read_recipe("tables")["tables"][name], plan.scale
+    count = config.num_seeds or (scale | scale.get(name, {}))["num_seeds"]
+    rows = _rows(name, recipe, plan, config)
+    columns, expected = _columns(recipe, plan, tasks, config)
+    expected += scale["expected"].get(name, [])
+    cells = {
+        (row["name"], column["name"]): _cell(plan, row, column, count)
+        for row, column in itertools.product(rows, columns)
+    }
+    scaled_down = scale["scaled_down"]
+    if plan.corpus and name not in MODEL_EXPERIMENTS:
+        scaled_down = f"{scale['scaled_down_pretraining']} {scaled_down}"
+    shown = ("name", "label", "metric", "higher_is_better", "paper")
+    return {
+        "name": name,
+        "title": recipe["title"].format(*tasks),
+        "question": recipe["question"],
+        "kind": recipe.get("kind", "table"),
+        "rows": [{x: row[x] for x in shown[:2]} for row in rows],
+        "columns": [{x: each[x] for x in shown} for each in columns],
+        "reference_row": rows[0]["name"],
+        "cells": [[*place, *ids] for place, ids in cells.items()],
+        "expected": [x for x in expected if tuple(x[:2]) in cells],
+        "scaled_down": scaled_down,
+    }
+
+
+def _rows(
+    name: str, recipe: Values, plan: Plan, config: ExperimentsConfig
+) -> list[Values]:
+    """Returns the rows that the scale and the files in --data_dir allow."""
+    found, values = [], plan.scale | plan.scale.get(name, {})
+    # All other sizes are compared with the largest one.
+    sizes = [{"name": x, "size": x} for x in reversed(values["sizes"])]
+    for row in recipe.get("rows", sizes):
+        label = row.get("label", "L={}, H={}, A={}")
+        label = label.format(*row["name"].split("_"), **values)
+        settings = row.get("settings", {}).items()
+        flags = {x: values[y] for x, y in settings if y in values}
+        flags |= row.get("flags", {})
+        for flag, place, *names in row.get("places", ()):
+            names = (os.path.join(config.data_dir, x) for x in names)
+            path = next(filter(os.path.exists, names), None)
+            flags[flag] = path and plan.place(place, path)
+        known = values.get("table_rows", {}).get(name, [row["name"]])
+        if row["name"] in known and None not in flags.values():
+            found.append({**row, "label": label, "flags": flags})
+    return found
+
+
+def _columns(
+    recipe: Values, plan: Plan, tasks: Sequence[Task], config: ExperimentsConfig
+) -> tuple[list[Values], list[list[str]]]:
+    """Returns the columns of all tasks, and the signs that the paper claims."""
+    papers = data.read_recipe("tables")["papers"] | recipe.get("papers", {})
+    metrics, path = recipe.get("metrics", {}), config.pretrained_model_dir
+    starts = [None] if plan.corpus and "corpus" in recipe["sources"] else []
+    if path and "pretrained_model_dir" in recipe["sources"]:
+        flags = {"pretrained_model_dir": plan.place("model", path)}
+        starts.append(Start("model", flags))
+    if "model_column" not in recipe:
+        starts = starts[:1]
+    found, expected = {}, recipe.get("expected", [])[:]
+    for task, template, start in itertools.product(
+        tasks, recipe["columns"], starts
+    ):
+        at = "first" if task is tasks[0] else "last" * (task is tasks[-1])
+        conditions = {"kinds": task.kind, "official": task.official, "at": at}
+        if any(y not in template.get(x, [y]) for x, y in conditions.items()):
+            continue
+        metric = metrics.get(f"{task.kind} {task.metric}", task.metric)
+        own = f"{task.name} {metric.replace('_', ' ')}"
+        column = {"name": "{task.name}", "label": "{own}", "metric": metric}
+        column |= {"paper": papers.get(task.name, "{task.name}"), **template}
+        column["higher_is_better"] = column["metric"] != PERPLEXITY
+        scored = dataclasses.replace(task, metric=metric)
+        column |= {"task": scored, "start": start}
+        if start:
+            column["name"] += recipe.get("model_column", "")
+            column["label"] += ", pretrained model" * (len(starts) > 1)
+        for step in plan.scale.get(template.get("each"), [None]):
+            words = {"task": task, "own": own, "step": step}
+            shown = ("name", "label", "paper")
+            shown = {x: column[x].format(**words) for x in shown}
+            found[shown["name"]] = {**column, **shown, "step": step}
+            for row, *claim in template.get("claims", ()):
+                expected.append([row, shown["name"], *claim])
+    return [*found.values()], expected
+
+
+def _cell(
+    plan: Plan, row: Values, column: Values, num_seeds: int
+) -> Sequence[str]:
+    """Returns the ids of the cells of a row and a column."""
+    scale, task, name = plan.scale, column["task"], row.get("variant", "bert")
+    variant = {"name": name, **data.read_recipe("tables")["variants"][name]}
+    if (size := row.get("size", scale["base"])) != scale["base"]:
+        variant |= {"name": f"{name}_{size}", "size": size}
+    if column["metric"] == PERPLEXITY:
+        return [plan.perplexity(variant)]
+    if column["metric"] == AVERAGE:
+        return []  # The report computes it.
+    start = column["start"] or plan.start(variant, column["step"])
+    flags = row["flags"] | column.get("flags", {})
+    systems = scale["ensemble_size"] if row.get("ensemble") else None
+    cells = plan.finetuning(task, start, flags, systems or num_seeds)
+    if systems:
+        cells = [plan.ensemble(task, cells)]
+    if "split" in column or column["metric"] != task.metric:
+        cells = plan.other_metric(cells, column["metric"], column.get("split"))
+    return cells
+
+
+def choose_tasks(
+    config: ExperimentsConfig, scale: Values, found: Mapping[str, Task]
+) -> dict[str, list[Task]]:
+    """Returns the tasks of each experiment in --experiments.
+
+    Raises:
+      UserError: If an experiment lacks the corpus, the model or a task.
+    """
+    if unknown := [x for x in config.task_names if x not in found]:
+        raise UserError(
+            f"--tasks={','.join(unknown)} must be in --data_dir="
+            f"{config.data_dir}. Found: {', '.join(found) or 'no task'}."
+        )
+    chosen = {}
+    for name in config.names:
+        table = data.read_recipe("tables")["tables"][name]
+        sources, kinds = table["sources"], table.get("kinds", [*data.KINDS])
+        known = {x: y for x, y in found.items() if y.kind in kinds}
+        lacking, tasks = [], []
+        if not any(getattr(config, x) for x in sources):
+            lacking.append(" or ".join(f"--{x}" for x in sources))
+        for words in config.task_names or scale["tasks"][name]:
+            names = [
+                task.name
+                for word in words.split("|")
+                for task in known.values()
+                if word in (task.name, f"*{task.kind}")
+            ]
+            tasks += names[:1]
+            if not names and not config.task_names:
+                lacking.append(f"{_readable(words)} in --data_dir")
+        if not tasks and config.task_names:
+            lacking.append(f"a task of {' or '.join(kinds)} in --tasks")
+        if lacking:
+            raise UserError(
+                f"{name} needs {' and '.join(lacking)}; --list prints what "
+                "each experiment needs."
+            )
+        tasks = [known[x] for x in dict.fromkeys(tasks)]
+        chosen[name] = tasks[:1] if table.get("one_task") else tasks
+    return chosen
+
+
+def _readable(tasks: str) -> str:
+    return tasks.replace("|", " or ").replace("*", "any ")
+
+
+def describe(config: ExperimentsConfig) -> str:
+    """Returns the text of --list."""
+    scale = data.read_recipe(f"scales/{config.scale}")
+    found = data.find_tasks(config.data_dir)
+    lines = [f"Experiments, with their tasks at --scale={config.scale}:"]
+    for name in EXPERIMENTS:
+        table = data.read_recipe("tables")["tables"][name]
+        needs = " or --".join(table["sources"])
+        tasks = ", ".join(map(_readable, scale["tasks"][name]))
+        lines.append(f"  {name:<10} {table['summary']}")
+        lines.append(f"             needs --{needs}; tasks: {tasks}")
+    lines.append("\nTasks found in --data_dir:" + "\n  none" * (not found))
+    for x in found.values():
+        where = ", ".join(x.files.values())
+        lines.append(f"  {x.name:<12} {x.kind}, {x.metric}: {where}")
+    for name, known in data.read_recipe("tasks")["tasks"].items():
+        if name not in found:
+            where = f"{known['folder']}/{known['train'][0]}"
+            lines.append(f"  {name:<12} not found: {where} and others")
+    lines.append(data.read_recipe("tasks")["help"])
+    return "\n".join(lines) + "\n"

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 from matplotlib.figure import Figure
 from scipy import special
@@ -37,13 +38,6 @@ _LIMIT = 2.0  # Standard errors.
 _ROUNDING = 1e-9
 
 _NOTHING = "–"
-_HOW_TO_READ = """\
-A score is the mean ± the standard deviation (number of seeds). A difference is
-given with ± its standard error. A verdict compares its sign with the paper's:
-*agrees* or *contradicts* if the difference is larger than two standard errors,
-else *not distinguishable*. Where the paper has no sign there is no verdict. As
-each model was pretrained once, errors cover the seeds of fine-tuning or the
-choice of the held-out text, not what another pretraining would change."""
 # Colors and markers of points by their label.
 _STYLES = {
     AGREES: (reports.BLUE, "o"),
@@ -137,13 +131,13 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     values = rows.get(row, {}).get("values", {})
     if table["kind"] != "curve":
         return values.get(column["paper"] or column["name"])
-    points = sorted((float(step), values[step]) for step in values)
+    points = {float(step): score for step, score in values.items()}
     share = _steps(column["name"]) / _steps(table["columns"][-1]["name"])
-    for (low, start), (high, end) in zip(points, points[1:], strict=False):
-        if low <= (place := share * points[-1][0]) <= high:
-            between = (place - low) / (high - low) * (end - start)
-            return round(start + between, 1)  # As the drawing can be read.
-    return None
+    place = share * max(points, default=0.0)
+    if place < min(points, default=math.inf):
+        return None
+    # As the drawing can be read.
+    return round(float(np.interp(place, [*points], [*points.values()])), 1)
 
 
 def _steps(column: str) -> int:
@@ -159,9 +153,12 @@ def _compare(table: Values, finished: Values, failed: Rows) -> dict[str, Any]:
     columns = {column["name"]: column for column in table["columns"]}
     reference, values = table["reference_row"], {}
     for row, column, *ids in table["cells"]:
-        scores = [finished[x] for x in ids if x in finished]
+        scores, count = [finished[x] for x in ids if x in finished], len(ids)
+        if not ids:  # The average of the columns before, seed by seed.
+            parts = [x["scores"] for x in values.values() if x["row"] == row]
+            scores, count = _average(parts), max(map(len, parts))
         value = {"row": row, "column": column, "scores": scores}
-        value["num_planned"] = len(ids)
+        value["num_planned"] = count
         value["num_failed"] = sum(x["id"] in ids for x in failed)
         value["paper"] = paper_value(table, row, columns[column])
         values[row, column] = value | summarize([x["score"] for x in scores])
@@ -179,6 +176,14 @@ def _compare(table: Values, finished: Values, failed: Rows) -> dict[str, Any]:
             other = values[reference, column]
             value |= _judge_pair(value, other, claims.get((row, column)))
     return {**table, "values": [*values.values()], "signs": signs}
+
+
+def _average(parts: Sequence[Rows]) -> Rows:
+    """Returns the average of each seed that all parts have."""
+    seeds = [{x["seed"]: x["score"] for x in part} for part in parts]
+    both = sorted(set.intersection(*map(set, seeds)))
+    means = [statistics.fmean(x[seed] for x in seeds) for seed in both]
+    return [{"seed": x, "score": y} for x, y in zip(both, means, strict=True)]
 
 
 def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
@@ -258,15 +263,15 @@ def judge(difference: float, error: float | None, expected: str) -> str:
 
 def text(report: Values) -> str:
     """Returns the report as Markdown."""
-    failed, time = report["failed"], round(report["seconds"])
+    words, failed = data.read_recipe("report"), report["failed"]
     commits = [f"{x} ({y:,})" for x, y in report["commits"].items()]
-    state = (
-        f"{report['num_finished']:,} of {report['num_cells']:,} cells are "
-        f"finished, {len(failed):,} failed. The finished ones took "
-        f"{datetime.timedelta(seconds=time)} (h:mm:ss). Their commits: "
-        f"{', '.join(commits) or 'none'}."
+    state = words["state"].format(
+        **report,
+        num_failed=len(failed),
+        time=datetime.timedelta(seconds=round(report["seconds"])),
+        hashes=", ".join(commits) or "none",
     )
-    parts = ["# The paper's experiments, repeated", state, _HOW_TO_READ]
+    parts = [words["title"], state, words["how_to_read"]]
     parts += _signs(report["tables"])
     for table in report["tables"]:
         parts += _table(table)
@@ -274,17 +279,9 @@ def text(report: Values) -> str:
         lines = [f"- `{x['id']}`, log `{x.get('log')}`" for x in failed]
         parts += ["## Failed cells", "\n".join(lines)]
     if names := report["unreadable"]:
-        parts.append(f"Files in `cells/` without a score: {', '.join(names)}.")
-    source = data.read_recipe("paper")["source"]
-    parts.append(
-        f"Numbers of the paper: {source}. `report.json` has the raw scores, "
-        "and `cells/` the commands that made each."
-    )
+        parts.append(words["unreadable"].format(", ".join(names)))
+    parts.append(words["sources"].format(**data.read_recipe("paper")))
     return "\n\n".join(parts)
-
-
-def _in_column(table: Values, column: Values) -> list[Values]:
-    return [x for x in table["values"] if x["column"] == column["name"]]
 
 
 def _labels(table: Values) -> dict[str, str]:
@@ -337,7 +334,7 @@ def _comparison(value: Values) -> dict[str, str]:
 
 def _signs(tables: Rows) -> list[str]:
     """Returns the table of the signs that the paper claims."""
-    lines, found = [], collections.Counter()
+    lines, verdicts = [], []
     for table in tables:
         names, where = _labels(table), f"[{table['name']}](#{table['name']})"
         for sign in table["signs"]:
@@ -345,12 +342,10 @@ def _signs(tables: Rows) -> list[str]:
             line = {"where": where, "column": names[sign["column"]]}
             line["sign"] = f"{row} {sign['expected']} {against}"
             lines.append(line | _comparison(sign))
-            found[sign["verdict"]] += 1
-    counted = (
-        f"{found[AGREES]} agree, {found[CONTRADICTS]} contradict, "
-        f"{found[NOT_DISTINGUISHABLE]} are not distinguishable, "
-        f"{found[None]} have no result yet."
-    )
+            verdicts.append(sign["verdict"])
+    kinds = (AGREES, CONTRADICTS, NOT_DISTINGUISHABLE, None)
+    counted = data.read_recipe("report")["signs"]
+    counted = counted.format(*map(verdicts.count, kinds))
     shown = ["## Signs of the paper", counted, _markdown(lines)]
     return shown if lines else []
 
@@ -374,37 +369,35 @@ def _table(table: Values) -> list[str]:
             numbers = zip(paper["columns"].values(), numbers, strict=True)
             lines.append({"": row["label"], **dict(numbers)})
         parts += ["### The paper's table", _markdown(lines)]
-    caption = [table["scaled_down"].strip()]
+    words, caption = data.read_recipe("report"), [table["scaled_down"].strip()]
     if paper:
-        caption.append(f"The paper's numbers: {paper['title']}.")
+        caption.append(words["paper"].format(**paper))
     if methods := {x.get("method") for x in values} - {None, ONE_SEED}:
-        methods = " or ".join(sorted(methods))
-        caption.append(f"Standard errors of differences: {methods}.")
+        caption.append(words["errors"].format(" or ".join(sorted(methods))))
     if chances := [round(100 * x["chance"]) for x in values if "chance" in x]:
         share = dict.fromkeys(map(str, (min(chances), max(chances))))
-        caption.append(
-            f"By chance, {' to '.join(share)}% of differences that are zero in "
-            "truth would be beyond two standard errors (5% with many seeds)."
-        )
+        caption.append(words["chances"].format(" to ".join(share)))
     failed = sum(x["num_failed"] for x in values)
     left = sum(x["num_planned"] - len(x["scores"]) for x in values) - failed
     if left or failed:
-        without = f"{left} not finished, {failed} failed"
-        caption.append(f"Cells without a score: {without}.")
+        caption.append(words["missing"].format(left, failed))
     return [*parts, " ".join(filter(None, caption))]
 
 
 def _column(table: Values, column: Values) -> list[str]:
     """Returns a heading and a table with a line for each row."""
-    values, names = _in_column(table, column), _labels(table)
-    scores = [y for x in values for y in x["scores"]]
+    values = [x for x in table["values"] if x["column"] == column["name"]]
+    scores, names = [y for x in values for y in x["scores"]], _labels(table)
     reference, lines = names[table["reference_row"]], []
     for value in values:
         shown = _comparison(value)
         line = {"": names[value["row"]], "score": _shown(value)}
         line[f"difference to {reference}"] = shown.pop("difference")
         if any("test_score" in x for x in scores):
-            line["test"] = _test(value)
+            tests = [x.get("test_score") for x in value["scores"]]
+            tests = [x for x in tests if x is not None]
+            found = summarize(tests) | {"scores": tests, "num_failed": 0}
+            line["test"] = _shown({**found, "num_planned": len(tests)})
         if table["kind"] == "spread":
             line |= _spread(value)
         if any(x["paper"] is not None for x in values):
@@ -414,12 +407,6 @@ def _column(table: Values, column: Values) -> list[str]:
             line["verdict"] = shown["verdict"]
         lines.append(line)
     return [f"### {names[column['name']]}", _markdown(lines)]
-
-
-def _test(value: Values) -> str:
-    scores = [x["test_score"] for x in value["scores"] if "test_score" in x]
-    found = {"scores": scores, "num_planned": len(scores), "num_failed": 0}
-    return _shown(found | summarize(scores))
 
 
 def _spread(value: Values) -> dict[str, str]:
@@ -445,14 +432,12 @@ def _curves(table: Values) -> list[str]:
             pair = value, other = found[row, column], found[reference, column]
             shown = _comparison(value)
             line = {"steps": f"{_steps(column):,}", names[row]: _shown(value)}
-            line |= {names[reference]: _shown(other)}
+            line[names[reference]] = _shown(other)
             line["difference"] = shown["difference"]
             line["paper"] = ", ".join(_number(x["paper"]) for x in pair)
             lines.append(line | shown)
         parts.append(_markdown(lines))
-    note = "The paper's numbers are those at the same share of its steps, on "
-    note += "straight lines between the points of its drawing."
-    return [*parts, note]
+    return [*parts, data.read_recipe("report")["curves"]]
 
 
 def _markdown(lines: Rows) -> str:
@@ -471,14 +456,13 @@ def draw(table: Values) -> Figure:
     if table["kind"] == "curve":
         return _draw_curves(table)
     names, legend, is_spread = _labels(table), {}, table["kind"] == "spread"
-    label = f"difference to {names[table['reference_row']]}; bars: two "
-    label = (
-        "line: the majority class" if is_spread else f"{label}standard errors"
-    )
+    label = f"difference to {names[table['reference_row']]}"
+    label += "; bars: two standard errors"
+    label = "line: the majority class" if is_spread else label
     counts = [len(table["rows"])] * len(table["columns"])
     figure, panels = reports.new_panels(table["title"], counts, 0.45)
     for axes, column in zip(panels, table["columns"], strict=True):
-        values = _in_column(table, column)
+        values = [x for x in table["values"] if x["column"] == column["name"]]
         known = {y.get("majority") for x in values for y in x["scores"]}
         for line in known - {None} if is_spread else {0.0}:
             axes.axvline(line, color=reports.GRAY, linewidth=0.9)
@@ -526,11 +510,11 @@ def _draw_curves(table: Values) -> Figure:
         points = _paper(table)["rows"][row["name"]]["values"]
         steps, scores = [*map(int, points)], [*points.values()]
         reports.draw_line(theirs, row["label"], steps, scores, number)
-    ours.set_ylabel(table["columns"][0]["metric"])
-    theirs.set_ylabel("MNLI dev accuracy")
-    titles = "Ours, ± one standard deviation", "The paper's"
-    for axes, title in zip((ours, theirs), titles, strict=True):
-        axes.set(xlabel="pretraining steps", xlim=(0, None))
+    for axes, title, label in (
+        (ours, "Ours, ± one standard deviation", table["columns"][0]["metric"]),
+        (theirs, "The paper's", "MNLI dev accuracy"),
+    ):
+        axes.set(xlabel="pretraining steps", ylabel=label, xlim=(0, None))
         axes.locator_params(axis="x", nbins=5, integer=True)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         reports.finish(axes, title=title)

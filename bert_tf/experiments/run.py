@@ -15,7 +15,6 @@ import pathlib
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,9 +29,8 @@ import bert_tf
 from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.experiments import data
+from bert_tf.experiments import plan as plans
 from bert_tf.experiments import report
-from bert_tf.experiments import tables
-from bert_tf.experiments.plan import AVERAGE
 from bert_tf.experiments.plan import CELL
 from bert_tf.experiments.plan import HERE
 from bert_tf.experiments.plan import Command
@@ -44,8 +42,6 @@ from bert_tf.io import text_files
 
 _CLONE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _WAIT_SECONDS = 2.0
-# A program that is asked to stop saves a checkpoint.
-_STOP_SECONDS = 120.0
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 # Parts of a finished cell that nothing reads.
 _REMOVED = ("model", "best", "summaries", "checkpoint", "model.ckpt-*")
@@ -54,9 +50,7 @@ _REMOVED = ("model", "best", "summaries", "checkpoint", "model.ckpt-*")
 def run(config: ExperimentsConfig) -> None:
     """Runs the experiments, or prints what the flags ask for."""
     if config.list:
-        scale = data.read_recipe(f"scales/{config.scale}")
-        found = data.find_tasks(config.data_dir)
-        sys.stdout.write(tables.describe(scale, found, config))
+        sys.stdout.write(plans.describe(config))
         return
     if config.dry_run:
         # Ids do not depend on the folder in which files are written.
@@ -77,7 +71,7 @@ def make_plan(config: ExperimentsConfig, folder: str) -> tuple[Plan, list]:
     """Returns the plan and its tables, and writes the files of commands."""
     scale = data.read_recipe(f"scales/{config.scale}")
     found = data.find_tasks(config.data_dir)
-    chosen = tables.choose_tasks(config, scale, found)
+    chosen = plans.choose_tasks(config, scale, found)
     sums = data.find_corpus(config.corpus) if config.corpus else {}
     identity = _check_identity(config, sums)
     name = data.corpus_name(sums, scale) if sums else None
@@ -91,7 +85,7 @@ def make_plan(config: ExperimentsConfig, folder: str) -> tuple[Plan, list]:
         for rows, task in itertools.product(limits, tasks):
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
-        built.append(tables.build(experiment, plan, prepared, config))
+        built.append(plans.build(experiment, plan, prepared, config))
     # After the corpus was found to be usable.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
@@ -100,10 +94,10 @@ def make_plan(config: ExperimentsConfig, folder: str) -> tuple[Plan, list]:
 def _check_identity(config: ExperimentsConfig, sums: dict[str, str]) -> dict:
     """Returns the scale and the corpus of --output_dir, which stay the same."""
     path = os.path.join(config.output_dir, "experiments.json")
-    now = {"scale": config.scale, "corpus": dict(sums)}
+    now = {"scale": config.scale, "corpus": sums}
     earlier = text_files.read_json(path) if os.path.exists(path) else now
-    before = earlier["corpus"] or now["corpus"]
-    texts = sorted(before.values()), sorted(sums.values() or before.values())
+    before = earlier["corpus"] or sums
+    texts = [sorted(x.values()) for x in (before, sums or before)]
     if earlier["scale"] != config.scale or texts[0] != texts[1]:
         raise UserError(
             f"--output_dir={config.output_dir} has experiments of --scale="
@@ -218,10 +212,7 @@ class Runner:
             try:
                 status = process.wait()
             except BaseException:  # This process is asked to stop.
-                process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_STOP_SECONDS)
-                process.kill()
+                process.terminate()  # It saves a checkpoint first.
                 raise
         if status:
             raise UserError(f"Exit status {status}.")
@@ -261,11 +252,7 @@ class Runner:
     def _score(self, step: Step) -> dict[str, Any]:
         """Returns the score of a cell and all results of its command."""
         how, path = step.score, self._fill(step, step.score.path)
-        if not path:
-            cells = {x: text_files.read_json(self._path(x)) for x in step.needs}
-            cells = {name: cell["score"] for name, cell in cells.items()}
-            splits = {"": cells | {AVERAGE: statistics.fmean(cells.values())}}
-        elif path.endswith(".json"):
+        if path.endswith(".json"):
             splits = text_files.read_json(path)
         else:
             pairs = (x.split(" = ") for _, x in text_files.read_lines(path))
@@ -304,14 +291,11 @@ class Runner:
     ) -> list[Step]:
         """Returns steps and what they need, needed ones first."""
         found: dict[str, Step] = {}
-        for step_id in steps:
-            if not (skips_done and self._is_done(step_id)):
-                step = self._plan.steps[step_id]
+        for step in map(self._plan.steps.get, steps):
+            if not (skips_done and self._is_done(step.id)):
                 needed = self._with_needs(step.needs, skips_done)
                 found |= {x.id: x for x in (*needed, step)}
         return [*found.values()]
-
-    # === Commands ===
 
     def _fill(self, step: Step, text: str) -> str:
         """Replaces placeholders by paths."""

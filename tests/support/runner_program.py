@@ -27,8 +27,7 @@ def _step(name, kind, needs=(), score=None):
 def make_runner(out):
     """Returns a runner of two pretrainings and four cells, two of each."""
     steps = {x: _step(x, "pretraining") for x in ("first", "second")}
-    shown = {"factor": 100.0, "seed": 7, "majority": 50.0}
-    score = Score("accuracy", split="dev", **shown)
+    score = Score("accuracy", "dev", 100.0, 7, 50.0)
     for number, name in enumerate(CELLS):
         needs = (("first", "second")[number // 2],)
         steps[name] = _step(name, CELL, needs, score)
