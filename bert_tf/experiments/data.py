@@ -38,7 +38,6 @@ OUT = "{out}"
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
-_TASK_FILE = "task.json"
 _SPLITS = ("train", "dev", "test")
 # Raised when the written files change, so that earlier ones are not used.
 _FORMAT = 1
@@ -126,8 +125,8 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
     for title in sorted(x.name for x in os.scandir(data_dir) if x.is_dir()):
         folder, name = os.path.join(data_dir, title), title.lower()
         official = _GLUE.get(name.replace("-", "").replace("_", ""))
-        if os.path.isfile(os.path.join(folder, _TASK_FILE)):
-            found[name] = _described(name, folder)
+        if os.path.isfile(path := os.path.join(folder, "task.json")):
+            found[name] = _described(name, folder, path)
         elif official and not official.has_languages:
             splits = *official.splits("train"), *official.splits("dev")
             values: dict[str, Any] = {x: official.file_names(x) for x in splits}
@@ -159,9 +158,8 @@ def _known(name: str, folder: str, values: Values) -> Task | None:
     return Task(name, kind, found, columns, values["metric"], **others)
 
 
-def _described(name: str, folder: str) -> Task:
+def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
-    path = os.path.join(folder, _TASK_FILE)
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
     # Of a wrong kind, the rest is not checked by its own rules.
