@@ -397,8 +397,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     Raises:
       UserError: If there are fewer than two documents.
     """
-    train_file = os.path.join(folder, f"{TRAIN}.txt")
-    if os.path.exists(train_file):
+    if os.path.exists(train_file := f"{folder}/{TRAIN}.txt"):
         return
     # By place, so that a copy of a document is not counted.
     sizes = {_place(x): len(x) for x in _documents(names)}
