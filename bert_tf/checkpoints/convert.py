@@ -243,6 +243,11 @@ def _write(
     is_kept = config.target_format in ("bert_tf", "huggingface")
     if stored.max_input_chars_per_word != MAX_CHARS_PER_WORD and not is_kept:
         sentences.append("The format does not keep max_input_chars_per_word.")
+    if stored.vocabulary.added_tokens and not is_kept:
+        sentences.append(
+            "The format does not keep which tokens were added in transformers; "
+            "in texts they are split like any words."
+        )
     return sentences, contents
 
 

@@ -176,6 +176,7 @@ def _add_to_vocabulary(
     vocabulary = Vocabulary(
         [token_of[i] for i in range(len(token_of))],
         f"{model.vocabulary.source} with the words of {new.source}",
+        model.vocabulary.added_tokens,
     )
     settings = model.tokenizer_settings
     return dataclasses.replace(

@@ -173,7 +173,8 @@ def parse_vocabulary(
     # Only \n ends a line: a vocabulary may contain other line separators.
     lines = contents[VOCAB_FILE].removesuffix("\n").split("\n")
     settings = stored_files.parse_json(contents[TOKENIZER_FILE], source)
-    return Vocabulary(lines, source=source), settings
+    task_values.check_tokenizer(settings, source)
+    return Vocabulary(lines, source, settings.get("added_tokens", ())), settings
 
 
 def recognizes(path: str) -> bool:

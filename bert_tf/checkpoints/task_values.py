@@ -22,6 +22,7 @@ from bert_tf.io.stored_files import list_of
 from bert_tf.io.stored_files import names
 from bert_tf.io.stored_files import object_of
 from bert_tf.io.stored_files import optional
+from bert_tf.text.vocabulary import ADDED_TOKENS
 
 _TOKENIZER = {
     "lower_case": FLAG,
@@ -30,6 +31,7 @@ _TOKENIZER = {
     "vocabulary_hash": TEXT,
     # RE2, which finds longer words, counts to 1000.
     "max_input_chars_per_word": integer(1, 999),
+    "added_tokens": ADDED_TOKENS,
 }
 _REQUIRED_OF_TOKENIZER = ("lower_case", "preserve_special_tokens")
 _TASK = {

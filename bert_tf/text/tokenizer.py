@@ -15,6 +15,7 @@ import tensorflow_text as tf_text
 from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
 from bert_tf.errors import UserError
+from bert_tf.text import added_tokens
 from bert_tf.text import normalizer
 from bert_tf.text import packing
 from bert_tf.text import vocabulary as vocabulary_lib
@@ -53,6 +54,9 @@ class BertTokenizer(tf.Module):
     One difference: 25 combining marks that are not accents (category Mc;
     Hangul tone marks, some viramas, parts of notes) keep the order of the
     text, where NFD would sort neighbors of different classes.
+
+    Tokens added in transformers (`Vocabulary.added_tokens`) are found as there;
+    see `added_tokens`.
 
     Source: tokenization.py:161-359 of the original.
 
@@ -97,15 +101,20 @@ class BertTokenizer(tf.Module):
         self.normalization = normalization
         self.max_input_chars_per_word = max_input_chars_per_word
         self._normalizer = self._build_normalizer()
+        tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
+        for token in added:
+            tokens[token["id"]] = token["content"]
         # Outside any graph and beside the operators; see `cpu_constant`.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
                 vocabulary,
-                preserve_special_tokens,
+                preserve_special_tokens and not added,
                 normalization,
                 max_input_chars_per_word,
             )
-            self._tokens = tf.constant(vocabulary.tokens)
+            self._tokens = tf.constant(tokens)
+            if added:
+                self._in_text, self._in_normalized = self._build_matchers()
 
     @classmethod
     def from_vocab_file(
@@ -174,6 +183,8 @@ class BertTokenizer(tf.Module):
         Returns:
           Ragged <int32>[n, None]; <int32>[None] for one string.
         """
+        if self.vocabulary.added_tokens:
+            return self.tokenize_with_offsets(text)[0]
         text, is_scalar = _to_vector(text)
         normalized = self._normalizer.normalize(
             self._prepare(text), self._word_rules()
@@ -200,11 +211,16 @@ class BertTokenizer(tf.Module):
           starts and ends are bytes of `text`. <int32>[None] for one string.
         """
         text, is_scalar = _to_vector(text)
-        normalized, sources = self._normalizer.normalize_with_offsets(
-            self._prepare(text), self._word_rules()
-        )
-        ids, starts, ends = self._wordpiece.tokenize_with_offsets(normalized)
-        starts, ends = _map_offsets(starts, ends, sources)
+        if self.vocabulary.added_tokens:
+            ids, starts, ends = self._tokenize_pieces(text)
+        else:
+            normalized, sources = self._normalizer.normalize_with_offsets(
+                self._prepare(text), self._word_rules()
+            )
+            ids, starts, ends = self._wordpiece.tokenize_with_offsets(
+                normalized
+            )
+            starts, ends = _map_offsets(starts, ends, sources)
         if is_scalar:
             return ids[0], starts[0], ends[0]
         return ids, starts, ends
@@ -219,6 +235,12 @@ class BertTokenizer(tf.Module):
           Ragged <string>[n, None]; <string>[None] for one string.
         """
         text, is_scalar = _to_vector(text)
+        if self.vocabulary.added_tokens:
+            outer, inner, _ = self._cut(text)
+            words = self._normalizer.split_words(inner.between)
+            words = inner.join(words, self.tokens(inner.ids))
+            words = outer.join(words, self.tokens(outer.ids))
+            return words[0] if is_scalar else words
         normalized = self._normalizer.normalize(self._prepare(text))
         words = self._normalizer.split_words(normalized)
         if self.preserve_special_tokens:
@@ -241,6 +263,71 @@ class BertTokenizer(tf.Module):
         )
         return tf.strings.regex_replace(
             joined, f" {vocabulary_lib.CONTINUATION}", ""
+        )
+
+    def _build_matchers(
+        self,
+    ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
+        """Returns matchers for texts as they stand and for normalized texts."""
+        # As in transformers, special tokens come first.
+        added = sorted(
+            self.vocabulary.added_tokens, key=lambda x: not x["special"]
+        )
+        if self.preserve_special_tokens:
+            added += [
+                vocabulary_lib.added_token(
+                    self.vocabulary.id(token), True, {"content": token}
+                )
+                for token in vocabulary_lib.SPECIAL_TOKENS
+            ]
+        raw = [x for x in added if not x["normalized"]]
+        others = [x for x in added if x["normalized"]]
+        normalized = self._normalizer.normalize(
+            tf.constant([x["content"] for x in others], tf.string)
+        )
+        return (
+            added_tokens.Matcher(raw, [x["content"] for x in raw], False),
+            added_tokens.Matcher(
+                others, [x.decode() for x in normalized.numpy()], True
+            ),
+        )
+
+    def _cut(
+        self, text: tf.Tensor
+    ) -> tuple[added_tokens.Pieces, added_tokens.Pieces, tf.RaggedTensor]:
+        """Cuts texts at added tokens, and normalizes between them.
+
+        Returns:
+          The pieces of the texts, those of these pieces, normalized, and the
+          byte of its piece that each byte of normalized text comes from.
+        """
+        # Normalization drops both characters.
+        outer = self._in_text.split(
+            tf.strings.regex_replace(text, r"\x00", "\1")
+        )
+        normalized, sources = self._normalizer.normalize_with_offsets(
+            outer.between
+        )
+        return outer, self._in_normalized.split(normalized), sources
+
+    def _tokenize_pieces(
+        self, text: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns ids, starts and ends of texts <string>[n]."""
+        outer, inner, sources = self._cut(text)
+        ids, starts, ends = self._wordpiece.tokenize_with_offsets(
+            normalizer.apply_rules(inner.between, self._word_rules())
+        )
+        ids = inner.join(ids, inner.ids)
+        starts, ends = _map_offsets(
+            inner.join(inner.shift(starts), inner.starts),
+            inner.join(inner.shift(ends), inner.ends),
+            sources,
+        )
+        return (
+            outer.join(ids, outer.ids),
+            outer.join(outer.shift(starts), outer.starts),
+            outer.join(outer.shift(ends), outer.ends),
         )
 
     def _build_normalizer(self) -> normalizer.Normalizer:
@@ -291,8 +378,18 @@ def tokenizer_settings(
 ) -> dict[str, Any]:
     """Returns `BertTokenizer.settings`, without building a tokenizer.
 
-    `max_input_chars_per_word` is there only if it is not the original's.
+    `max_input_chars_per_word` is there only if it is not the original's, and
+    `added_tokens` only if there are any.
+
+    Raises:
+      UserError: If the normalization does not allow for added tokens.
     """
+    if vocabulary.added_tokens and normalization != ORIGINAL:
+        raise UserError(
+            f"Expected normalization={ORIGINAL} for a vocabulary with tokens "
+            "added in transformers, which clients with other rules never find. "
+            f"Received: {normalization}."
+        )
     if strip_accents is None:
         strip_accents = lower_case and normalization == ORIGINAL
     settings = {
@@ -304,6 +401,8 @@ def tokenizer_settings(
     }
     if max_input_chars_per_word != MAX_CHARS_PER_WORD:
         settings["max_input_chars_per_word"] = max_input_chars_per_word
+    if vocabulary.added_tokens:
+        settings["added_tokens"] = list(vocabulary.added_tokens)
     return settings
 
 
@@ -327,15 +426,19 @@ class LiteTokenizer(BertTokenizer):
       tokenizer: The tokenizer that the model was trained with.
 
     Raises:
-      UserError: If it preserves special tokens in the text.
+      UserError: If it preserves special or added tokens in the text.
     """
 
     def __init__(self, tokenizer: BertTokenizer) -> None:
-        if tokenizer.preserve_special_tokens:
+        kinds = {
+            "special tokens such as [MASK]": tokenizer.preserve_special_tokens,
+            "added tokens": tokenizer.vocabulary.added_tokens,
+        }
+        if kept := [kind for kind, is_kept in kinds.items() if is_kept]:
             raise UserError(
-                "The tokenizer of this model preserves special tokens such as "
-                "[MASK] in the text (preserve_special_tokens), but TensorFlow "
-                "Lite has no operator that finds them; build with --input=ids."
+                f"The tokenizer of this model keeps {' and '.join(kept)} in "
+                "the text whole, but TensorFlow Lite has no operator that "
+                "finds them; build with --input=ids."
             )
         super().__init__(
             tokenizer.vocabulary,
@@ -390,7 +493,7 @@ def _build_wordpiece(
     # character is a word of its own, as all of its block.
     no_word = _STAND_INS[vocabulary_lib.UNK]
     tokens = [f"{no_word}{i}" for i in range(len(vocabulary))]
-    for i in vocabulary.token_ids:
+    for i in sorted({*vocabulary.token_ids} - vocabulary.only_added_ids):
         tokens[i] = vocabulary.tokens[i]
     if normalization == ORIGINAL:
         tokens = [normalizer.swap_stand_ins(token) for token in tokens]

@@ -6,11 +6,18 @@ processes start at once.
 
 import functools
 import hashlib
+import json
+import os
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.io import stored_files
+from bert_tf.io.stored_files import FLAG
+from bert_tf.io.stored_files import TEXT
 
 PAD = "[PAD]"
 UNK = "[UNK]"
@@ -23,6 +30,16 @@ _REQUIRED = (UNK, CLS, SEP)
 
 # Prefix of a token that continues a word.
 CONTINUATION = "##"
+
+# Settings of a tokenizer, in a model directory.
+_TOKENIZER_FILE = "tokenizer.json"
+ADDED_TOKEN_FLAGS = ("special", "normalized", "single_word", "lstrip", "rstrip")
+ADDED_TOKENS = stored_files.list_of(
+    stored_files.object_of(
+        {"id": stored_files.integer(0), "content": TEXT}
+        | dict.fromkeys(("is_wordpiece", *ADDED_TOKEN_FLAGS), FLAG)
+    )
+)
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Of a token without "##": the operator of TensorFlow Text takes no longer one.
@@ -40,21 +57,28 @@ class Vocabulary:
     Attributes:
       tokens: The lines; the position is the id.
       token_ids: The ids of the rows that have a token, ascending.
+      added_tokens: Tokens added in transformers, as `added_token` returns them.
+        They are in `tokens`, too, or are "" there if a line cannot hold them.
       source: Origin of the tokens for errors: a path, or words like "the
         vocabulary".
       pad_id: The id of [PAD], or 0, as in the original.
       unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` alike.
 
     Raises:
-      UserError: If [UNK], [CLS] or [SEP] is missing, or if a token has white
-        space at its ends. Lines count from 1.
+      UserError: If [UNK], [CLS] or [SEP] is missing, if a token has white
+        space at its ends, or if an added token has another row. Lines count
+        from 1.
     """
 
     def __init__(
-        self, tokens: Sequence[str], source: str = "the vocabulary"
+        self,
+        tokens: Sequence[str],
+        source: str = "the vocabulary",
+        added_tokens: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.tokens = tuple(tokens)
         self.source = source
+        self.added_tokens = tuple(added_tokens)
         self._ids: dict[str, int] = {}
         for index, token in enumerate(self.tokens):
             if token.isascii() and not token.strip(" \t"):
@@ -69,6 +93,14 @@ class Vocabulary:
                 f"{len(self.tokens)} lines. A BERT vocabulary contains "
                 f"{', '.join(SPECIAL_TOKENS)}."
             )
+        for token in self.added_tokens:
+            there = self.tokens[token["id"] :][:1]
+            if there not in (("",), (token["content"],)):
+                raise UserError(
+                    f"{source} has {there} at id {token['id']}, where the "
+                    f"added token {token['content']!r} belongs; copy the model "
+                    "again."
+                )
         self.pad_id = self._ids.get(PAD, 0)
         self.unk_id = self._ids[UNK]
         self.cls_id = self._ids[CLS]
@@ -86,7 +118,7 @@ class Vocabulary:
             `Vocabulary` rejects. The message has the file and the line.
         """
         lines = read_lines(path, "--vocab_file", "token")
-        return cls(lines, source=path)
+        return cls(lines, path, _read_added_tokens(path))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -114,8 +146,16 @@ class Vocabulary:
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the vocabulary file, in hexadecimal."""
-        return hashlib.sha256(self.to_text().encode("utf-8")).hexdigest()
+        """SHA-256 of the file and the added tokens, in hexadecimal."""
+        text = self.to_text()
+        if self.added_tokens:
+            text += json.dumps(self.added_tokens, sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+    @property
+    def only_added_ids(self) -> set[int]:
+        """Ids of the added tokens that are not wordpieces, too."""
+        return {x["id"] for x in self.added_tokens if not x["is_wordpiece"]}
 
     def to_text(self) -> str:
         return "\n".join(self.tokens) + "\n"
@@ -157,6 +197,37 @@ class Vocabulary:
                 "the vocabulary of another model, and ids mean other tokens.",
                 note,
             )
+
+
+def added_token(
+    id: int, is_wordpiece: bool, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns a row of `Vocabulary.added_tokens`.
+
+    Args:
+      id: Its id.
+      is_wordpiece: Whether a part of a word becomes this token, too.
+      values: As in Hugging Face's tokenizer.json: `content`, and any of the
+        flags `special`, `normalized` (it is found in normalized text),
+        `single_word` (not in words), `lstrip` and `rstrip` (with the white
+        space before and after it).
+    """
+    row = {"id": id, "content": values["content"], "is_wordpiece": is_wordpiece}
+    return row | {x: bool(values.get(x)) for x in ADDED_TOKEN_FLAGS}
+
+
+def _read_added_tokens(path: str) -> Sequence[Mapping[str, Any]]:
+    """Returns the added tokens of the model directory with a vocabulary."""
+    path = os.path.join(os.path.dirname(path), _TOKENIZER_FILE)
+    if not stored_files.exists(path):
+        return ()
+    contents = _read_bytes(path, "--vocab_file")
+    # Other libraries have a file of this name, too.
+    if b'"vocabulary_hash"' not in contents or b'"added' not in contents:
+        return ()
+    settings = stored_files.parse_json(contents, path)
+    stored_files.check(settings, {"added_tokens": ADDED_TOKENS}, path)
+    return settings["added_tokens"]
 
 
 def read_lines(path: str, flag: str, what: str) -> list[str]:
@@ -201,6 +272,15 @@ def check_line(line: str, what: str, where: str) -> None:
             f"{where}: ends with \\r\\n (Windows), and the \\r would become "
             f"part of the {what}; convert the line ends to \\n."
         )
+
+
+def is_line(token: str) -> bool:
+    """Returns whether a line of the file can hold a token."""
+    try:
+        _check_token(token, "")
+    except UserError:
+        return False
+    return True
 
 
 def _check_token(token: str, where: str) -> None:

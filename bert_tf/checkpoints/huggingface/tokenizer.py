@@ -240,10 +240,17 @@ def _read_vocabulary(
             f"{VOCAB_FILE} or {TOKENIZER_FILE} in it."
         )
     source, tokens = next(iter(stored.items()))
-    notes, first_new = [], max(tokens) + 1
+    # As in transformers, tokenizer.json counts.
+    wordpieces = {*next(reversed(stored.values())).values()}
+    added = [
+        vocabulary_lib.added_token(i, x["content"] in wordpieces, x)
+        for i, x in _added_tokens(parsed, tokens).items()
+    ]
     for path, token_of in stored.items():
-        for index, token in _added_tokens(parsed).items():
-            there = token_of.setdefault(index, token)
+        for row in added:
+            index, token = row["id"], row["content"]
+            # A line that cannot hold its token is empty.
+            there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(
                     f"{path} has {there!r} at id {index}, where the added "
@@ -252,15 +259,32 @@ def _read_vocabulary(
                     f"{vocab_size}."
                 )
     _check_equal(stored, parsed.directory)
-    new = [token for i, token in sorted(tokens.items()) if i >= first_new]
-    if new:
+    notes = []
+    # The five special tokens are split like any text, or preserved.
+    added = [
+        row
+        for row in added
+        if row["content"] not in vocabulary_lib.SPECIAL_TOKENS
+    ]
+    for row in added:
+        if not vocabulary_lib.is_line(row["content"]):
+            tokens[row["id"]] = ""
+    if added:
         notes.append(
-            f"Added tokens follow the vocabulary of {source}: "
-            f"{', '.join(new[:8])}; here they are ordinary wordpieces, matched "
-            "after the text is normalized."
+            "Tokens added in transformers, found in texts as there: "
+            f"{', '.join(repr(row['content']) for row in added[:8])}"
+            f"{', ...' if len(added) > 8 else ''}."
+        )
+    if spaced := [
+        x["content"] for x in added if x["content"].split() != [x["content"]]
+    ]:
+        notes.append(
+            f"Added tokens such as {spaced[0]!r}, which have white space, are "
+            "not found in taggers' texts and in contexts of questions, as "
+            "words are read one by one there."
         )
     rows = [tokens.get(index, "") for index in range(max(tokens) + 1)]
-    vocabulary = Vocabulary(rows, source=source)
+    vocabulary = Vocabulary(rows, source, added)
     return vocabulary, notes + vocabulary.check_size(vocab_size)
 
 
@@ -280,18 +304,38 @@ def _by_id(ids_of: Any, vocab_size: int, path: str) -> dict[int, str]:
     return token_of
 
 
-def _added_tokens(parsed: _TokenizerFiles) -> dict[int, str]:
-    """Returns id to token of the added tokens in the three files."""
+def _added_tokens(
+    parsed: _TokenizerFiles, tokens: Mapping[int, str]
+) -> dict[int, dict[str, Any]]:
+    """Returns id to content and flags of the added tokens in all files.
+
+    Source: PreTrainedTokenizerBase._from_pretrained of transformers 4.
+    """
     decoder = parsed.config.get("added_tokens_decoder") or {}
     try:
-        pairs = [(int(i), token) for token, i in parsed.added_tokens.items()]
-        pairs += [(int(i), x["content"]) for i, x in decoder.items()]
-        pairs += [
-            (int(x["id"]), x["content"])
+        names = _named_tokens(parsed)
+        rows = [
+            (index, names[token])
+            for token, index in {
+                token: i for i, token in sorted(tokens.items())
+            }.items()
+            if token in names
+        ]
+        rows += [
+            (int(i), names.get(token, {"content": token}))
+            for token, i in parsed.added_tokens.items()
+        ]
+        rows += [
+            (int(x["id"]), x)
             for x in parsed.tokenizer.get("added_tokens") or []
         ]
+        rows += [(int(i), x) for i, x in decoder.items()]
+        pairs = [(i, x["content"]) for i, x in rows]
         if not all(stored_files.TEXT.fits(token) for _, token in pairs):
             raise ValueError("a content is no text")
+        if not all(token for _, token in pairs):
+            raise ValueError("a content is empty")
+        values = {i: {"normalized": not x.get("special")} | x for i, x in rows}
     except (
         AttributeError,
         KeyError,
@@ -310,7 +354,23 @@ def _added_tokens(parsed: _TokenizerFiles) -> dict[int, str]:
                 f"Two added tokens in {parsed.directory} have the id {index}: "
                 f"{added[index]!r} and {token!r}."
             )
-    return added
+    return dict(sorted(values.items()))
+
+
+def _named_tokens(parsed: _TokenizerFiles) -> dict[str, dict[str, Any]]:
+    """Returns further special tokens, with the flags in special_tokens_map."""
+    values: list[Any] = []
+    for file in (parsed.config, parsed.special_tokens):
+        values += [x for key, x in file.items() if key.endswith("_token")]
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            named = file.get(key)
+            values += named.values() if isinstance(named, dict) else named or []
+    rows = [x if isinstance(x, dict) else {"content": x} for x in values]
+    return {
+        x["content"]: {**x, "special": True}
+        for x in rows
+        if isinstance(x.get("content"), str)
+    }
 
 
 def _check_equal(
@@ -391,10 +451,7 @@ def write(
                     "max_input_chars_per_word",
                     bert_tokenizer.MAX_CHARS_PER_WORD,
                 ),
-                "vocab": {
-                    token: index
-                    for index, token in enumerate(vocabulary.tokens)
-                },
+                "vocab": _to_vocab(vocabulary),
             },
         },
     )
@@ -417,7 +474,21 @@ def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
             (vocabulary.id(special), special)
             for special in vocabulary_lib.SPECIAL_TOKENS
         )
+    ] + [
+        {key: x for key, x in row.items() if key != "is_wordpiece"}
+        for row in vocabulary.added_tokens
     ]
+
+
+def _to_vocab(vocabulary: Vocabulary) -> dict[str, int]:
+    """Returns token to id, without those that are added tokens alone."""
+    id_of = {token: index for index, token in enumerate(vocabulary.tokens)}
+    added = vocabulary.only_added_ids
+    rest = {x: i for x, i in id_of.items() if i not in added}
+    # transformers numbers added tokens from the size of the rest on.
+    if added == {*range(len(rest), len(rest) + len(added))}:
+        return rest
+    return id_of | {x["content"]: x["id"] for x in vocabulary.added_tokens}
 
 
 def _to_post_processor(vocabulary: Vocabulary) -> dict[str, Any]:

@@ -143,11 +143,11 @@ class _Tokenize(beam_runner.Step):
     """Tokenizes a batch of lines into a file."""
 
     config: CreatePretrainingDataConfig
-    tokens: Sequence[str]
+    vocabulary: Vocabulary
 
     def setup(self) -> None:
         self._tokenizer = BertTokenizer(
-            Vocabulary(self.tokens),
+            self.vocabulary,
             self.config.do_lower_case,
             self.config.strip_accents,
         )
@@ -178,7 +178,7 @@ def _tokenize(
     work_dir: str,
 ) -> None:
     """Runs the pipeline that tokenizes all text into files of `work_dir`."""
-    tokens = tokenizer.vocabulary.tokens
+    vocabulary = tokenizer.vocabulary
 
     def build(pipeline: beam.Pipeline) -> None:
         _ = (
@@ -187,7 +187,7 @@ def _tokenize(
             | "spread the files" >> beam.Reshuffle()
             | "read" >> beam.ParDo(_ReadBatches(work_dir, config))
             | "spread the lines" >> beam.Reshuffle()
-            | "tokenize" >> beam.ParDo(_Tokenize(work_dir, config, tokens))
+            | "tokenize" >> beam.ParDo(_Tokenize(work_dir, config, vocabulary))
         )
 
     num_bytes = corpus.count_bytes(input_files)

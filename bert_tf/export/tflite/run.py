@@ -171,6 +171,11 @@ def find_warning(build: Build) -> str | None:
         or tokenizer.normalization == ASCII_LOWER
     ):
         return None
+    if tokenizer.vocabulary.added_tokens:
+        return (
+            "MediaPipe and the Task Library never find the added tokens of "
+            "this model in texts; give them only to programs that do."
+        )
     rule = "only ASCII and strip no accents"
     texts = "letters that are not ASCII"
     if not tokenizer.lower_case:

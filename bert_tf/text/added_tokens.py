@@ -1,0 +1,214 @@
+"""Tokens that transformers added to a vocabulary, matched in the text itself.
+
+A text is cut at its added tokens, and the pieces between them are tokenized by
+themselves: "see <e1>covid-19s" becomes see, <e1>, covid-19, s. Tokens whose
+`normalized` is false are found in the text as it stands; then each piece is
+normalized, and the others, normalized too, are found in it. Of several matches
+the leftmost counts, then the longest.
+
+Source: AddedVocabulary of Hugging Face's tokenizers (added_vocabulary.rs).
+
+Shapes:
+  B: number of texts.
+  P: pieces of all texts, in order: text, match, text, ..., text for each.
+  K: number of tokens of one `Matcher`.
+"""
+
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.text import normalizer
+
+# Insides of RE2 classes: \w and \s of the crate regex, in terms of Unicode.
+_WORD = (
+    r"\pL\pM\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}"
+    r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
+)
+_SPACE = (
+    r"\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}"
+    r"\x{205F}\x{3000}"
+)
+_NOTHING = r"[^\x{0}-\x{10FFFF}]"
+_MAX_HASH = 2**63 - 1
+
+
+class Pieces(NamedTuple):
+    """Texts, cut at their added tokens.
+
+    Attributes:
+      between: <string>[P], "" in place of matches.
+      rows: <int64>[P], the text of each piece.
+      is_match: <bool>[P].
+      ids: <int32>[P], the id of each match.
+      starts: <int32>[P], the first byte of each piece in its text.
+      ends: <int32>[P], likewise.
+    """
+
+    between: tf.Tensor
+    rows: tf.Tensor
+    is_match: tf.Tensor
+    ids: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+    def shift(self, offsets: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Moves offsets in pieces, ragged [P, None], to those in texts."""
+        starts = tf.gather(self.starts, offsets.value_rowids())
+        places = tf.cast(offsets.flat_values, tf.int32)
+        return offsets.with_flat_values(places + starts)
+
+    def join(
+        self, between: tf.RaggedTensor, matches: tf.Tensor
+    ) -> tf.RaggedTensor:
+        """Joins values of pieces to values of texts.
+
+        Args:
+          between: Ragged [P, None], none for matches.
+          matches: [P], of which those of matches count.
+
+        Returns:
+          Ragged [B, None].
+        """
+        found = tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(matches, self.is_match),
+            tf.cast(self.is_match, tf.int64),
+            validate=False,
+        )
+        values = tf.concat([between, found], 1)
+        return tf.RaggedTensor.from_row_lengths(
+            values.flat_values,
+            tf.math.segment_sum(values.row_lengths(), self.rows),
+            validate=False,
+        )
+
+
+class Matcher:
+    """Finds some tokens, each by a string, in texts.
+
+    Args:
+      tokens: Rows of `Vocabulary.added_tokens`, [K].
+      patterns: What is found, [K]. Of equal ones the first counts, which
+        transformers leaves to chance; empty ones do not.
+      is_normalized: Whether the texts are results of `normalizer.Normalizer`:
+        Chinese characters then count as if between spaces.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[Mapping[str, Any]],
+        patterns: Sequence[str],
+        is_normalized: bool,
+    ) -> None:
+        pairs = [*zip(patterns, tokens, strict=True)]
+        token_of = dict(reversed(pairs))
+        token_of.pop("", None)
+        # RE2 takes the first alternative that fits: here longer ones stand
+        # before their beginnings, and equal beginnings side by side.
+        patterns = sorted(token_of, reverse=True)
+        self._pattern = "|".join(map(re.escape, patterns)) or _NOTHING
+        hashes = [_hash(pattern).numpy() for pattern in patterns]
+        self._hashes = np.array(sorted(hashes), np.int64)
+        # A row more, for pieces that are no match.
+        self._tokens = [token_of[patterns[i]] for i in np.argsort(hashes)]
+        self._space = " " if is_normalized else _SPACE
+        self._separate = (
+            normalizer.to_class(normalizer.CJK_RANGES) if is_normalized else ""
+        )
+
+    def split(self, text: tf.Tensor) -> Pieces:
+        """Cuts texts <string>[B], which have no NUL, at their tokens."""
+        marked = tf.strings.regex_replace(text, self._pattern, b"\0\\0\0")
+        pieces = tf.strings.split(marked, "\0")
+        texts, rows = pieces.flat_values, pieces.value_rowids()
+        place = tf.range(tf.size(rows, tf.int64)) - tf.gather(
+            pieces.row_starts(), rows
+        )
+        numbers = tf.where(
+            place % 2 == 1,
+            tf.searchsorted(self._hashes, _hash(texts)),
+            len(self._tokens),
+        )
+        if any(token["single_word"] for token in self._tokens):
+            texts, rows, numbers = self._join_parts(texts, rows, numbers)
+        is_match = numbers < len(self._tokens)
+        trimmed = _trim(
+            texts,
+            _previous(self._flag("rstrip", numbers)),
+            rf"\A[{self._space}]+",
+        )
+        left = tf.strings.length(texts) - tf.strings.length(trimmed)
+        trimmed_twice = _trim(
+            trimmed,
+            _next(self._flag("lstrip", numbers)),
+            rf"[{self._space}]+\z",
+        )
+        right = tf.strings.length(trimmed) - tf.strings.length(trimmed_twice)
+        lengths = tf.strings.length(texts)
+        starts = tf.cumsum(lengths, exclusive=True)
+        starts -= tf.gather(tf.math.segment_min(starts, rows), rows)
+        return Pieces(
+            tf.where(is_match, "", trimmed_twice),
+            rows,
+            is_match,
+            tf.gather([*(x["id"] for x in self._tokens), 0], numbers),
+            # White space goes over from the text to the match beside it.
+            starts + tf.where(is_match, -_previous(right), left),
+            starts + lengths + tf.where(is_match, _next(left), -right),
+        )
+
+    def _join_parts(
+        self, texts: tf.Tensor, rows: tf.Tensor, numbers: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Makes text of matches of whole words that are parts of words."""
+        ends = _matches(texts, rf"\C*[{_WORD}]")
+        starts = _matches(texts, rf"[{_WORD}]\C*")
+        if self._separate:
+            ends &= ~_matches(texts, rf"\C*[{self._separate}]")
+            starts &= ~_matches(texts, rf"[{self._separate}]\C*")
+        # Behind an empty piece of the same text stands another match.
+        empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
+        ends |= empty & (before == rows) & _previous(ends)
+        starts |= empty & (after == rows) & _next(starts)
+        is_part = _previous(ends) | _next(starts)
+        discarded = self._flag("single_word", numbers) & is_part
+        numbers = tf.where(discarded, len(self._tokens), numbers)
+        kept = numbers < len(self._tokens)
+        begins = kept | _previous(kept) | (before != rows)
+        groups = tf.cumsum(tf.cast(begins, tf.int32)) - 1
+        count = tf.reduce_sum(tf.cast(begins, tf.int32))
+        return (
+            tf.strings.unsorted_segment_join(texts, groups, count),
+            tf.boolean_mask(rows, begins),
+            tf.boolean_mask(numbers, begins),
+        )
+
+    def _flag(self, name: str, numbers: tf.Tensor) -> tf.Tensor:
+        return tf.gather([*(x[name] for x in self._tokens), False], numbers)
+
+
+def _hash(text: tf.Tensor | str) -> tf.Tensor:
+    return tf.strings.to_hash_bucket_fast(text, _MAX_HASH)
+
+
+def _matches(text: tf.Tensor, pattern: str) -> tf.Tensor:
+    return tf.strings.regex_full_match(text, pattern)
+
+
+def _trim(text: tf.Tensor, chosen: tf.Tensor, pattern: str) -> tf.Tensor:
+    return tf.where(chosen, tf.strings.regex_replace(text, pattern, ""), text)
+
+
+def _previous(x: tf.Tensor, first: int = 0) -> tf.Tensor:
+    """Shifts [P] by one: each element becomes the one before it."""
+    return tf.concat([tf.fill([1], tf.cast(first, x.dtype)), x], 0)[:-1]
+
+
+def _next(x: tf.Tensor, last: int = 0) -> tf.Tensor:
+    """Shifts [P] by one: each element becomes the one after it."""
+    return tf.concat([x, tf.fill([1], tf.cast(last, x.dtype))], 0)[1:]
