@@ -46,10 +46,11 @@ def load_model(
     encoder with a new head, ready for fine-tuning.
 
     Args:
-      path: A model directory, a Hugging Face directory, a KerasHub preset, or
-        a checkpoint of the original or of the Model Garden: its directory or
-        its prefix, with its configuration in the same directory; or a `.keras`
-        file. Without other arguments such a model keeps how it was compiled.
+      path: A model directory, a Hugging Face directory, a KerasHub preset, a
+        SavedModel of TF Hub, or a checkpoint of the original or of the Model
+        Garden: its directory or its prefix, with its configuration in the same
+        directory; or a `.keras` file. Without other arguments such a model
+        keeps how it was compiled.
         Or a name, which is fetched: a short one such as "bert-base-uncased"
         (run/models.py lists them), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://

@@ -21,7 +21,7 @@ from bert_tf.recipes import releases
 from bert_tf.recipes.releases import Release
 
 ORIGIN_FILE = "origin.json"
-_WEIGHTS = (".index", ".safetensors", ".bin", ".h5")
+_WEIGHTS = (".index", ".safetensors", ".bin", ".h5", "saved_model.pb")
 _RELEASED_FILES = (
     "bert_config.json",
     "bert_model.ckpt.data-00000-of-00001",

@@ -8,7 +8,7 @@ Each format's module has
   write_model(directory, stored)      fills an existing, empty directory, or
                                       refuses the model before it writes; ->
                                       sentences for the log; not for `.keras`
-                                      files, which Keras writes
+                                      files, which Keras writes, and SavedModels
 
 and raises `UserError` for every mistake of a user.
 """
@@ -24,6 +24,7 @@ from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import FORMATS
+from bert_tf.flags.convert import TF_HUB
 from bert_tf.io import paths
 from bert_tf.io import stored_files
 
@@ -35,6 +36,7 @@ _MODULES = {
     "keras_hub": "bert_tf.checkpoints.keras_hub.model",
     "model_garden": "bert_tf.checkpoints.model_garden.model",
     "tf1": "bert_tf.checkpoints.tf1.model",
+    "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
 
 
@@ -76,7 +78,8 @@ def read(
     Args:
       path: A directory or a `.keras` file; for checkpoints of TensorFlow also a
         prefix; or a name for `names.resolve`, which is fetched.
-      source_format: One of `flags.convert.FORMATS`; by default detected.
+      source_format: One of `flags.convert.FORMATS`, or `TF_HUB`; by default
+        detected.
       allow_missing: Names of weights that may be missing or unused.
 
     Raises:
@@ -102,7 +105,11 @@ def read(
 
 def _recognized(path: str) -> list[str]:
     names = (*FORMATS, "keras")
-    return [name for name in names if module_of(name).recognizes(path)]
+    detected = [name for name in names if module_of(name).recognizes(path)]
+    # Others may have an export beside their weights.
+    if not detected and module_of(TF_HUB).recognizes(path):
+        return [TF_HUB]
+    return detected
 
 
 def _contents(path: str) -> str:

@@ -5,7 +5,7 @@ A model is named by
   path                                        a local or gs:// path, read as is
   bert-base-uncased                           a name of `recipes.releases`
   hf://owner/name[@revision]                  Hugging Face
-  kaggle://owner/model/keras/variation[/3]    Kaggle
+  kaggle://owner/model/keras/variation[/3]    Kaggle; or tensorFlow2/variation
   https://there/model.zip, .tar.gz, .tgz      an archive
 
 An existing path wins. Nothing else touches the network.
@@ -27,7 +27,9 @@ _PREFIXES = ("hf://", "kaggle://", "https://", "http://")
 _SNAPSHOT = re.compile(
     r"/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})(?:/|$)"
 )
-_KAGGLE = re.compile(r"/models/([^/]+/[^/]+/keras/[^/]+/\d+)(?:/|$)")
+_KAGGLE = re.compile(
+    r"/models/([^/]+/[^/]+/(?:keras|tensorFlow2)/[^/]+/\d+)(?:/|$)"
+)
 _TRUE = ("1", "true", "yes", "on")
 
 

@@ -271,14 +271,20 @@ def lost_settings(
 
 
 def read_vocabulary(
-    directory: str, vocab_size: int, source: str
+    directory: str,
+    vocab_size: int,
+    source: str,
+    name: str = "vocab.txt",
+    lower_case: bool | None = None,
 ) -> tuple[Vocabulary | None, dict[str, Any] | None, list[str]]:
-    """Reads vocab.txt of a checkpoint that does not store the case.
+    """Reads the vocabulary beside a checkpoint, and derives its case.
 
     Args:
       directory: The directory of the file, which may be missing.
       vocab_size: Rows of the model's word embeddings.
       source: The format, as the subject of a sentence.
+      name: The name of the file.
+      lower_case: Whether the model reads lower case, if that is stored.
 
     Returns:
       The vocabulary and the tokenizer's `settings`, or None, and notes for the
@@ -287,21 +293,18 @@ def read_vocabulary(
     Raises:
       UserError: If the file is damaged or of another size.
     """
-    path = os.path.join(directory, "vocab.txt")
+    path = os.path.join(directory, name)
     if not stored_files.exists(path):
         return None, None, []
     vocabulary = Vocabulary.from_file(path)
     notes = vocabulary.check_size(vocab_size)
-    lower_case = derive_lower_case(vocabulary)
-    note = (
-        f"{source} does not say whether the model reads lower case; "
-        f"lower_case={lower_case}, as {describe_capitals(vocabulary)}."
-    )
-    return (
-        vocabulary,
-        tokenizer_settings(vocabulary, lower_case),
-        [*notes, note],
-    )
+    if lower_case is None:
+        lower_case = derive_lower_case(vocabulary)
+        notes.append(
+            f"{source} does not say whether the model reads lower case; "
+            f"lower_case={lower_case}, as {describe_capitals(vocabulary)}."
+        )
+    return vocabulary, tokenizer_settings(vocabulary, lower_case), notes
 
 
 def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:

@@ -334,6 +334,8 @@ def name_in(row: Row, weights_format: str) -> str | None:
     """Returns a row's name in a format; None if the format lacks it."""
     if weights_format in ("bert_tf", "keras", "tf1"):
         return row.name
+    if weights_format == "tf_hub":  # The Model Garden's, in a SavedModel.
+        return row.model_garden
     return getattr(row, weights_format)
 
 

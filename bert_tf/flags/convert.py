@@ -7,6 +7,8 @@ from bert_tf.flags.model_source import ModelSourceConfig
 
 # Formats of checkpoints to read and write.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
+# SavedModels, to read alone.
+TF_HUB = "tf_hub"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +28,7 @@ class ConvertCheckpointConfig(ModelSourceConfig):
         None,
         "Format of --input (default: detected).",
         name="from",
-        choices=FORMATS,
+        choices=(*FORMATS, TF_HUB),
     )
     overwrite: bool = options.output(False, "Replace --output if it exists.")
     allow_missing: str | None = options.model(

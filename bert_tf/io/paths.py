@@ -19,7 +19,7 @@ FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
 # Parts of names without which a directory holds no model of any format.
 _MODEL_PARTS = re.compile(
-    r"\.(json|index|meta|safetensors|bin|h5|keras)$|\.ckpt|\.data-|"
+    r"\.(json|index|meta|safetensors|bin|h5|keras|pb)$|\.ckpt|\.data-|"
     "^checkpoint$|^model$"
 )
 # Endings of files that are no models.
@@ -126,8 +126,8 @@ def no_model(path: str, contents: str, flag: str | None = None) -> UserError:
     return UserError(
         f"{f'{flag}: e' if flag else 'E'}xpected a model directory, a "
         "checkpoint of the original with bert_config.json beside it, a Hugging "
-        "Face directory, a KerasHub preset, a Model Garden checkpoint or a "
-        ".keras file of bert_tf. "
+        "Face directory, a KerasHub preset, a Model Garden checkpoint, a "
+        "SavedModel of TF Hub or a .keras file of bert_tf. "
         f"Received: {path!r}, {contents}."
     )
 

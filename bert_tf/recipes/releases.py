@@ -25,8 +25,10 @@ _HUBS = {
         "hf://owner/name, or hf://owner/name@revision",
     ),
     "kaggle": (
-        rf"kaggle://({_NAME}/{_NAME}/keras/{_NAME}(?:/\d+)?)",
-        "kaggle://owner/model/keras/variation, or with /version",
+        rf"kaggle://({_NAME}/{_NAME}/(?:keras|tensorFlow2)/{_NAME}"
+        r"(?:/\d+)?)",
+        "kaggle://owner/model/keras/variation, or with /version; tensorFlow2 "
+        "in place of keras for a SavedModel",
     ),
 }
 

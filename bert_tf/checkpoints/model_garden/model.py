@@ -77,7 +77,7 @@ def read_model(
     found = object_weights.find(checkpoint)
     directory = os.path.dirname(prefix)
     config, notes = _read_config(directory, prefix)
-    weights, report = _match(checkpoint, found, config, allow_missing)
+    weights, report = match(checkpoint, found, config, allow_missing)
     if weight_map.MASKED_LM not in report.absent_heads:
         notes.append(
             "The checkpoint does not contain the masked-LM head's activation; "
@@ -132,7 +132,7 @@ def _read_config(directory: str, prefix: str) -> tuple[BertConfig, list[str]]:
     return config, notes
 
 
-def _match(
+def match(
     checkpoint: object_weights.ObjectCheckpoint,
     found: object_weights.Found,
     config: BertConfig,

@@ -244,7 +244,8 @@ class Found:
     Attributes:
       variables: The weight map's name to the variable; also further variables
         below the same objects, whose names the weight map does not have.
-      unused: Variables of a pooler that the computation does not use.
+      unused: Variables that are no weights, such as those of a pooler that
+        the computation does not use.
       notes: Sentences for the user.
     """
 

@@ -1,0 +1,356 @@
+"""Reads SavedModels of BERT, as TF Hub and Kaggle have them.
+
+The Model Garden wrote them (`export_tfhub_lib`): an encoder, maybe with a
+masked-LM head, its vocabulary in `assets/` and the variable `do_lower_case`. A
+Keras model may wrap one in `hub.KerasLayer`, below a dense layer that
+classifies:
+
+  saved_model.pb       objects, functions and assets   -> activation, vocabulary
+  keras_metadata.pb    the layers of a Keras model     -> head
+  variables/           an object-based checkpoint      -> weights, sizes, case
+
+All of it is read as data: no graph is imported and no function is run.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf import empty_pb2
+from google.protobuf import message
+from google.protobuf import unknown_fields
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.model_garden import model as model_garden
+from bert_tf.checkpoints.model_garden import weights as object_weights
+from bert_tf.checkpoints.model_garden.weights import Found
+from bert_tf.checkpoints.model_garden.weights import ObjectCheckpoint
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import damaged
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.io import stored_files
+
+_FILE = "saved_model.pb"
+_METADATA_FILE = "keras_metadata.pb"
+_PREFIX = "variables/variables"
+# Operators in an encoder layer to its activation. The pooler's Tanh is in none.
+_ACTIVATIONS = {
+    frozenset({"Erf"}): "gelu_erf",
+    frozenset({"Erfc"}): "gelu_erf",
+    frozenset({"Pow", "Tanh"}): "gelu",
+    frozenset({"Relu"}): "relu",
+}
+_IN_LAYER = re.compile(r"(^|/)layer_\d+/")
+_HEAD = "model/classifier/out_proj"
+
+
+def recognizes(path: str) -> bool:
+    """Returns whether `path` is a directory with a SavedModel."""
+    try:
+        return tf.io.gfile.exists(os.path.join(path, _FILE))
+    except tf.errors.OpError:
+        return False
+
+
+def read_model(
+    path: str, allow_missing: re.Pattern | None = None
+) -> StoredModel:
+    """Reads a model; see `formats`.
+
+    Args:
+      path: The directory of a SavedModel.
+      allow_missing: Names of weights that may be missing or unused. If it
+        matches the variables of a head, the encoder is read without it.
+    """
+    graph = _read_graph(os.path.join(path, _FILE))
+    prefix = os.path.join(path, _PREFIX)
+    stored_files.require(f"{prefix}.index")
+    checkpoint = ObjectCheckpoint(prefix)
+    found = _find_encoder(checkpoint, path)
+    lower_case = _child(checkpoint, "do_lower_case")
+    if lower_case is not None:
+        found = dataclasses.replace(found, unused=(lower_case,))
+    hidden_act, notes = _read_activation(graph.graph_def)
+    config = _read_config(checkpoint, found, hidden_act, path)
+    others = _others(checkpoint, found, allow_missing)
+    task = {}
+    if others:
+        layer, task = _read_head(path, graph, checkpoint, others)
+        head = {f"{_HEAD}/{name}": layer[name] for name in ("kernel", "bias")}
+        found = dataclasses.replace(found, variables=found.variables | head)
+        notes.append(
+            "The Dense layer on the pooled output is the classifier "
+            f"({task['problem_type']}); its labels have no names."
+        )
+        if task["problem_type"] == "regression":
+            notes.append(
+                "Its one output has no activation, and no other loss is "
+                "stored, so it is a score; if this is a binary classifier, "
+                "the score's sigmoid is the probability."
+            )
+    weights, report = model_garden.match(
+        checkpoint, found, config, allow_missing
+    )
+    vocabulary, settings, vocabulary_notes = stored_model.read_vocabulary(
+        os.path.join(path, "assets"),
+        config.vocab_size,
+        "The SavedModel",
+        _vocabulary_file(graph.object_graph_def, graph, path),
+        None if lower_case is None else bool(checkpoint.read(lower_case)),
+    )
+    return StoredModel(
+        path=path,
+        config=config,
+        weights=weights,
+        vocabulary=vocabulary,
+        tokenizer_settings=settings,
+        task={"kind": weight_map.kind_of(weights), **task},
+        report=report.with_notes(*notes, *vocabulary_notes),
+        lower_case_is_derived=vocabulary is not None and lower_case is None,
+    )
+
+
+def _read_graph(path: str) -> meta_graph_pb2.MetaGraphDef:
+    stored_files.require(path)
+    try:
+        saved = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
+    except message.DecodeError as error:
+        raise damaged(path, error) from error
+    graphs = saved.meta_graphs
+    if len(graphs) != 1 or not graphs[0].object_graph_def.nodes:
+        raise UserError(
+            f"{path} must hold one graph and its objects, as TensorFlow 2 "
+            f"writes them. Received: {len(graphs)} graphs; take the model's "
+            "version for TensorFlow 2."
+        )
+    return graphs[0]
+
+
+def _find_encoder(checkpoint: ObjectCheckpoint, path: str) -> Found:
+    try:
+        return object_weights.find(checkpoint)
+    except UserError as error:
+        raise UserError(
+            f"{path} is a SavedModel without one encoder of BERT as TF Hub and "
+            "Kaggle have it; other architectures cannot be read, and of an "
+            "export of this project name the model directory that it was made "
+            "from."
+        ) from error
+
+
+def _child(checkpoint: ObjectCheckpoint, name: str) -> int | None:
+    """Returns the first child of that name of any object."""
+    for item in checkpoint.objects():
+        child = checkpoint.children(item).get(name)
+        if child is not None and checkpoint.key(child):
+            return child
+    return None
+
+
+def _read_activation(graph) -> tuple[str, list[str]]:
+    """Returns the activation of the encoder's layers, and notes."""
+    known = frozenset().union(*_ACTIVATIONS)
+    operators = frozenset(
+        node.op
+        for function in graph.library.function
+        for node in function.node_def
+        if node.op in known and _IN_LAYER.search(node.name)
+    )
+    if operators in _ACTIVATIONS:
+        return _ACTIVATIONS[operators], []
+    return "gelu", [
+        "The SavedModel's functions do not tell the activation; hidden_act "
+        '"gelu", the tanh approximation of released BERTs, is assumed.'
+    ]
+
+
+def _read_config(
+    checkpoint: ObjectCheckpoint, found: Found, hidden_act: str, path: str
+) -> BertConfig:
+    """Returns the config that the shapes of the variables describe."""
+    rows = weight_map.rows(BertConfig(1, num_hidden_layers=1))
+    names = {row.name: row.model_garden for row in rows}
+
+    def shape(name):
+        variable = found.variables.get(names[f"bert/{name}"])
+        return checkpoint.shape(variable) if variable is not None else ()
+
+    layers = {
+        name.split("/")[2]
+        for name in found.variables
+        if name.startswith("encoder/_transformer_layers/")
+    }
+    try:
+        vocab_size, width = shape("embeddings/word_embeddings")
+        positions, _ = shape("embeddings/position_embeddings")
+        types, _ = shape("embeddings/token_type_embeddings")
+        hidden, heads, _ = shape("encoder/layer_0/attention/self/query/kernel")
+        _, inner = shape("encoder/layer_0/intermediate/dense/kernel")
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} does not hold the tables and layers of a BERT; other "
+            "architectures cannot be read."
+        ) from error
+    if width != hidden:
+        raise UserError(
+            f"{path} has factorized embeddings, of width {width} in layers of "
+            f"width {hidden}, as small ELECTRAs have and no BERT has; it "
+            "cannot be read."
+        )
+    return BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_hidden_layers=len(layers),
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        hidden_act=hidden_act,
+        max_position_embeddings=positions,
+        type_vocab_size=types,
+    )
+
+
+def _vocabulary_file(objects, graph, path: str) -> str:
+    """Returns the name of the vocabulary in `assets/`."""
+    for node in objects.nodes:
+        for child in node.children:
+            item = objects.nodes[child.node_id]
+            if child.local_name == "vocab_file" and item.HasField("asset"):
+                index = item.asset.asset_file_def_index
+                name = graph.asset_file_def[index].filename
+                if not stored_files.is_base_name(name):
+                    raise damaged(path, f"the asset {name!r} is no file name")
+                return name
+    return "vocab.txt"
+
+
+# === The head of a Keras model ===
+
+
+def _others(
+    checkpoint: ObjectCheckpoint,
+    found: Found,
+    allow_missing: re.Pattern | None,
+) -> dict[str, int]:
+    """Returns name to variable of what is not BERT's and may not be unused."""
+    taken = {*found.variables.values(), *found.unused}
+    return {
+        name: item
+        for item in checkpoint.objects()
+        if checkpoint.key(item)
+        and item not in taken
+        and not object_weights.is_training_state(name := checkpoint.name(item))
+        and not (allow_missing and allow_missing.search(name))
+    }
+
+
+def _read_head(
+    path: str,
+    graph: meta_graph_pb2.MetaGraphDef,
+    checkpoint: ObjectCheckpoint,
+    others: dict[str, int],
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Returns the variables of a classifier, and its task.
+
+    Raises:
+      UserError: If a head is another one than a Dense layer on the pooled
+        output, maybe with dropout between.
+    """
+    metadata = _read_metadata(path, graph)
+    try:
+        dense = _dense_on_pooled_output(metadata, graph)
+        layer = next(
+            parts
+            for child in checkpoint.children(0).values()
+            if "kernel" in (parts := checkpoint.children(child))
+            and checkpoint.full_name(parts["kernel"])
+            == f"{dense['name']}/kernel"
+        )
+        problem_type = _problem_type(dense, metadata)
+        is_whole = {layer["kernel"], layer["bias"]} == set(others.values())
+    # Of values of another kind than Keras writes, too.
+    except (AttributeError, LookupError, StopIteration, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise UserError(
+            f"{path} has a head that is not one Dense layer on pooled_output, "
+            "without an activation or with softmax or sigmoid, in a functional "
+            f"Keras model: {', '.join(others)}; convert the encoder alone with "
+            "--allow_missing and a pattern for these names, and train a new "
+            "head."
+        )
+    return layer, {"problem_type": problem_type}
+
+
+def _read_metadata(
+    path: str, graph: meta_graph_pb2.MetaGraphDef
+) -> dict[str, Any]:
+    """Returns what Keras wrote about the root object; {} if it is not Keras's.
+
+    TensorFlow 2.5 and later have it in a file of its own.
+    """
+    file = os.path.join(path, _METADATA_FILE)
+    if not stored_files.exists(file):
+        text = graph.object_graph_def.nodes[0].user_object.metadata
+        return stored_files.parse_json(text or "{}", path)
+    # No package here has the classes of this protocol buffer: `SavedMetadata`
+    # of `SavedObject`s with node_path = 3 and metadata = 5.
+    try:
+        for node in _fields(files.read_bytes(file)):
+            values = {x.field_number: x.data for x in _fields(node.data)}
+            if values.get(3) == b"root":
+                return stored_files.parse_json(values.get(5, b"{}"), file)
+    except (message.DecodeError, TypeError) as error:
+        raise damaged(file, error) from error
+    return {}
+
+
+def _fields(contents: bytes) -> unknown_fields.UnknownFieldSet:
+    parsed = empty_pb2.Empty.FromString(contents)
+    return unknown_fields.UnknownFieldSet(parsed)
+
+
+def _dense_on_pooled_output(
+    metadata: dict[str, Any], graph: meta_graph_pb2.MetaGraphDef
+) -> dict[str, Any]:
+    """Returns the config of the output layer, or raises as for bad values."""
+    layers = {layer["name"]: layer for layer in metadata["config"]["layers"]}
+    ((output, _, _),) = metadata["config"]["output_layers"]
+    (tensor,) = graph.signature_def["serving_default"].outputs.values()
+    dense = layer = layers[output]
+    for _ in layers:
+        (((source, *_),),) = layer["inbound_nodes"]
+        layer = layers[source]
+        if layer["class_name"] != "Dropout":
+            break
+    # An encoder's only outputs of rank 2 are the pooled output and its alias.
+    rank = len(tensor.tensor_shape.dim)
+    if (dense["class_name"], layer["class_name"], rank) != (
+        "Dense",
+        "KerasLayer",
+        2,
+    ):
+        raise ValueError
+    return dense["config"]
+
+
+def _problem_type(dense: dict[str, Any], metadata: dict[str, Any]) -> str:
+    activation = dense["activation"]
+    loss = json.dumps(metadata.get("training_config", {}).get("loss"))
+    if activation == "linear" and "binary" in loss.lower():
+        activation = "sigmoid"
+    elif activation == "linear":
+        activation = "softmax" if dense["units"] > 1 else "score"
+    types = {
+        "score": "regression",
+        "sigmoid": "multi_label",
+        "softmax": "single_label",
+    }
+    return types[activation]
