@@ -281,8 +281,8 @@ def _explain_hugging_face(
 def fetch_kaggle(name: str, offline: bool) -> str:
     """Returns the folder of `kaggle://owner/model/keras/variation[/version]`.
 
-    Or of `.../tensorFlow2/variation`, a SavedModel. Without a version the newest
-    one counts.
+    Or of `.../tensorFlow2/variation`, a SavedModel. Without a version the
+    newest one counts.
 
     Raises:
       UserError: If there is no such model, it needs a login, or it cannot be

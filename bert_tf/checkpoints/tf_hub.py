@@ -83,8 +83,7 @@ def read_model(
     others = _others(checkpoint, found, allow_missing)
     task = {}
     if others:
-        layer, task = _read_head(path, graph, checkpoint, others)
-        head = {f"{_HEAD}/{name}": layer[name] for name in ("kernel", "bias")}
+        head, task = _read_head(path, graph, checkpoint, others)
         found = dataclasses.replace(found, variables=found.variables | head)
         notes.append(
             "The Dense layer on the pooled output is the classifier "
@@ -92,9 +91,8 @@ def read_model(
         )
         if task["problem_type"] == "regression":
             notes.append(
-                "Its one output has no activation, and no other loss is "
-                "stored, so it is a score; if this is a binary classifier, "
-                "the score's sigmoid is the probability."
+                "No loss of a classifier is stored; if it is a binary one, the "
+                "score's sigmoid is the probability."
             )
     weights, report = model_garden.match(
         checkpoint, found, config, allow_missing
@@ -103,7 +101,7 @@ def read_model(
         os.path.join(path, "assets"),
         config.vocab_size,
         "The SavedModel",
-        _vocabulary_file(graph.object_graph_def, graph, path),
+        _vocabulary_file(graph, path),
         None if lower_case is None else bool(checkpoint.read(lower_case)),
     )
     return StoredModel(
@@ -139,20 +137,17 @@ def _find_encoder(checkpoint: ObjectCheckpoint, path: str) -> Found:
         return object_weights.find(checkpoint)
     except UserError as error:
         raise UserError(
-            f"{path} is a SavedModel without one encoder of BERT as TF Hub and "
-            "Kaggle have it; other architectures cannot be read, and of an "
-            "export of this project name the model directory that it was made "
-            "from."
+            f"{path} is a SavedModel without one encoder of BERT as TF Hub has "
+            "it; other architectures cannot be read, and of an export of this "
+            "project name the model directory that it was made from."
         ) from error
 
 
 def _child(checkpoint: ObjectCheckpoint, name: str) -> int | None:
-    """Returns the first child of that name of any object."""
-    for item in checkpoint.objects():
-        child = checkpoint.children(item).get(name)
-        if child is not None and checkpoint.key(child):
-            return child
-    return None
+    """Returns the first variable of that name of any object."""
+    items = map(checkpoint.children, checkpoint.objects())
+    named = (children[name] for children in items if name in children)
+    return next(filter(checkpoint.key, named), None)
 
 
 def _read_activation(graph) -> tuple[str, list[str]]:
@@ -178,31 +173,26 @@ def _read_config(
     """Returns the config that the shapes of the variables describe."""
     rows = weight_map.rows(BertConfig(1, num_hidden_layers=1))
     names = {row.name: row.model_garden for row in rows}
+    shapes = {n: checkpoint.shape(x) for n, x in found.variables.items()}
+    pattern = re.compile(r"encoder/_transformer_layers/(\d+)/")
+    layers = {x[1] for x in map(pattern.match, shapes) if x}
 
     def shape(name):
-        variable = found.variables.get(names[f"bert/{name}"])
-        return checkpoint.shape(variable) if variable is not None else ()
+        return shapes.get(names[f"bert/{name}"])
 
-    layers = {
-        name.split("/")[2]
-        for name in found.variables
-        if name.startswith("encoder/_transformer_layers/")
-    }
     try:
         vocab_size, width = shape("embeddings/word_embeddings")
         positions, _ = shape("embeddings/position_embeddings")
         types, _ = shape("embeddings/token_type_embeddings")
         hidden, heads, _ = shape("encoder/layer_0/attention/self/query/kernel")
         _, inner = shape("encoder/layer_0/intermediate/dense/kernel")
-    except (TypeError, ValueError) as error:
+        is_bert = width == hidden
+    except (TypeError, ValueError):
+        is_bert = False
+    if not is_bert:
         raise UserError(
-            f"{path} does not hold the tables and layers of a BERT; other "
-            "architectures cannot be read."
-        ) from error
-    if width != hidden:
-        raise UserError(
-            f"{path} has factorized embeddings, of width {width} in layers of "
-            f"width {hidden}, as small ELECTRAs have and no BERT has; it "
+            f"{path} lacks a table or layer of BERT, or its embeddings are "
+            "factorized, as those of small ELECTRAs; other architectures "
             "cannot be read."
         )
     return BertConfig(
@@ -217,18 +207,23 @@ def _read_config(
     )
 
 
-def _vocabulary_file(objects, graph, path: str) -> str:
+def _vocabulary_file(graph: meta_graph_pb2.MetaGraphDef, path: str) -> str:
     """Returns the name of the vocabulary in `assets/`."""
-    for node in objects.nodes:
-        for child in node.children:
-            item = objects.nodes[child.node_id]
-            if child.local_name == "vocab_file" and item.HasField("asset"):
+    nodes = graph.object_graph_def.nodes
+    children = [x for node in nodes for x in node.children]
+    name = "vocab.txt"
+    try:
+        for item in (
+            nodes[x.node_id] for x in children if x.local_name == "vocab_file"
+        ):
+            if item.HasField("asset"):
                 index = item.asset.asset_file_def_index
                 name = graph.asset_file_def[index].filename
-                if not stored_files.is_base_name(name):
-                    raise damaged(path, f"the asset {name!r} is no file name")
-                return name
-    return "vocab.txt"
+    except IndexError as error:
+        raise damaged(path, error) from error
+    if not stored_files.is_base_name(name):
+        raise damaged(path, f"the asset {name!r} is no file name")
+    return name
 
 
 # === The head of a Keras model ===
@@ -257,7 +252,7 @@ def _read_head(
     checkpoint: ObjectCheckpoint,
     others: dict[str, int],
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Returns the variables of a classifier, and its task.
+    """Returns the variables of a classifier by name, and its task.
 
     Raises:
       UserError: If a head is another one than a Dense layer on the pooled
@@ -266,19 +261,17 @@ def _read_head(
     metadata = _read_metadata(path, graph)
     try:
         dense = _dense_on_pooled_output(metadata, graph)
-        layer = next(
-            parts
-            for child in checkpoint.children(0).values()
-            if "kernel" in (parts := checkpoint.children(child))
-            and checkpoint.full_name(parts["kernel"])
-            == f"{dense['name']}/kernel"
-        )
-        problem_type = _problem_type(dense, metadata)
-        is_whole = {layer["kernel"], layer["bias"]} == set(others.values())
+        task = {"problem_type": _problem_type(dense, metadata)}
+        # Other names or another number of variables are refused.
+        named = {checkpoint.full_name(x): x for x in others.values()}
+        head = {
+            f"{_HEAD}/{name}": named.pop(f"{dense['name']}/{name}")
+            for name in ("kernel", "bias")
+        }
     # Of values of another kind than Keras writes, too.
-    except (AttributeError, LookupError, StopIteration, TypeError, ValueError):
-        is_whole = False
-    if not is_whole:
+    except (AttributeError, LookupError, TypeError, ValueError):
+        named = others
+    if named:
         raise UserError(
             f"{path} has a head that is not one Dense layer on pooled_output, "
             "without an activation or with softmax or sigmoid, in a functional "
@@ -286,7 +279,7 @@ def _read_head(
             "--allow_missing and a pattern for these names, and train a new "
             "head."
         )
-    return layer, {"problem_type": problem_type}
+    return head, task
 
 
 def _read_metadata(
@@ -330,13 +323,9 @@ def _dense_on_pooled_output(
         layer = layers[source]
         if layer["class_name"] != "Dropout":
             break
+    classes = [dense["class_name"], layer["class_name"]]
     # An encoder's only outputs of rank 2 are the pooled output and its alias.
-    rank = len(tensor.tensor_shape.dim)
-    if (dense["class_name"], layer["class_name"], rank) != (
-        "Dense",
-        "KerasLayer",
-        2,
-    ):
+    if classes != ["Dense", "KerasLayer"] or len(tensor.tensor_shape.dim) != 2:
         raise ValueError
     return dense["config"]
 
@@ -345,12 +334,7 @@ def _problem_type(dense: dict[str, Any], metadata: dict[str, Any]) -> str:
     activation = dense["activation"]
     loss = json.dumps(metadata.get("training_config", {}).get("loss"))
     if activation == "linear" and "binary" in loss.lower():
-        activation = "sigmoid"
-    elif activation == "linear":
-        activation = "softmax" if dense["units"] > 1 else "score"
-    types = {
-        "score": "regression",
-        "sigmoid": "multi_label",
-        "softmax": "single_label",
-    }
-    return types[activation]
+        return "multi_label"
+    if activation == "linear":
+        return "single_label" if dense["units"] > 1 else "regression"
+    return {"sigmoid": "multi_label", "softmax": "single_label"}[activation]

@@ -190,7 +190,7 @@ class HuggingFaceTest(_HubsCase):
         self._refused(self.name, "or not all of it", offline=True)
 
 
-class KaggleTest(_HubsCase):
+class KaggleTest(_HubsCase, parameterized.TestCase):
     server_class = model_server.kaggle
     name = "kaggle://keras/bert/keras"
 
@@ -207,12 +207,14 @@ class KaggleTest(_HubsCase):
         self._assert_offline(path, f"{self.name}/a", f"{self.name}/a/3")
         self._refused(f"{self.name}/a/4", "not in the cache", offline=True)
 
-    def test_the_newest_version_counts(self):
-        self._fetch(f"{self.name}/d")
+    @parameterized.parameters("keras", "tensorFlow2")
+    def test_the_newest_version_counts(self, framework):
+        name = f"kaggle://keras/bert/{framework}/d"
+        self._fetch(name)
         self.server.add_kaggle(_PRESET | {"config.json": b"[]"}, version=12)
-        path, _ = self._fetch(f"{self.name}/d")
-        self.assertEqual(names.origin(path), f"{self.name}/d/12")
-        self._assert_offline(path, f"{self.name}/d")
+        path, _ = self._fetch(name)
+        self.assertEqual(names.origin(path), f"{name}/12")
+        self._assert_offline(path, name)
 
     def test_refused(self):
         service = "/api/v1/models.ModelApiService/GetModelInstance"

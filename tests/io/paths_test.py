@@ -54,6 +54,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         {"model": "prefix/model.ckpt-3"},
         {"data": "gs://a/b", "records": "gs://a/*,[", "model": "hf://a/b"},
         {"model": "kaggle://a/b/keras/c/3"},
+        {"model": "kaggle://a/b/tensorFlow2/c"},
         {"model": "http://localhost:9/m.zip"},
         {"output_dir": "nowhere/x"},
         {"output_dir": "empty"},
