@@ -74,12 +74,21 @@ def read_model(
     prefix = os.path.join(path, _PREFIX)
     stored_files.require(f"{prefix}.index")
     checkpoint = ObjectCheckpoint(prefix)
-    found = _find_encoder(checkpoint, path)
+    hidden_act, notes = _read_activation(graph.graph_def)
+    try:
+        found = object_weights.find(checkpoint)
+        config = _read_config(checkpoint, found, hidden_act)
+    except (TypeError, UserError, ValueError) as error:
+        raise UserError(
+            f"{path} is a SavedModel without one encoder of BERT as TF Hub has "
+            "it; other architectures, such as ALBERT or a small ELECTRA, "
+            "cannot be read, and of an export of this project name the model "
+            "directory that it was made from."
+        ) from error
     lower_case = _child(checkpoint, "do_lower_case")
     if lower_case is not None:
-        found = dataclasses.replace(found, unused=(lower_case,))
-    hidden_act, notes = _read_activation(graph.graph_def)
-    config = _read_config(checkpoint, found, hidden_act, path)
+        unused = (*found.unused, lower_case)
+        found = dataclasses.replace(found, unused=unused)
     others = _others(checkpoint, found, allow_missing)
     task = {}
     if others:
@@ -132,17 +141,6 @@ def _read_graph(path: str) -> meta_graph_pb2.MetaGraphDef:
     return graphs[0]
 
 
-def _find_encoder(checkpoint: ObjectCheckpoint, path: str) -> Found:
-    try:
-        return object_weights.find(checkpoint)
-    except UserError as error:
-        raise UserError(
-            f"{path} is a SavedModel without one encoder of BERT as TF Hub has "
-            "it; other architectures cannot be read, and of an export of this "
-            "project name the model directory that it was made from."
-        ) from error
-
-
 def _child(checkpoint: ObjectCheckpoint, name: str) -> int | None:
     """Returns the first variable of that name of any object."""
     items = map(checkpoint.children, checkpoint.objects())
@@ -168,9 +166,13 @@ def _read_activation(graph) -> tuple[str, list[str]]:
 
 
 def _read_config(
-    checkpoint: ObjectCheckpoint, found: Found, hidden_act: str, path: str
+    checkpoint: ObjectCheckpoint, found: Found, hidden_act: str
 ) -> BertConfig:
-    """Returns the config that the shapes of the variables describe."""
+    """Returns the config that the shapes of the variables describe.
+
+    Raises:
+      TypeError, ValueError: If they are not those of a BERT.
+    """
     rows = weight_map.rows(BertConfig(1, num_hidden_layers=1))
     names = {row.name: row.model_garden for row in rows}
     shapes = {n: checkpoint.shape(x) for n, x in found.variables.items()}
@@ -180,21 +182,13 @@ def _read_config(
     def shape(name):
         return shapes.get(names[f"bert/{name}"])
 
-    try:
-        vocab_size, width = shape("embeddings/word_embeddings")
-        positions, _ = shape("embeddings/position_embeddings")
-        types, _ = shape("embeddings/token_type_embeddings")
-        hidden, heads, _ = shape("encoder/layer_0/attention/self/query/kernel")
-        _, inner = shape("encoder/layer_0/intermediate/dense/kernel")
-        is_bert = width == hidden
-    except (TypeError, ValueError):
-        is_bert = False
-    if not is_bert:
-        raise UserError(
-            f"{path} lacks a table or layer of BERT, or its embeddings are "
-            "factorized, as those of small ELECTRAs; other architectures "
-            "cannot be read."
-        )
+    vocab_size, width = shape("embeddings/word_embeddings")
+    positions, _ = shape("embeddings/position_embeddings")
+    types, _ = shape("embeddings/token_type_embeddings")
+    hidden, heads, _ = shape("encoder/layer_0/attention/self/query/kernel")
+    _, inner = shape("encoder/layer_0/intermediate/dense/kernel")
+    if width != hidden:
+        raise ValueError("The embeddings are factorized.")
     return BertConfig(
         vocab_size=vocab_size,
         hidden_size=hidden,
