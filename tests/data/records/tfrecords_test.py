@@ -103,5 +103,28 @@ class CountRecordsTest(tf.test.TestCase, parameterized.TestCase):
             tfrecords.count_records(path)
 
 
+class CheckFirstRecordsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({"input_ids": [1.5, 2.0]}, "of type int64. Received: float_list"),
+        ({"input_ids": [1, 2, 3]}, r"2 values.*Received: 3"),
+        ({"other": [1]}, "`input_ids` is missing. Received: other"),
+        (b"junk", "record 0: not a tf.train.Example"),
+    )
+    def test_names_what_is_wrong(self, record, message):
+        path = f"{self.create_tempdir().full_path}/x.tfrecord"
+        if isinstance(record, dict):
+            ((name, values),) = record.items()
+            kind = "float_list" if 1.5 in values else "int64_list"
+            example = tf.train.Example()
+            stored = example.features.feature[name]
+            getattr(stored, kind).value.extend(values)
+            record = example.SerializeToString()
+        with tf.io.TFRecordWriter(path) as writer:
+            writer.write(record)
+
+        with self.assertRaisesRegex(UserError, message):
+            tfrecords.check_first_records([path], {features.INPUT_IDS: 2})
+
+
 if __name__ == "__main__":
     tf.test.main()
