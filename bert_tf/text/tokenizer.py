@@ -497,12 +497,18 @@ def _build_wordpiece(
         tokens[i] = vocabulary.tokens[i]
     if normalization == ORIGINAL:
         tokens = [normalizer.swap_stand_ins(token) for token in tokens]
-    return tf_text.FastWordpieceTokenizer(
-        [stand_ins.get(token, token) for token in tokens],
-        max_bytes_per_word=max_bytes_per_word,
-        token_out_type=tf.int32,
-        unknown_token=vocabulary_lib.UNK,
-    )
+    try:
+        return tf_text.FastWordpieceTokenizer(
+            [stand_ins.get(token, token) for token in tokens],
+            max_bytes_per_word=max_bytes_per_word,
+            token_out_type=tf.int32,
+            unknown_token=vocabulary_lib.UNK,
+        )
+    except RuntimeError as error:  # There may be special tokens alone.
+        raise UserError(
+            f"{vocabulary.source} must hold wordpieces, too; copy it again. "
+            f"Received: {len(vocabulary.token_ids)} tokens that no text becomes."
+        ) from error
 
 
 @functools.cache

@@ -351,6 +351,11 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "one string or a vector"):
             tokenizer.tokenize([["a"]])
 
+    def test_special_tokens_alone_are_no_vocabulary(self):
+        vocabulary = Vocabulary(["[UNK]", "[CLS]", "[SEP]"], "vocab.txt")
+        with self.assertRaisesRegex(UserError, "vocab.txt must hold wordp"):
+            BertTokenizer(vocabulary)
+
 
 _LITE_VOCABULARY = Vocabulary(
     [*SPECIAL_TOKENS, *"a α Α Σ σ ς ##a ##α ##Σ ##σ ##ς é É".split()]
