@@ -39,7 +39,7 @@ _HUGGING_FACE_FILES = (
     "added_tokens.json",
 )
 # Weights of each format and the other files that belong to them. The first
-# format whose weights are there counts: no pickle where there are safetensors.
+# format whose weights are there counts: no pickle where there is another file.
 _FORMATS = (
     (
         r"(model\.weights|optimizer_state)\.safetensors",
@@ -60,14 +60,14 @@ _FORMATS = (
         r"bert_model\.ckpt\.(index|data-\d{5}-of-\d{5})",
         ("bert_config.json", "vocab.txt"),
     ),
-    (r"pytorch_model\.bin", _HUGGING_FACE_FILES),
-    (
-        r"pytorch_model\.bin\.index\.json|pytorch_model-[^/]*\.bin",
-        _HUGGING_FACE_FILES,
-    ),
     (r"tf_model\.h5", _HUGGING_FACE_FILES),
     (
         r"tf_model\.h5\.index\.json|tf_model-[^/]*\.h5",
+        _HUGGING_FACE_FILES,
+    ),
+    (r"pytorch_model\.bin", _HUGGING_FACE_FILES),
+    (
+        r"pytorch_model\.bin\.index\.json|pytorch_model-[^/]*\.bin",
         _HUGGING_FACE_FILES,
     ),
 )

@@ -244,6 +244,10 @@ class NeededFilesTest(tf.test.TestCase, parameterized.TestCase):
             ["config.json", "pytorch_model.bin"],
         ),
         (
+            ["pytorch_model.bin", "config.json", "tf_model.h5"],
+            ["config.json", "tf_model.h5"],
+        ),
+        (
             ["tf_model.h5.index.json", "tf_model-00001-of-00002.h5", "x.h5"],
             ["tf_model-00001-of-00002.h5", "tf_model.h5.index.json"],
         ),

@@ -148,12 +148,13 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
         files.write_json(index, {"weight_map": places})
         self._assert_read("masked_lm")
 
-    def test_other_files_go_first(self):
+    def test_safetensors_go_first_and_pickles_last(self):
         self._copy("encoder")
-        for name in ("pytorch_model.bin", "model.safetensors"):
-            files.write_bytes(os.path.join(self.path, name), b"")
-            with self.assertRaisesRegex(UserError, name):
-                huggingface_weights.read(self.path)
+        files.write_bytes(os.path.join(self.path, "pytorch_model.bin"), b"")
+        self.assertEndsWith(huggingface_weights.read(self.path).path, _FILE)
+        files.write_bytes(os.path.join(self.path, "model.safetensors"), b"")
+        with self.assertRaisesRegex(UserError, "model.safetensors"):
+            huggingface_weights.read(self.path)
 
     @parameterized.parameters(0, 5, 0.5, 0.999)
     def test_truncated(self, kept):

@@ -36,14 +36,14 @@ TORCH_FILE = "pytorch_model.bin"
 KERAS_FILE = "tf_model.h5"
 INDEX_SUFFIX = ".index.json"
 
-# In the order of precedence.
+# In the order of precedence: pickles, which need PyTorch, come last.
 WEIGHT_FILES = (
     SAFETENSORS_FILE,
     SAFETENSORS_FILE + INDEX_SUFFIX,
-    TORCH_FILE,
-    TORCH_FILE + INDEX_SUFFIX,
     KERAS_FILE,
     KERAS_FILE + INDEX_SUFFIX,
+    TORCH_FILE,
+    TORCH_FILE + INDEX_SUFFIX,
 )
 
 _BARE = ("embeddings.", "encoder.", "pooler.")
