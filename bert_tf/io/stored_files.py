@@ -20,6 +20,8 @@ from bert_tf.io import paths
 
 _MAX_NUMBER = 2**31 - 1
 _SHOWN = 200
+# Those of KerasHub's presets and of SavedModels hold folders, too.
+_FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 
 class Kind(NamedTuple):
@@ -196,14 +198,14 @@ def check_folder(path: str) -> None:
     Of a prefix, such as a checkpoint's, the files that begin with it count.
 
     Raises:
-      UserError: If it does, as opening it could wait forever.
+      UserError: If it does, as reading it could last forever.
     """
     if paths.is_remote(path):
         return
-    others = "/*" if os.path.isdir(path) else "*"
-    for file in glob.iglob(glob.escape(path) + others):
-        if os.path.exists(file) and not os.path.isdir(file):
-            exists(file)
+    for others in _FOLDERS if os.path.isdir(path) else ("",):
+        for file in glob.iglob(f"{glob.escape(path)}{others}*"):
+            if os.path.exists(file) and not os.path.isdir(file):
+                exists(file)
 
 
 def is_base_name(name: Any) -> bool:

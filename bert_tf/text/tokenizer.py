@@ -506,8 +506,8 @@ def _build_wordpiece(
         )
     except RuntimeError as error:  # There may be special tokens alone.
         raise UserError(
-            f"{vocabulary.source} must hold wordpieces, too; copy it again. "
-            f"Received: {len(vocabulary.token_ids)} tokens that no text becomes."
+            f"{vocabulary.source} must hold wordpieces of texts, too; copy it "
+            f"again. Received: {vocabulary.tokens[:8]}."
         ) from error
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import zipfile
 
@@ -20,6 +21,7 @@ from tests.support import fuzzing
 from tests.support import stored_models
 from tests.support import tiny_exports
 from tests.support import tiny_model
+from tests.support.shared_data import golden
 
 _TASKS = {
     "classification": tiny_exports.classification(pair=True),
@@ -35,6 +37,11 @@ _OTHERS = {
     "model_garden": "pretraining",
     "tf1": "pretraining",
 }
+# Files of others that are read alone.
+_GOLDENS = {
+    "keras_h5": "tf_keras_h5/classification",
+    "tf_hub": "tf_hub/keras_layer_classifier",
+}
 _MAX_MESSAGE = 5000
 _TEXT = "The cat sat on the mats."
 
@@ -46,6 +53,8 @@ def _write(folder, name):
         return tiny_model.write_task(
             path, _TASKS[name], config=tiny_model.ONE_LAYER
         )
+    if name in _GOLDENS:
+        return shutil.copytree(golden(_GOLDENS[name]), path)
     os.mkdir(path)
     model = stored_models.build(_OTHERS[name], num_hidden_layers=1)
     formats.module_of(name).write_model(path, model)
@@ -56,7 +65,7 @@ def _load(path, name):
     """Loads all that predictions need; returns a hash of the model."""
     if name in _TASKS:
         stored_task.read(path)  # As scripts do before they import TensorFlow.
-    stored = formats.read(path, None if name in _TASKS else name)
+    stored = formats.read(path, name if name in _OTHERS else None)
     if stored.vocabulary is not None:
         stored.build_tokenizer().tokenize([_TEXT])
     if (stored.task.get("variant") or stored.task["kind"]) in registry.TASKS:
@@ -113,7 +122,8 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
 
         @fuzzing.run(examples, fuzzing.RANDOM)
         def check(rng):
-            kind = rng.choice(["bytes", "json", "json", "json", "place"])
+            jsons = ["json"] * 3 if json_files else []
+            kind = rng.choice(["bytes", *jsons, "place"])
             file = rng.choice(json_files if kind == "json" else files)
             is_harmless = False
             try:
@@ -178,7 +188,7 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
     def test_some(self, name):
         self.fuzz(name, 20)
 
-    @parameterized.parameters(*_TASKS, *_OTHERS)
+    @parameterized.parameters(*_TASKS, *_OTHERS, *_GOLDENS)
     @pytest.mark.thorough
     def test_all(self, name):
         self.fuzz(name, 150)

@@ -104,6 +104,13 @@ class FileTest(parameterized.TestCase):
             stored_files.check_folder(os.path.join(path, "x"))
         stored_files.check_folder(os.path.join(path, "y"))
 
+    @parameterized.parameters("variables", "assets", "assets/tokenizer")
+    def test_pipes_in_their_folders_are_refused(self, folder):
+        os.makedirs(os.path.join(self.folder, folder))
+        os.mkfifo(os.path.join(self.folder, folder, "x"))
+        with self.assertRaisesRegex(UserError, "x must be a regular"):
+            stored_files.check_folder(self.folder)
+
     @parameterized.parameters(
         ("a.json", True, True),
         ("variables/a", False, True),

@@ -33,7 +33,6 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.io import stored_files
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -120,10 +119,6 @@ def read_model(
 ) -> StoredModel:
     """Reads a preset of a `BertBackbone`, maybe with a task; see `formats`."""
     errors.require("interop")
-    # KerasHub would read a link to /dev/zero until memory is full.
-    for folder, _, names in os.walk(path):
-        for name in names:
-            stored_files.exists(os.path.join(folder, name))
     config = _read_config(path)
     vocabulary, settings, tokenizer_notes = _read_tokenizer(path)
     if vocabulary is not None:
@@ -221,6 +216,7 @@ def _check_size(path: str, expected: int) -> None:
     file = os.path.join(path, _METADATA_FILE)
     metadata = files.read_json(file) if os.path.isfile(file) else {}
     parts = [*pathlib.Path(path).glob("model*.weights.h5")]
+    parts = [part for part in parts if part.is_file()]  # No loop of links.
     if not parts:
         _require(path, _WEIGHTS_FILE)
     # Two bytes each in half precision.
