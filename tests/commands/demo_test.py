@@ -201,7 +201,7 @@ class DemoTest(files_case.FolderCase):
             contents = table if path.endswith(".csv") else text
             pathlib.Path(path).write_text(contents)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_runs_resumes_and_leaves_the_files(self):
         paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
         self.enter_context(mock.patch.dict(os.environ, paths))

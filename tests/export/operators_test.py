@@ -34,7 +34,7 @@ _REFUSED = re.compile(
 
 class OperatorsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*every_head.NAMES)
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_tensorflow_2_12_links_them(self, name):
         lines = _CORE_FILE.read_text(encoding="utf-8").splitlines()
         core = {line for line in lines if not line.startswith("#")}

@@ -81,6 +81,7 @@ class LeftToRightTest(files_case.FolderCase):
         inputs["segment_ids"] = tf.zeros_like(inputs["input_ids"])
         return model(inputs)["sequence_output"][0]
 
+    @pytest.mark.thorough
     def test_from_text_to_a_classifier_that_reads_to_the_left_only(self):
         made = self._create_data()
         self.assertEqual(made.max_predictions_per_seq, _LENGTH - 2)

@@ -10,7 +10,7 @@ _NOT_COMPUTED = "Padding is not computed: a micro-batch of 4 examples"
 
 
 class UnpadTest(pretrain_case.PretrainCase):
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_choice_is_kept_on_resuming_and_losses_are_the_same(self):
         # Compiling takes most of the time, and makes no difference here.
         flags = {"iterations_per_loop": 1, "xla": "off"}

@@ -220,7 +220,7 @@ class FallbackTest(tf.test.TestCase):
             self.assertFalse(on_gpu.recover(error))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 class AllReduceTest(tf.test.TestCase):
     def test_gradients_are_exchanged_in_bfloat16(self):
         options = {"dropout": 0.0, "batch_size": 6}

@@ -4,6 +4,7 @@ import itertools
 import types
 from unittest import mock
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -81,6 +82,7 @@ class OutOfMemoryTest(pretrain_case.PretrainCase):
         for name, value in expected.tensors.items():
             self.assertAllEqual(received.tensors[name], value, name)
 
+    @pytest.mark.thorough
     def test_a_run_that_resumes_keeps_the_micro_batch(self):
         with _need_memory_for(2):
             self._train("short", stop_at_step=2)
