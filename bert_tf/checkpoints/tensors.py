@@ -4,6 +4,7 @@ A safetensors file consists of the length of its header, the header (JSON with
 the names, types, shapes and offsets of the tensors), and the tensors' bytes.
 """
 
+import contextlib
 import json
 from collections.abc import Callable
 from collections.abc import Collection
@@ -140,6 +141,12 @@ def _open(path: str):
 def damaged(source: str, error: Exception | str) -> UserError:
     """Returns the error for a file that cannot be read."""
     reason = (str(error).splitlines() or [repr(error)])[0].rstrip(".")
+    with contextlib.suppress(OSError, ValueError), open(source, "rb") as file:
+        if file.read(30).startswith(b"version https://git-lfs"):
+            return UserError(
+                f"{source} is a pointer of Git LFS, not the file; run "
+                "`git lfs pull` in its folder."
+            )
     return UserError(
         f"{source} is damaged or incomplete and cannot be read ({reason}); "
         "copy it again."

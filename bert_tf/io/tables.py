@@ -147,7 +147,7 @@ def read_table(
       UserError: Here and from `rows`, if the file cannot be read; a row is
         broken, repeats the header or is not a JSON object; or there is no row.
     """
-    ending = ending or file_ending(path)
+    ending, repeated = ending or file_ending(path), frozenset()
     if ending in (".csv", ".tsv"):
         fields = read_csv(path) if ending == ".csv" else _read_tsv(path)
         return _delimited_table(
@@ -165,6 +165,8 @@ def read_table(
         read = _read_json if ending == ".json" else _read_json_lines
         rows = read(path, lines)
     elif ending == ".parquet":
+        names = open_parquet(path).schema_arrow.names
+        repeated = frozenset(x for x in names if names.count(x) > 1)
         rows = parquet_rows(path)
     else:
         raise UserError(
@@ -172,7 +174,8 @@ def read_table(
             "of these and .gz, or in .parquet; rename it by its format."
         )
     first, rows = _peek(rows, path)
-    return Table(path, tuple(first.values), rows)
+    columns = tuple(name for name in first.values if name not in repeated)
+    return Table(path, columns, rows, repeated)
 
 
 def _peek(rows: Iterator[Row], path: str) -> tuple[Row, Iterator[Row]]:
@@ -406,7 +409,9 @@ def open_parquet(path: str) -> Any:
         import pyarrow as pa
         from pyarrow import parquet
     if not paths.is_remote(path) and not os.path.isfile(path):
-        raise UserError(f"{path}: no such file.")
+        is_folder = os.path.isdir(path)
+        reason = "a folder; name a file in it" if is_folder else "no such file"
+        raise UserError(f"{path}: {reason}.")
     try:
         if paths.is_remote(path):
             with compression.open_stored(path) as stored:
@@ -414,16 +419,23 @@ def open_parquet(path: str) -> Any:
         return parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         raise UserError(
-            f"{path} is not a complete Parquet file ({error}); download it "
-            "again."
+            f"{path} is not a complete Parquet file "
+            f"({str(error).splitlines()[0]}); download it again."
         ) from error
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value that JSON has: dates as text, and NaN as None."""
+    """Returns a value that JSON has: dates as text, and NaN as None.
+
+    Spark and others store texts as bytes.
+    """
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list):
+        return [_plain(x) for x in value]
     if isinstance(value, float):
         return None if math.isnan(value) else value
-    is_json = value is None or isinstance(value, str | int | list | dict)
+    is_json = value is None or isinstance(value, str | int | dict)
     return value if is_json else str(value)
 
 
@@ -437,7 +449,7 @@ def parquet_rows(path: str) -> Iterator[Row]:
         rows = itertools.chain.from_iterable(x.to_pylist() for x in batches)
         for number, values in enumerate(rows, 1):
             yield Row(number, {x: _plain(y) for x, y in values.items()})
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"{path} is damaged ({error}); download it again."
         ) from error

@@ -156,6 +156,17 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "model.safetensors"):
             huggingface_weights.read(self.path)
 
+    def test_optimizer_of_a_compiled_model_is_left_out(self):
+        weights = self._copy("tagging")
+        self._write(weights | {"optimizer_weights/Adam/iter:0": 7})
+        self._assert_read("tagging")
+
+    def test_pointer_of_git_lfs_is_named(self):
+        self._copy("encoder")
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
+        files.write_bytes(os.path.join(self.path, _FILE), pointer)
+        self._assert_refused("pointer of Git LFS.*git lfs pull")
+
     @parameterized.parameters(0, 5, 0.5, 0.999)
     def test_truncated(self, kept):
         self._copy("encoder")

@@ -250,6 +250,25 @@ class ReadTableTest(files_case.FolderCase):
             list(enumerate(rows, 1)),
         )
 
+    def test_parquet_of_bytes_and_of_equal_names(self):
+        path = os.path.join(self.create_tempdir().full_path, "a.parquet")
+        texts = pa.array(["café".encode()], pa.binary())
+        columns = [texts, pa.array([[b"a", b"b"]]), texts, texts]
+        names = ["text", "words", "x", "x"]
+        parquet.write_table(pa.Table.from_arrays(columns, names), path)
+        table = tables.read_table(path)
+        self.assertEqual(table.columns, ("text", "words"))
+        with self.assertRaisesRegex(UserError, "'x' twice"):
+            table.require(["x"])
+        (row,) = table.rows
+        self.assertEqual(row.values["text"], "café")
+        self.assertEqual(row.values["words"], ["a", "b"])
+
+        texts = pa.array(["café".encode("latin-1")], pa.binary())
+        parquet.write_table(pa.Table.from_arrays([texts], ["text"]), path)
+        with self.assertRaisesRegex(UserError, "a.parquet is damaged"):
+            tables.read_table(path)
+
     def test_missing_column(self):
         table = tables.read_table(self.write("a.csv", "text:label\na:b\n"))
         with self.assertRaisesRegex(

@@ -290,8 +290,10 @@ def _read_keras(path: str) -> tuple[Tensors, dict[str, str]]:
     outside = []
 
     def add(name, item):
-        if isinstance(item, h5py.Dataset):
-            name = os.fsdecode(name)  # Bytes if it is not UTF-8.
+        name = os.fsdecode(name)  # Bytes if it is not UTF-8.
+        # A compiled model may store those of its optimizer, too.
+        is_state = name.startswith("optimizer_weights/")
+        if isinstance(item, h5py.Dataset) and not is_state:
             shapes[name] = tuple(item.shape or ())
             letter, bits = item.dtype.kind.upper(), 8 * item.dtype.itemsize
             types[name] = f"{letter}{bits}"

@@ -483,16 +483,17 @@ def read_inputs(
       `sentence_column`.
     - .tsv: a table if its first line has a column "text", does not end with a
       tag, and "text" is not `word_column`; else columns.
-    - .txt: raw text, one example per line. It is columns if a line begins with
-      -DOCSTART-, or if all lines up to the first empty one have the same
+    - .txt: raw text, one example per line. It is columns if there is a
+      `sentence_column` or `comment_prefix`, if a line begins with -DOCSTART-,
+      or if all lines up to the first empty one but comments have the same
       number of fields, at least two, and end with a tag. So a file of untagged
-      columns needs another ending.
+      columns, or of tags without B- and I-, needs another ending.
     - .conll and all others: columns, one example per sentence.
 
     Raises:
       UserError: If the file is invalid for its ending.
     """
-    if not has_texts(path, word_column, sentence_column):
+    if not has_texts(path, word_column, sentence_column, comment_prefix):
         yield from read_untagged(
             path, word_column, sentence_column, comment_prefix
         )
@@ -509,6 +510,7 @@ def has_texts(
     path: str,
     word_column: int | str,
     sentence_column: int | str | None = None,
+    comment_prefix: str | None = None,
 ) -> bool:
     """Returns True for a file of texts, not of columns; see `read_inputs`."""
     ending = tables.file_ending(path)
@@ -519,7 +521,10 @@ def has_texts(
         fields = [field.strip() for field in line.split("\t")]
         is_tag = schemes.is_tag(fields[-1])
         return TEXT in fields and word_column != TEXT and not is_tag
-    return ending in _TABLES or (ending == ".txt" and not _has_columns(path))
+    if ending == ".txt":
+        has_columns = sentence_column is not None or comment_prefix is not None
+        return not (has_columns or _has_columns(path))
+    return ending in _TABLES
 
 
 def parse_row(row: Any, column: str | None = None) -> TaggingExample:
@@ -604,9 +609,9 @@ def _has_columns(path: str) -> bool:
         if line.startswith(_DOCUMENT_STARTS):
             return True
         fields = line.split()
-        if not fields:
-            if widths:
-                break
+        if not fields and widths:
+            break
+        if not fields or (not widths and line.startswith("#")):
             continue
         widths.add(len(fields))
         begins.add(fields[-1][:2])

@@ -92,7 +92,7 @@ def check_sentences(
     default = _DEFAULT_COLUMNS["word_column"]
     word_column = values.get("word_column", default)
     form = [values.get(x) for x in ("sentence_column", "comment_prefix")]
-    if tagging_examples.has_texts(path, word_column, form[0]):
+    if tagging_examples.has_texts(path, word_column, *form):
         table, _ = tagging_examples.open_texts(path, word_column)
         is_lines = tables.file_ending(path) == ".txt"
         return None if is_lines else table

@@ -55,11 +55,20 @@ def to_iob(
     for tag in tags:
         letter, name = ("I", tag) if pattern is _NAME else (tag[0], tag[2:])
         new[tag] = f"{_IN_IOB.get(letter)}-{name or 'ENTITY'}"
-    names = ("BI", "BIOES", "BILOU", "BMES")
-    scheme = next((x for x in names if letters <= set(x)), "mixed")
     if pattern is _NAME:
-        scheme = "names alone"
-    return [[new[tag] for tag in x] for x in sentences], scheme, None
+        return [[new[tag] for tag in x] for x in sentences], "names alone", None
+    names = ("BI", "IOE", "BIOES", "BILOU", "BMES")
+    scheme = next((x for x in names if letters <= set(x)), "mixed")
+
+    def convert(tag, previous):
+        # In IOE nothing else tells that another entity begins.
+        begins = previous[0] in "ELSU" and tag != OUTSIDE
+        return f"B{new[tag][1:]}" if begins else new[tag]
+
+    converted = [
+        [convert(*pair) for pair in _with_previous(tags)] for tags in sentences
+    ]
+    return converted, scheme, None
 
 
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:

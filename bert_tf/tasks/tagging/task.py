@@ -322,9 +322,9 @@ class TaggingTask(task.Task):
         )
 
     def read_table(self, path: str) -> tables.Table | None:
-        columns = (self.word_column, self.sentence_column)
+        form = (self.word_column, self.sentence_column, self.comment_prefix)
         is_lines = tables.file_ending(path) == ".txt"
-        if is_lines or not tagging_examples.has_texts(path, *columns):
+        if is_lines or not tagging_examples.has_texts(path, *form):
             return None
         return super().read_table(path)
 

@@ -232,6 +232,7 @@ class OtherFormsTest(files_case.FilesCase):
         ("B-a L-a U-b O", "B-a I-a B-b O", "BILOU"),
         ("B-a M-a E-a S-a", "B-a I-a I-a B-a", "BMES"),
         ("PER PER O LOC", "B-PER I-PER O B-LOC", "names alone"),
+        ("I-a E-a E-a O I-a", "B-a I-a B-a O B-a", "IOE"),
         ("B I O B", "B-ENTITY I-ENTITY O B-ENTITY", "BI"),
     )
     def test_schemes(self, tags, expected, scheme):
@@ -386,6 +387,7 @@ class ReadInputsTest(files_case.FilesCase):
         ("a.conll", "Ann\tO\nsings\tnonsense\n\nBo\tO\n", 0),
         ("a.txt", "Ann B-PER\nsings O\n\nBo I-PER\n", 0),
         ("a.txt", "-DOCSTART-\n\nAnn\nsings\n\nBo\n", 0),
+        ("a.txt", "# id 1\nAnn B-PER\nsings O\n\n# id 2\nBo I-PER\n", 0),
         ("a.tsv", "1\tAnn\tO\n2\tsings\tO\n\n1\tBo\tO\n", 1),
         ("eng.testb", "Ann NN\nsings VB\n\nBo NN\n", 0),
         ("a.conll", "t w\nO Ann\nO sings\n\nO Bo\n", "w"),
