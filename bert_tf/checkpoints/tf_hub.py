@@ -253,6 +253,12 @@ def _read_head(
         output, maybe with dropout between.
     """
     metadata = _read_metadata(path, graph)
+    if not metadata:
+        raise UserError(
+            f"{path} has a head, {', '.join(others)}, and no {_METADATA_FILE} "
+            "that describes it; copy the whole directory, or convert the "
+            "encoder alone with --allow_missing and a pattern for these names."
+        )
     try:
         dense = _dense_on_pooled_output(metadata, graph)
         task = {"problem_type": _problem_type(dense, metadata)}

@@ -186,7 +186,7 @@ class TfHubTest(files_case.FolderCase):
         graph = tf_hub._read_graph(os.path.join(path, "saved_model.pb"))
         metadata = tf_hub._read_metadata(path, graph)
         os.remove(os.path.join(path, "keras_metadata.pb"))
-        self.assert_refused(path, "a head that is not one Dense")
+        self.assert_refused(path, "no keras_metadata.pb that describes")
 
         def change(graph):
             root = graph.object_graph_def.nodes[0].user_object
