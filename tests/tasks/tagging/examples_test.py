@@ -405,6 +405,16 @@ class ReadInputsTest(files_case.FilesCase):
             self.assertIsNone(example.tags)
             self.assertIsNone(example.offsets)
 
+    @parameterized.parameters(
+        ("%x\nAnn\nsings\n", {"comment_prefix": "%"}),
+        ("1 Ann\n1 sings\n", {"word_column": 1, "sentence_column": 0}),
+    )
+    def test_options_of_columns_make_a_text_file_columns(self, text, options):
+        path = self.write("a.txt", text)
+        values = {"word_column": 0} | options
+        (example,) = tagging_examples.read_inputs(path, **values)
+        self.assertEqual(example.words, ("Ann", "sings"))
+
     def test_word_column_named_text(self):
         (example,) = self._read("a.tsv", "text\tO\nmessages\tO\n")
         self.assertEqual(example.words, ("text", "messages"))
