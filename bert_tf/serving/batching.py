@@ -28,6 +28,8 @@ from bert_tf.serving.servable import Signature
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
 # calls are no faster by token, and delay the requests that arrive meanwhile.
 MAX_CALL_SIZE = 1 << 14
+# Requests of a batch that failed, from which halves of it are tried.
+_MIN_SPLIT = 4
 
 
 @dataclasses.dataclass(eq=False)
@@ -301,14 +303,20 @@ class BatchScheduler:
     def _run(self, tasks: Sequence[Task]) -> list:
         """Returns the outputs of each task, or its error."""
         active = [task for task in tasks if not task.future.cancelled()]
-        outcomes = {}
-        if len(active) > 1:
-            outcomes = self._run_merged(active)
-        # One bad request must not fail the others of its batch.
-        for task in active:
-            if id(task) not in outcomes:
-                outcomes[id(task)] = self._run_alone(task)
+        outcomes = self._outcomes(active)
         return [outcomes.get(id(task)) for task in tasks]
+
+    def _outcomes(self, tasks: Sequence[Task]) -> dict[int, object]:
+        """Returns the outputs or the error by the task's id."""
+        outcomes = self._run_merged(tasks) if len(tasks) > 1 else {}
+        if outcomes:
+            return outcomes
+        # One bad request must neither fail the others of its batch, nor make
+        # all of a large batch run alone.
+        if len(tasks) < _MIN_SPLIT or _identity(tasks[0]) in self._unmergeable:
+            return {id(task): self._run_alone(task) for task in tasks}
+        middle = len(tasks) // 2
+        return self._outcomes(tasks[:middle]) | self._outcomes(tasks[middle:])
 
     def _run_alone(self, task: Task):
         if not task.num_rows:

@@ -131,6 +131,9 @@ def from_exception(error: BaseException) -> RequestError:
         # The rest is the stack trace of the program that built the graph.
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
+    if isinstance(error, UnicodeDecodeError):
+        # TensorFlow has quoted them in an error, which Python cannot decode.
+        return invalid("The model cannot read bytes of the inputs.")
     if isinstance(error, MemoryError):
         return RequestError(
             tf.errors.RESOURCE_EXHAUSTED, "The request does not fit in memory."

@@ -30,6 +30,8 @@ from bert_tf.serving.bodies import Bodies
 from bert_tf.serving.bodies import check_response
 from bert_tf.serving.bodies import check_rows
 from bert_tf.serving.bodies import num_bytes
+from bert_tf.serving.calls import CLASSIFY
+from bert_tf.serving.calls import REGRESS
 from bert_tf.serving.calls import Call
 from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.pieces import PieceScheduler
@@ -47,6 +49,8 @@ _SECONDS = (
 _NUM_PARSERS = 2
 # Inputs that may be serialized Examples, in exports of this project and others.
 _EXAMPLES_INPUTS = frozenset({tf.saved_model.CLASSIFY_INPUTS, "examples"})
+# Signatures and methods whose inputs are no other strings.
+_EXAMPLES_ONLY = frozenset({"from_examples", CLASSIFY, REGRESS})
 
 
 class Metrics:
@@ -180,8 +184,12 @@ class Service:
             examples = call.inputs[name]
             if examples.dtype.hasobject:
                 size = num_bytes({name: examples})
+                kinds = {call.signature.name, call.signature.method_name}
+                strict = bool(kinds & _EXAMPLES_ONLY)
                 check_rows(
-                    await self.parse(size, count_example_rows, examples),
+                    await self.parse(
+                        size, count_example_rows, examples, strict
+                    ),
                     self.limits,
                 )
         outputs = await self._pieces.compute(servable, call)
@@ -287,16 +295,25 @@ def count_rows(value: np.ndarray) -> int:
     return math.prod(x or 1 for x in (*value.shape[:1], *shape[1:]))
 
 
-def count_example_rows(examples: np.ndarray) -> int:
+def count_example_rows(examples: np.ndarray, strict: bool = False) -> int:
     """Returns the rows of serialized Examples, <string>[B].
 
     Each string of the longest list counts as one: shorter lists are padded.
+    Other bytes in a batch would fail it for all its clients.
+
+    Raises:
+      RequestError: If `strict` and there are bytes that are no Example.
     """
     longest = 1
     for serialized in examples.flat:
         example = tf.train.Example()
-        with contextlib.suppress(message.DecodeError):  # The model reports it.
+        try:
             example.ParseFromString(serialized)
+        except message.DecodeError as error:
+            if strict:
+                raise errors.invalid(
+                    "The inputs must be serialized tf.Examples."
+                ) from error
         for feature in example.features.feature.values():
             longest = max(longest, len(feature.bytes_list.value))
     return examples.size * longest

@@ -200,6 +200,15 @@ class BatchSchedulerTest(absltest.TestCase):
             servable.calls, [[[1]], [[2], [13], [4]], [[2]], [[13]], [[4]]]
         )
 
+    def test_few_requests_run_alone_because_of_a_bad_one(self):
+        servable = _Recorder()
+        rows = [[[x]] for x in range(17)]
+        values, _, _ = _run(servable, rows, max_batch_size=16)
+        self.assertEqual(values[13].message, "13 is refused")
+        del values[13], rows[13]
+        self.assertEqual(values, [[[2 * x]] for ((x,),) in rows])
+        self.assertLen(servable.calls, 10)
+
     def test_does_not_merge_signatures_with_one_output_row(self):
         servable = _Recorder(output_rows=1)
         with self.assertLogs(level="WARNING"):

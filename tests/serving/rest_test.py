@@ -112,12 +112,29 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_half_a_gzip_file(self):
         whole = gzip.compress(b'{"signature_name": "echo", "instances": ["z"]}')
-        for body in (whole[:-8], b"{}", b""):
+        # Of several members only the first would be read.
+        several = (whole + whole, whole + b"x", whole + whole[:-8])
+        for body in (whole[:-8], b"{}", b"", *several):
             status, answer = self.ask(
                 "POST", _PREDICT, body, headers=[("Content-Encoding", "gzip")]
             )
             self.assertEqual(status, 400)
             self.assertIn("gzip", answer["error"])
+
+    def test_refuses_other_transfer_codings(self):
+        body = (
+            b'2d\r\n{"signature_name": "echo", "instances": [""]}\r\n0\r\n\r\n'
+        )
+        for coding, expected in (("chunked", 200), ("gzip, chunked", 501)):
+            headers = [("Transfer-Encoding", coding)]
+            status, _ = self.ask("POST", _PREDICT, body, headers=headers)
+            self.assertEqual(status, expected)
+
+    def test_bytes_that_are_no_example(self):
+        for content in ("////", base64.b64encode(b"abc").decode()):
+            with self.assertNoLogs(level="ERROR"):
+                body = {"instances": [{"inputs": {"b64": content}}]}
+                self.assert_refused(body | {"signature_name": "classify"}, "")
 
     def test_largest_exact_integer_of_a_float(self):
         for number, expected in ((2**24 - 1, 200), (2**24, 400)):
