@@ -201,6 +201,7 @@ class LitertModule:
                 config.vocab_size,
                 f"`input_ids` must be less than {config.vocab_size}.",
             ),
+            serving_module.check_segments(self._model, inputs),
         ]
         return checks
 

@@ -125,6 +125,7 @@ class ServingModule:
         strings = head.input_specs()
 
         def from_ids(**inputs):
+            inputs = after([check_segments(self._model, inputs)], inputs)
             unpad = self._unpad and not head.returns_padding
             return answer_ids(
                 head, self._model, inputs, unpad, head.max_ids_rows_at_once
@@ -231,6 +232,15 @@ def check_rows(strings: _Tensors) -> dict[str, tf.Tensor]:
             for other_name, other in others
         ],
         strings,
+    )
+
+
+def check_segments(model: keras.Model, inputs: _Tensors) -> tf.Operation:
+    """Returns an assertion; other segments would be computed as none."""
+    ids, last = inputs["segment_ids"], model.bert_config.type_vocab_size - 1
+    expected = f"`segment_ids` must be from 0 to {last}."
+    return tf.debugging.assert_equal(
+        ids, tf.clip_by_value(ids, 0, last), expected
     )
 
 

@@ -193,7 +193,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
         cls.directory = tiny_exports.export(
             model,
             os.path.join(cls.folder, "m"),
-            ("serving_default", "from_ids", "attention"),
+            ("serving_default", "from_ids", "from_examples", "attention"),
             litert=True,
         )
 
@@ -207,10 +207,8 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
             config.rest_api_port, "POST", "/v1/models/m:predict", body
         )
 
-    def _serving(self):
-        return toy_models.serving(
-            self.base_path, engine="litert", model_name="m"
-        )
+    def _serving(self, engine="litert"):
+        return toy_models.serving(self.base_path, engine=engine, model_name="m")
 
     def test_serves_and_loads_new_versions(self):
         with self._serving() as (server, config):
@@ -251,6 +249,28 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertIn(sentence, answer["error"])
                 status, answer = ask(inputs=good)
                 self.assertEqual(status, 200, answer)
+
+    @parameterized.parameters("litert", "savedmodel")
+    def test_bad_segments_and_examples_are_client_errors(self, engine):
+        ids = {key: x[:1].tolist() for key, x in _ids(2).items()}
+        bad = [
+            ("from_ids", ids | {"segment_ids": [[x] * 9]}, "`segment_ids` must")
+            for x in (2, -1)
+        ]
+        bad += [
+            ("from_examples", [{"b64": x}], "must be serialized tf.Examples")
+            for x in ("////", "YWJj")
+        ]
+        with (
+            self._serving(engine) as (_, config),
+            self.assertNoLogs(level="ERROR"),
+        ):
+            for name, inputs, sentence in bad:
+                status, answer = self._ask(
+                    config, signature_name=name, inputs=inputs
+                )
+                self.assertEqual(status, 400)
+                self.assertIn(sentence, answer["error"])
 
     def test_a_version_without_litert_is_refused_with_the_flag(self):
         shutil.rmtree(os.path.join(self.base_path, "1", litert.FOLDER))
