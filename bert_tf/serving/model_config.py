@@ -24,6 +24,8 @@ from bert_tf.io import paths
 _FLAG = "--model_config_file"
 # A version's number is an int64, as in TensorFlow Serving.
 _MAX_VERSION = 2**63 - 1
+# Folders of a version, beside and inside each other.
+_MAX_FOLDERS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,6 +202,7 @@ def check_base_path(
     """
     try:
         find_versions(config.base_path)
+        is_version = missing(config.base_path) is None
     except (OSError, ValueError) as error:
         # ValueError: a path with a null byte.
         reason = getattr(error, "strerror", error)
@@ -207,7 +210,7 @@ def check_base_path(
             f"The base path of model {config.name} must be a folder of "
             f"versions. Received: {config.base_path!r} ({reason})."
         ) from error
-    if missing(config.base_path) is None:
+    if is_version:
         raise UserError(
             f"The base path of model {config.name} must be a folder of "
             "versions, each named by a number. Received: "
@@ -228,10 +231,23 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 
 
 def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields the files of a directory with their sizes, times and kinds."""
-    for folder, _, names in os.walk(directory):
-        for name in names:
+    """Yields the files of a directory with their sizes, times and kinds.
+
+    Links are followed, each folder once. Too many folders end with the first of
+    those, as a link to the root would take minutes.
+    """
+    seen = set()
+    for folder, folders, names in os.walk(directory, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        is_too_many = len(seen) > _MAX_FOLDERS
+        for name in [""] if is_too_many else names:
             path = os.path.join(folder, name)
             # Deleted, or a loop of links.
             with contextlib.suppress(OSError):
                 yield path, os.stat(path)
+        if is_too_many:
+            return

@@ -64,6 +64,8 @@ class Model:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self.versions: dict[int, Version] = {}
+        # Held by the thread that checks for its new versions.
+        self.refreshing = threading.Lock()
 
     def available(self) -> list[int]:
         """Returns the versions that serve requests, the newest last."""
@@ -95,8 +97,8 @@ class ModelManager:
         self._models: dict[str, Model] = {}
         # Guards `_models` and their versions; never held while loading.
         self._lock = threading.Lock()
-        # Held by the thread that checks for new versions.
-        self._refreshing = threading.Lock()
+        # Held by the thread that replaces `_models`.
+        self._configuring = threading.Lock()
         self._stopping = threading.Event()
         self._unready = threading.Event()
         self._reported = set()
@@ -109,7 +111,7 @@ class ModelManager:
         Raises:
           UserError: If a model cannot be served.
         """
-        with self._refreshing:
+        with self._configuring:
             self._models = {config.name: Model(config) for config in configs}
             for model in self._models.values():
                 model_config.check_base_path(model.config, self._engine.missing)
@@ -129,8 +131,11 @@ class ModelManager:
         Raises:
           RequestError: If a model cannot be served.
         """
-        with self._refreshing:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._configuring)
             old = self._models
+            for model in old.values():
+                stack.enter_context(model.refreshing)
             new = {}
             try:
                 for config in configs:
@@ -149,7 +154,7 @@ class ModelManager:
                 kept = new[name].versions if name in new else {}
                 self._retire_all(model, kept)
             for model in new.values():
-                self._refresh(model)
+                self._check(model)
 
     def _take_over(self, model: Model, old: Model | None) -> None:
         """Loads a new configuration's versions beside those of the old one.
@@ -185,17 +190,18 @@ class ModelManager:
     def stop(self) -> None:
         """Stops checking for versions and retires all models."""
         self._stopping.set()
-        # A version that still loads is not waited for.
-        if self._refreshing.acquire(timeout=_STOP_SECONDS):
-            for model in self._models.values():
+        models = self._models
+        for model in models.values():
+            # A version that still loads is not waited for.
+            seconds = _STOP_SECONDS / len(models)
+            if model.refreshing.acquire(timeout=seconds):
                 self._retire_all(model, {})
-            self._refreshing.release()
+                model.refreshing.release()
 
     def refresh(self) -> None:
         """Checks for new versions once."""
-        with self._refreshing:
-            for model in list(self._models.values()):
-                self._refresh(model)
+        for model in self._models.values():
+            self._check(model)
 
     def set_unready(self) -> None:
         """Makes `is_ready` return False, so that clients stop sending."""
@@ -324,8 +330,20 @@ class ModelManager:
 
     def _poll(self, seconds: float) -> None:
         while not self._stopping.wait(seconds):
+            for model in self._models.values():
+                # Models would wait for each other's loads in one thread.
+                if not model.refreshing.locked():
+                    threading.Thread(
+                        target=self._check, args=(model,), daemon=True
+                    ).start()
+
+    def _check(self, model: Model) -> None:
+        """Checks for new versions of a model, unless it has been replaced."""
+        with model.refreshing:
+            if self._models.get(model.config.name) is not model:
+                return
             try:
-                self.refresh()
+                self._refresh(model)
             except Exception:  # noqa: BLE001  # The next check may succeed.
                 logging.exception("Checking for new versions failed.")
 
@@ -368,7 +386,10 @@ class ModelManager:
         """Returns the versions that are complete and have not failed."""
         complete = set()
         for number, directory in directories.items():
-            missing = self._engine.missing(directory)
+            try:
+                missing = self._engine.missing(directory)
+            except OSError as error:
+                missing = f"readable files: {error}"
             version = model.versions.get(number)
             if version and version.state == AVAILABLE:
                 complete.add(number)
@@ -411,10 +432,11 @@ class ModelManager:
             try:
                 if self._warm_up:
                     calls.warm_up(servable, directory)
-            except errors.RequestError:
+            except BaseException:
                 servable.retire()
                 raise
-        except errors.RequestError as error:
+        except Exception as exception:  # noqa: BLE001  # The others go on.
+            error = errors.from_exception(exception)
             logging.error(
                 "Version %d of model %s cannot be loaded and is skipped until "
                 "its files change: %s",

@@ -201,7 +201,7 @@ class Engine(abc.ABC):
 
 
 def check_regular(directory: str) -> None:
-    """Checks that a version holds no pipe, device or socket.
+    """Checks that a version holds no pipe, device or socket, nor many folders.
 
     Loading it could wait forever.
 
@@ -209,8 +209,10 @@ def check_regular(directory: str) -> None:
       RequestError: If it does.
     """
     for path, status in model_config.walk(directory):
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise errors.failed_precondition(f"{path} is not a regular file")
+        if not stat.S_ISREG(status.st_mode):
+            raise errors.failed_precondition(
+                f"{path} is not a regular file, or a folder too many"
+            )
 
 
 def _other_names(received: set[str], expected: set[str]) -> str:

@@ -42,15 +42,22 @@ class _TextEngine(Engine):
 
     def __init__(self):
         self.loaded = []
+        self.gate = threading.Event()
 
     def load(self, name, version, directory):
         text = pathlib.Path(directory, "text").read_text("utf-8")
         self.loaded.append((name, version, text))
         if text == "broken":
             raise errors.invalid("it is broken")
+        if text == "odd":
+            raise RuntimeError("unexpected")
+        if text == "slow":
+            self.gate.wait(_TIMEOUT_SECONDS)
         return _TextFile(name, version, text)
 
     def missing(self, directory):
+        if directory.endswith("/13"):  # root may read everything.
+            raise PermissionError(f"{directory} is locked")
         return None if os.path.exists(f"{directory}/text") else "text"
 
 
@@ -158,6 +165,54 @@ class ModelManagerTest(parameterized.TestCase):
         )
         ((_, _, error),) = self.manager.status("m", 4)
         self.assertIn("4/requests is not a regular file", error.message)
+
+    def test_links_are_followed_to_pipes_but_not_forever(self):
+        fine = self.folder / "fine" / "deep"
+        bad = self.folder / "bad" / "deep"
+        for folder in (fine, bad):
+            folder.mkdir(parents=True)
+        os.mkfifo(bad / "pipe")
+        for version, target in enumerate((".", fine, "/", bad.parent), 1):
+            path = self.write(version, str(version))
+            os.symlink(target, path.parent / "link")
+        self.start(VersionPolicy(latest=None))
+        ends = ["AVAILABLE", "AVAILABLE", "END", "END"]
+        self.assertEqual(self.states(), dict(enumerate(ends, 1)))
+        ((_, _, error),) = self.manager.status("m", 4)
+        self.assertIn("deep/pipe is not a regular file", error.message)
+        os.remove(bad / "pipe")
+        self.manager.refresh()
+        self.assertEqual(self.states()[4], "AVAILABLE")
+
+    @parameterized.parameters((13, "locked"), (14, "unexpected"))
+    def test_a_bad_version_harms_itself_alone(self, bad, message):
+        for model in ("m", "other"):
+            self.write(1, "one", model)
+        self.manager.start([self.config(), self.config(model="other")], 0)
+        self.write(bad, "odd")
+        for model in ("m", "other"):
+            self.write(12, "twelve", model)
+        self.manager.refresh()
+        self.assertEqual(self.served(), (12, "twelve"))
+        self.assertEqual(self.states("other"), {12: "AVAILABLE", 1: "END"})
+        ((_, _, error),) = self.manager.status("m", bad)
+        self.assertIn(message, error.message)
+
+    def test_a_load_does_not_delay_other_models(self):
+        for model in ("m", "other"):
+            self.write(1, "one", model)
+        configs = [self.config(), self.config(model="other")]
+        self.manager.start(configs, 0.01)
+        self.addCleanup(self.engine.gate.set)
+        for model, text, state in (
+            ("m", "slow", "LOADING"),
+            ("other", "two", "AVAILABLE"),
+        ):
+            new = self.write("2.new", text, model).parent
+            new.rename(new.with_name("2"))
+            while self.states(model).get(2) != state:
+                threading.Event().wait(0.01)
+        self.assertEqual(self.states(), {1: "AVAILABLE", 2: "LOADING"})
 
     def test_starts_with_an_older_version_if_the_newest_is_broken(self):
         self.write(1, "one")
