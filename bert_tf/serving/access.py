@@ -159,13 +159,14 @@ class ApiKeys:
         self._stamp = _stamp(path)
         self._digests = _read(path)
 
-    def allows(self, authorization: str | None) -> bool:
-        """Returns True for an Authorization header with one of the keys.
+    def allows(self, *authorizations: str) -> bool:
+        """Returns True for one Authorization header with one of the keys.
 
         Programs send `Bearer KEY`; browsers ask for a password, and send it
-        with any user name as `Basic`.
+        with any user name as `Basic`. Of two, a proxy may have checked either.
         """
-        digest = _digest(_key(authorization or ""))
+        is_one = len(authorizations) == 1
+        digest = _digest(_key(*authorizations) if is_one else "")
         # All are compared, and each in constant time.
         matches = [hmac.compare_digest(digest, x) for x in self._current()]
         return any(matches)
@@ -194,6 +195,8 @@ def _stamp(path: str) -> tuple[int, ...] | None:
 
 def _read(path: str) -> list[bytes]:
     try:
+        if not os.path.isfile(path):  # The event loop would wait for a pipe.
+            raise OSError("it is missing, or not a regular file")
         with open(path, encoding="ascii") as file:
             lines = [line.strip() for line in file]
     except (OSError, UnicodeDecodeError) as error:
@@ -262,7 +265,7 @@ class KeysMiddleware:
         app = self._app
         if self._keys is not None and not self._is_open(scope):
             headers = datastructures.Headers(scope=scope)
-            if not self._keys.allows(headers.get("authorization")):
+            if not self._keys.allows(*headers.getlist("authorization")):
                 app = responses.JSONResponse(
                     {"error": _REFUSAL},
                     401,
@@ -300,8 +303,9 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
             self._health_without_key
             and handler_call_details.method == _HEALTH_METHOD
         )
-        metadata = dict(handler_call_details.invocation_metadata or ())
-        if is_open or self._keys.allows(metadata.get("authorization")):
+        metadata = handler_call_details.invocation_metadata or ()
+        values = [value for key, value in metadata if key == "authorization"]
+        if is_open or self._keys.allows(*values):
             return await continuation(handler_call_details)
 
         async def refuse(request: bytes, context: grpc.aio.ServicerContext):
@@ -329,11 +333,10 @@ def read_tls(config: ServeAccess) -> Tls:
     if config.tls_cert:
         context = _context(config)
         ca = config.tls_client_ca
-        credentials = _credentials(
-            _bytes(config.tls_key),
-            _bytes(config.tls_cert),
+        credentials = grpc.ssl_server_credentials(
+            [(_bytes(config.tls_key), _bytes(config.tls_cert))],
             _bytes(ca) if ca else None,
-            require_client=ca is not None,
+            require_client_auth=ca is not None,
         )
     if config.ssl_config_file:
         credentials = _credentials_of(config.ssl_config_file)
@@ -381,14 +384,6 @@ def _bytes(path: str) -> bytes:
         return file.read()
 
 
-def _credentials(
-    key: bytes, certificate: bytes, ca: bytes | None, *, require_client: bool
-) -> grpc.ServerCredentials:
-    return grpc.ssl_server_credentials(
-        [(key, certificate)], ca, require_client_auth=require_client
-    )
-
-
 def _credentials_of(path: str) -> grpc.ServerCredentials:
     """Returns the credentials in a text file of SSLConfig."""
     config = _ssl_config()
@@ -410,11 +405,10 @@ def _credentials_of(path: str) -> grpc.ServerCredentials:
             f"--ssl_config_file={path}: client_verify needs custom_ca, the "
             "authorities of the clients' certificates."
         )
-    return _credentials(
-        config.server_key.encode(),
-        config.server_cert.encode(),
+    return grpc.ssl_server_credentials(
+        [(config.server_key.encode(), config.server_cert.encode())],
         config.custom_ca.encode() or None,
-        require_client=config.client_verify,
+        require_client_auth=config.client_verify,
     )
 
 

@@ -7,6 +7,7 @@ import resource
 import ssl
 from collections.abc import Callable
 
+import httptools
 from absl import logging
 from uvicorn.protocols.http import httptools_impl
 
@@ -290,6 +291,10 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         self._overhead = 0
         self.waiting.pop(self, None)
         self._limit(self.limits.body)
+        if not self.url.startswith(b"/"):
+            # The host in a URL counts as well as that in the header.
+            host = httptools.parse_url(self.url).host
+            self.headers.append((b"host", host or b""))
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

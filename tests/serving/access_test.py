@@ -78,6 +78,16 @@ class HostsTest(tf.test.TestCase, parameterized.TestCase):
         connection.endheaders()
         self.assertIn(connection.getresponse().status, (400, 403))
 
+    @parameterized.parameters(
+        ("localhost:8501", 200), ("evil.example", 403), ("", 400)
+    )
+    def test_the_host_of_a_url_counts_too(self, host, status):
+        answer, _ = toy_models.ask_raw(
+            *(self.config.rest_api_port, "GET", f"http://{host}/readyz"),
+            headers={"host": "localhost"},
+        )
+        self.assertEqual(answer, status)
+
     def test_refuses_calls_of_foreign_pages(self):
         own = {"host": "localhost:8501", "origin": "http://localhost:8501"}
         self.assertEqual(self.post(**own)[0], 200)
@@ -168,6 +178,17 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(status, 401)
         self.assertIn("--api_key_file", answer["error"])
 
+    def test_refuses_a_second_authorization(self):
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.ports[False].rest_api_port
+        )
+        self.addCleanup(connection.close)
+        connection.putrequest("GET", "/readyz")
+        for key in (_KEYS[0], "x"):
+            connection.putheader("authorization", f"Bearer {key}")
+        connection.endheaders()
+        self.assertEqual(connection.getresponse().status, 401)
+
     @parameterized.parameters(
         "/",
         "/page/models.json",
@@ -224,7 +245,8 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
                 tf.make_ndarray(answer.outputs["text"]).tolist(), [b"a"]
             )
             status(health, timeout=10, metadata=key)
-            for metadata in ((), (("authorization", f"Bearer {_KEYS}"),)):
+            other = ("authorization", "Bearer x")
+            for metadata in ((), (other,), (other, *key), (*key, other)):
                 self.assert_refused(predict, request, metadata)
             unknown = channel.unary_unary(
                 "/tensorflow.serving.None/None",
@@ -275,6 +297,19 @@ class FileTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertFalse(keys.allows("Bearer "))
             # Once, not for each request.
             self.assertLen(logs.output, 1)
+
+    def test_refuses_pipes_and_folders_at_once(self):
+        self.write(_KEYS[0])
+        keys = ApiKeys(self.path)
+        for make, remove in ((os.mkfifo, os.remove), (os.mkdir, os.rmdir)):
+            os.remove(self.path)
+            make(self.path)
+            with self.assertRaisesRegex(UserError, "not a regular file"):
+                ApiKeys(self.path)
+            with self.assertLogs(level="ERROR"):
+                self.assertTrue(keys.allows(f"Bearer {_KEYS[0]}"))
+            remove(self.path)
+            self.write(_KEYS[0])
 
     @parameterized.parameters(
         ("", "has no key"),
