@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import logging as python_logging
 import os
 import select
 import signal
@@ -58,6 +59,9 @@ def run(config: ServeConfig) -> None:
         server.check()
     logging.info("Answering queued requests, then stopping.")
     server.stop()
+    logging.flush()
+    # Python's end would abort in the native code of a version that still loads.
+    os._exit(0)
 
 
 class ModelServer:
@@ -191,6 +195,10 @@ class ModelServer:
             config.idle_timeout_in_ms / 1000,
             config.max_header_bytes,
         )
+        # Its clients are gone, which needs no traceback.
+        python_logging.getLogger("grpc._cython.cygrpc").addFilter(
+            lambda record: "ExecuteBatchError" not in str(record.exc_info)
+        )
         try:
             return grpc_services.server(
                 self._service,
@@ -300,7 +308,7 @@ def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
 
     So does the end of the grace period. This works while the main thread waits
     in TensorFlow, where Python would run no handler: the interpreter writes the
-    signal's number into a pipe that a thread reads.
+    signal's number into a pipe that a thread reads. SIGHUP is only logged.
 
     Args:
       stopped: Tells the main thread to end the server.
@@ -309,7 +317,7 @@ def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     threading.Thread(
         target=_wait_for_signal,
@@ -322,9 +330,9 @@ def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
 def _wait_for_signal(
     reader: int, stopped: threading.Event, grace_seconds: float
 ) -> None:
-    os.read(reader, 1)
+    _wait_for_end(reader, None)
     stopped.set()
-    is_second, _, _ = select.select([reader], [], [], grace_seconds)
+    is_second = _wait_for_end(reader, grace_seconds)
     logging.error(
         "Ending at once: %s.",
         "a second signal came"
@@ -333,3 +341,12 @@ def _wait_for_signal(
     )
     logging.flush()
     os._exit(128 + signal.SIGTERM)
+
+
+def _wait_for_end(reader: int, seconds: float | None) -> bool:
+    """Waits for a signal to end; returns False after the time, if any."""
+    while select.select([reader], [], [], seconds)[0]:
+        if os.read(reader, 1)[0] != signal.SIGHUP:
+            return True
+        logging.warning("SIGHUP is ignored; changed API keys are read anyway.")
+    return False

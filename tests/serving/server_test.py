@@ -1,5 +1,6 @@
 """Tests of starting and stopping a server, and of its signals."""
 
+import logging
 import os
 import pathlib
 import signal
@@ -12,6 +13,7 @@ import grpc
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from grpc._cython import cygrpc
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.errors import UserError
@@ -128,6 +130,14 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
             thread.join()
         self.assertEqual([status for status, _ in answers], [200] * 5)
 
+    def test_grpc_clients_that_are_gone_are_not_logged(self):
+        logger = logging.getLogger("grpc._cython.cygrpc")
+        with self.serving(), self.assertLogs(logger) as logs:
+            for error in (cygrpc.ExecuteBatchError("gone"), ValueError("bug")):
+                logger.error("In a call.", exc_info=error)
+        self.assertLen(logs.output, 1)
+        self.assertIn("bug", logs.output[0])
+
     def queued_rows(self, config):
         _, text = toy_models.ask_raw(config.rest_api_port, "GET", "/metrics")
         (line,) = [
@@ -203,6 +213,25 @@ if sys.argv[2] == "stuck":
 stopped.wait()
 print("stopped", flush=True)
 """
+_LOADING_PROGRAM = """
+import sys
+from concurrent import futures
+from bert_tf.flags.serve import ServeConfig
+from bert_tf.serving import saved_model
+from bert_tf.serving import server
+
+class Engine(saved_model.SavedModelEngine):
+    def load(self, name, version, directory):
+        print(version, flush=True)
+        if version == 2:  # Python's own end would wait for this thread.
+            futures.ThreadPoolExecutor().submit(futures.Future().result).result()
+        return super().load(name, version, directory)
+
+server._ENGINES["savedmodel"] = Engine
+server.run(ServeConfig(
+    model_base_path=sys.argv[1], rest_api_port=int(sys.argv[2]), port=0,
+    file_system_poll_wait_seconds=1))
+"""
 _TIMEOUT_SECONDS = 60
 
 
@@ -210,6 +239,7 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (100, "waiting", [signal.SIGTERM], 0, "stopped"),
         (100, "waiting", [signal.SIGINT], 0, "stopped"),
+        (100, "waiting", [signal.SIGHUP, signal.SIGTERM], 0, "is ignored"),
         (0.1, "stuck", [signal.SIGTERM], 143, "took more than 0 seconds"),
         (
             *(100, "stuck", [signal.SIGINT, signal.SIGTERM]),
@@ -231,6 +261,24 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
             log, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
         self.assertEqual(process.returncode, status, log)
         self.assertIn(message, log)
+
+    @pytest.mark.slow
+    def test_ends_with_status_0_while_a_version_loads(self):
+        folder = self.create_tempdir().full_path
+        new = toy_models.write(folder, "new")
+        toy_models.write(folder, 1)
+        (port,) = ports.free(1)
+        with subprocess.Popen(
+            [sys.executable, "-c", _LOADING_PROGRAM, folder, str(port)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            self.addCleanup(process.kill)
+            self.assertEqual(process.stdout.readline(), "1\n")
+            os.rename(new, f"{folder}/2")
+            self.assertEqual(process.stdout.readline(), "2\n")
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(_TIMEOUT_SECONDS), 0)
 
 
 if __name__ == "__main__":
