@@ -190,7 +190,7 @@ def _stamp(path: str) -> tuple[int, ...] | None:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
 
 
 def _read(path: str) -> list[bytes]:

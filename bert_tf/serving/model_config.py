@@ -225,7 +225,7 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
     Files that are deleted meanwhile are skipped; the next check differs.
     """
     return frozenset(
-        (path, status.st_size, status.st_mtime_ns)
+        (path, status.st_size, status.st_ctime_ns)  # Changes with rights, too.
         for path, status in walk(directory)
     )
 

@@ -131,6 +131,9 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertLen(self.engine.loaded, 2, "Tried again without a reason.")
         (_, state, error), _ = self.manager.status("m")
         self.assertEqual((state, error.message), ("END", "it is broken"))
+        path.chmod(0o600)  # It may be readable now.
+        self.manager.refresh()
+        self.assertLen(self.engine.loaded, 3)
         path.write_text("two, mended", "utf-8")
         self.manager.refresh()
         self.assertEqual(self.served(), (2, "two, mended"))
