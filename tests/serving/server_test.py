@@ -239,7 +239,7 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (100, "waiting", [signal.SIGTERM], 0, "stopped"),
         (100, "waiting", [signal.SIGINT], 0, "stopped"),
-        (100, "waiting", [signal.SIGHUP, signal.SIGTERM], 0, "is ignored"),
+        (100, "waiting", [signal.SIGHUP, signal.SIGTERM], 0, "stopped"),
         (0.1, "stuck", [signal.SIGTERM], 143, "took more than 0 seconds"),
         (
             *(100, "stuck", [signal.SIGINT, signal.SIGTERM]),
@@ -258,6 +258,8 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(process.stdout.readline(), "ready\n")
             for number in numbers:
                 process.send_signal(number)
+                if number == signal.SIGHUP:
+                    self.assertIn("ignored", process.stdout.readline())
             log, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
         self.assertEqual(process.returncode, status, log)
         self.assertIn(message, log)
