@@ -75,6 +75,10 @@ GROUPS = (
 # weights or the choice of a model; only on where it reads, writes or computes;
 # or none.
 EFFECTS = ("weights", "place", "nothing")
+# Rules of flags, which `flags.options.Flags` checks: bounds, flags that must be
+# set, and flags that must not.
+BOUNDS = ("at_least", "above", "at_most", "below")
+RULES = (*BOUNDS, "needs", "not_with")
 
 
 def option(
@@ -86,6 +90,7 @@ def option(
     name: str | None = None,
     choices: tuple[str, ...] | None = None,
     reads: str | None = None,
+    **rules: Any,
 ) -> Any:
     """Declares one field of a script's configuration, which is one flag.
 
@@ -99,14 +104,20 @@ def option(
       choices: The values a text flag may take.
       reads: The kind of input that the flag names, which must exist: "file",
         "files" (comma-separated globs), "folder" or "model"; see `paths`.
+      **rules: `at_least`, `above`, `at_most`, `below`: bounds of the value,
+        unless it is None. `needs`: another flag, "do_train", or a value of
+        one, "head=bilstm", or a tuple of which one is enough; without it this
+        flag must keep its default. `not_with`: the same, with it.
 
     Raises:
-      ValueError: For an unknown group or effect.
+      ValueError: For an unknown group, effect or rule.
     """
     if group not in GROUPS:
         raise ValueError(f"Unknown group of flags: {group!r}.")
     if affects not in EFFECTS:
         raise ValueError(f"Unknown effect of a flag: {affects!r}.")
+    if not rules.keys() <= {*RULES}:
+        raise ValueError(f"Unknown rules of a flag: {', '.join(rules)}.")
     metadata = {
         "help": help_text,
         "group": group,
@@ -114,6 +125,7 @@ def option(
         "name": name,
         "choices": choices,
         "reads": reads,
+        "rules": rules,
     }
     return dataclasses.field(
         default=default, metadata=types.MappingProxyType(metadata)

@@ -83,16 +83,15 @@ SENTENCES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class DemoConfig:
+class DemoConfig(options.Flags):
     """Flags of run/demo.py."""
 
     output_dir: str = options.output(".demo", "Directory for all files.")
     num_train_steps: int = options.training(
-        0, "Pretraining steps; 0 means those that its required scores need."
+        0,
+        "Pretraining steps; 0 means those that its required scores need.",
+        at_least=0,
     )
-
-    def __post_init__(self) -> None:
-        options.require_at_least(self, 0, "num_train_steps")
 
 
 def main(config: DemoConfig) -> None:

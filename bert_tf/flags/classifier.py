@@ -16,15 +16,28 @@ class NamedTaskConfig(FinetuneConfig):
         "Directory with the task's official files.",
         affects="place",
         reads="folder",
+        not_with="task_name=custom",
     )
     train_file: str | None = options.data(
-        None, "custom: training set.", affects="place", reads="file"
+        None,
+        "custom: training set.",
+        affects="place",
+        reads="file",
+        needs="task_name=custom",
     )
     dev_file: str | None = options.data(
-        None, "custom: dev set.", affects="place", reads="file"
+        None,
+        "custom: dev set.",
+        affects="place",
+        reads="file",
+        needs="task_name=custom",
     )
     test_file: str | None = options.data(
-        None, "custom: test set.", affects="nothing", reads="file"
+        None,
+        "custom: test set.",
+        affects="nothing",
+        reads="file",
+        needs="task_name=custom",
     )
 
     @property
@@ -32,17 +45,12 @@ class NamedTaskConfig(FinetuneConfig):
         """True if the task reads the user's own files."""
         return self.task_name.lower() == "custom"
 
-    def _require_official_files(self, *own: str) -> None:
-        """Raises `UserError` unless --data_dir is set, and no flag in `own`."""
-        own = ("train_file", "dev_file", "test_file", *own)
-        set_flags = options.set_values(self, *own)
+    def check(self) -> None:
+        super().check()
+        if self.is_custom:
+            self._require_own_files()
         options.require(
-            not set_flags,
-            f"--{', --'.join(set_flags)}: these are for --task_name=custom; "
-            f"{self.task_name} reads its official files from --data_dir.",
-        )
-        options.require(
-            self.data_dir is not None,
+            self.is_custom or self.data_dir is not None,
             f"--task_name={self.task_name} needs --data_dir, the folder with "
             "its official files.",
         )
@@ -60,27 +68,35 @@ class ClassifierConfig(NamedTaskConfig):
         None,
         "Language for XNLI (default: the model's if it is only used; else "
         "zh, as in the original).",
+        not_with="task_name=custom",
     )
     text_column: str | None = options.data(
-        None, "custom: column of the text (default: text)."
+        None,
+        "custom: column of the text (default: text).",
+        needs="task_name=custom",
     )
     text_pair_column: str | None = options.data(
-        None, "custom: column of the second text of a pair."
+        None,
+        "custom: column of the second text of a pair.",
+        needs="task_name=custom",
     )
     label_column: str | None = options.data(
         None,
         "custom: column of the label (default: label); for multi_label also "
         "several columns of 0 and 1, separated by commas.",
+        needs="task_name=custom",
     )
     label_separator: str | None = options.data(
         None,
         "custom: separator between the labels of a multi_label row (default: "
         "a comma).",
+        needs="task_name=custom",
     )
     problem_type: str | None = options.data(
         None,
         "custom: type of the labels (default: single_label).",
         choices=("single_label", "multi_label", "regression"),
+        needs="task_name=custom",
     )
     class_weights: str | None = options.training(
         None,
@@ -91,31 +107,11 @@ class ClassifierConfig(NamedTaskConfig):
         None,
         "Split long texts into windows that start this many tokens apart "
         "(default: truncate them).",
+        at_least=1,
     )
     head_dropout_prob: float = options.training(
-        0.1, "Dropout between the encoder and the head."
+        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.is_custom:
-            options.require(
-                self.data_dir is None and self.language is None,
-                "--data_dir and --language are for the tasks with official "
-                "files; --task_name=custom takes --train_file, --dev_file and "
-                "--test_file.",
-            )
-            self._require_own_files()
-        else:
-            self._require_official_files(
-                "text_column",
-                "text_pair_column",
-                "label_column",
-                "label_separator",
-                "problem_type",
-            )
-        options.require_at_least(self, 1, "doc_stride")
-        options.require_dropout(self, "head_dropout_prob")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,40 +127,27 @@ class MultipleChoiceConfig(NamedTaskConfig):
         None,
         "custom: column of the text that the choices continue or answer "
         "(default: context); --context_column= if there is none.",
+        needs="task_name=custom",
     )
     choice_columns: str | None = options.data(
         None,
         "custom: columns of the choices, separated by commas; a single "
         "column of a .jsonl or .json file holds lists of choices (default: "
         "choices).",
+        needs="task_name=custom",
     )
     label_column: str | None = options.data(
         None,
         "custom: column of the correct choice: its index from 0, or the name "
         "of its column (default: label).",
+        needs="task_name=custom",
     )
     head_dropout_prob: float = options.training(
-        0.1, "Dropout between the encoder and the head."
+        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.is_custom:
-            self._check_own_files()
-        else:
-            self._require_official_files(
-                "context_column", "choice_columns", "label_column"
-            )
-        options.require_dropout(self, "head_dropout_prob")
-
-    def _check_own_files(self) -> None:
-        options.require(
-            self.data_dir is None,
-            "--data_dir is for the tasks with official files; "
-            "--task_name=custom takes --train_file, --dev_file and "
-            "--test_file.",
-        )
-        self._require_own_files()
+    def check(self) -> None:
+        super().check()
         options.require(
             self.label_column != "",
             "--label_column must not be empty; a test set may lack it.",

@@ -68,11 +68,13 @@ class ExtendVocabularyConfig(ModelSourceConfig):
         True,
         "Store new words in [unusedN] lines first; only the others enlarge "
         "the embedding table.",
+        needs="new_words_file",
     )
     max_position_embeddings: int | None = options.model(
         None,
         "New length of the position table; new rows are copies of the old "
         "ones.",
+        at_least=1,
     )
     do_lower_case: bool | None = options.model(
         None,
@@ -81,13 +83,9 @@ class ExtendVocabularyConfig(ModelSourceConfig):
     )
     overwrite: bool = options.output(False, "Replace --output if it exists.")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        super().check()
         options.require(
             bool(self.new_words_file or self.max_position_embeddings),
             "Give --new_words_file, --max_position_embeddings, or both.",
         )
-        options.require(
-            bool(self.new_words_file) or self.use_unused,
-            "--nouse_unused is for --new_words_file only.",
-        )
-        options.require_at_least(self, 1, "max_position_embeddings")

@@ -41,9 +41,14 @@ class ExtractTextConfig(BeamConfig):
         0,
         "Number of files, named NAME-00000-of-NNNNN.ENDING for "
         "--output_file=NAME.ENDING; 0 writes one file.",
+        at_least=0,
     )
     num_processes: int = options.hardware(
-        0, "Worker processes; 0 means one per core.", affects="nothing"
+        0,
+        "Worker processes; 0 means one per core.",
+        affects="nothing",
+        at_least=0,
+        not_with="runner",
     )
     drop_duplicate_documents: bool = options.data(
         True, "Drop documents that are equal to an earlier one."
@@ -52,28 +57,34 @@ class ExtractTextConfig(BeamConfig):
         200,
         "Drop paragraphs of so many characters and more that are equal to an "
         "earlier one; 0 keeps them.",
+        at_least=0,
     )
     near_duplicate_threshold: float = options.data(
         0.0,
         "Drop documents whose words are similar to those of an earlier one: "
         "estimated Jaccard similarity of their 5-word sequences, as 0.8; 0 "
         "keeps them.",
+        at_least=0,
+        at_most=1,
     )
     repeated_line_documents: int = options.data(
         0,
         "Drop paragraphs that more than this number of documents have; 0 keeps "
         "them.",
+        at_least=0,
     )
     min_paragraph_length: int = options.data(
-        0, "Drop shorter paragraphs, in characters."
+        0, "Drop shorter paragraphs, in characters.", at_least=0
     )
     min_document_length: int = options.data(
-        0, "Drop documents with less text, in characters."
+        0, "Drop documents with less text, in characters.", at_least=0
     )
     min_letter_share: float = options.data(
         0.0,
         "Drop paragraphs with a smaller share of letters among the characters "
         "that are not spaces.",
+        at_least=0,
+        at_most=1,
     )
     languages: str | None = options.data(
         None, "Keep only documents in these languages, as en,de."
@@ -92,12 +103,16 @@ class ExtractTextConfig(BeamConfig):
         0.0,
         "Share of the documents, chosen by their ids, that go to a second "
         "file, NAME_heldout.ENDING for --output_file=NAME.ENDING.",
+        at_least=0,
+        below=1,
     )
     language_sampling: float | None = options.data(
         None,
         "Exponent S of the languages' shares: a language with the share p of "
         "the characters gets one in proportion to p^S. The multilingual BERT "
         "has 0.7.",
+        at_least=0,
+        at_most=1,
     )
     replace_invalid_utf8: bool = options.data(
         False, "Replace bytes that are not UTF-8 with U+FFFD."
@@ -109,34 +124,11 @@ class ExtractTextConfig(BeamConfig):
         affects="nothing",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         options.require(
             self.runner != "DataflowRunner",
             "--runner must be one whose workers share a disk with this "
             "machine, as the work folder is on it. Received: DataflowRunner; "
             "use FlinkRunner or SparkRunner, or drop it.",
-        )
-        options.require_at_least(
-            self,
-            0,
-            "num_shards",
-            "num_processes",
-            "duplicate_paragraph_length",
-            "repeated_line_documents",
-            "min_paragraph_length",
-            "min_document_length",
-        )
-        options.require_rate(
-            self, "near_duplicate_threshold", "min_letter_share"
-        )
-        options.require(
-            0 <= self.heldout_share < 1,
-            "--heldout_share must be at least 0 and below 1. Received: "
-            f"{self.heldout_share}.",
-        )
-        options.require(
-            self.language_sampling is None or 0 <= self.language_sampling <= 1,
-            "--language_sampling must lie between 0 and 1. Received: "
-            f"{self.language_sampling}.",
         )

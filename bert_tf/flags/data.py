@@ -12,15 +12,8 @@ RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 DEFAULT_PREDICTIONS = 20
 
 
-def _require_sample(sample: float) -> None:
-    options.require(
-        0 < sample <= 1,
-        f"--sample must be above 0 and at most 1. Received: {sample}.",
-    )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BeamConfig:
+class BeamConfig(options.Flags):
     """Flags of the scripts that can run on Apache Beam.
 
     Without Beam `num_processes` processes do the work; each of these scripts
@@ -33,25 +26,14 @@ class BeamConfig:
         "processes on this machine, without Beam).",
         affects="nothing",
         choices=RUNNERS,
+        not_with="generator=original",
     )
     beam_options: str = options.hardware(
         "",
         "Further options for Apache Beam, quoted as for a shell.",
         affects="nothing",
+        needs="runner",
     )
-
-    def __post_init__(self) -> None:
-        """Refuses flags that have no effect with or without a runner."""
-        options.require(
-            self.runner is not None or not self.beam_options,
-            "--beam_options has no effect without --runner. Received: "
-            f"{self.beam_options!r}; give --runner too, or drop it.",
-        )
-        options.require(
-            self.runner is None or not self.num_processes,
-            "--num_processes has no effect with --runner. Received: "
-            f"{self.num_processes}; set the runner's, in --beam_options.",
-        )
 
     def require_beam(self) -> None:
         """Raises `UserError` if Apache Beam is needed but not installed."""
@@ -67,7 +49,7 @@ class BeamConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenizeFileConfig:
+class TokenizeFileConfig(options.Flags):
     """Flags of run/tokenize_file.py."""
 
     vocab_file: str = options.data(
@@ -109,19 +91,31 @@ class LearnVocabularyConfig(BeamConfig):
         None, "Strip accents (default: as --do_lower_case)."
     )
     num_unused: int = options.training(
-        994, "Number of [unusedN] lines reserved for new words."
+        994, "Number of [unusedN] lines reserved for new words.", at_least=99
     )
     min_frequency: int = options.training(
-        2, "Minimum count of a word; rarer words are not used for learning."
+        2,
+        "Minimum count of a word; rarer words are not used for learning.",
+        at_least=1,
     )
     character_coverage: float = options.training(
-        0.9999, "Share of the text's characters that the vocabulary must cover."
+        0.9999,
+        "Share of the text's characters that the vocabulary must cover.",
+        at_least=0,
+        at_most=1,
     )
     heldout_fraction: float = options.evaluation(
-        0.02, "Share of the documents held out for the report."
+        0.02,
+        "Share of the documents held out for the report.",
+        at_least=0,
+        at_most=1,
     )
     num_processes: int = options.hardware(
-        0, "Worker processes; 0 means one per core.", affects="nothing"
+        0,
+        "Worker processes; 0 means one per core.",
+        affects="nothing",
+        at_least=0,
+        not_with="runner",
     )
     replace_invalid_utf8: bool = options.data(
         False, "Replace bytes that are not UTF-8 with U+FFFD."
@@ -130,15 +124,12 @@ class LearnVocabularyConfig(BeamConfig):
         1.0,
         "Share of the documents to use, for trials; chosen by a hash of their "
         "text.",
+        above=0,
+        at_most=1,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        options.require_at_least(self, 99, "num_unused")
-        options.require_at_least(self, 1, "min_frequency")
-        options.require_at_least(self, 0, "num_processes")
-        options.require_rate(self, "character_coverage", "heldout_fraction")
-        _require_sample(self.sample)
+    def check(self) -> None:
+        super().check()
         options.require(
             self.vocab_size > self.num_unused + 5,
             "--vocab_size must exceed the 5 special and the "
@@ -172,21 +163,35 @@ class CreatePretrainingDataConfig(BeamConfig):
     )
     do_lower_case: bool = options.data(True, "Lower-case the text.")
     do_whole_word_mask: bool = options.masking(
-        False, "Mask all tokens of a word together."
+        False, "Mask all tokens of a word together.", not_with="left_to_right"
     )
-    max_seq_length: int = options.data(128, "Sequence length, in tokens.")
+    max_seq_length: int = options.data(
+        128, "Sequence length, in tokens.", at_least=5
+    )
     max_predictions_per_seq: int | None = options.masking(
         None,
         "Maximum number of predicted tokens per sequence (default: 20; with "
         "--left_to_right, all of them).",
+        at_least=1,
     )
     random_seed: int = options.data(12345, "Random seed.")
     dupe_factor: int = options.data(
-        10, "Number of times each document is used, with different masks."
+        10,
+        "Number of times each document is used, with different masks.",
+        at_least=1,
     )
-    masked_lm_prob: float = options.masking(0.15, "Share of tokens to predict.")
+    masked_lm_prob: float = options.masking(
+        0.15,
+        "Share of tokens to predict.",
+        at_least=0,
+        at_most=1,
+        not_with="left_to_right",
+    )
     short_seq_prob: float = options.data(
-        0.1, "Probability that a pass over a document makes shorter sequences."
+        0.1,
+        "Probability that a pass over a document makes shorter sequences.",
+        at_least=0,
+        at_most=1,
     )
     generator: str = options.data(
         "streaming",
@@ -202,14 +207,21 @@ class CreatePretrainingDataConfig(BeamConfig):
         "Number of files, named NAME-00000-of-NNNNN.ENDING for "
         "--output_file=NAME.ENDING; 0 writes exactly the files in "
         "--output_file.",
+        at_least=0,
+        not_with="generator=original",
     )
     num_processes: int = options.hardware(
-        0, "Worker processes; 0 means one per core.", affects="place"
+        0,
+        "Worker processes; 0 means one per core.",
+        affects="place",
+        at_least=0,
+        not_with=("generator=original", "runner"),
     )
     split_sentences: bool | None = options.data(
         None,
         "Treat lines as paragraphs and split them into sentences (default: "
         "true with the streaming generator; the original one cannot).",
+        not_with="generator=original",
     )
     one_document_per_file: bool = options.data(
         False, "Treat each file as one document and ignore blank lines."
@@ -221,29 +233,42 @@ class CreatePretrainingDataConfig(BeamConfig):
         True,
         "Make pairs for next-sentence prediction; --nonext_sentence_pairs "
         "makes one segment per sequence (Table 5).",
+        not_with="generator=original",
     )
     left_to_right: bool = options.masking(
         False,
         "Make data for a left-to-right model (Table 5): no masks, each token "
         "is predicted from the tokens before it. With a smaller "
         "--max_predictions_per_seq they are drawn evenly.",
+        not_with="generator=original",
     )
     mask_rate: float = options.masking(
         options.MASK_RATES["mask_rate"],
         "Share of chosen tokens replaced with [MASK] (Table 8).",
+        at_least=0,
+        at_most=1,
+        not_with=("generator=original", "left_to_right"),
     )
     same_rate: float = options.masking(
         options.MASK_RATES["same_rate"],
         "Share of chosen tokens left unchanged (Table 8).",
+        at_least=0,
+        at_most=1,
+        not_with=("generator=original", "left_to_right"),
     )
     random_rate: float = options.masking(
         options.MASK_RATES["random_rate"],
         "Share of chosen tokens replaced with a random one (Table 8).",
+        at_least=0,
+        at_most=1,
+        not_with=("generator=original", "left_to_right"),
     )
     max_ngram: int = options.masking(
         1,
         "Maximum number of adjacent words masked together. Above 1, whole "
         "words are masked, and runs of k words have weight 1/k.",
+        at_least=1,
+        not_with=("generator=original", "left_to_right"),
     )
     overwrite_output_dir: bool = options.output(
         False,
@@ -256,62 +281,22 @@ class CreatePretrainingDataConfig(BeamConfig):
         1.0,
         "Share of the documents to use, for trials; chosen by a hash of their "
         "text.",
+        above=0,
+        at_most=1,
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        options.require_at_least(self, 5, "max_seq_length")
         if self.max_predictions_per_seq is None:
             longest = self.max_seq_length - self.num_special_tokens
             default = longest if self.left_to_right else DEFAULT_PREDICTIONS
             object.__setattr__(self, "max_predictions_per_seq", default)
-        options.require_at_least(
-            self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
-        )
-        options.require_at_least(self, 0, "num_shards", "num_processes")
-        options.require_rate(self, "masked_lm_prob", "short_seq_prob")
-        _require_sample(self.sample)
+        super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
         options.require_mask_rates(self)
-        if self.generator == "original":
-            self._check_original()
-        if self.left_to_right:
-            self._check_left_to_right()
 
     @property
     def num_special_tokens(self) -> int:
         """Number of [CLS] and [SEP] in a record; they are never predicted."""
         return 3 if self.next_sentence_pairs else 2
-
-    def _check_left_to_right(self) -> None:
-        """Refuses masking flags, which have no effect without masks."""
-        options.require_defaults(
-            self,
-            "--left_to_right",
-            "do_whole_word_mask",
-            "masked_lm_prob",
-            "mask_rate",
-            "same_rate",
-            "random_rate",
-            "max_ngram",
-        )
-
-    def _check_original(self) -> None:
-        """Refuses flags that only the streaming generator supports."""
-        options.require(
-            not self.split_sentences,
-            "--generator=original reads one sentence a line and cannot split "
-            "paragraphs. Received: --split_sentences; drop one of the two.",
-        )
-        options.require_defaults(
-            self,
-            "--generator=original",
-            "num_shards",
-            "num_processes",
-            "runner",
-            "next_sentence_pairs",
-            "left_to_right",
-            "mask_rate",
-            "same_rate",
-            "random_rate",
-            "max_ngram",
-        )

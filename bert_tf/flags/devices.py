@@ -14,7 +14,7 @@ XLA_MODES = ("auto", "on", "off")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DeviceConfig:
+class DeviceConfig(options.Flags):
     """Flags of all scripts that choose devices and precision."""
 
     use_tpu: bool = options.hardware(
@@ -26,7 +26,10 @@ class DeviceConfig:
         affects="place",
     )
     tpu: str | None = options.hardware(
-        None, "Address of the TPU.", affects="place"
+        None,
+        "Address of the TPU.",
+        affects="place",
+        needs=("use_tpu", "distribution_strategy=tpu"),
     )
     distribution_strategy: str = options.hardware(
         "auto",
@@ -39,6 +42,7 @@ class DeviceConfig:
         0,
         "Number of GPUs (or logical CPUs) to use per machine; 0 means all.",
         affects="place",
+        at_least=0,
     )
     worker_hosts: str | None = options.hardware(
         None,
@@ -48,7 +52,11 @@ class DeviceConfig:
         affects="place",
     )
     task_index: int | None = options.hardware(
-        None, "Index of this worker in --worker_hosts, from 0.", affects="place"
+        None,
+        "Index of this worker in --worker_hosts, from 0.",
+        affects="place",
+        at_least=0,
+        needs="worker_hosts",
     )
     unpad: str = options.hardware(
         "auto",
@@ -77,7 +85,8 @@ class DeviceConfig:
         affects="place",
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        super().check()
         options.require(
             self.distribution_strategy != "parameter_server",
             "--distribution_strategy=parameter_server is not supported: Keras "
@@ -85,26 +94,11 @@ class DeviceConfig:
             "(https://github.com/keras-team/keras/issues/18624); use "
             "multi_worker_mirrored.",
         )
-        options.require_at_least(self, 0, "num_gpus")
-        options.require(
-            self.tpu is None
-            or self.use_tpu
-            or self.distribution_strategy == "tpu",
-            "--tpu needs --distribution_strategy=tpu. Received: --tpu="
-            f"{self.tpu} with --distribution_strategy="
-            f"{self.distribution_strategy}.",
-        )
-        options.require(
-            (self.worker_hosts is None) == (self.task_index is None),
-            "--worker_hosts and --task_index must be set together. Received: "
-            f"--worker_hosts={self.worker_hosts}, "
-            f"--task_index={self.task_index}.",
-        )
         if self.worker_hosts is None:
             return
         num_hosts = len(self.worker_hosts.split(","))
         options.require(
-            0 <= self.task_index < num_hosts,
+            self.task_index is not None and self.task_index < num_hosts,
             f"--task_index must be at least 0 and below {num_hosts}, the "
             f"number of --worker_hosts. Received: {self.task_index}.",
         )
@@ -155,6 +149,7 @@ class TrainingDeviceConfig(DeviceConfig):
         "Recompute activations in the backward pass to save memory; steps "
         "take about a third longer.",
         affects="nothing",
+        not_with="approach=feature_based",
     )
     overwrite_output_dir: bool = options.output(
         False,
@@ -162,15 +157,8 @@ class TrainingDeviceConfig(DeviceConfig):
         "in --output_dir, and train from the start; other files stay. Drop it "
         "to resume.",
         affects="nothing",
+        needs="do_train",
     )
     allow_changed_data: bool = options.output(
         False, "Resume although the data or options changed.", affects="nothing"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        options.require(
-            self.do_train or not self.overwrite_output_dir,
-            "--overwrite_output_dir is for --do_train: without it the model in "
-            "--output_dir is only used. Drop one of the two.",
-        )

@@ -1,6 +1,7 @@
 """Flags of run/distill.py."""
 
 import dataclasses
+import math
 
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
@@ -10,11 +11,12 @@ from bert_tf.flags.finetune import FinetuneConfig
 _HEAD_SIZE = 64
 _WIDENING = 4
 
-_SHAPE_FLAGS = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
+# Name an existing student, which has a shape and weights.
+_STUDENT_FLAGS = (
+    "pretrained_model_dir",
+    "bert_config_file",
+    "vocab_file",
+    "init_checkpoint",
 )
 
 
@@ -34,6 +36,7 @@ class DistillConfig(FinetuneConfig):
         "tagger's train, dev and test files.",
         affects="place",
         reads="folder",
+        not_with=("train_file", "dev_file", "test_file"),
     )
     train_file: str | None = options.data(
         None,
@@ -69,34 +72,47 @@ class DistillConfig(FinetuneConfig):
         "run/predict.py --input_file; only the teacher labels it.",
         affects="place",
         reads="file",
+        needs="do_train",
     )
     max_seq_length: int | None = options.data(
         None,
         "Maximum sequence length of both models, in tokens (default: the "
         "teacher's in training).",
+        at_least=3,
     )
 
     num_hidden_layers: int | None = options.model(
-        None, "Layers of a new student, L; replaces --pretrained_model_dir."
+        None,
+        "Layers of a new student, L; replaces --pretrained_model_dir.",
+        at_least=1,
+        not_with=_STUDENT_FLAGS,
     )
     hidden_size: int | None = options.model(
-        None, "Width of a new student, H (default: the teacher's)."
+        None,
+        "Width of a new student, H (default: the teacher's).",
+        at_least=1,
+        not_with=_STUDENT_FLAGS,
     )
     num_attention_heads: int | None = options.model(
         None,
         "Attention heads of a new student, A (default: the teacher's if the "
         "width is equal, else H / 64 as in the paper).",
+        at_least=1,
+        not_with=_STUDENT_FLAGS,
     )
     intermediate_size: int | None = options.model(
         None,
         "Feed-forward width of a new student (default: the teacher's if the "
         "width is equal, else 4 H as in the paper).",
+        at_least=1,
+        not_with=_STUDENT_FLAGS,
     )
     initialize_from_teacher: bool = options.model(
         True,
         "Initialize a new student of the teacher's width with "
         "--teacher_layers, the embeddings and the head; a narrower one is "
         "initialized randomly.",
+        not_with=_STUDENT_FLAGS,
     )
     teacher_layers: str | None = options.distillation(
         None,
@@ -108,78 +124,58 @@ class DistillConfig(FinetuneConfig):
         0.5,
         "Weight of the teacher's soft targets in the loss, 0 to 1; the "
         "labels have the rest (Hinton et al., 2015).",
+        at_least=0,
+        at_most=1,
     )
     temperature: float = options.distillation(
-        2.0, "Divisor of the logits for soft targets, at least 1."
+        2.0,
+        "Divisor of the logits for soft targets, at least 1.",
+        at_least=1,
+        below=math.inf,
+        needs="distillation_weight",
     )
     hidden_weight: float = options.distillation(
-        1.0, "Weight of the hidden-state loss, which is added; 0 turns it off."
+        1.0,
+        "Weight of the hidden-state loss, which is added; 0 turns it off.",
+        at_least=0,
+        below=math.inf,
     )
     hidden_loss: str = options.distillation(
         "mse",
         "Loss between hidden states: mse (Jiao et al., 2020) or cosine (Sanh "
         "et al., 2019).",
         choices=("mse", "cosine"),
+        needs="hidden_weight",
     )
     attention_weight: float = options.distillation(
         0.0,
         "Weight of the attention loss, which is added (Sun et al., 2020); "
         "needs the teacher's number of heads and "
         "--attention_probs_dropout_prob=0.",
+        at_least=0,
+        below=math.inf,
+        not_with="remat",
     )
     head_dropout_prob: float = options.training(
-        0.1, "Dropout between the student's encoder and its head."
+        0.1,
+        "Dropout between the student's encoder and its head.",
+        at_least=0,
+        below=1,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         self._require_folder_or_files()
-        options.require(
-            self.do_train or self.unlabeled_file is None,
-            "--unlabeled_file is for training, so it needs --do_train.",
-        )
-        options.require_at_least(self, 1, *_SHAPE_FLAGS)
-        options.require_rate(self, "distillation_weight")
-        options.require(
-            1 <= self.temperature < float("inf"),
-            f"--temperature must be at least 1. Received: {self.temperature}.",
-        )
-        for name in ("hidden_weight", "attention_weight"):
-            value = getattr(self, name)
-            options.require(
-                0 <= value < float("inf"),
-                f"--{name} must be at least 0. Received: {value}.",
-            )
-        for weight, name in (
-            ("distillation_weight", "temperature"),
-            ("hidden_weight", "hidden_loss"),
-        ):
-            if not getattr(self, weight):
-                options.require_defaults(self, f"--{weight}=0", name)
-        options.require_dropout(self, "head_dropout_prob")
         options.require(
             self.learns_from_teacher or self.unlabeled_file is None,
             "--unlabeled_file has no effect if --distillation_weight, "
             "--hidden_weight and --attention_weight are 0; drop it.",
         )
-        options.require(
-            not (self.remat and self.attention_weight),
-            "--remat does not keep the attention that --attention_weight "
-            "compares; drop one of the two.",
-        )
         self.layers_of_flag()
 
     def _check_start(self) -> None:
-        set_flags = [f"--{x}" for x in options.set_values(self, *_SHAPE_FLAGS)]
         if self.has_student:
             super()._check_start()
-            options.require(
-                not set_flags and self.initialize_from_teacher,
-                f"{', '.join(set_flags) or '--noinitialize_from_teacher'}: "
-                "these are for a new student; --pretrained_model_dir and "
-                "--bert_config_file have a shape and weights. Drop one or the "
-                "other.",
-            )
         elif self.do_train:
             options.require(
                 self.num_hidden_layers is not None,
@@ -205,12 +201,7 @@ class DistillConfig(FinetuneConfig):
     @property
     def has_student(self) -> bool:
         """True if the student is an existing model, not a new one."""
-        return bool(
-            self.pretrained_model_dir
-            or self.bert_config_file
-            or self.vocab_file
-            or self.init_checkpoint
-        )
+        return any(getattr(self, name) for name in _STUDENT_FLAGS)
 
     def layers_of_flag(self) -> tuple[int, ...] | None:
         """Returns the numbers in --teacher_layers, None if it is not set."""

@@ -53,7 +53,9 @@ class ExperimentsConfig(ModelSourceConfig):
         "those of the scale).",
     )
     num_seeds: int | None = options.training(
-        None, "Fine-tuning runs for each cell (default: the scale's)."
+        None,
+        "Fine-tuning runs for each cell (default: the scale's).",
+        at_least=1,
     )
     pretrained_model_dir: str | None = options.model(
         None,
@@ -79,9 +81,11 @@ class ExperimentsConfig(ModelSourceConfig):
         "End after the command during which this many minutes have passed "
         "(default: run all cells).",
         affects="nothing",
+        at_least=0,
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        super().check()
         if self.list:
             return
         options.require(
@@ -101,8 +105,6 @@ class ExperimentsConfig(ModelSourceConfig):
             f"--experiments must be among {', '.join(EXPERIMENTS)}. Received: "
             f"{', '.join(map(repr, unknown))}.",
         )
-        options.require_at_least(self, 1, "num_seeds")
-        options.require_at_least(self, 0, "max_minutes")
 
     @property
     def names(self) -> tuple[str, ...]:

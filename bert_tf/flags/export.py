@@ -58,7 +58,9 @@ class ExportConfig(ModelSourceConfig):
     layer: int = options.model(
         -1, "Layer whose outputs become embeddings, from 0 or from -1."
     )
-    top_k: int = options.model(5, "Candidates per [MASK], for fill_mask.")
+    top_k: int = options.model(
+        5, "Candidates per [MASK], for fill_mask.", at_least=1
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,12 +71,16 @@ class SavedModelConfig(ExportConfig):
         help_text="Directory of the model's versions: 1, 2, ..."
     )
     version: int | None = options.output(
-        None, "Version to write (default: the next number)."
+        None,
+        "Version to write (default: the next number).",
+        at_least=1,
+        below=1 << 63,
     )
     max_seq_length: int | None = options.model(
         None,
         "Maximum length of a row, in tokens (default: as in training; if "
         "that is not stored, the number of positions).",
+        at_least=3,
     )
     buckets: str | None = options.hardware(
         None,
@@ -102,6 +108,7 @@ class SavedModelConfig(ExportConfig):
         "Weights in litert/: dynamic is int8, float16, or none for float32 "
         "(default: dynamic).",
         choices=LITERT_QUANTIZATIONS,
+        needs="litert",
     )
     model_name: str | None = options.output(
         None,
@@ -111,45 +118,31 @@ class SavedModelConfig(ExportConfig):
         None,
         "Distance between the starts of the windows of a long text, in "
         "tokens (default: as in training).",
+        at_least=1,
     )
     max_query_length: int | None = options.model(
         None,
         "Maximum length of a question, in tokens (default: as in training).",
+        at_least=1,
     )
     n_best_size: int | None = options.model(
-        None, "Number of starts and ends to combine (default: as in training)."
+        None,
+        "Number of starts and ends to combine (default: as in training).",
+        at_least=1,
     )
     max_answer_length: int | None = options.model(
         None,
         "Maximum length of an answer, in tokens (default: as in training).",
+        at_least=1,
     )
 
-    def __post_init__(self) -> None:
-        options.require_at_least(
-            self,
-            1,
-            "version",
-            "top_k",
-            "doc_stride",
-            "max_query_length",
-            "n_best_size",
-            "max_answer_length",
-        )
-        options.require_at_least(self, 3, "max_seq_length")
-        # Servers store a version as an int64.
-        options.require(
-            self.version is None or self.version < 2**63,
-            f"--version must be below 2**63. Received: {self.version}.",
-        )
+    def check(self) -> None:
+        super().check()
         name = self.served_name
         options.require(
             bool(name) and "/" not in name and ":" not in name,
             "--model_name must be a name without / and :, as it is part of "
             f"URLs. Received: {name!r}.",
-        )
-        options.require(
-            self.litert or self.litert_quantization is None,
-            "--litert_quantization is for --litert only.",
         )
         self.bucket_lengths()
 
@@ -230,11 +223,13 @@ class TfliteConfig(ExportConfig):
         None,
         "Length of each row, in tokens (default: as in training for "
         "classifiers and with --input=text; else variable).",
+        at_least=3,
     )
     batch_size: int | None = options.model(
         None,
         "Rows per call (default: 1 for classifiers with --input=ids; else any "
         "number).",
+        at_least=1,
     )
     dynamic_shapes: bool = options.model(
         False,
@@ -246,6 +241,7 @@ class TfliteConfig(ExportConfig):
         "Typical rows, in the format of the task's files, to calibrate the "
         "scales of full_int8.",
         reads="file",
+        needs="quantization=full_int8",
     )
     eval_file: str | None = options.evaluation(
         None,
@@ -257,6 +253,8 @@ class TfliteConfig(ExportConfig):
         1.0,
         "Maximum loss of score compared with the model, in points of 100; if "
         "it is exceeded, no file is written.",
+        at_least=0,
+        needs="eval_file",
     )
     compatibility: str = options.output(
         "current",
@@ -265,10 +263,8 @@ class TfliteConfig(ExportConfig):
         choices=COMPATIBILITIES,
     )
 
-    def __post_init__(self) -> None:
-        options.require_at_least(self, 1, "batch_size", "top_k")
-        options.require_at_least(self, 3, "max_seq_length")
-        options.require_at_least(self, 0, "max_drop")
+    def check(self) -> None:
+        super().check()
         options.require(
             bool(os.path.basename(self.output_file)),
             f"--output_file must name a file. Received: {self.output_file!r}.",
@@ -277,12 +273,6 @@ class TfliteConfig(ExportConfig):
             self.output_file.endswith(".tflite"),
             "--output_file must end in .tflite. Received: "
             f"{self.output_file!r}; use {self.output_file + '.tflite'!r}.",
-        )
-        options.require(
-            self.quantization == "full_int8"
-            or self.representative_file is None,
-            "--representative_file is for --quantization=full_int8. "
-            f"Received: {self.quantization}.",
         )
         options.require(
             self.quantization != "full_int8"
@@ -294,9 +284,4 @@ class TfliteConfig(ExportConfig):
             self.quantization != "full_int8" or self.input == "ids",
             "--quantization=full_int8 is for --input=ids. Received: "
             f"--input={self.input}; use dynamic.",
-        )
-        options.require(
-            self.eval_file is not None or self.max_drop == 1.0,
-            "--max_drop is for --eval_file. Received: "
-            f"{self.max_drop} without it.",
         )

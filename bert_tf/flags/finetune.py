@@ -6,6 +6,7 @@ where these have the flag.
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,7 +71,9 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "needed with --pretrained_model_dir.",
     )
     max_seq_length: int = options.data(
-        128, "Maximum sequence length, in tokens; longer texts are truncated."
+        128,
+        "Maximum sequence length, in tokens; longer texts are truncated.",
+        at_least=3,
     )
     do_train: bool = options.training(False, "Train.", affects="nothing")
     do_eval: bool = options.evaluation(
@@ -85,10 +88,10 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "list such as 16,32 trains one trial for each value.",
     )
     eval_batch_size: int = options.evaluation(
-        8, "Batch size for the dev set.", affects="nothing"
+        8, "Batch size for the dev set.", affects="nothing", at_least=1
     )
     predict_batch_size: int = options.evaluation(
-        8, "Batch size for the test set.", affects="nothing"
+        8, "Batch size for the test set.", affects="nothing", at_least=1
     )
     learning_rate: str = options.training(
         DEFAULT_RATE,
@@ -101,22 +104,24 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "each value.",
     )
     warmup_proportion: float = options.training(
-        0.1, "Share of the steps used for linear warmup."
+        0.1, "Share of the steps used for linear warmup.", at_least=0, at_most=1
     )
     save_checkpoints_steps: int = options.output(
-        1000, "Steps between checkpoints.", affects="nothing"
+        1000, "Steps between checkpoints.", affects="nothing", at_least=1
     )
     save_checkpoints_secs: int = options.output(
         120,
         "Seconds between checkpoints, besides those of "
         "--save_checkpoints_steps; 0 means none by time.",
         affects="nothing",
+        at_least=0,
     )
     iterations_per_loop: int | None = options.output(
         None,
         "Steps between lines of metrics (default: a hundredth of the run; "
         "the original's 1000 exceeds many runs).",
         affects="nothing",
+        at_least=1,
     )
 
     pretrained_model_dir: str | None = options.model(
@@ -126,6 +131,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "--vocab_file.",
         affects="place",
         reads="model",
+        not_with=("init_checkpoint", "bert_config_file", "vocab_file"),
     )
     normalization: str | None = options.data(
         None,
@@ -140,9 +146,13 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Trials per combination of hyperparameters; they differ only in the "
         "seed.",
         affects="nothing",
+        at_least=1,
     )
     seed: int = options.training(
-        12345, "Random seed of the head, the order and dropout."
+        12345,
+        "Random seed of the head, the order and dropout.",
+        at_least=0,
+        below=1 << 32,
     )
     num_length_buckets: int = options.hardware(
         0,
@@ -150,11 +160,13 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "pads all to --max_seq_length, as the original does; larger numbers "
         "choose the lengths with the least padding (for TPUs, which compile "
         "each).",
+        at_least=0,
     )
     micro_batch_size: int = options.hardware(
         0,
         "Examples computed at once in training; 0 means the whole batch.",
         affects="nothing",
+        at_least=0,
     )
     optimizer: str = options.training(
         "bert_adam",
@@ -168,20 +180,31 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Factor between the learning rates of adjacent encoder layers: each "
         "layer uses this times the rate of the layer above it, the "
         "embeddings this times the rate of the first layer.",
+        above=0,
+        at_most=1,
+        not_with="approach=feature_based",
     )
     num_frozen_layers: int = options.training(
         0,
         "Number of frozen encoder layers, from the first; above 0, the "
         "embeddings are frozen too.",
+        at_least=0,
+        not_with="approach=feature_based",
     )
     hidden_dropout_prob: float | None = options.training(
         None,
         "Dropout of embeddings and layer outputs (default: the "
         "configuration's).",
+        at_least=0,
+        below=1,
+        not_with="approach=feature_based",
     )
     attention_probs_dropout_prob: float | None = options.training(
         None,
         "Dropout of attention probabilities (default: the configuration's).",
+        at_least=0,
+        below=1,
+        not_with="approach=feature_based",
     )
     left_to_right: bool | None = options.model(
         None,
@@ -192,86 +215,64 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Task head: linear, or bilstm with a new bidirectional LSTM below it "
         "(Table 5).",
         choices=HEAD_TYPES,
+        not_with="approach=feature_based",
     )
     new_pooler: bool = options.model(
         False,
         "Initialize the pooler randomly, for encoders whose pooler was never "
         "trained.",
+        not_with=("head=bilstm", "approach=feature_based"),
     )
     reinit_layers: int = options.model(
         0,
         "Number of encoder layers to initialize randomly, from the top; above "
         "0, the pooler is initialized randomly too (Zhang et al., 2020).",
+        at_least=0,
+        not_with="approach=feature_based",
     )
     head_initializer_range: float | None = options.model(
         None,
         "Standard deviation of the initial output weights of a new head "
         "(default: the configuration's initializer_range).",
+        above=0,
+        below=math.inf,
     )
     keep_best: bool = options.evaluation(
         False,
         "Keep the model of the best evaluation on the dev set, instead of "
         "the last one.",
+        needs="do_train",
     )
     early_stopping_patience: int = options.evaluation(
         0,
         "Stop after this many evaluations without improvement and keep the "
         "best model; 0 means never.",
+        at_least=0,
+        needs="do_train",
     )
     evaluate_every_steps: int = options.evaluation(
         0,
         "Steps between evaluations during training, for --keep_best and "
         "--early_stopping_patience; 0 means one epoch.",
+        at_least=0,
+        needs=("keep_best", "early_stopping_patience"),
     )
     keep_checkpoint_max: int = options.output(
-        1, "Number of checkpoints to keep.", affects="nothing"
+        1, "Number of checkpoints to keep.", affects="nothing", at_least=1
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         options.require(
             self.do_train or self.do_eval or self.do_predict,
             "At least one of --do_train, --do_eval and --do_predict must be "
             "set.",
         )
         self._check_start()
-        # A token between [CLS] and [SEP].
-        options.require_at_least(self, 3, "max_seq_length")
-        options.require_at_least(
-            self,
-            1,
-            "eval_batch_size",
-            "predict_batch_size",
-            "save_checkpoints_steps",
-            "iterations_per_loop",
-            "num_restarts",
-            "keep_checkpoint_max",
-        )
-        options.require_at_least(
-            self,
-            0,
-            "num_length_buckets",
-            "micro_batch_size",
-            "num_frozen_layers",
-            "reinit_layers",
-            "early_stopping_patience",
-            "evaluate_every_steps",
-            "save_checkpoints_secs",
-        )
-        options.require_rate(self, "warmup_proportion", "layer_decay")
-        options.require_dropout(
-            self, "hidden_dropout_prob", "attention_probs_dropout_prob"
-        )
-        options.require_seed(self.seed)
-        options.require_seed(self.seed + self.num_restarts - 1)
         options.require(
-            self.layer_decay > 0,
-            f"--layer_decay must be above 0. Received: {self.layer_decay}.",
-        )
-        new_range = self.head_initializer_range
-        options.require(
-            new_range is None or 0 < new_range < float("inf"),
-            f"--head_initializer_range must be above 0. Received: {new_range}.",
+            self.seed + self.num_restarts <= 1 << 32,
+            f"--seed must be below {1 << 32}, also with --num_restarts added. "
+            f"Received: {self.seed}.",
         )
         options.require(
             not self.reinit_layers
@@ -280,41 +281,22 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
             "--reinit_layers has no effect without --init_checkpoint: all "
             f"layers are random. Received: {self.reinit_layers}; drop it.",
         )
+        has_choice = self.do_train and len(self.trials()) > 1
         options.require(
-            not self.new_pooler or self.head == "linear",
-            "--new_pooler has no effect with --head=bilstm, which does not "
-            "read the pooler; drop one of the two.",
-        )
-        options.require(
-            not self.evaluate_every_steps or self.selects_evaluation,
-            "--evaluate_every_steps needs --keep_best or "
-            "--early_stopping_patience.",
-        )
-        options.require(
-            len(self.trials()) == 1 or not self.do_train or self.may_score_dev,
-            "Several trials need --do_eval, to keep the best one on dev.",
-        )
-        options.require(
-            not self.selects_evaluation
-            or (self.do_train and self.may_score_dev),
-            "--keep_best and --early_stopping_patience need --do_train and "
+            self.may_score_dev or not (has_choice or self.selects_evaluation),
+            "Several trials, --keep_best and --early_stopping_patience need "
             "--do_eval, as they select by the dev set.",
         )
 
     def _check_start(self) -> None:
-        trio = (self.bert_config_file, self.vocab_file, self.init_checkpoint)
-        if self.pretrained_model_dir:
-            options.require(
-                not any(trio),
-                "--pretrained_model_dir replaces --init_checkpoint, "
-                "--bert_config_file and --vocab_file. Received both; drop one.",
-            )
-        elif any(trio) or self.do_train:
-            options.require(
-                bool(self.bert_config_file and self.vocab_file),
-                "Give --pretrained_model_dir, or --bert_config_file, "
-                "--vocab_file and --init_checkpoint.",
-            )
+        has_files = self.bert_config_file and self.vocab_file
+        is_needed = self.do_train or self.init_checkpoint
+        is_needed = is_needed or self.bert_config_file or self.vocab_file
+        options.require(
+            bool(self.pretrained_model_dir or has_files or not is_needed),
+            "Give --pretrained_model_dir, or --bert_config_file, --vocab_file "
+            "and --init_checkpoint.",
+        )
 
     def requested_splits(self) -> dict[str, str]:
         """Returns the splits to process, each with the flag that selects it."""
@@ -351,13 +333,6 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         """Raises `UserError` unless either --data_dir or the files are set."""
         if not self.data_dir:
             self._require_own_files(", or --data_dir")
-            return
-        files = options.set_values(self, "train_file", "dev_file", "test_file")
-        options.require(
-            not files,
-            "--data_dir replaces --train_file, --dev_file and --test_file. "
-            f"Received: --data_dir and --{', --'.join(files)}.",
-        )
 
     @property
     def may_score_dev(self) -> bool:

@@ -7,7 +7,7 @@ from bert_tf.flags import options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSourceConfig:
+class ModelSourceConfig(options.Flags):
     """Flags of all scripts that read a model, which may be named.
 
     Processes that a script starts inherit them, as environment variables.

@@ -1,10 +1,11 @@
-"""Options by their subject in `--help`, and checks that raise `UserError`."""
+"""Options by their subject in `--help`, and the checks of their values."""
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import operator
 from typing import Any
 
+from bert_tf.config import BOUNDS
 from bert_tf.config import IGNORED
 from bert_tf.config import option
 from bert_tf.errors import UserError
@@ -21,6 +22,12 @@ batching = functools.partial(option, group="batching")
 limits = functools.partial(option, group="limits")
 hardware = functools.partial(option, group="hardware")
 
+_HOLDS = {
+    "at_least": operator.ge,
+    "above": operator.gt,
+    "at_most": operator.le,
+    "below": operator.lt,
+}
 # Shares of the chosen tokens: [MASK], unchanged, random (Table 8).
 MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 
@@ -68,72 +75,73 @@ def for_card(config: Any, **values: Any) -> dict[str, Any]:
     return found
 
 
-def require_at_least(config: Any, least: int, *names: str) -> None:
-    """Raises `UserError` if a flag, unless it is None, is below `least`."""
-    _require_each(config, names, lambda x: x >= least, f"be at least {least}")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of a command, which are checked when it is built.
 
-
-def require_dropout(config: Any, *names: str) -> None:
-    """Raises `UserError` if a dropout rate is outside [0, 1) and not None."""
-    bounds = "be at least 0 and below 1"
-    _require_each(config, names, lambda x: 0 <= x < 1, bounds)
-
-
-def require_defaults(config: Any, beside: str, *names: str) -> None:
-    """Raises `UserError` if a flag without effect differs from its default.
-
-    Args:
-      config: The flags, a dataclass.
-      beside: The reason why they have no effect, for instance another flag.
-      *names: The flags without effect.
+    Rules of one flag are in its `option`; `check` has the others.
     """
-    defaults = {x.name: x.default for x in dataclasses.fields(config)}
-    for name in names:
-        value = getattr(config, name)
-        require(
-            value == defaults[name],
-            f"--{name} has no effect with {beside}. Received: {value}; drop "
-            "it.",
-        )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_bounds(self, field)
+            _check_company(self, field)
+        self.check()
+
+    def check(self) -> None:
+        """Raises `UserError` for flags that do not fit together."""
 
 
-def require_seed(seed: int) -> None:
-    """Raises `UserError` for a seed that NumPy does not accept."""
+def _check_bounds(config: Flags, field: dataclasses.Field) -> None:
+    value, rules = getattr(config, field.name), field.metadata["rules"]
+    bounds = {name: rules[name] for name in BOUNDS if name in rules}
+    words = (f"{x.replace('_', ' ')} {bound}" for x, bound in bounds.items())
     require(
-        0 <= seed < 1 << 32,
-        f"--seed, also with --num_restarts added, must be at least 0 and below "
-        f"{1 << 32}. Received: {seed}.",
+        value is None or all(_HOLDS[x](value, y) for x, y in bounds.items()),
+        f"--{field.name} must be {' and '.join(words)}. Received: {value}.",
     )
 
 
-def require_rate(config: Any, *names: str) -> None:
-    """Raises `UserError` if a flag does not lie between 0 and 1."""
-    bounds = "lie between 0 and 1"
-    _require_each(config, names, lambda x: 0 <= x <= 1, bounds)
+def _check_company(config: Flags, field: dataclasses.Field) -> None:
+    """Checks the flags that a flag needs, and those that exclude it."""
+    value, rules = getattr(config, field.name), field.metadata["rules"]
+    default_is_off = field.default is not True
+    if value == field.default or (value is False and default_is_off):
+        return
+    is_off = value is False
+    flag = f"--no{field.name}" if is_off else f"--{field.name}"
+    received = flag if isinstance(value, bool) else f"{flag}={value}"
+    needs, excluding = _tuple(rules, "needs"), _tuple(rules, "not_with")
+    require(
+        not needs or any(is_set(config, x) for x in needs),
+        f"{flag} needs --{' or --'.join(needs)}. Received: {received} without "
+        "it; add it, or drop the flag.",
+    )
+    for other in excluding:
+        require(
+            not is_set(config, other),
+            f"{flag} cannot be used with --{other}. Received: {received}; drop "
+            "one of the two.",
+        )
+
+
+def _tuple(rules: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = rules.get(name, ())
+    return (value,) if isinstance(value, str) else value
+
+
+def is_set(config: Any, condition: str) -> bool:
+    """Returns True if a flag is set, or has a value, as in "head=bilstm"."""
+    name, has_value, value = condition.partition("=")
+    received = getattr(config, name, None)
+    return str(received) == value if has_value else bool(received)
 
 
 def require_mask_rates(config: Any) -> None:
     """Raises `UserError` unless the three rates of masking add up to 1."""
-    require_rate(config, *MASK_RATES)
     total = sum(getattr(config, rate) for rate in MASK_RATES)
     require(
         abs(total - 1) < 1e-6,
         "--mask_rate, --same_rate and --random_rate must add up to 1. "
         f"Received: {total:g}.",
     )
-
-
-def require_port(config: Any, least: int, *names: str) -> None:
-    """Raises `UserError` if a flag is not a port; `least` is 0 or 1."""
-    bounds = f"lie between {least} and 65535"
-    _require_each(config, names, lambda x: least <= x < 65536, bounds)
-
-
-def _require_each(
-    config: Any,
-    names: tuple[str, ...],
-    holds: Callable[[Any], bool],
-    bounds: str,
-) -> None:
-    for name, value in set_values(config, *names).items():
-        require(holds(value), f"--{name} must {bounds}. Received: {value}.")

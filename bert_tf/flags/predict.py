@@ -20,10 +20,7 @@ class FillMaskConfig(ModelSourceConfig):
         help_text="Model of any format, with its vocabulary.", reads="model"
     )
     text: str = options.data(help_text="Text with one or more [MASK].")
-    top_k: int = options.evaluation(5, "Candidates per [MASK].")
-
-    def __post_init__(self) -> None:
-        options.require_at_least(self, 1, "top_k")
+    top_k: int = options.evaluation(5, "Candidates per [MASK].", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +50,7 @@ class ExtractFeaturesConfig(ModelSourceConfig):
         reads="file",
     )
     max_seq_length: int = options.data(
-        128, "Maximum sequence length, in tokens."
+        128, "Maximum sequence length, in tokens.", at_least=3
     )
     init_checkpoint: str | None = options.model(
         None, "Model: any format, or a checkpoint's prefix.", reads="model"
@@ -64,7 +61,9 @@ class ExtractFeaturesConfig(ModelSourceConfig):
         reads="file",
     )
     do_lower_case: bool = options.data(True, "Lower-case the text.")
-    batch_size: int = options.hardware(32, "Texts computed at once.")
+    batch_size: int = options.hardware(
+        32, "Texts computed at once.", at_least=1
+    )
     use_tpu: bool = options.ignored(False)
     master: str | None = options.ignored(None)
     num_tpu_cores: int | None = options.ignored(None)
@@ -74,44 +73,31 @@ class ExtractFeaturesConfig(ModelSourceConfig):
         "Model of any format; replaces --bert_config_file, --init_checkpoint "
         "and --vocab_file.",
         reads="model",
+        not_with=("bert_config_file", "init_checkpoint", "vocab_file"),
     )
 
-    def __post_init__(self) -> None:
-        options.require_at_least(self, 3, "max_seq_length")
-        options.require_at_least(self, 1, "batch_size")
-        trio = (self.bert_config_file, self.init_checkpoint, self.vocab_file)
-        if self.model_dir:
-            options.require(
-                not any(trio),
-                "--model_dir replaces --bert_config_file, --init_checkpoint "
-                "and --vocab_file. Received both; drop one.",
-            )
-        else:
-            options.require(
-                bool(self.init_checkpoint),
-                "Give --model_dir, or --init_checkpoint with "
-                "--bert_config_file and --vocab_file unless these are next to "
-                "it.",
-            )
+    def check(self) -> None:
+        super().check()
+        options.require(
+            bool(self.model_dir or self.init_checkpoint),
+            "Give --model_dir, or --init_checkpoint with --bert_config_file "
+            "and --vocab_file unless these are next to it.",
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _PredictionConfig(DeviceConfig, ModelSourceConfig):
     """Flags of all scripts that predict with fine-tuned models."""
 
-    batch_size: int = options.hardware(32, "Rows computed at once.")
+    batch_size: int = options.hardware(32, "Rows computed at once.", at_least=1)
     num_length_buckets: int = options.hardware(
         0,
         "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
         "pads all to the model's max_seq_length, as the original does; "
         "larger numbers choose the lengths with the least padding (for TPUs, "
         "which compile each).",
+        at_least=0,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        options.require_at_least(self, 1, "batch_size")
-        options.require_at_least(self, 0, "num_length_buckets")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,6 +128,7 @@ class PredictConfig(_PredictionConfig):
         None,
         "Labels or choices to write with their probabilities, the best first "
         "(default: all in JSON lines; one in a table).",
+        at_least=1,
     )
     keep_empty: bool = options.data(
         False,
@@ -149,9 +136,8 @@ class PredictConfig(_PredictionConfig):
         "answer (default: such a row is an error).",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        options.require_at_least(self, 1, "top_k")
+    def check(self) -> None:
+        super().check()
         ending = os.path.splitext(self.output_file)[1].lower()
         options.require(
             ending not in _NOT_WRITTEN,

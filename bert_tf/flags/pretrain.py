@@ -38,40 +38,49 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         reads="model",
     )
     max_seq_length: int = options.data(
-        128, "Sequence length of the records, in tokens."
+        128, "Sequence length of the records, in tokens.", at_least=1
     )
     max_predictions_per_seq: int | None = options.data(
         None,
         "Predicted tokens per record (default: as the records' manifest "
         "states, else 20).",
+        at_least=1,
     )
     do_train: bool = options.training(False, "Train.", affects="nothing")
     do_eval: bool = options.evaluation(False, "Evaluate.", affects="nothing")
     train_batch_size: int = options.training(
-        32, "Sequences per batch, over all replicas."
+        32, "Sequences per batch, over all replicas.", at_least=1
     )
     eval_batch_size: int = options.evaluation(
-        8, "Sequences per evaluation step.", affects="nothing"
+        8, "Sequences per evaluation step.", affects="nothing", at_least=1
     )
-    learning_rate: float = options.training(5e-5, "Peak learning rate.")
+    learning_rate: float = options.training(
+        5e-5, "Peak learning rate.", above=0
+    )
     num_train_steps: int = options.training(
-        100000, "Steps of the whole schedule."
+        100000, "Steps of the whole schedule.", at_least=1
     )
-    num_warmup_steps: int = options.training(10000, "Steps of linear warmup.")
+    num_warmup_steps: int = options.training(
+        10000, "Steps of linear warmup.", at_least=0
+    )
     save_checkpoints_steps: int = options.output(
-        1000, "Steps between checkpoints.", affects="nothing"
+        1000, "Steps between checkpoints.", affects="nothing", at_least=1
     )
     save_checkpoints_secs: int = options.output(
         120,
         "Seconds between checkpoints, besides those of "
         "--save_checkpoints_steps; 0 means none by time.",
         affects="nothing",
+        at_least=0,
     )
     iterations_per_loop: int = options.output(
-        1000, "Steps between lines of metrics.", affects="nothing"
+        1000, "Steps between lines of metrics.", affects="nothing", at_least=1
     )
     max_eval_steps: int = options.evaluation(
-        100, "Maximum number of evaluation steps.", affects="nothing"
+        100,
+        "Maximum number of evaluation steps.",
+        affects="nothing",
+        at_least=1,
     )
 
     eval_input_file: str | None = options.evaluation(
@@ -92,7 +101,10 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         "states).",
     )
     seed: int = options.training(
-        12345, "Random seed of weights, order, masks and dropout."
+        12345,
+        "Random seed of weights, order, masks and dropout.",
+        at_least=0,
+        below=1 << 32,
     )
     optimizer: str = options.training(
         "bert_adam",
@@ -102,7 +114,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     )
     weight_decay_rate: float = options.training(0.01, "Decoupled weight decay.")
     gradient_accumulation_steps: int = options.training(
-        1, "Batches of --train_batch_size per optimizer step."
+        1, "Batches of --train_batch_size per optimizer step.", at_least=1
     )
     micro_batch_size: str = options.hardware(
         "0",
@@ -113,23 +125,36 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         False, "Draw new masks in each epoch."
     )
     masked_lm_prob: float = options.training(
-        0.15, "Share of tokens to predict, for --dynamic_masking."
+        0.15,
+        "Share of tokens to predict, for --dynamic_masking.",
+        at_least=0,
+        at_most=1,
+        needs="dynamic_masking",
     )
     mask_rate: float | None = options.training(
         None,
         "Share of chosen tokens replaced with [MASK], for --dynamic_masking "
         "(Table 8; default: as the records; beside one of the other two 0.8).",
+        at_least=0,
+        at_most=1,
+        needs="dynamic_masking",
     )
     same_rate: float | None = options.training(
         None,
         "Share of chosen tokens left unchanged, for --dynamic_masking "
         "(default: as the records; beside one of the other two 0.1).",
+        at_least=0,
+        at_most=1,
+        needs="dynamic_masking",
     )
     random_rate: float | None = options.training(
         None,
         "Share of chosen tokens replaced with a random one, for "
         "--dynamic_masking (default: as the records; beside one of the other "
         "two 0.1).",
+        at_least=0,
+        at_most=1,
+        needs="dynamic_masking",
     )
     use_next_sentence: bool = options.training(
         True, "Include the next-sentence loss."
@@ -138,6 +163,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         None,
         "Stop at this step, before the end of the schedule.",
         affects="nothing",
+        at_least=1,
     )
     hidden_act: str | None = options.model(
         None,
@@ -153,81 +179,42 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Continue training of --init_checkpoint: load Adam's moments and the "
         "step too.",
         affects="nothing",
+        needs="init_checkpoint",
     )
     keep_checkpoint_max: int = options.output(
-        5, "Number of checkpoints to keep.", affects="nothing"
+        5, "Number of checkpoints to keep.", affects="nothing", at_least=1
     )
     schedule_start_step: int = options.training(
         0,
         "First step of the learning-rate schedule, for a second phase: "
         "--num_warmup_steps counts from here, --num_train_steps still from "
         "step 0.",
+        at_least=0,
     )
     max_corrupt_records: int = options.data(
         0,
         "Number of corrupt records to skip before the run fails.",
         affects="nothing",
+        at_least=0,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         options.require(
             self.do_train or self.do_eval,
             "At least one of --do_train and --do_eval must be set.",
         )
-        options.require_at_least(
-            self,
-            1,
-            "max_seq_length",
-            "max_predictions_per_seq",
-            "train_batch_size",
-            "eval_batch_size",
-            "num_train_steps",
-            "save_checkpoints_steps",
-            "iterations_per_loop",
-            "max_eval_steps",
-            "gradient_accumulation_steps",
-            "stop_at_step",
-            "keep_checkpoint_max",
-        )
-        options.require_seed(self.seed)
-        options.require(
-            self.dynamic_masking
-            or self.masked_lm_prob == PretrainConfig.masked_lm_prob,
-            "--masked_lm_prob has no effect without --dynamic_masking: the "
-            "records are masked already. Received: "
-            f"{self.masked_lm_prob}.",
-        )
         self._resolve_mask_rates()
-        options.require_at_least(
-            self,
-            0,
-            "num_warmup_steps",
-            "schedule_start_step",
-            "max_corrupt_records",
-            "save_checkpoints_secs",
-        )
         options.require(
             self.schedule_start_step < self.num_train_steps,
             "--schedule_start_step must be below --num_train_steps="
             f"{self.num_train_steps}, where the schedule ends. Received: "
             f"{self.schedule_start_step}.",
         )
-        options.require_rate(self, "masked_lm_prob")
-        options.require(
-            self.learning_rate > 0,
-            f"--learning_rate must be positive. Received: "
-            f"{self.learning_rate}.",
-        )
         options.require(
             self.micro_batch_size == "auto" or self.micro_batch_size.isdigit(),
             "--micro_batch_size must be a number, auto or 0. Received: "
             f"{self.micro_batch_size!r}.",
-        )
-        options.require(
-            bool(self.init_checkpoint) or not self.init_optimizer_state,
-            "--init_optimizer_state needs --init_checkpoint, the checkpoint "
-            "that holds it.",
         )
 
     def _resolve_mask_rates(self) -> None:
@@ -235,12 +222,6 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         given = options.set_values(self, *options.MASK_RATES)
         if not given:
             return
-        options.require(
-            self.dynamic_masking,
-            f"--{next(iter(given))} has no effect without --dynamic_masking: "
-            "the records are masked already. Received: "
-            f"{next(iter(given.values()))}.",
-        )
         for name, value in (options.MASK_RATES | given).items():
             object.__setattr__(self, name, value)
         options.require_mask_rates(self)

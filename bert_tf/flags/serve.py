@@ -27,6 +27,7 @@ class ServeConfig(ServeLimits, ServeAccess):
         None,
         "Name of the model in requests (default: the directory's name; for "
         "<name>/model its parent's).",
+        needs="model_base_path",
     )
     model_config_file: str | None = options.model(
         None,
@@ -44,30 +45,40 @@ class ServeConfig(ServeLimits, ServeAccess):
     host: str = options.server(
         "127.0.0.1", "Address to listen on; 0.0.0.0 means all."
     )
-    port: int = options.server(8500, "Port for gRPC; 0 disables it.")
+    port: int = options.server(
+        8500, "Port for gRPC; 0 disables it.", at_least=0, below=1 << 16
+    )
     rest_api_port: int = options.server(
-        8501, "Port for REST, the page and /metrics; 0 disables them."
+        8501,
+        "Port for REST, the page and /metrics; 0 disables them.",
+        at_least=0,
+        below=1 << 16,
     )
     rest_api_timeout_in_ms: int = options.server(
-        30000, "Timeout of REST requests, in milliseconds."
+        30000, "Timeout of REST requests, in milliseconds.", at_least=1
     )
     max_connections: int | None = options.server(
         None,
         "Maximum number of open connections of each port (default: 4096, or "
         "what the limit of open files allows).",
+        at_least=1,
     )
     rest_api_header_timeout_in_ms: int = options.server(
         10000,
         "Time for the header of a REST request or gRPC's handshake, in "
         "milliseconds. A body has --rest_api_timeout_in_ms and 5 seconds.",
+        at_least=1,
     )
     idle_timeout_in_ms: int = options.server(
         120000,
         "Time until an idle connection is closed, in milliseconds. Clients "
         "reuse connections, and a longer time closes fewer of them early.",
+        at_least=1,
     )
     file_system_poll_wait_seconds: float = options.model(
-        1.0, "Seconds between checks for new versions; 0 checks only once."
+        1.0,
+        "Seconds between checks for new versions; 0 checks only once.",
+        at_least=0,
     )
     enable_model_warmup: bool = options.model(
         True,
@@ -82,62 +93,58 @@ class ServeConfig(ServeLimits, ServeAccess):
         "Text file of BatchingParameters; replaces the other flags of this "
         "group.",
         reads="file",
+        needs="enable_batching",
     )
     max_batch_size: int | None = options.batching(
-        None, "Maximum number of rows in a batch (default: 64)."
+        None,
+        "Maximum number of rows in a batch (default: 64).",
+        at_least=1,
+        needs="enable_batching",
+        not_with="batching_parameters_file",
     )
     batch_timeout_micros: int | None = options.batching(
         None,
         "Time that a request waits for others while a thread is free, in "
         "microseconds (default: 0).",
+        at_least=0,
+        needs="enable_batching",
+        not_with="batching_parameters_file",
     )
     max_enqueued_batches: int | None = options.batching(
         None,
         "Maximum number of full batches that wait for a signature; further "
         "requests are refused (default: 10).",
+        at_least=1,
+        needs="enable_batching",
+        not_with="batching_parameters_file",
     )
     num_batch_threads: int | None = options.batching(
-        None, "Batches computed at once (default: one per core)."
+        None,
+        "Batches computed at once (default: one per core).",
+        at_least=1,
+        needs="enable_batching",
+        not_with="batching_parameters_file",
     )
     tensorflow_intra_op_parallelism: int = options.hardware(
-        0, "Threads inside one operator, or LiteRT's; 0 means one per core."
+        0,
+        "Threads inside one operator, or LiteRT's; 0 means one per core.",
+        at_least=0,
     )
     tensorflow_inter_op_parallelism: int = options.hardware(
-        0, "Operators computed at once; 0 means one per core."
+        0, "Operators computed at once; 0 means one per core.", at_least=0
     )
 
-    def __post_init__(self) -> None:
-        ServeLimits.__post_init__(self)
-        ServeAccess.__post_init__(self)
+    def check(self) -> None:
+        super().check()
         options.require(
             bool(self.model_base_path) != bool(self.model_config_file),
             "Give either --model_base_path or --model_config_file.",
         )
         options.require(
-            self.model_base_path is not None or self.model_name is None,
-            "--model_name is for --model_base_path only.",
+            self.port != self.rest_api_port,
+            "--port and --rest_api_port must differ. Received: both "
+            f"{self.port}.",
         )
-        options.require_at_least(self, 0, "file_system_poll_wait_seconds")
-        options.require_at_least(
-            self,
-            0,
-            "tensorflow_intra_op_parallelism",
-            "tensorflow_inter_op_parallelism",
-            "batch_timeout_micros",
-        )
-        options.require_at_least(
-            self,
-            1,
-            "rest_api_timeout_in_ms",
-            "rest_api_header_timeout_in_ms",
-            "idle_timeout_in_ms",
-            "max_connections",
-            "max_batch_size",
-            "max_enqueued_batches",
-            "num_batch_threads",
-        )
-        self._check_ports()
-        self._check_batching()
 
     def batching(self) -> dict[str, int]:
         """Returns the batching flags that are set."""
@@ -147,26 +154,4 @@ class ServeConfig(ServeLimits, ServeAccess):
             "batch_timeout_micros",
             "max_enqueued_batches",
             "num_batch_threads",
-        )
-
-    def _check_ports(self) -> None:
-        options.require_port(self, 0, "port", "rest_api_port")
-        options.require(
-            self.port != self.rest_api_port,
-            "--port and --rest_api_port must differ. Received: both "
-            f"{self.port}.",
-        )
-
-    def _check_batching(self) -> None:
-        flags = list(self.batching())
-        if self.batching_parameters_file is not None:
-            options.require(
-                not flags,
-                f"--{', --'.join(flags)} and --batching_parameters_file both "
-                "set batching parameters; drop one of the two.",
-            )
-            flags = ["batching_parameters_file"]
-        options.require(
-            self.enable_batching or not flags,
-            f"--{', --'.join(flags)} is for --enable_batching only.",
         )

@@ -6,7 +6,7 @@ from bert_tf.flags import options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServeAccess:
+class ServeAccess(options.Flags):
     """Host names, API keys, TLS and reloading."""
 
     allowed_hosts: str | None = options.server(
@@ -29,22 +29,26 @@ class ServeAccess:
     health_without_key: bool = options.server(
         False,
         "Answer /readyz, /metrics and the states of models without an API key.",
+        needs="api_key_file",
     )
     tls_cert: str | None = options.server(
         None,
         "PEM file of the server's certificate, followed by those of its "
         "issuers; turns on TLS for both ports.",
         reads="file",
+        needs="tls_key",
     )
     tls_key: str | None = options.server(
         None,
         "PEM file of the private key of --tls_cert, without a password.",
         reads="file",
+        needs="tls_cert",
     )
     tls_client_ca: str | None = options.server(
         None,
         "PEM file of the authorities whose certificates clients must have.",
         reads="file",
+        needs="tls_cert",
     )
     ssl_config_file: str | None = options.server(
         None,
@@ -52,17 +56,3 @@ class ServeAccess:
         "--tls_cert, --tls_key and --tls_client_ca.",
         reads="file",
     )
-
-    def __post_init__(self) -> None:
-        options.require(
-            bool(self.tls_cert) == bool(self.tls_key),
-            "Give --tls_cert and --tls_key together.",
-        )
-        options.require(
-            self.tls_client_ca is None or self.tls_cert is not None,
-            "--tls_client_ca needs --tls_cert and --tls_key.",
-        )
-        options.require(
-            self.api_key_file is not None or not self.health_without_key,
-            "--health_without_key is for --api_key_file only.",
-        )

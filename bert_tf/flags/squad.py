@@ -24,16 +24,20 @@ class SquadConfig(FinetuneConfig):
         reads="file",
     )
     max_seq_length: int = options.data(
-        384, "Maximum length of question and paragraph together, in tokens."
+        384,
+        "Maximum length of question and paragraph together, in tokens.",
+        at_least=3,
     )
     doc_stride: int = options.data(
         128,
         "Distance between the starts of the windows that long paragraphs are "
         "split into, in tokens.",
+        at_least=1,
     )
     max_query_length: int = options.data(
         64,
         "Maximum length of a question, in tokens; longer ones are truncated.",
+        at_least=1,
     )
     do_eval: bool = options.evaluation(
         False,
@@ -49,15 +53,19 @@ class SquadConfig(FinetuneConfig):
         None,
         "Batch size for scores, in windows (default: --predict_batch_size).",
         affects="nothing",
+        at_least=1,
     )
     predict_batch_size: int = options.evaluation(
-        8, "Batch size for predictions, in windows.", affects="nothing"
+        8,
+        "Batch size for predictions, in windows.",
+        affects="nothing",
+        at_least=1,
     )
     n_best_size: int = options.evaluation(
-        20, "Answers per question in nbest_predictions.json."
+        20, "Answers per question in nbest_predictions.json.", at_least=1
     )
     max_answer_length: int = options.evaluation(
-        30, "Maximum length of an answer, in tokens."
+        30, "Maximum length of an answer, in tokens.", at_least=1
     )
     version_2_with_negative: bool = options.data(
         False, "Some questions have no answer, as in SQuAD 2.0."
@@ -76,21 +84,24 @@ class SquadConfig(FinetuneConfig):
         "wikipedia-train.json of TriviaQA, to fine-tune on before SQuAD, in "
         "<output_dir>/triviaqa.",
         reads="file",
+        needs="triviaqa_evidence_dir",
     )
     triviaqa_evidence_dir: str | None = options.data(
         None,
         "Directory evidence/wikipedia of TriviaQA, with its documents.",
         reads="folder",
+        needs="triviaqa_file",
     )
     ensemble_nbest_files: str | None = options.evaluation(
         None,
         "nbest_predictions.json of several runs, as comma-separated paths or "
         "globs: they predict --predict_file together, without a model.",
         reads="files",
+        not_with="do_train",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         options.require(
             not self.do_train or self.train_file is not None,
             "--do_train needs --train_file.",
@@ -99,14 +110,6 @@ class SquadConfig(FinetuneConfig):
             not (self.do_eval or self.do_predict)
             or self.predict_file is not None,
             "--do_predict and --do_eval need --predict_file.",
-        )
-        options.require_at_least(
-            self,
-            1,
-            "doc_stride",
-            "max_query_length",
-            "n_best_size",
-            "max_answer_length",
         )
         options.require(
             self.max_seq_length > self.max_query_length + 3,
@@ -118,11 +121,13 @@ class SquadConfig(FinetuneConfig):
             "--new_pooler has no effect on SQuAD, whose head does not read the "
             "pooler; drop it.",
         )
-        self._check_triviaqa()
         options.require(
-            not (self.ensemble_nbest_files and self.do_train),
-            "--ensemble_nbest_files combines existing predictions. Received: "
-            "--do_train; drop one of the two.",
+            not self.triviaqa_file
+            or (self.do_train and len(self.trials()) == self.num_restarts),
+            "--triviaqa_file needs --do_train, and one value each of "
+            "--learning_rate, --train_batch_size and --num_train_epochs, as it "
+            "is trained on once. To try several on SQuAD, give "
+            "--pretrained_model_dir=<output_dir>/triviaqa/model instead.",
         )
 
     def unread_inputs(self) -> frozenset[str]:
@@ -134,21 +139,3 @@ class SquadConfig(FinetuneConfig):
     def may_score_dev(self) -> bool:
         """True if --predict_file is read; it may have answers to score."""
         return self.do_eval or self.do_predict
-
-    def _check_triviaqa(self) -> None:
-        options.require(
-            bool(self.triviaqa_file) == bool(self.triviaqa_evidence_dir),
-            "--triviaqa_file and --triviaqa_evidence_dir must be set together. "
-            f"Received: {self.triviaqa_file}, {self.triviaqa_evidence_dir}.",
-        )
-        options.require(
-            self.do_train or not self.triviaqa_file,
-            "--triviaqa_file needs --do_train.",
-        )
-        options.require(
-            not self.triviaqa_file or len(self.trials()) == self.num_restarts,
-            "--triviaqa_file is trained on once, so --learning_rate, "
-            "--train_batch_size and --num_train_epochs must have one value. To "
-            "try several on SQuAD, give --pretrained_model_dir="
-            "<output_dir>/triviaqa/model instead.",
-        )

@@ -9,18 +9,6 @@ from bert_tf.flags import options
 from bert_tf.flags.finetune import DEFAULT_RATE
 from bert_tf.flags.finetune import FinetuneConfig
 
-# Flags that have no effect on a frozen encoder.
-_ENCODER_FLAGS = (
-    "num_frozen_layers",
-    "layer_decay",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "new_pooler",
-    "reinit_layers",
-    "remat",
-)
-
-
 # The paper states none for its feature-based tagger; randomly initialized
 # weights need a higher rate than fine-tuned ones.
 _FEATURE_BASED_RATE = "1e-3"
@@ -43,6 +31,7 @@ class TaggerConfig(FinetuneConfig):
         ".tsv.",
         affects="place",
         reads="folder",
+        not_with=("train_file", "dev_file", "test_file"),
     )
     train_file: str | None = options.data(
         None,
@@ -94,9 +83,13 @@ class TaggerConfig(FinetuneConfig):
         f"{', '.join(LAYER_COMBINATIONS)} (Table 7; default: the best one "
         "there, concat_last_four_hidden); a list trains one trial for each "
         "value.",
+        needs="approach=feature_based",
     )
     lstm_size: int | None = options.model(
-        None, "Units in each direction of a BiLSTM (default: 768)."
+        None,
+        "Units in each direction of a BiLSTM (default: 768).",
+        at_least=1,
+        needs=("approach=feature_based", "head=bilstm"),
     )
     context: str | None = options.data(
         None,
@@ -111,6 +104,7 @@ class TaggerConfig(FinetuneConfig):
         "in the window where it has the most context (default: the model's "
         "if it is only used, else half of --max_seq_length). 0 uses one "
         "window, and words after it get the tag O.",
+        at_least=0,
     )
     learning_rate: str | None = options.training(
         None,
@@ -118,7 +112,7 @@ class TaggerConfig(FinetuneConfig):
         "each value (default: 5e-5; feature_based: 1e-3).",
     )
     head_dropout_prob: float = options.training(
-        0.1, "Dropout before the classification layer."
+        0.1, "Dropout before the classification layer.", at_least=0, below=1
     )
 
     def __post_init__(self) -> None:
@@ -132,17 +126,21 @@ class TaggerConfig(FinetuneConfig):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, default)
         super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
         self._require_folder_or_files()
-        self._check_approach()
-        options.require_at_least(self, 0, "doc_stride")
-        options.require_at_least(self, 1, "lstm_size")
+        options.require(
+            not self.new_pooler,
+            "--new_pooler has no effect on a tagger, which does not read the "
+            "pooler; drop it.",
+        )
         options.require(
             (self.doc_stride or 0) <= self.max_seq_length - 2,
             "--doc_stride must be at most --max_seq_length - 2, or tokens "
             f"between windows are lost. Received: {self.doc_stride} with "
             f"--max_seq_length={self.max_seq_length}.",
         )
-        options.require_dropout(self, "head_dropout_prob")
         names = (self.labels or "O").split(",")
         options.require(
             all(names) and len(set(names)) == len(names),
@@ -152,38 +150,6 @@ class TaggerConfig(FinetuneConfig):
         columns = [self.parse_column(x) for x in ("word_column", "tag_column")]
         if None not in columns:
             require_tagger_columns(*columns)
-
-    def _check_approach(self) -> None:
-        has_lstms = self.head == "bilstm"
-        if self.approach == "feature_based":
-            options.require(
-                not has_lstms,
-                "--head is for --approach=fine_tuning: the feature-based "
-                "approach has its own two BiLSTMs. Received: --head=bilstm.",
-            )
-            options.require_defaults(
-                self,
-                "--approach=feature_based, which does not train the encoder",
-                *_ENCODER_FLAGS,
-            )
-            has_lstms = True
-        else:
-            options.require(
-                not self.new_pooler,
-                "--new_pooler has no effect on a tagger, which does not read "
-                "the pooler; drop it.",
-            )
-            options.require(
-                self.layer_combination is None,
-                "--layer_combination is for --approach=feature_based. "
-                f"Received: {self.layer_combination}; drop it or set the "
-                "approach.",
-            )
-        options.require(
-            has_lstms or self.lstm_size is None,
-            "--lstm_size is for --approach=feature_based and --head=bilstm. "
-            f"Received: {self.lstm_size}.",
-        )
 
     def layer_combinations(self) -> tuple[str | None, ...]:
         """Returns the values of --layer_combination, or None alone."""

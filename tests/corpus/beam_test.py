@@ -55,8 +55,8 @@ class WithoutBeamTest(corpus_case.CorpusCase):
         self.assertEqual(os.listdir(self.folder), ["a.txt"])
 
     @parameterized.parameters(
-        ({"runner": "DirectRunner", "num_processes": 2}, "--num_processes has"),
-        ({"beam_options": "--x"}, "--beam_options has no effect without"),
+        ({"runner": "DirectRunner", "num_processes": 2}, "--num_processes"),
+        ({"beam_options": "--x"}, "--beam_options needs --runner"),
         ({"runner": "DataflowRunner"}, "share a disk"),
     )
     def test_refuses_flags_without_effect(self, flags, message):

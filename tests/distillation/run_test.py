@@ -602,13 +602,16 @@ class StudentTest(files_case.FilesCase):
         ({"num_hidden_layers": 0}, "--num_hidden_layers must be at least 1"),
         ({"distillation_weight": 1.5}, "--distillation_weight must"),
         ({"temperature": 0.5}, "--temperature must be at least 1"),
-        ({"distillation_weight": 0.0, "temperature": 3.0}, "--temperature has"),
+        (
+            {"distillation_weight": 0.0, "temperature": 3.0},
+            "--temperature needs",
+        ),
         ({"hidden_weight": 0.0, "hidden_loss": "cosine"}, "--hidden_loss"),
         ({"hidden_weight": -1.0}, "--hidden_weight must be at least 0"),
         ({"attention_weight": -1.0}, "--attention_weight must be at least 0"),
         ({"teacher_layers": "2,x"}, "numbers from 1.*'2,x'"),
         ({"train_file": None}, "--do_train needs --train_file, or --data_dir"),
-        ({"data_dir": "x"}, "--data_dir replaces .* --train_file"),
+        ({"data_dir": "x"}, "--data_dir cannot .* --train_file"),
         (
             {
                 "unlabeled_file": "x",
@@ -624,7 +627,7 @@ class StudentTest(files_case.FilesCase):
                 "do_eval": True,
                 "dev_file": "x",
             },
-            "--unlabeled_file is for training",
+            "--unlabeled_file needs --do_train",
         ),
     )
     def test_refuses_flags(self, flags, message):

@@ -152,7 +152,7 @@ class RowLengthsTest(tf.test.TestCase):
 
 class FlagsTest(tf.test.TestCase):
     def test_litert_quantization_needs_litert(self):
-        with self.assertRaisesRegex(UserError, "is for --litert only"):
+        with self.assertRaisesRegex(UserError, "needs --litert"):
             SavedModelConfig(
                 model_dir="m", output_dir="o", litert_quantization="float16"
             )

@@ -180,7 +180,7 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         ({"random_rate": -0.1, "same_rate": 0.3}, "random_rate must lie"),
         (
             {"same_rate": 0.1, "dynamic_masking": False},
-            "--same_rate has no effect without --dynamic_masking",
+            "--same_rate needs --dynamic_masking",
         ),
     )
     def test_refuses_mask_rates(self, flags, message):

@@ -204,9 +204,9 @@ class BadFilesTest(TlsTestCase, parameterized.TestCase):
             access.read_tls(config)
 
     @parameterized.parameters(
-        ({"tls_cert": "a"}, "--tls_cert and --tls_key together"),
+        ({"tls_cert": "a"}, "--tls_cert needs --tls_key"),
         ({"tls_client_ca": "a"}, "--tls_client_ca needs --tls_cert"),
-        ({"health_without_key": True}, "for --api_key_file only"),
+        ({"health_without_key": True}, "needs --api_key_file"),
     )
     def test_flags_that_need_others(self, flags, message):
         with self.assertRaisesRegex(ValueError, message):

@@ -140,7 +140,7 @@ class StartOverTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self._left(), set(_OF_A_RUN))
 
     def test_is_for_training(self):
-        with self.assertRaisesRegex(UserError, "_dir is for --do_train"):
+        with self.assertRaisesRegex(UserError, "_dir needs --do_train"):
             ClassifierConfig(
                 task_name="mrpc",
                 data_dir="x",

@@ -128,8 +128,8 @@ class WithoutBeamTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ({"runner": "DirectRunner", "num_processes": 2}, "--num_processes"),
-        ({"beam_options": "--x"}, "--beam_options has no effect without"),
-        ({"runner": "DirectRunner", "generator": "original"}, "--runner has"),
+        ({"beam_options": "--x"}, "--beam_options needs --runner"),
+        ({"runner": "DirectRunner", "generator": "original"}, "--runner"),
     )
     def test_rejects_flags_without_effect(self, flags, message):
         with self.assertRaisesRegex(UserError, message):

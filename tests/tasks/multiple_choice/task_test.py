@@ -494,7 +494,10 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
         ("--train_file", {"do_train": True}),
         ("--dev_file", {"dev_file": None}),
         ("--test_file", {"do_predict": True}),
-        ("--data_dir is for the tasks with", {"data_dir": "x"}),
+        (
+            "--data_dir cannot be used with --task_name=custom",
+            {"data_dir": "x"},
+        ),
         ("must name different columns", {"choice_columns": "a,b,a"}),
         ("must name different columns", {"choice_columns": "a,,b"}),
         ("'a', 'b', 'a'", {"choice_columns": "a,b", "label_column": "a"}),
@@ -508,9 +511,9 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
 
     @parameterized.parameters(
         ("codah needs --data_dir", {"data_dir": None}),
-        ("--choice_columns, --label_column: these are for --task_name=custom",
+        ("--choice_columns needs --task_name=custom",
          {"choice_columns": "a,b", "label_column": "c"}),
-        ("--dev_file: these are for", {"dev_file": "x.csv"}),
+        ("--dev_file needs --task_name=custom", {"dev_file": "x.csv"}),
         ("no file dev.csv or one like it for the split dev of CODAH", {}),
     )  # fmt: skip
     def test_rejects_flags_for_official_files(self, message, flags):
