@@ -78,7 +78,7 @@ def _convert(source_format, target_format, source, target, exact_gelu, pipe):
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     from bert_tf.checkpoints import convert as conversion
     from bert_tf.checkpoints import formats
-    from bert_tf.flags.convert import ConvertCheckpointConfig
+    from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
 
     for name in (source_format, target_format):
         formats.module_of(name)

@@ -53,7 +53,7 @@ def _build_parts(device_flags, model_name, batch_size):
 
     from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
-    from bert_tf.flags.devices import DeviceConfig
+    from bert_tf.flags.groups import DeviceConfig
     from bert_tf.io import files
     from bert_tf.modeling.bert import BertForPretraining
     from bert_tf.training import step as training_step

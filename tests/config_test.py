@@ -11,12 +11,13 @@ import sys
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf import commands
 from bert_tf import flags
+from bert_tf.commands.extract_features import ExtractFeaturesConfig
 from bert_tf.config import BertConfig
 from bert_tf.config import fields_affecting
 from bert_tf.config import option
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import ExtractFeaturesConfig
 from tests.support.shared_data import golden
 
 _VALUES = {
@@ -265,8 +266,9 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
 def _all_run_configs():
     """Returns the configurations of all modules by name."""
     modules = [
-        importlib.import_module(f"bert_tf.flags.{module.name}")
-        for module in pkgutil.iter_modules(flags.__path__)
+        importlib.import_module(f"{package.__name__}.{module.name}")
+        for package in (flags, commands)
+        for module in pkgutil.iter_modules(package.__path__)
     ]
     return {
         name: value

@@ -16,7 +16,7 @@ from bert_tf.errors import UserError
 
 _SCRIPT = """
 from bert_tf.flags import cli
-from bert_tf.flags.data import TokenizeFileConfig
+from bert_tf.commands.tokenize_file import TokenizeFileConfig
 
 def main(config: TokenizeFileConfig) -> None:
     from bert_tf.modeling import bert

@@ -28,8 +28,7 @@ from bert_tf.config import ORIGINAL
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags import options
-from bert_tf.flags.convert import ConvertCheckpointConfig
-from bert_tf.flags.convert import ExtendVocabularyConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
@@ -47,7 +46,7 @@ _HEAD_NAMES = {
 }
 
 
-def run(config: ConvertCheckpointConfig) -> None:
+def run(config: Flags) -> None:
     """Converts a model and prints a report.
 
     Raises:
@@ -58,7 +57,7 @@ def run(config: ConvertCheckpointConfig) -> None:
         _run(config, output)
 
 
-def _run(config: ConvertCheckpointConfig, output: str) -> None:
+def _run(config: Flags, output: str) -> None:
     """Converts a model to a locked output, and prints a report."""
     allow_missing = _compile(config.allow_missing)
     source_format = config.source_format or formats.detect(config.input)
@@ -79,7 +78,7 @@ def _run(config: ConvertCheckpointConfig, output: str) -> None:
 
 @contextlib.contextmanager
 def locked_output(
-    config: ConvertCheckpointConfig | ExtendVocabularyConfig,
+    config: Flags | Flags,
 ) -> Iterator[str]:
     """Yields the directory to write, which no other process may write.
 
@@ -192,9 +191,7 @@ def _compile(pattern: str | None) -> re.Pattern | None:
         ) from error
 
 
-def _check_activation_flag(
-    config: ConvertCheckpointConfig, stored: StoredModel
-) -> None:
+def _check_activation_flag(config: Flags, stored: StoredModel) -> None:
     """Checks that --allow_activation_change has an effect."""
     if not config.allow_activation_change:
         return
@@ -211,9 +208,7 @@ def _check_activation_flag(
         )
 
 
-def _check_normalization(
-    config: ConvertCheckpointConfig, stored: StoredModel
-) -> None:
+def _check_normalization(config: Flags, stored: StoredModel) -> None:
     """Checks that the target's tokenizer supports the normalization."""
     if stored.normalization != ORIGINAL and config.target_format != "bert_tf":
         raise UserError(
@@ -228,7 +223,7 @@ def _write(
     output: str,
     stored: StoredModel,
     source_format: str,
-    config: ConvertCheckpointConfig,
+    config: Flags,
 ) -> tuple[list[str], dict[str, int]]:
     """Writes the model; returns notes, and file to size in bytes."""
     write_model = formats.module_of(config.target_format).write_model
@@ -269,9 +264,7 @@ def writing(output: str, name: str) -> Iterator[str]:
         ) from error
 
 
-def _card(
-    stored: StoredModel, source_format: str, config: ConvertCheckpointConfig
-) -> str:
+def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
     """Returns the model card of a model directory."""
     kind = stored.task["kind"]
     program = cli.program("run/fill_mask.py")

@@ -25,7 +25,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.convert import ExtendVocabularyConfig
+from bert_tf.flags.options import Flags
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -57,7 +57,7 @@ class Extension:
         return len(_unused_ids(self.model.vocabulary))
 
 
-def run(config: ExtendVocabularyConfig) -> None:
+def run(config: Flags) -> None:
     """Extends a model and prints a report.
 
     Raises:
@@ -68,7 +68,7 @@ def run(config: ExtendVocabularyConfig) -> None:
         _run(config, output)
 
 
-def _run(config: ExtendVocabularyConfig, output: str) -> None:
+def _run(config: Flags, output: str) -> None:
     """Writes the extended model to a locked output, and prints a report."""
     source_format = formats.detect(config.input)
     source = formats.read(config.input, source_format)
@@ -263,7 +263,7 @@ def _describe(extension: Extension) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _build_card(config: ExtendVocabularyConfig, extension: Extension) -> str:
+def _build_card(config: Flags, extension: Extension) -> str:
     old, new = _lengths(extension)
     positions = {"before": old, "now": new} if new > old else {}
     notes = extension.source.report.notes

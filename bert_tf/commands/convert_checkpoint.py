@@ -10,7 +10,49 @@ Prints the weights that were loaded, missing, unused and rearranged; a missing
 or unused weight is an error unless --allow_missing matches it.
 """
 
-from bert_tf.flags.convert import ConvertCheckpointConfig
+import dataclasses
+
+from bert_tf.config import FORMATS
+from bert_tf.config import TF_HUB
+from bert_tf.flags import options
+from bert_tf.flags.groups import ModelSourceConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertCheckpointConfig(ModelSourceConfig):
+    """Flags of run/convert_checkpoint.py."""
+
+    target_format: str = options.output(
+        help_text="Format to write.", name="to", choices=FORMATS
+    )
+    input: str = options.data(
+        help_text="Directory of the model; a checkpoint of TensorFlow may "
+        "also be a prefix such as bert_model.ckpt.",
+        reads="model",
+    )
+    output: str = options.output(help_text="Directory to write.")
+    source_format: str | None = options.data(
+        None,
+        "Format of --input (default: detected).",
+        name="from",
+        choices=(*FORMATS, TF_HUB),
+    )
+    overwrite: bool = options.output(False, "Replace --output if it exists.")
+    allow_missing: str | None = options.model(
+        None,
+        "Regular expression for the names of weights that may be missing "
+        "(they are initialized randomly) or unused.",
+    )
+    allow_activation_change: bool = options.model(
+        False,
+        "Convert a model with the exact GELU to KerasHub, which has only the "
+        "tanh form; prints the difference.",
+    )
+    do_lower_case: bool | None = options.model(
+        None,
+        "The model reads lower-cased text; for formats that do not store "
+        "this (default: detected from the vocabulary).",
+    )
 
 
 def main(config: ConvertCheckpointConfig) -> None:

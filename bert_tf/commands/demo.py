@@ -39,14 +39,14 @@ from bert_tf.commands import fill_mask
 from bert_tf.commands import finetune_classifier
 from bert_tf.commands import learn_vocabulary
 from bert_tf.commands import pretrain
+from bert_tf.commands.fill_mask import FillMaskConfig
+from bert_tf.commands.finetune_classifier import ClassifierConfig
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
-from bert_tf.flags import data
 from bert_tf.flags import options
-from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.flags.predict import FillMaskConfig
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.flags.serve import ServeConfig
 
@@ -105,7 +105,7 @@ def main(config: DemoConfig) -> None:
         write_corpus(corpus, heldout, tables)
 
     vocabulary = f"{root}/vocab.txt"
-    flags = data.LearnVocabularyConfig(
+    flags = learn_vocabulary.LearnVocabularyConfig(
         input_file=corpus,
         output_file=vocabulary,
         vocab_size=MODEL.vocab_size,
@@ -115,7 +115,7 @@ def main(config: DemoConfig) -> None:
 
     records = f"{root}/train.tfrecord", f"{root}/heldout.tfrecord"
     for text, made, times in (corpus, records[0], 4), (heldout, records[1], 2):
-        flags = data.CreatePretrainingDataConfig(
+        flags = CreatePretrainingDataConfig(
             input_file=text,
             output_file=made,
             vocab_file=vocabulary,

@@ -17,13 +17,256 @@ and the scripts in export/ accept its model. Rerun the same command to resume
 from the last checkpoint.
 """
 
-from bert_tf.flags.distill import DistillConfig
+import dataclasses
+import math
+
+from bert_tf.flags import options
+from bert_tf.flags.finetune import FinetuneConfig
+
+# The paper's models have heads of this size, and feed-forward layers of four
+# times their width.
+_HEAD_SIZE = 64
+_WIDENING = 4
+# Name an existing student, which has a shape and weights.
+_STUDENT_FLAGS = (
+    "pretrained_model_dir",
+    "bert_config_file",
+    "vocab_file",
+    "init_checkpoint",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillConfig(FinetuneConfig):
+    """Flags of run/distill.py."""
+
+    teacher_dir: str = options.model(
+        help_text="Fine-tuned teacher: a model directory or any other "
+        "format. The student gets its task.",
+        affects="place",
+        reads="model",
+    )
+    data_dir: str | None = options.data(
+        None,
+        "Directory with the official files of the teacher's task, or with a "
+        "tagger's train, dev and test files.",
+        affects="place",
+        reads="folder",
+        not_with=("train_file", "dev_file", "test_file"),
+    )
+    train_file: str | None = options.data(
+        None,
+        "Training set, with the columns of the teacher's training data.",
+        affects="place",
+        reads="file",
+    )
+    dev_file: str | None = options.data(
+        None, "Dev set.", affects="place", reads="file"
+    )
+    test_file: str | None = options.data(
+        None, "Test set.", affects="nothing", reads="file"
+    )
+    text_column: str | None = options.data(
+        None,
+        "Classification of your own files: column of the text (default: the "
+        "teacher's, else text).",
+    )
+    text_pair_column: str | None = options.data(
+        None,
+        "Classification of your own files: column of the second text of a "
+        "pair (default: the teacher's).",
+    )
+    label_column: str | None = options.data(
+        None,
+        "Classification of your own files: column of the label (default: the "
+        "teacher's, else label); for a multi_label teacher also several, "
+        "separated by commas.",
+    )
+    unlabeled_file: str | None = options.data(
+        None,
+        "Additional training set without labels, in the format of "
+        "run/predict.py --input_file; only the teacher labels it.",
+        affects="place",
+        reads="file",
+        needs="do_train",
+    )
+    max_seq_length: int | None = options.data(
+        None,
+        "Maximum sequence length of both models, in tokens (default: the "
+        "teacher's in training).",
+        at_least=3,
+    )
+
+    num_hidden_layers: int | None = options.model(
+        None,
+        "Layers of a new student, L; replaces --pretrained_model_dir.",
+        at_least=1,
+        not_with=_STUDENT_FLAGS,
+    )
+    hidden_size: int | None = options.model(
+        None,
+        "Width of a new student, H (default: the teacher's).",
+        at_least=1,
+        not_with=_STUDENT_FLAGS,
+    )
+    num_attention_heads: int | None = options.model(
+        None,
+        "Attention heads of a new student, A (default: the teacher's if the "
+        "width is equal, else H / 64 as in the paper).",
+        at_least=1,
+        not_with=_STUDENT_FLAGS,
+    )
+    intermediate_size: int | None = options.model(
+        None,
+        "Feed-forward width of a new student (default: the teacher's if the "
+        "width is equal, else 4 H as in the paper).",
+        at_least=1,
+        not_with=_STUDENT_FLAGS,
+    )
+    initialize_from_teacher: bool = options.model(
+        True,
+        "Initialize a new student of the teacher's width with "
+        "--teacher_layers, the embeddings and the head; a narrower one is "
+        "initialized randomly.",
+        not_with=_STUDENT_FLAGS,
+    )
+    teacher_layers: str | None = options.distillation(
+        None,
+        "Teacher layer for each student layer, from 1, separated by commas: "
+        "for initialization and for the hidden-state loss (default: evenly "
+        "spaced, the last for the last).",
+    )
+    distillation_weight: float = options.distillation(
+        0.5,
+        "Weight of the teacher's soft targets in the loss, 0 to 1; the "
+        "labels have the rest (Hinton et al., 2015).",
+        at_least=0,
+        at_most=1,
+    )
+    temperature: float = options.distillation(
+        2.0,
+        "Divisor of the logits for soft targets, at least 1.",
+        at_least=1,
+        below=math.inf,
+        needs="distillation_weight",
+    )
+    hidden_weight: float = options.distillation(
+        1.0,
+        "Weight of the hidden-state loss, which is added; 0 turns it off.",
+        at_least=0,
+        below=math.inf,
+    )
+    hidden_loss: str = options.distillation(
+        "mse",
+        "Loss between hidden states: mse (Jiao et al., 2020) or cosine (Sanh "
+        "et al., 2019).",
+        choices=("mse", "cosine"),
+        needs="hidden_weight",
+    )
+    attention_weight: float = options.distillation(
+        0.0,
+        "Weight of the attention loss, which is added (Sun et al., 2020); "
+        "needs the teacher's number of heads and "
+        "--attention_probs_dropout_prob=0.",
+        at_least=0,
+        below=math.inf,
+        not_with="remat",
+    )
+    head_dropout_prob: float = options.training(
+        0.1,
+        "Dropout between the student's encoder and its head.",
+        at_least=0,
+        below=1,
+    )
+
+    def check(self) -> None:
+        super().check()
+        self._require_folder_or_files()
+        options.require(
+            self.learns_from_teacher or self.unlabeled_file is None,
+            "--unlabeled_file has no effect if --distillation_weight, "
+            "--hidden_weight and --attention_weight are 0; drop it.",
+        )
+        self.layers_of_flag()
+
+    def _check_start(self) -> None:
+        if self.has_student:
+            super()._check_start()
+        elif self.do_train:
+            options.require(
+                self.num_hidden_layers is not None,
+                "Give --num_hidden_layers, for a new student, or "
+                "--pretrained_model_dir.",
+            )
+            options.require(
+                self.do_lower_case is None,
+                "A new student reads text as its teacher does. Received: "
+                f"--do_lower_case={self.do_lower_case}; drop it.",
+            )
+
+    @property
+    def learns_from_teacher(self) -> bool:
+        """True if any loss term uses the teacher."""
+        weights = (
+            self.distillation_weight,
+            self.hidden_weight,
+            self.attention_weight,
+        )
+        return any(weights)
+
+    @property
+    def has_student(self) -> bool:
+        """True if the student is an existing model, not a new one."""
+        return any(getattr(self, name) for name in _STUDENT_FLAGS)
+
+    def layers_of_flag(self) -> tuple[int, ...] | None:
+        """Returns the numbers in --teacher_layers, None if it is not set."""
+        if self.teacher_layers is None:
+            return None
+        parts = [part.strip() for part in self.teacher_layers.split(",")]
+        options.require(
+            all(part.isdecimal() and int(part) > 0 for part in parts),
+            "--teacher_layers must be numbers from 1, separated by commas, "
+            f"such as 2,4,6. Received: {self.teacher_layers!r}.",
+        )
+        return tuple(map(int, parts))
+
+    def column_flags(self) -> dict[str, str]:
+        """Returns the column names that are set, by flag."""
+        return options.set_values(
+            self, "text_column", "text_pair_column", "label_column"
+        )
+
+    def shape(
+        self, hidden_size: int, num_attention_heads: int, intermediate_size: int
+    ) -> dict[str, int]:
+        """Returns a new student's shape, given its teacher's, for `BertConfig`.
+
+        Raises:
+          UserError: If --num_attention_heads must be set.
+        """
+        width = self.hidden_size or hidden_size
+        heads, inner = self.num_attention_heads, self.intermediate_size
+        if width != hidden_size:
+            num_attention_heads = width // _HEAD_SIZE
+            intermediate_size = _WIDENING * width
+            options.require(
+                heads is not None or width % _HEAD_SIZE == 0,
+                f"--hidden_size={width} is not a multiple of {_HEAD_SIZE}, so "
+                "--num_attention_heads must be set.",
+            )
+        return {
+            "num_hidden_layers": self.num_hidden_layers,
+            "hidden_size": width,
+            "num_attention_heads": heads or num_attention_heads,
+            "intermediate_size": inner or intermediate_size,
+        }
 
 
 def main(config: DistillConfig) -> None:
     from bert_tf.distillation import inputs
 
-    inputs.check(config)
+    task_files = inputs.read(config)
     from bert_tf.distillation import run as distillation
 
-    distillation.run(config)
+    distillation.run(config, task_files)

@@ -12,7 +12,53 @@ model reads longer texts; the new positions start as copies of the old ones.
 other formats.
 """
 
-from bert_tf.flags.convert import ExtendVocabularyConfig
+import dataclasses
+
+from bert_tf.flags import options
+from bert_tf.flags.groups import ModelSourceConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtendVocabularyConfig(ModelSourceConfig):
+    """Flags of run/extend_vocabulary.py."""
+
+    input: str = options.model(
+        help_text="Model to extend: a model directory, or any format that "
+        "run/convert_checkpoint.py reads.",
+        reads="model",
+    )
+    output: str = options.output(help_text="Model directory to write.")
+    new_words_file: str | None = options.data(
+        None,
+        "New words, one a line; a line such as ##itis is a token that "
+        "continues words.",
+        reads="file",
+    )
+    use_unused: bool = options.model(
+        True,
+        "Store new words in [unusedN] lines first; only the others enlarge "
+        "the embedding table.",
+        needs="new_words_file",
+    )
+    max_position_embeddings: int | None = options.model(
+        None,
+        "New length of the position table; new rows are copies of the old "
+        "ones.",
+        at_least=1,
+    )
+    do_lower_case: bool | None = options.model(
+        None,
+        "The model reads lower-cased text; for formats that do not store "
+        "this (default: detected from the vocabulary).",
+    )
+    overwrite: bool = options.output(False, "Replace --output if it exists.")
+
+    def check(self) -> None:
+        super().check()
+        options.require(
+            bool(self.new_words_file or self.max_position_embeddings),
+            "Give --new_words_file, --max_position_embeddings, or both.",
+        )
 
 
 def main(config: ExtendVocabularyConfig) -> None:

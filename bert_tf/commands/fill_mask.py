@@ -7,10 +7,26 @@ Several [MASK] are predicted independently. The model may be of any format, for
 instance a Hugging Face directory.
 """
 
-from bert_tf.flags.predict import FillMaskConfig
+import dataclasses
+import sys
+
+from bert_tf.flags import options
+from bert_tf.flags.groups import ModelSourceConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class FillMaskConfig(ModelSourceConfig):
+    """Flags of run/fill_mask.py."""
+
+    model_dir: str = options.model(
+        help_text="Model of any format, with its vocabulary.", reads="model"
+    )
+    text: str = options.data(help_text="Text with one or more [MASK].")
+    top_k: int = options.evaluation(5, "Candidates per [MASK].", at_least=1)
 
 
 def main(config: FillMaskConfig) -> None:
     from bert_tf.inference import fill_mask
 
-    fill_mask.run(config)
+    (masks,) = fill_mask.FillMask(config.model_dir)([config.text], config.top_k)
+    sys.stdout.write(fill_mask.render(config.text, masks))

@@ -18,14 +18,273 @@ or .jsonl files:
 Rerun the same command to resume from the last checkpoint.
 """
 
-from bert_tf.flags.classifier import ClassifierConfig
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.errors import UserError
+from bert_tf.flags import options
+from bert_tf.flags.finetune import NamedTaskConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(NamedTaskConfig):
+    """Flags of run/finetune_classifier.py."""
+
+    task_name: str = options.data(
+        help_text="Task: cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, "
+        "wnli, ax, xnli, snli, or custom for your own files."
+    )
+    language: str | None = options.data(
+        None,
+        "Language for XNLI (default: the model's if it is only used; else "
+        "zh, as in the original).",
+        not_with="task_name=custom",
+    )
+    text_column: str | None = options.data(
+        None,
+        "custom: column of the text (default: text).",
+        needs="task_name=custom",
+    )
+    text_pair_column: str | None = options.data(
+        None,
+        "custom: column of the second text of a pair.",
+        needs="task_name=custom",
+    )
+    label_column: str | None = options.data(
+        None,
+        "custom: column of the label (default: label); for multi_label also "
+        "several columns of 0 and 1, separated by commas.",
+        needs="task_name=custom",
+    )
+    label_separator: str | None = options.data(
+        None,
+        "custom: separator between the labels of a multi_label row (default: "
+        "a comma).",
+        needs="task_name=custom",
+    )
+    problem_type: str | None = options.data(
+        None,
+        "custom: type of the labels (default: single_label).",
+        choices=("single_label", "multi_label", "regression"),
+        needs="task_name=custom",
+    )
+    class_weights: str | None = options.training(
+        None,
+        "Weight of each label in the loss: balanced, or "
+        "label:weight,label:weight,... (default: 1 for each label).",
+    )
+    doc_stride: int | None = options.data(
+        None,
+        "Split long texts into windows that start this many tokens apart "
+        "(default: truncate them).",
+        at_least=1,
+    )
+    head_dropout_prob: float = options.training(
+        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
+    )
 
 
 def main(config: ClassifierConfig) -> None:
-    from bert_tf.tasks.classification import inputs
+    from bert_tf.tasks import stored_task
 
-    inputs.check(config)
-    from bert_tf.finetuning import run as finetuning
-    from bert_tf.tasks.classification import flags as classification_flags
+    stored = stored_task.read_for_evaluation(config, "classification")
+    task_files = None
+    if stored is not None:
+        task_files = find_files(config, stored).load()
+    from bert_tf.finetuning import run
 
-    finetuning.run(config, classification_flags.build_task)
+    run.run(config, functools.partial(build_task, task_files=task_files))
+
+
+def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
+    """Returns the `ClassificationFiles` of the flags.
+
+    Those with which labels and weights are found are read.
+
+    Args:
+      config: The flags.
+      stored: Without training, the contents of the model's task.json; its
+        labels and their order are used.
+
+    Raises:
+      UserError: If a file is missing or invalid, or the model does not fit
+        the task.
+    """
+    from bert_tf.tasks.classification import labels
+    from bert_tf.tasks.task_files import TRAIN
+
+    find = _find_own_files if config.is_custom else _find_official_files
+    task = find(config, stored)
+    weights = config.class_weights if config.do_train else None
+    if weights is None:
+        return task
+    if task.problem_type != "single_label":
+        raise UserError(
+            "--class_weights is for single-label problems. Received: "
+            f"a task with --problem_type={task.problem_type}."
+        )
+    if weights == labels.BALANCED:
+        task = task.load(TRAIN)
+        train = task.data[TRAIN].examples
+        weights = labels.balanced_weights(train, task.labels, task.files[TRAIN])
+    else:
+        weights = labels.parse_weights(weights, task.labels)
+    return dataclasses.replace(task, class_weights=weights)
+
+
+def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
+    from bert_tf.tasks.classification import glue
+    from bert_tf.tasks.classification import glue_tasks
+    from bert_tf.tasks.classification.examples import Columns
+    from bert_tf.tasks.classification.files import ClassificationFiles
+
+    official = glue_tasks.get_task(config.task_name)
+    if config.language is not None and not official.has_languages:
+        raise UserError(
+            f"--language is for xnli. Received: --task_name={config.task_name}."
+        )
+    language = config.language or stored.get("language") or "zh"
+    files = {}
+    for kind, flag in config.requested_splits().items():
+        if not official.splits(kind):
+            raise glue.no_split(official, kind, flag)
+        files |= glue.find_requested(official, config.data_dir, kind, language)
+    labels = official.labels
+    if labels is not None and stored.get("labels"):
+        if sorted(stored["labels"]) != sorted(labels):
+            raise UserError(
+                f"The model has the labels {', '.join(stored['labels'])}, and "
+                f"{official.title} has {', '.join(labels)}; give a model that "
+                "was trained for it, or rename its labels."
+            )
+        labels = tuple(stored["labels"])
+    return ClassificationFiles(
+        name=official.name,
+        files=files,
+        labels=labels,
+        problem_type=official.problem_type,
+        columns=Columns(*official.texts[0]),
+        class_weights=ClassificationFiles.stored(stored).get("class_weights"),
+        official=official,
+        language=language,
+    )
+
+
+def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
+    from bert_tf.tasks.classification.files import ClassificationFiles
+
+    known = ClassificationFiles.stored(stored)
+    trained = known.get("problem_type")
+    if config.problem_type and trained not in (None, config.problem_type):
+        raise UserError(
+            f"The model was trained with --problem_type={trained}. Received: "
+            f"--problem_type={config.problem_type}."
+        )
+    task = ClassificationFiles(
+        files={
+            kind: getattr(config, f"{kind}_file")
+            for kind in config.requested_splits()
+        },
+        problem_type=config.problem_type or trained or "single_label",
+        columns=_columns(config, stored.get("columns") or {}),
+        label_separator=config.label_separator
+        or known.get("label_separator", ","),
+        labels=known["labels"],
+        class_weights=known.get("class_weights"),
+    )
+    _check_columns(config, task.columns, task.problem_type)
+    if task.problem_type == "regression":
+        return dataclasses.replace(task, labels=None)
+    if task.labels:
+        return task
+    if len(task.columns.labels) > 1:
+        return dataclasses.replace(task, labels=task.columns.labels)
+    if config.train_file is not None:
+        return task.with_labels_of(config.train_file)
+    kind = stored.get("kind", task.kind)
+    if kind != task.kind:
+        raise UserError(
+            "Without --do_train the model must be fine-tuned for "
+            f"{task.kind}. Received: a model of kind={kind!r}; add --do_train, "
+            "or give a model that was fine-tuned for it."
+        )
+    raise UserError(
+        "The model does not have the names of its labels; give the "
+        "--train_file that it was trained with."
+    )
+
+
+def _columns(config: ClassifierConfig, stored: Mapping[str, Any]):
+    """Returns the columns in the flags, else those of the model's data."""
+    from bert_tf.tasks.classification.examples import Columns
+
+    labels = stored.get("labels") or ("label",)
+    if config.label_column is not None:
+        labels = (name.strip() for name in config.label_column.split(","))
+    return Columns(
+        config.text_column or stored.get("text") or "text",
+        config.text_pair_column or stored.get("text_pair"),
+        tuple(labels),
+    )
+
+
+def _check_columns(
+    config: ClassifierConfig, columns: Any, problem_type: str
+) -> None:
+    """Raises `UserError` if columns and type of the labels do not match."""
+    if len(columns.labels) > 1 and problem_type != "multi_label":
+        raise UserError(
+            "Several label columns need --problem_type=multi_label. "
+            f"Received: --label_column={','.join(columns.labels)} and "
+            f"--problem_type={problem_type}."
+        )
+    named = [*columns.texts, *columns.labels]
+    for column in named:
+        if named.count(column) > 1:
+            raise UserError(
+                "--text_column, --text_pair_column and --label_column must "
+                f"name different columns. Received: {column!r} twice."
+            )
+    has_names = problem_type == "multi_label" and len(columns.labels) == 1
+    if config.label_separator is not None and not has_names:
+        raise UserError(
+            "--label_separator is for --problem_type=multi_label with one "
+            "--label_column that holds the names of all labels."
+        )
+
+
+def build_task(
+    config: ClassifierConfig,
+    stored_task: Mapping[str, Any] | None,
+    task_files: Any = None,
+):
+    """Returns the `ClassificationTask` of the flags.
+
+    Args:
+      config: The flags.
+      stored_task: Without training, the contents of the model's task.json.
+      task_files: Those of `find_files`, unless the model was read first.
+    """
+    from bert_tf.tasks import metrics
+    from bert_tf.tasks import task as tasks
+    from bert_tf.tasks.classification.task import ClassificationTask
+
+    stored = stored_task or {}
+    task_files = task_files or find_files(config, stored)
+    length = config.max_seq_length
+    tasks.warn_of_settings(stored, {"max_seq_length": length})
+    official, problem_type = task_files.official, task_files.problem_type
+    return ClassificationTask(
+        **task_files.arguments(),
+        max_seq_length=length,
+        metric_names=official.metrics
+        if official
+        else metrics.METRICS_OF_PROBLEM[problem_type],
+        doc_stride=config.doc_stride or stored.get("doc_stride"),
+        head=config.head
+        if stored_task is None
+        else stored.get("head", "linear"),
+        head_dropout_prob=config.head_dropout_prob,
+    )

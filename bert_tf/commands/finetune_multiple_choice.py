@@ -16,14 +16,157 @@ Your own .csv, .tsv or .jsonl files, with any number of choices:
 Rerun the same command to resume from the last checkpoint.
 """
 
-from bert_tf.flags.classifier import MultipleChoiceConfig
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.flags import options
+from bert_tf.flags.finetune import NamedTaskConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultipleChoiceConfig(NamedTaskConfig):
+    """Flags of run/finetune_multiple_choice.py."""
+
+    task_name: str = options.data(
+        help_text="Task: a data set in --data_dir, or custom for your own "
+        "files.",
+        choices=("swag", "codah", "comve_a", "comve_b", "custom"),
+    )
+    context_column: str | None = options.data(
+        None,
+        "custom: column of the text that the choices continue or answer "
+        "(default: context); --context_column= if there is none.",
+        needs="task_name=custom",
+    )
+    choice_columns: str | None = options.data(
+        None,
+        "custom: columns of the choices, separated by commas; a single "
+        "column of a .jsonl or .json file holds lists of choices (default: "
+        "choices).",
+        needs="task_name=custom",
+    )
+    label_column: str | None = options.data(
+        None,
+        "custom: column of the correct choice: its index from 0, or the name "
+        "of its column (default: label).",
+        needs="task_name=custom",
+    )
+    head_dropout_prob: float = options.training(
+        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
+    )
+
+    def check(self) -> None:
+        super().check()
+        options.require(
+            self.label_column != "",
+            "--label_column must not be empty; a test set may lack it.",
+        )
+        columns = [
+            *self.choices_of_flag(),
+            *(x for x in (self.context_column, self.label_column) if x),
+        ]
+        options.require(
+            len(set(columns)) == len(columns) and "" not in columns,
+            "--choice_columns, --context_column and --label_column must name "
+            "different columns. Received: "
+            f"{', '.join(map(repr, columns))}.",
+        )
+
+    def choices_of_flag(self) -> tuple[str, ...]:
+        """Returns the names in --choice_columns, none if it is not set."""
+        if self.choice_columns is None:
+            return ()
+        return tuple(name.strip() for name in self.choice_columns.split(","))
 
 
 def main(config: MultipleChoiceConfig) -> None:
-    from bert_tf.tasks.multiple_choice import inputs
+    from bert_tf.tasks import stored_task
 
-    inputs.check(config)
-    from bert_tf.finetuning import run as finetuning
-    from bert_tf.tasks.multiple_choice import task
+    stored = stored_task.read_for_evaluation(config, "multiple_choice")
+    task_files = None
+    if stored is not None:
+        task_files = find_files(config, stored).load()
+    from bert_tf.finetuning import run
 
-    finetuning.run(config, task.build_task)
+    run.run(config, functools.partial(build_task, task_files=task_files))
+
+
+def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
+    """Returns the `MultipleChoiceFiles` of the flags.
+
+    Args:
+      config: The flags.
+      stored: Without training, the contents of the model's task.json; its
+        columns are the defaults.
+
+    Raises:
+      UserError: If a file is missing.
+    """
+    from bert_tf.tasks.multiple_choice import examples
+    from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
+
+    if config.is_custom:
+        columns = _columns(config, stored.get("columns") or {})
+        files = {
+            kind: getattr(config, f"{kind}_file")
+            for kind in config.requested_splits()
+        }
+    else:
+        official = examples.OFFICIAL[config.task_name]
+        columns = official.columns
+        files = {
+            kind: official.find(config.data_dir, kind)
+            for kind in config.requested_splits()
+        }
+    return MultipleChoiceFiles(
+        name=config.task_name, files=files, columns=columns
+    )
+
+
+def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
+    """Returns the columns in the flags, else those of the model's data."""
+    from bert_tf.tasks.multiple_choice.examples import Columns
+
+    if config.context_column is None:
+        context = stored.get("context", "context")
+    else:
+        context = config.context_column or None
+    return Columns(
+        choices=(
+            config.choices_of_flag()
+            or tuple(stored.get("choices", ("choices",)))
+        ),
+        context=context,
+        # A column of the model's data, which has no flag.
+        start=None if config.choice_columns else stored.get("start"),
+        label=config.label_column or stored.get("label") or "label",
+    )
+
+
+def build_task(
+    config: MultipleChoiceConfig,
+    stored_task: Mapping[str, Any] | None,
+    task_files: Any = None,
+):
+    """Returns the `MultipleChoiceTask` of the flags.
+
+    Args:
+      config: The flags.
+      stored_task: Without training, the contents of the model's task.json.
+      task_files: Those of `find_files`, unless the model was read first.
+    """
+    from bert_tf.tasks import task as tasks
+    from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+
+    stored = stored_task or {}
+    task_files = task_files or find_files(config, stored)
+    length = config.max_seq_length
+    tasks.warn_of_settings(stored, {"max_seq_length": length})
+    return MultipleChoiceTask(
+        **task_files.arguments(),
+        max_seq_length=length,
+        head=stored.get("head", "linear") if stored_task else config.head,
+        head_dropout_prob=config.head_dropout_prob,
+    )

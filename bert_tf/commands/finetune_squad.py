@@ -11,13 +11,273 @@ the paper, and --ensemble_nbest_files predicts with an ensemble of runs. Rerun
 the same command to resume from the last checkpoint.
 """
 
-from bert_tf.flags.squad import SquadConfig
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from bert_tf.errors import UserError
+from bert_tf.flags import options
+from bert_tf.flags.finetune import FinetuneConfig
+
+# Flags that change how a model reads text or selects answers, and so its score.
+_READING_FLAGS = (
+    "max_seq_length",
+    "doc_stride",
+    "max_query_length",
+    "n_best_size",
+    "max_answer_length",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadConfig(FinetuneConfig):
+    """Flags of run/finetune_squad.py; the original's flags first."""
+
+    train_file: str | None = options.data(
+        None,
+        "SQuAD JSON to train on, such as train-v1.1.json.",
+        affects="place",
+        reads="file",
+    )
+    predict_file: str | None = options.data(
+        None,
+        "SQuAD JSON to predict, and to score if it has answers, such as "
+        "dev-v1.1.json.",
+        affects="nothing",
+        reads="file",
+    )
+    max_seq_length: int = options.data(
+        384,
+        "Maximum length of question and paragraph together, in tokens.",
+        at_least=3,
+    )
+    doc_stride: int = options.data(
+        128,
+        "Distance between the starts of the windows that long paragraphs are "
+        "split into, in tokens.",
+        at_least=1,
+    )
+    max_query_length: int = options.data(
+        64,
+        "Maximum length of a question, in tokens; longer ones are truncated.",
+        at_least=1,
+    )
+    do_eval: bool = options.evaluation(
+        False,
+        "Score --predict_file, which must have answers.",
+        affects="nothing",
+    )
+    do_predict: bool = options.evaluation(
+        False,
+        "Predict --predict_file, and score it if it has answers.",
+        affects="nothing",
+    )
+    eval_batch_size: int | None = options.evaluation(
+        None,
+        "Batch size for scores, in windows (default: --predict_batch_size).",
+        affects="nothing",
+        at_least=1,
+    )
+    predict_batch_size: int = options.evaluation(
+        8,
+        "Batch size for predictions, in windows.",
+        affects="nothing",
+        at_least=1,
+    )
+    n_best_size: int = options.evaluation(
+        20, "Answers per question in nbest_predictions.json.", at_least=1
+    )
+    max_answer_length: int = options.evaluation(
+        30, "Maximum length of an answer, in tokens.", at_least=1
+    )
+    version_2_with_negative: bool = options.data(
+        False, "Some questions have no answer, as in SQuAD 2.0."
+    )
+    null_score_diff_threshold: float | None = options.evaluation(
+        None,
+        "Predict no answer where null_odds exceeds this threshold (default: "
+        "the model's if it is only used; else the value with the best F1 on "
+        "--predict_file; else 0).",
+    )
+    verbose_logging: bool = options.output(
+        False, "Log every question that is skipped.", affects="nothing"
+    )
+    triviaqa_file: str | None = options.data(
+        None,
+        "wikipedia-train.json of TriviaQA, to fine-tune on before SQuAD, in "
+        "<output_dir>/triviaqa.",
+        reads="file",
+        needs="triviaqa_evidence_dir",
+    )
+    triviaqa_evidence_dir: str | None = options.data(
+        None,
+        "Directory evidence/wikipedia of TriviaQA, with its documents.",
+        reads="folder",
+        needs="triviaqa_file",
+    )
+    ensemble_nbest_files: str | None = options.evaluation(
+        None,
+        "nbest_predictions.json of several runs, as comma-separated paths or "
+        "globs: they predict --predict_file together, without a model.",
+        reads="files",
+        not_with="do_train",
+    )
+
+    def check(self) -> None:
+        super().check()
+        options.require(
+            not self.do_train or self.train_file is not None,
+            "--do_train needs --train_file.",
+        )
+        options.require(
+            not (self.do_eval or self.do_predict)
+            or self.predict_file is not None,
+            "--do_predict and --do_eval need --predict_file.",
+        )
+        options.require(
+            self.max_seq_length > self.max_query_length + 3,
+            "--max_seq_length must be greater than --max_query_length + 3 = "
+            f"{self.max_query_length + 3}. Received: {self.max_seq_length}.",
+        )
+        options.require(
+            not self.new_pooler,
+            "--new_pooler has no effect on SQuAD, whose head does not read the "
+            "pooler; drop it.",
+        )
+        options.require(
+            not self.triviaqa_file
+            or (self.do_train and len(self.trials()) == self.num_restarts),
+            "--triviaqa_file needs --do_train, and one value each of "
+            "--learning_rate, --train_batch_size and --num_train_epochs, as it "
+            "is trained on once. To try several on SQuAD, give "
+            "--pretrained_model_dir=<output_dir>/triviaqa/model instead.",
+        )
+
+    def unread_inputs(self) -> frozenset[str]:
+        """Returns the flags of inputs that these flags leave unread."""
+        unread = set() if self.may_score_dev else {"predict_file"}
+        return super().unread_inputs() | unread
+
+    @property
+    def may_score_dev(self) -> bool:
+        """True if --predict_file is read; it may have answers to score."""
+        return self.do_eval or self.do_predict
 
 
 def main(config: SquadConfig) -> None:
-    from bert_tf.tasks.squad import inputs
+    config, task_files = read(config)
+    from bert_tf.finetuning import squad
 
-    inputs.check(config)
-    from bert_tf.finetuning import squad as squad_finetuning
+    squad.run(config, task_files, build_task)
 
-    squad_finetuning.run(config)
+
+def read(config: SquadConfig):
+    """Returns the flags and the `SquadFiles`, with their data.
+
+    The flags have --do_eval if --predict_file has answers.
+
+    Raises:
+      UserError: If a file is invalid, or lacks answers that are needed.
+    """
+    from bert_tf.tasks.task_files import DEV
+    from bert_tf.tasks.task_files import TEST
+
+    task = _files(config).load()
+    predicted = task.data.get(DEV) or task.data.get(TEST)
+    if predicted is None:
+        return config, task
+    if task.is_labeled(predicted.examples):
+        config = dataclasses.replace(
+            config,
+            do_eval=True,
+            do_predict=False,
+            eval_batch_size=config.eval_batch_size or config.predict_batch_size,
+        )
+        data = {**task.data, DEV: predicted}
+        return config, dataclasses.replace(_files(config), data=data)
+    selects_on_dev = config.do_train and (
+        len(config.trials()) > 1 or config.selects_evaluation
+    )
+    if config.do_eval or selects_on_dev:
+        raise UserError(
+            f"{config.predict_file} cannot be scored, as questions have no "
+            '"answers"; drop --do_eval and the flags that select a model on '
+            "dev to only predict."
+        )
+    return config, task
+
+
+def _files(config: SquadConfig):
+    """Returns the `SquadFiles` of the flags, unread."""
+    from bert_tf.tasks.squad.files import SquadFiles
+
+    paths = {
+        kind: config.train_file if kind == "train" else config.predict_file
+        for kind in config.requested_splits()
+    }
+    if config.do_eval:
+        paths.pop("test", None)
+    return SquadFiles(
+        files=paths,
+        version_2_with_negative=config.version_2_with_negative,
+        verbose_logging=config.verbose_logging,
+    )
+
+
+def build_task(
+    config: SquadConfig,
+    stored_task: Mapping[str, Any] | None,
+    task_files: Any = None,
+):
+    """Returns the `SquadTask` that the flags describe.
+
+    Args:
+      config: The flags.
+      stored_task: Without training, the model's task.json: its head is used,
+        and its threshold unless the flags set one.
+      task_files: The result of `read`, if it was called.
+    """
+    from bert_tf.tasks import task as tasks
+    from bert_tf.tasks.squad.task import SquadTask
+
+    threshold = config.null_score_diff_threshold
+    source = "--null_score_diff_threshold"
+    head = config.head
+    reading = {name: getattr(config, name) for name in _READING_FLAGS}
+    if stored_task is not None:
+        head = stored_task.get("head", "linear")
+        _compare_versions(config, stored_task)
+        tasks.warn_of_settings(stored_task, reading)
+        if threshold is None:
+            threshold = stored_task.get("null_score_diff_threshold")
+            source = "the model"
+    if threshold is not None:
+        logging.info(
+            "The null_score_diff_threshold %.6g is from %s.",
+            threshold,
+            source,
+        )
+    return SquadTask(
+        **(task_files or _files(config)).arguments(),
+        **reading,
+        null_score_diff_threshold=threshold,
+        head=head,
+        # As in the original, which has a single length.
+        mask_padding=config.num_length_buckets != 1,
+    )
+
+
+def _compare_versions(
+    config: SquadConfig, stored_task: Mapping[str, Any]
+) -> None:
+    trained = stored_task.get("version_2_with_negative")
+    flag = config.version_2_with_negative
+    if trained is not None and trained != flag:
+        logging.warning(
+            "The model was trained with version_2_with_negative=%s and is used "
+            "with %s.",
+            trained,
+            flag,
+        )

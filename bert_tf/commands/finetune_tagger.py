@@ -19,14 +19,312 @@ The paper's feature-based approach, BiLSTMs on top of a frozen encoder:
 Rerun the same command to resume from the last checkpoint.
 """
 
-from bert_tf.flags.tagger import TaggerConfig
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.config import APPROACHES
+from bert_tf.config import DEFAULT_LAYER_COMBINATION
+from bert_tf.config import LAYER_COMBINATIONS
+from bert_tf.errors import UserError
+from bert_tf.flags import options
+from bert_tf.flags.finetune import DEFAULT_RATE
+from bert_tf.flags.finetune import FinetuneConfig
+
+# The paper states none for its feature-based tagger; randomly initialized
+# weights need a higher rate than fine-tuned ones.
+_FEATURE_BASED_RATE = "1e-3"
+# Defaults for training.
+_TAGGER_DEFAULTS = {
+    "word_column": "0",
+    "tag_column": "-1",
+    "context": "document",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggerConfig(FinetuneConfig):
+    """Flags of run/finetune_tagger.py."""
+
+    data_dir: str | None = options.data(
+        None,
+        "Directory with eng.train, eng.testa and eng.testb of CoNLL-2003, or "
+        "with train, dev (valid) and test files that end in .txt, .conll or "
+        ".tsv.",
+        affects="place",
+        reads="folder",
+        not_with=("train_file", "dev_file", "test_file"),
+    )
+    train_file: str | None = options.data(
+        None,
+        "Training set: one word and its columns per line.",
+        affects="place",
+        reads="file",
+    )
+    dev_file: str | None = options.data(
+        None, "Dev set.", affects="place", reads="file"
+    )
+    test_file: str | None = options.data(
+        None, "Test set.", affects="nothing", reads="file"
+    )
+    word_column: str | None = options.data(
+        None,
+        "Column of the words: a number from 0 (or from -1 backwards), or a "
+        "name if the first line names the columns (default: the model's if "
+        "it is only used, else 0).",
+    )
+    tag_column: str | None = options.data(
+        None,
+        "Column of the tags in IOB1 or IOB2, as for --word_column (default: "
+        "the model's if it is only used, else -1).",
+    )
+    sentence_column: str | None = options.data(
+        None,
+        "Column with the number or name of the sentence, as for "
+        "--word_column, of files without empty lines between sentences.",
+    )
+    comment_prefix: str | None = options.data(
+        None,
+        "Skip lines before a sentence that begin with this (default: # where "
+        "the line cannot be a word with its tag). An empty one skips none.",
+    )
+    labels: str | None = options.data(
+        None,
+        "Names of the tags 0, 1, ..., separated by commas, for files with "
+        "numbers as tags.",
+    )
+    approach: str = options.model(
+        "fine_tuning",
+        "fine_tuning trains the encoder; feature_based freezes it and trains "
+        "two BiLSTMs on top of it (section 5.3).",
+        choices=APPROACHES,
+    )
+    layer_combination: str | None = options.model(
+        None,
+        "feature_based: encoder layers that the BiLSTMs read, one of "
+        f"{', '.join(LAYER_COMBINATIONS)} (Table 7; default: the best one "
+        "there, concat_last_four_hidden); a list trains one trial for each "
+        "value.",
+        needs="approach=feature_based",
+    )
+    lstm_size: int | None = options.model(
+        None,
+        "Units in each direction of a BiLSTM (default: 768).",
+        at_least=1,
+        needs=("approach=feature_based", "head=bilstm"),
+    )
+    context: str | None = options.data(
+        None,
+        "Extent of a window: the whole document, as -DOCSTART- lines delimit "
+        "it, or one sentence (default: the model's if it is only used, else "
+        "document).",
+        choices=("document", "sentence"),
+    )
+    doc_stride: int | None = options.data(
+        None,
+        "Distance between the starts of windows, in tokens; a word is tagged "
+        "in the window where it has the most context (default: the model's "
+        "if it is only used, else half of --max_seq_length). 0 uses one "
+        "window, and words after it get the tag O.",
+        at_least=0,
+    )
+    learning_rate: str | None = options.training(
+        None,
+        "Peak learning rate; a list such as 5e-5,3e-5 trains one trial for "
+        "each value (default: 5e-5; feature_based: 1e-3).",
+    )
+    head_dropout_prob: float = options.training(
+        0.1, "Dropout before the classification layer.", at_least=0, below=1
+    )
+
+    def __post_init__(self) -> None:
+        if self.learning_rate is None:
+            is_new = self.approach == "feature_based"
+            default = _FEATURE_BASED_RATE if is_new else DEFAULT_RATE
+            object.__setattr__(self, "learning_rate", default)
+        if self.do_train:
+            # Without training, None means the model's value.
+            for name, default in _TAGGER_DEFAULTS.items():
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, default)
+        super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
+        self._require_folder_or_files()
+        options.require(
+            not self.new_pooler,
+            "--new_pooler has no effect on a tagger, which does not read the "
+            "pooler; drop it.",
+        )
+        options.require(
+            (self.doc_stride or 0) <= self.max_seq_length - 2,
+            "--doc_stride must be at most --max_seq_length - 2, or tokens "
+            f"between windows are lost. Received: {self.doc_stride} with "
+            f"--max_seq_length={self.max_seq_length}.",
+        )
+        names = (self.labels or "O").split(",")
+        options.require(
+            all(names) and len(set(names)) == len(names),
+            "--labels must be different names, separated by commas. Received: "
+            f"{self.labels!r}.",
+        )
+        columns = [self.parse_column(x) for x in ("word_column", "tag_column")]
+        if None not in columns:
+            _require_columns(*columns)
+
+    def layer_combinations(self) -> tuple[str | None, ...]:
+        """Returns the values of --layer_combination, or None alone."""
+        if self.layer_combination is None:
+            return (None,)
+        names = self.layer_combination.split(",")
+        options.require(
+            set(names) <= {*LAYER_COMBINATIONS},
+            f"--layer_combination must be one of "
+            f"{', '.join(LAYER_COMBINATIONS)}, or several, separated by "
+            f"commas. Received: {self.layer_combination!r}.",
+        )
+        return self._require_distinct("layer_combination", names)
+
+    def reading(self) -> dict[str, Any]:
+        """Returns how the files are read; None for flags that are not given."""
+        columns = ("word_column", "tag_column", "sentence_column")
+        return {
+            **{name: self.parse_column(name) for name in columns},
+            "comment_prefix": self.comment_prefix,
+            "tag_names": self.labels and tuple(self.labels.split(",")),
+        }
+
+    def parse_column(self, name: str) -> int | str | None:
+        """Returns a flag that names a column as a number, name or None."""
+        value = getattr(self, name)
+        if value is None:
+            return None
+        is_number = value.removeprefix("-").isdecimal()
+        return int(value) if is_number else value
+
+
+def _require_columns(word_column: int | str, tag_column: int | str) -> None:
+    """Raises `UserError` unless the columns of words and tags differ."""
+    options.require(
+        isinstance(word_column, int) == isinstance(tag_column, int)
+        and word_column != tag_column,
+        "--word_column and --tag_column must be two different numbers, or two "
+        f"different names. Received: {word_column} and {tag_column}.",
+    )
 
 
 def main(config: TaggerConfig) -> None:
-    from bert_tf.tasks.tagging import inputs
+    from bert_tf.tasks import stored_task
 
-    inputs.check(config)
-    from bert_tf.finetuning import run as finetuning
-    from bert_tf.tasks.tagging import flags as tagging_flags
+    stored = stored_task.read_for_evaluation(config, "tagging")
+    task_files = None
+    if stored is not None:
+        task_files = find_files(config, stored).load()
+    from bert_tf.finetuning import run
 
-    finetuning.run(config, tagging_flags.build_task)
+    run.run(config, functools.partial(build_task, task_files=task_files))
+
+
+def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
+    """Returns the `TaggingFiles` of the flags; a training set is read.
+
+    Args:
+      config: The flags.
+      stored: Without training, the contents of the model's task.json; its
+        labels are used, and its columns and context are the defaults.
+
+    Raises:
+      UserError: If a file is missing or invalid, or has no entity to learn.
+    """
+    from bert_tf.tasks.tagging import examples
+    from bert_tf.tasks.tagging import files
+    from bert_tf.tasks.task_files import TRAIN
+
+    paths = {
+        kind: getattr(config, f"{kind}_file")
+        or files.find_file(config.data_dir, kind)
+        for kind in config.requested_splits()
+    }
+    reading = _reading(config, stored)
+    del reading["doc_stride"]
+    task = files.TaggingFiles(
+        name="tagging",
+        files=paths,
+        labels=tuple(stored.get("labels") or ()),
+        **reading,
+    )
+    if not config.do_train:
+        return task
+    task = task.load(TRAIN)
+    labels = examples.collect_labels(task.data[TRAIN].examples)
+    return dataclasses.replace(task, labels=tuple(labels))
+
+
+def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns columns, context and stride, from the flags or the model."""
+    from bert_tf.tasks.tagging.files import TaggingFiles
+
+    flags = {
+        **config.reading(),
+        "context": config.context,
+        "doc_stride": config.doc_stride,
+    }
+    reading = {}
+    for name, flag in flags.items():
+        candidates = (flag, stored.get(name), getattr(TaggingFiles, name, None))
+        reading[name] = next((x for x in candidates if x is not None), None)
+    _require_columns(reading["word_column"], reading["tag_column"])
+    return reading
+
+
+def build_task(
+    config: TaggerConfig,
+    stored_task: Mapping[str, Any] | None,
+    task_files: Any = None,
+):
+    """Returns the `TaggingTask` of the flags.
+
+    Args:
+      config: The flags.
+      stored_task: Without training, the contents of the model's task.json; its
+        labels, head and approach are used, and its stride is the default.
+      task_files: Those of `find_files`, unless the model was read first.
+
+    Raises:
+      UserError: If the model is not a tagger.
+    """
+    from bert_tf.tasks import task as tasks
+    from bert_tf.tasks.tagging.task import TaggingTask
+
+    form = {
+        name: getattr(config, name)
+        for name in ("head", "approach", "lstm_size")
+    }
+    # Of several combinations each trial has its own.
+    form["layer_combination"] = config.layer_combinations()[0]
+    if config.approach == "feature_based" and not config.layer_combination:
+        form["layer_combination"] = DEFAULT_LAYER_COMBINATION
+    stored = stored_task or {}
+    reading = _reading(config, stored)
+    if stored_task is not None:
+        kind, labels = stored.get("kind"), stored.get("labels")
+        if kind != TaggingTask.kind or not labels:
+            raise UserError(
+                "Without --do_train the model must be a tagger with the names "
+                f"of its tags. Received: a model of kind={kind!r} with "
+                f"labels={labels!r}."
+            )
+        form = {name: stored[name] for name in form if name in stored}
+        tasks.warn_of_settings(
+            stored, reading | {"max_seq_length": config.max_seq_length}
+        )
+    task_files = task_files or find_files(config, stored)
+    return TaggingTask(
+        **task_files.arguments(),
+        max_seq_length=config.max_seq_length,
+        doc_stride=reading["doc_stride"],
+        head_dropout_prob=config.head_dropout_prob,
+        **form,
+    )

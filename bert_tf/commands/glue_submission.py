@@ -7,7 +7,32 @@ The model of MNLI also predicts AX, and WNLI gets the majority class, as in the
 paper.
 """
 
-from bert_tf.flags.predict import GlueSubmissionConfig
+import dataclasses
+
+from bert_tf.flags import options
+from bert_tf.flags.groups import PredictionConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueSubmissionConfig(PredictionConfig):
+    """Flags of run/glue_submission.py."""
+
+    model_dirs: str = options.model(
+        help_text="Fine-tuned models, one for each task: comma-separated "
+        "globs of directories. Each one's task is read from its files."
+    )
+    glue_dir: str = options.data(
+        help_text="Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ...",
+        reads="folder",
+    )
+    output_file: str = options.output(
+        "submission.zip", "Zip file to write, for the leaderboard."
+    )
+    allow_missing_tasks: bool = options.output(
+        False,
+        "Omit tasks without a model or a folder; the leaderboard does not "
+        "accept such a file.",
+    )
 
 
 def main(config: GlueSubmissionConfig) -> None:

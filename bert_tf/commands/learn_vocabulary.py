@@ -6,7 +6,77 @@ A report with tokens per word and the share of [UNK] is written next to it.
       --output_file=data/vocab.txt --vocab_size=30522
 """
 
-from bert_tf.flags.data import LearnVocabularyConfig
+import dataclasses
+
+from bert_tf.flags import options
+from bert_tf.flags.groups import BeamConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnVocabularyConfig(BeamConfig):
+    """Flags of run/learn_vocabulary.py."""
+
+    input_file: str = options.data(
+        help_text="Text files (also .gz, .bz2, .xz, .zst): comma-separated "
+        "globs.",
+        reads="files",
+    )
+    output_file: str = options.output(help_text="Vocabulary file to write.")
+    vocab_size: int = options.training(
+        30522, "Number of lines in the vocabulary, exactly."
+    )
+    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    strip_accents: bool | None = options.data(
+        None, "Strip accents (default: as --do_lower_case)."
+    )
+    num_unused: int = options.training(
+        994, "Number of [unusedN] lines reserved for new words.", at_least=99
+    )
+    min_frequency: int = options.training(
+        2,
+        "Minimum count of a word; rarer words are not used for learning.",
+        at_least=1,
+    )
+    character_coverage: float = options.training(
+        0.9999,
+        "Share of the text's characters that the vocabulary must cover.",
+        at_least=0,
+        at_most=1,
+    )
+    heldout_fraction: float = options.evaluation(
+        0.02,
+        "Share of the documents held out for the report.",
+        at_least=0,
+        at_most=1,
+    )
+    num_processes: int = options.hardware(
+        0,
+        "Worker processes; 0 means one per core.",
+        affects="nothing",
+        at_least=0,
+        not_with="runner",
+    )
+    replace_invalid_utf8: bool = options.data(
+        False, "Replace bytes that are not UTF-8 with U+FFFD."
+    )
+    sample: float = options.data(
+        1.0,
+        "Share of the documents to use, for trials; chosen by a hash of their "
+        "text.",
+        above=0,
+        at_most=1,
+    )
+
+    def check(self) -> None:
+        super().check()
+        options.require(
+            self.vocab_size > self.num_unused + 5,
+            "--vocab_size must exceed the 5 special and the "
+            f"--num_unused={self.num_unused} unused lines: it is at least "
+            f"{self.num_unused + 6}, and more by the characters of the text. "
+            f"Received: {self.vocab_size}; raise it, or lower --num_unused, "
+            "which is at least 99.",
+        )
 
 
 def main(config: LearnVocabularyConfig) -> None:

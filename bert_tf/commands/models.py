@@ -7,9 +7,23 @@ Every script fetches a named model by itself; fetching it first is useful where
 the script runs without a network. --fetch prints the local path.
 """
 
+import dataclasses
 import sys
 
-from bert_tf.flags.model_source import ModelsConfig
+from bert_tf.flags import options
+from bert_tf.flags.groups import ModelSourceConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelsConfig(ModelSourceConfig):
+    """Flags of run/models.py."""
+
+    fetch: str | None = options.model(
+        None,
+        "Model to fetch: a name of the table, hf://owner/name[@revision], "
+        "kaggle://owner/model/keras/variation[/version], or the https:// "
+        "address of a .zip or .tar.gz file. Prints its local path.",
+    )
 
 
 def main(config: ModelsConfig) -> None:

@@ -12,15 +12,95 @@ JSON lines, or a table:
 It appears when it is complete.
 """
 
+import dataclasses
+import os
+
 from bert_tf.distribute import cpu
 from bert_tf.distribute import packed_weights
-from bert_tf.flags.predict import PredictConfig
+from bert_tf.flags import options
+from bert_tf.flags.groups import PredictionConfig
+
+# Endings of tables that are written, and of some that are not.
+_TABLES = (".csv", ".tsv")
+_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".parquet", ".feather", ".zip")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictConfig(PredictionConfig):
+    """Flags of run/predict.py."""
+
+    model_dir: str = options.model(
+        help_text="Fine-tuned model of any format, with its vocabulary.",
+        reads="model",
+    )
+    input_file: str = options.data(
+        help_text="Rows to predict, with the columns of the training data: "
+        ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz, or "
+        ".parquet. Labels are not read.",
+        reads="file",
+    )
+    output_file: str = options.output(
+        help_text="File to write, a row for each row of the input, in its "
+        "order: a table for .csv and .tsv, else JSON lines."
+    )
+    keep_columns: str | None = options.output(
+        None,
+        "Columns of a table to copy to the output, separated by commas, or "
+        "all (default: none). A column that the predictions have too is "
+        "named input_<name>.",
+    )
+    top_k: int | None = options.evaluation(
+        None,
+        "Labels or choices to write with their probabilities, the best first "
+        "(default: all in JSON lines; one in a table).",
+        at_least=1,
+    )
+    keep_empty: bool = options.data(
+        False,
+        "Classification: keep rows with an empty text, and give them an empty "
+        "answer (default: such a row is an error).",
+    )
+
+    def check(self) -> None:
+        super().check()
+        ending = os.path.splitext(self.output_file)[1].lower()
+        options.require(
+            ending not in _NOT_WRITTEN,
+            "--output_file must end in .csv, .tsv or .jsonl. Received: "
+            f"{self.output_file!r}.",
+        )
+        self.columns_to_keep()
+
+    @property
+    def output_ending(self) -> str | None:
+        """The format of a table, ".csv" or ".tsv"; None for JSON lines."""
+        ending = os.path.splitext(self.output_file)[1].lower()
+        return ending if ending in _TABLES else None
+
+    def columns_to_keep(self) -> tuple[str, ...] | None:
+        """Returns the names in --keep_columns, None for all columns."""
+        if self.keep_columns is None:
+            return ()
+        if self.keep_columns.strip() == "all":
+            return None
+        names = tuple(x.strip() for x in self.keep_columns.split(","))
+        options.require(
+            len(set(names)) == len(names) and "" not in names,
+            "--keep_columns must be different names, separated by commas, or "
+            f"all. Received: {self.keep_columns!r}.",
+        )
+        return names
 
 
 def main(config: PredictConfig) -> None:
-    from bert_tf.tasks import inputs
+    from bert_tf.tasks import stored_task
 
-    inputs.check_prediction(config)
+    stored_task.check_inputs(
+        stored_task.files(stored_task.read(config.model_dir)),
+        config.input_file,
+        config.keep_empty,
+        config.columns_to_keep() or (),
+    )
     if cpu.computes_in_bfloat16(config.mixed_precision):
         packed_weights.assume()
     from bert_tf.inference import predict

@@ -7,7 +7,34 @@ Each line of the output is {"ids": [...], "tokens": [...], "offsets": [[start,
 end], ...]}; offsets are bytes of the line of text.
 """
 
-from bert_tf.flags.data import TokenizeFileConfig
+import dataclasses
+
+from bert_tf.flags import options
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizeFileConfig(options.Flags):
+    """Flags of run/tokenize_file.py."""
+
+    vocab_file: str = options.data(
+        help_text="Vocabulary, one token a line.", reads="file"
+    )
+    input_file: str = options.data(
+        help_text="UTF-8 text file; only \\n ends a line.", reads="file"
+    )
+    output_file: str = options.output(
+        help_text="JSON lines to write: ids, tokens and byte offsets of each "
+        "line."
+    )
+    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    strip_accents: bool | None = options.data(
+        None, "Strip accents (default: as --do_lower_case)."
+    )
+    preserve_special_tokens: bool = options.data(
+        False,
+        "Keep special tokens such as [MASK] whole where the text contains "
+        "them.",
+    )
 
 
 def main(config: TokenizeFileConfig) -> None:

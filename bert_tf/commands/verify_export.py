@@ -5,10 +5,31 @@
 Prints the differences and exits with status 1 if there are any.
 """
 
-from bert_tf.flags.export import VerifyConfig
+import dataclasses
+import sys
+
+from bert_tf.flags import options
+from bert_tf.flags.groups import ModelSourceConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyConfig(ModelSourceConfig):
+    """Flags of export/verify.py."""
+
+    export_dir: str = options.model(
+        help_text="Export to check: <output_dir>/<version>, or <output_dir> "
+        "for its newest version.",
+        reads="folder",
+    )
+    model_dir: str = options.model(
+        help_text="Model that was exported.", reads="model"
+    )
 
 
 def main(config: VerifyConfig) -> None:
     from bert_tf.export.verify import run as verification
 
-    verification.run(config)
+    report = verification.verify(config.export_dir, config.model_dir)
+    sys.stdout.write(report.text())
+    report.require_correct()
+    sys.stdout.write("The export returns what the model computes.\n")

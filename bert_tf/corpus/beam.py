@@ -22,13 +22,13 @@ from bert_tf.corpus.extraction import ExtractOptions
 from bert_tf.corpus.extraction import Part
 from bert_tf.corpus.inputs import InputFile
 from bert_tf.distribute import beam_runner
-from bert_tf.flags.corpus import ExtractTextConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
 
 
 def extract(
-    config: ExtractTextConfig,
+    config: Flags,
     found: Sequence[InputFile],
     options: ExtractOptions,
     folder: str,

@@ -18,7 +18,7 @@ class Chunk:
       number: Index of the chunk in its file.
       start: Offset of the payload in the decompressed file, for messages; a row
         for Parquet.
-      format: One of `bert_tf.flags.corpus.INPUT_FORMATS`, not "auto".
+      format: One of the values of --input_format, not "auto".
       payload: Bytes of lines or pages; of Parquet the number of a row group and
         the first row in it and the one after the last.
       header: The XML before the first page of a dump; else "".

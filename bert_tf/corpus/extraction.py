@@ -104,7 +104,7 @@ class ExtractOptions:
     """The flags that decide which text a chunk gives.
 
     Attributes:
-      text_column: As in `bert_tf.flags.corpus.ExtractTextConfig`.
+      text_column: As in the flags of run/extract_text.py.
       id_column: As there.
       replace_invalid_utf8: As there.
       filters: The filters of single documents.

@@ -41,7 +41,7 @@ EXCLUDED = "shares 13 words in a row with --exclude_file"
 
 @dataclasses.dataclass(frozen=True)
 class FilterOptions:
-    """Flags of the filters, as in `bert_tf.flags.corpus.ExtractTextConfig`.
+    """Flags of run/extract_text.py for the filters.
 
     Attributes:
       fix_encoding: Whether ftfy repairs text that was decoded wrongly.

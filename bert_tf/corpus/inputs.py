@@ -59,7 +59,7 @@ class InputFile:
 
     Attributes:
       path: Local or remote.
-      format: One of `bert_tf.flags.corpus.INPUT_FORMATS`, not "auto".
+      format: One of the values of --input_format, not "auto".
       language: As in --input_file=de=GLOB; else "".
     """
 

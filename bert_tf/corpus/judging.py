@@ -23,7 +23,7 @@ from bert_tf.corpus.fingerprints import NO_SHINGLES
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.corpus.fingerprints import hash_ngrams
 from bert_tf.corpus.fingerprints import mix
-from bert_tf.flags.corpus import ExtractTextConfig
+from bert_tf.flags.options import Flags
 
 DUPLICATE_DOCUMENT = "duplicate document"
 NEAR_DUPLICATE = "near duplicate"
@@ -73,9 +73,7 @@ class Decisions:
     sizes: np.ndarray
 
 
-def decide(
-    fingerprints: Fingerprints, config: ExtractTextConfig, folder: str
-) -> Decisions:
+def decide(fingerprints: Fingerprints, config: Flags, folder: str) -> Decisions:
     """Returns which documents and paragraphs stay; the first of equals does.
 
     Args:

@@ -38,7 +38,7 @@ from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 from bert_tf.errors import UserError
-from bert_tf.flags.corpus import ExtractTextConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
 from bert_tf.io import locks
@@ -48,10 +48,6 @@ from bert_tf.io import worker_processes
 
 # A held-out text of fewer documents gives a warning.
 _FEW_HELDOUT = 100
-
-_WITHOUT_EFFECT = configs.fields_affecting(
-    ExtractTextConfig, "nothing"
-) | configs.fields_affecting(ExtractTextConfig, "place")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Recipe:
 
 
 @errors.full_disks()
-def run(config: ExtractTextConfig) -> dict[str, Any]:
+def run(config: Flags) -> dict[str, Any]:
     """Extracts the text, resumes, or finds that it is finished.
 
     Returns:
@@ -124,7 +120,7 @@ def run(config: ExtractTextConfig) -> dict[str, Any]:
 
 
 def _make(
-    config: ExtractTextConfig,
+    config: Flags,
     found: Sequence[inputs.InputFile],
     options: extraction.ExtractOptions,
     recipe: Recipe,
@@ -176,7 +172,7 @@ def _errors_of_output() -> Iterator[None]:
 
 
 def _store_excluded(
-    config: ExtractTextConfig, work_dir: str
+    config: Flags, work_dir: str
 ) -> tuple[str | None, str | None]:
     """Writes the 13-grams of --exclude_file; returns their file and hash."""
     if not config.exclude_file:
@@ -220,7 +216,7 @@ def _extract(
 
 
 def _judge(
-    config: ExtractTextConfig, extracted: Sequence[Part], work_dir: str
+    config: Flags, extracted: Sequence[Part], work_dir: str
 ) -> tuple[Judged, Decisions, Fingerprints, Tally]:
     folder = os.path.join(work_dir, "judged")
     paths = [
@@ -257,7 +253,7 @@ def _judge(
 
 
 def _choose(
-    config: ExtractTextConfig,
+    config: Flags,
     extracted: Sequence[Part],
     decisions: Decisions,
     prints: Fingerprints,
@@ -297,7 +293,7 @@ def _choose(
     )
 
 
-def _check_heldout(config: ExtractTextConfig, heldout: int, left: int) -> None:
+def _check_heldout(config: Flags, heldout: int, left: int) -> None:
     """Warns of a small held-out text; refuses to hold out everything."""
     if not left:
         raise UserError(
@@ -316,7 +312,7 @@ def _check_heldout(config: ExtractTextConfig, heldout: int, left: int) -> None:
 
 
 def _plan_outputs(
-    config: ExtractTextConfig,
+    config: Flags,
     names: Sequence[str],
     orders: dict[str, np.ndarray],
     sizes: np.ndarray,
@@ -370,10 +366,11 @@ def _write(
     return {task[-1]: Written(**done[task[-1]]) for task in tasks}
 
 
-def output_files(config: ExtractTextConfig) -> list[str]:
+def output_files(config: Flags) -> list[str]:
     """Returns the files to write; the last one is of held-out text, if any.
 
-    >>> config = ExtractTextConfig(
+    >>> from bert_tf.commands import extract_text
+    >>> config = extract_text.ExtractTextConfig(
     ...     input_file="a", output_file="b.txt.gz", heldout_share=0.1
     ... )
     >>> output_files(config)
@@ -407,18 +404,17 @@ def output_files(config: ExtractTextConfig) -> list[str]:
     return [os.path.join(folder, name) for name in names]
 
 
-def _build_recipe(
-    config: ExtractTextConfig, found: Sequence[inputs.InputFile]
-) -> Recipe:
+def _build_recipe(config: Flags, found: Sequence[inputs.InputFile]) -> Recipe:
     """Returns the recipe; reads the start and the end of each file.
 
     Raises:
       UserError: If an output file is also read.
     """
+    effective = configs.fields_affecting(type(config), "weights")
     flags = {
         name: value
         for name, value in dataclasses.asdict(config).items()
-        if name not in _WITHOUT_EFFECT
+        if name in effective
     }
     entries = [
         [file.path, inputs.fingerprint(file.path), file.language]

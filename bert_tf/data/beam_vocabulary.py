@@ -21,7 +21,7 @@ from bert_tf.data import corpus
 from bert_tf.data import vocabulary_building
 from bert_tf.data.vocabulary_building import CountedText
 from bert_tf.distribute import beam_runner
-from bert_tf.flags.data import LearnVocabularyConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 
 # Number of files that the words are spread over.
@@ -30,9 +30,7 @@ _HELDOUT = {b"h": True, b"l": False}
 _PREFIXES = {is_heldout: prefix for prefix, is_heldout in _HELDOUT.items()}
 
 
-def count_text(
-    config: LearnVocabularyConfig, paths: list[str], text: CountedText
-) -> None:
+def count_text(config: Flags, paths: list[str], text: CountedText) -> None:
     """Reads the documents and adds their words to `text`.
 
     Raises:
@@ -57,7 +55,7 @@ def count_text(
 
 def _build(
     pipeline: beam.Pipeline,
-    config: LearnVocabularyConfig,
+    config: Flags,
     paths: list[str],
     work_dir: str,
 ) -> None:
@@ -83,7 +81,7 @@ def _build(
     )
 
 
-def _documents(config: LearnVocabularyConfig, path: str) -> Iterator[list[str]]:
+def _documents(config: Flags, path: str) -> Iterator[list[str]]:
     return corpus.read_documents(
         [path],
         replace_invalid_utf8=config.replace_invalid_utf8,
@@ -100,7 +98,7 @@ def _documents_path(work_dir: str, file: int) -> str:
 class _CountDocuments(beam_runner.Step):
     """Counts the documents of each numbered file."""
 
-    config: LearnVocabularyConfig
+    config: Flags
 
     def work(self, element: tuple[int, str]) -> Iterator[tuple[int, int]]:
         file, path = element
@@ -111,7 +109,7 @@ class _CountDocuments(beam_runner.Step):
 class _ReadLines(beam_runner.Step):
     """Reads files into batches of held-out and other lines."""
 
-    config: LearnVocabularyConfig
+    config: Flags
 
     def work(
         self, element: tuple[int, str], num_documents: Mapping[int, int]
@@ -133,7 +131,7 @@ class _ReadLines(beam_runner.Step):
 class _CountWords(beam_runner.Step):
     """Counts words; a prefix letter marks those of held-out lines."""
 
-    config: LearnVocabularyConfig
+    config: Flags
 
     def setup(self) -> None:
         self._count = vocabulary_building.build_counter(self.config)

@@ -21,7 +21,7 @@ from absl import logging
 from bert_tf.config import fields_affecting
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
-from bert_tf.flags.data import LearnVocabularyConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 from bert_tf.text import learn_vocabulary as vocabulary_learning
@@ -40,7 +40,6 @@ _BATCHES_PER_WORKER = 2
 _WORDS_PER_CALL = 1 << 16
 # Share of a vocabulary that may be fragments and unused lines, without warning.
 _MAX_SPARE = 0.1
-_FLAGS_WITHOUT_EFFECT = fields_affecting(LearnVocabularyConfig, "nothing")
 # About 150 MB in a dict. Beyond that, sorted counts are written to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
 
@@ -127,7 +126,7 @@ def report_path(output_file: str) -> str:
     return f"{output_file}.report.json"
 
 
-def run(config: LearnVocabularyConfig) -> None:
+def run(config: Flags) -> None:
     """Learns a vocabulary and writes it with a report.
 
     The result does not depend on the number of workers.
@@ -179,9 +178,7 @@ def run(config: LearnVocabularyConfig) -> None:
     )
 
 
-def _warn_of_size(
-    config: LearnVocabularyConfig, learned: LearnedVocabulary
-) -> None:
+def _warn_of_size(config: Flags, learned: LearnedVocabulary) -> None:
     """Warns if the text has too few wordpieces for --vocab_size."""
     counts = learned.counts
     num_unused = counts["unused"] - config.num_unused
@@ -200,8 +197,8 @@ def _warn_of_size(
 
 
 def _counter(
-    config: LearnVocabularyConfig,
-) -> Callable[[LearnVocabularyConfig, list[str], CountedText], None]:
+    config: Flags,
+) -> Callable[[Flags, list[str], CountedText], None]:
     if config.runner:
         # Imported here because Apache Beam is optional.
         from bert_tf.data import beam_vocabulary
@@ -211,7 +208,7 @@ def _counter(
 
 
 def build_counter(
-    config: LearnVocabularyConfig,
+    config: Flags,
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Returns a function that counts the words of a batch of texts.
 
@@ -245,9 +242,7 @@ def build_counter(
     return count
 
 
-def count_text(
-    config: LearnVocabularyConfig, paths: list[str], text: CountedText
-) -> None:
+def count_text(config: Flags, paths: list[str], text: CountedText) -> None:
     """Reads the documents and adds their words to `text`, on all cores.
 
     TensorFlow operators in threads do the work; Python only reads and sums.
@@ -287,7 +282,7 @@ def count_text(
 
 def batch_lines(
     documents: Iterable[Iterable[str]],
-    config: LearnVocabularyConfig,
+    config: Flags,
     text: CountedText,
     num_earlier: int = 0,
 ) -> Iterator[tuple[bool, list[str]]]:
@@ -314,14 +309,14 @@ def batch_lines(
             yield is_heldout, lines
 
 
-def _quota(num_documents: int, config: LearnVocabularyConfig) -> int:
+def _quota(num_documents: int, config: Flags) -> int:
     """Returns how many of the first documents are held out."""
     # The small number compensates for rounding: 50 * 0.02 must be one.
     return math.floor(num_documents * config.heldout_fraction + 1e-9)
 
 
 def build_report(
-    config: LearnVocabularyConfig,
+    config: Flags,
     text: CountedText,
     statistics: WordStatistics,
     learned: LearnedVocabulary,
@@ -361,7 +356,7 @@ def build_report(
         "flags": {
             name: value
             for name, value in dataclasses.asdict(config).items()
-            if name not in _FLAGS_WITHOUT_EFFECT
+            if name not in fields_affecting(type(config), "nothing")
         },
     }
 

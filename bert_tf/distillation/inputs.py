@@ -1,79 +1,86 @@
-"""Checks the files of run/distill.py before TensorFlow is imported."""
+"""The files of run/distill.py, read before TensorFlow is imported."""
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from typing import TypeVar
 
 from bert_tf.errors import UserError
-from bert_tf.flags.distill import DistillConfig
-from bert_tf.tasks import inputs as task_inputs
+from bert_tf.flags.options import Flags
 from bert_tf.tasks import stored_task
-from bert_tf.tasks.classification import inputs as classification_inputs
+from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification.examples import Columns
-from bert_tf.tasks.multiple_choice import inputs as multiple_choice_inputs
-from bert_tf.tasks.squad import inputs as squad_inputs
-from bert_tf.tasks.tagging import inputs as tagging_inputs
+from bert_tf.tasks.classification.files import ClassificationFiles
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
+from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
+from bert_tf.tasks.tagging import files as tagging_files
+from bert_tf.tasks.tagging.files import TaggingFiles
+from bert_tf.tasks.task_files import TaskFiles
 
-_CUSTOM = "custom"
+_Task = TypeVar("_Task", bound=TaskFiles)
 
 
-def check(config: DistillConfig) -> None:
-    """Checks columns and first rows of the user's own files.
+def read(config: Flags) -> TaskFiles | None:
+    """Reads the files of the flags, as the teacher's task.json describes them.
 
-    The teacher's task.json names the columns; for teachers of other formats,
-    and for tasks with official files, all is checked when the teacher is read.
+    Returns:
+      The files with their data; None for teachers of other formats, whose
+      tasks are known when they are read.
 
     Raises:
       UserError: If a flag does not fit the teacher's task, a file lacks a
         column, or a row is bad.
     """
-    values = stored_task.read(config.teacher_dir)
-    kind = values.get("variant") or values.get("kind")
-    name = values.get("name", _CUSTOM)
-    if values and not (kind == "classification" and name == _CUSTOM):
-        refuse_columns(config, name, kind)
-    for split in config.requested_splits():
-        path = getattr(config, f"{split}_file")
-        if path is not None:
-            _check_labeled(config, values, kind, split, path)
+    task = stored_task.files(stored_task.read(config.teacher_dir))
+    if task is None:
+        return None
+    task = with_files(task, config)
     if config.unlabeled_file:
-        changes = {}
-        if kind == "classification" and name == _CUSTOM:
-            named = columns(config, _stored_columns(values))
-            changes["columns"] = {
-                "text": named.text,
-                "text_pair": named.text_pair,
-            }
-        task_inputs.check_file(values | changes, config.unlabeled_file)
+        stored_task.check_inputs(task, config.unlabeled_file)
+    has_score = getattr(task, "problem_type", None) == "regression"
+    # Labels without names, which the model numbers.
+    has_labels = getattr(task, "labels", True) or has_score
+    return task.load() if has_labels else None
 
 
-def _check_labeled(
-    config: DistillConfig,
-    values: Mapping[str, Any],
-    kind: str | None,
-    split: str,
-    path: str,
-) -> None:
-    """Checks a file of the kind of data that the teacher was trained on."""
-    name = values.get("name", _CUSTOM)
-    if kind == "classification" and name == _CUSTOM:
-        named = columns(config, _stored_columns(values))
-        classification_inputs.check_labeled(path, split, named, values)
-    elif kind == "multiple_choice" and name == _CUSTOM:
-        named = multiple_choice_inputs.stored_columns(values)
-        multiple_choice_inputs.check_labeled(path, split, named)
-    elif kind == "question_answering":
-        has_negatives = values.get("version_2_with_negative", False)
-        squad_inputs.check_labeled(path, split == "train", has_negatives)
-    elif kind == "tagging":
-        tagging_inputs.check_labeled(path, split, values)
+def with_files(task: _Task, config: Flags) -> _Task:
+    """Returns the teacher's task with the files and columns of the flags."""
+    files: dict[str, str] = {}
+    is_own = isinstance(task, ClassificationFiles) and task.official is None
+    if not is_own:
+        _refuse_columns(config, task.name, task.kind)
+    for kind in config.requested_splits():
+        path = getattr(config, f"{kind}_file")
+        if path is not None:
+            files[kind] = path
+        else:
+            files |= _find_files(task, config.data_dir, kind)
+    changes = {"columns": columns(config, task.columns)} if is_own else {}
+    return dataclasses.replace(task, files=files, **changes)
 
 
-def _stored_columns(values: Mapping[str, Any]) -> Columns | None:
-    stored = values.get("columns")
-    return stored and Columns(**stored | {"labels": tuple(stored["labels"])})
+def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
+    """Returns split to file for the official files in --data_dir."""
+    if isinstance(task, ClassificationFiles) and task.official is not None:
+        official = task.official
+        if not official.splits(kind):
+            raise UserError(
+                f"{official.title}, which the teacher was trained for, has no "
+                f"{kind} set."
+            )
+        return glue.find_requested(official, data_dir, kind, task.language)
+    if isinstance(task, MultipleChoiceFiles):
+        official = multiple_choice_examples.OFFICIAL.get(task.name)
+        if official is not None:
+            return {kind: official.find(data_dir, kind)}
+    if isinstance(task, TaggingFiles):
+        return {kind: tagging_files.find_file(data_dir, kind)}
+    raise UserError(
+        "--data_dir is for tasks with official files, and the teacher was "
+        f"trained for the task {task.name!r} of kind {task.kind}; give "
+        "--train_file, --dev_file and --test_file."
+    )
 
 
-def columns(config: DistillConfig, stored: Columns | None) -> Columns:
+def columns(config: Flags, stored: Columns | None) -> Columns:
     """Returns the columns of own files, as the flags change the teacher's.
 
     Args:
@@ -93,7 +100,7 @@ def columns(config: DistillConfig, stored: Columns | None) -> Columns:
     )
 
 
-def refuse_columns(config: DistillConfig, name: str, kind: str) -> None:
+def _refuse_columns(config: Flags, name: str, kind: str) -> None:
     """Raises `UserError` if flags name columns of a task that has its own."""
     flags = config.column_flags()
     if flags:

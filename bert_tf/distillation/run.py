@@ -39,19 +39,15 @@ from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.finetuning.experiment import ObjectiveSource
-from bert_tf.flags.distill import DistillConfig
+from bert_tf.flags.options import Flags
 from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.tasks import registry
-from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
-from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging import inputs as tagging_inputs
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
@@ -77,8 +73,15 @@ _SAME_TEXT = {
 _LAYER_SHAPE = ("hidden_size", "num_attention_heads", "intermediate_size")
 
 
-def run(config: DistillConfig) -> dict[str, Metrics]:
+def run(
+    config: Flags, task_files: TaskFiles | None = None
+) -> dict[str, Metrics]:
     """Runs distillation for run/distill.py.
+
+    Args:
+      config: The flags.
+      task_files: The files of the teacher's task with their data, unless the
+        teacher has to be read before.
 
     Returns:
       Split to metrics: the student's, and the teacher's with the prefix
@@ -88,11 +91,14 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
       UserError: For errors that the user can fix.
     """
     with preemptions.prepare(config) as (devices, preemption):
-        return _run_on(devices, preemption, config)
+        return _run_on(devices, preemption, config, task_files)
 
 
 def _run_on(
-    devices: Devices, preemption: Preemption, config: DistillConfig
+    devices: Devices,
+    preemption: Preemption,
+    config: Flags,
+    task_files: TaskFiles | None,
 ) -> dict[str, Metrics]:
     """Runs distillation on devices that are prepared."""
     stored_teacher = formats.read(config.teacher_dir)
@@ -103,7 +109,11 @@ def _run_on(
         )
     stored_teacher.build_tokenizer()  # Raises if there is no vocabulary.
     pretrained_models.check_length(stored_teacher, config)
-    teacher_task = with_files(teacher_task, config)
+    teacher_task = dataclasses.replace(
+        inputs.with_files(teacher_task, config),
+        max_seq_length=config.max_seq_length,
+        data=task_files.data if task_files else {},
+    )
     if devices.coordinator.num_workers > 1:
         # Each worker computes the teacher's outputs for its part of a step.
         devices.coordinator.agree(
@@ -144,7 +154,7 @@ class Teacher(ObjectiveSource):
 
     def __init__(
         self,
-        config: DistillConfig,
+        config: Flags,
         stored: StoredModel,
         task: Task,
         reader: SplitReader,
@@ -280,33 +290,12 @@ class Teacher(ObjectiveSource):
         return self._metrics[split]
 
 
-def with_files(task: Task, config: DistillConfig) -> Task:
-    """Returns the teacher's task with the files of the flags."""
-    files: dict[str, str] = {}
-    for kind in config.requested_splits():
-        path = getattr(config, f"{kind}_file")
-        if path is not None:
-            files[kind] = path
-        else:
-            files |= _find_files(task, config.data_dir, kind)
-    changes = {"files": files, "max_seq_length": config.max_seq_length}
-    return dataclasses.replace(task, **changes | _columns(task, config))
-
-
-def _columns(task: Task, config: DistillConfig) -> dict[str, Any]:
-    """Returns the column settings for own files, changed by the flags."""
-    if not isinstance(task, ClassificationTask) or task.official is not None:
-        inputs.refuse_columns(config, task.name, task.kind)
-        return {}
-    return {"columns": inputs.columns(config, task.columns)}
-
-
-def of_student(task: Task, config: DistillConfig) -> Task:
+def of_student(task: Task, config: Flags) -> Task:
     """Returns the student's task, with the head that the flags describe."""
     changes: dict[str, Any] = {"head": config.head}
     if hasattr(task, "head_dropout_prob"):
         changes["head_dropout_prob"] = config.head_dropout_prob
-    elif config.head_dropout_prob != DistillConfig.head_dropout_prob:
+    elif config.head_dropout_prob != type(config).head_dropout_prob:
         raise UserError(
             "--head_dropout_prob has no effect on a student of kind="
             f"{task.kind!r}, whose head has no dropout; drop it."
@@ -318,29 +307,6 @@ def of_student(task: Task, config: DistillConfig) -> Task:
             None  # The student selects its own.
         )
     return dataclasses.replace(task, **changes)
-
-
-def _find_files(task: Task, data_dir: str, kind: str) -> dict[str, str]:
-    """Returns split to file for the official files in --data_dir."""
-    if isinstance(task, ClassificationTask) and task.official is not None:
-        official = task.official
-        if not official.splits(kind):
-            raise UserError(
-                f"{official.title}, which the teacher was trained for, has no "
-                f"{kind} set."
-            )
-        return glue.find_requested(official, data_dir, kind, task.language)
-    if isinstance(task, MultipleChoiceTask):
-        official = multiple_choice_examples.OFFICIAL.get(task.name)
-        if official is not None:
-            return {kind: official.find(data_dir, kind)}
-    if isinstance(task, TaggingTask):
-        return {kind: tagging_inputs.find_file(data_dir, kind)}
-    raise UserError(
-        "--data_dir is for tasks with official files, and the teacher was "
-        f"trained for the task {task.name!r} of kind {task.kind}; give "
-        "--train_file, --dev_file and --test_file."
-    )
 
 
 class MixedFeatures:
@@ -398,7 +364,7 @@ def _put(rows: np.ndarray, which: np.ndarray, values: np.ndarray) -> None:
     rows[(np.flatnonzero(which), *parts)] = values
 
 
-def read_student(config: DistillConfig, teacher: StoredModel) -> StoredModel:
+def read_student(config: Flags, teacher: StoredModel) -> StoredModel:
     """Returns the student that training starts from."""
     if config.has_student:
         student = pretrained_models.read(config)
@@ -416,7 +382,7 @@ def read_student(config: DistillConfig, teacher: StoredModel) -> StoredModel:
 
 
 def choose_layers(
-    config: DistillConfig, num_layers: int, num_teacher_layers: int
+    config: Flags, num_layers: int, num_teacher_layers: int
 ) -> tuple[int, ...]:
     """Returns the teacher's layer for each student layer, counted from 1.
 
@@ -438,7 +404,7 @@ def choose_layers(
     return chosen
 
 
-def _make(config: DistillConfig, teacher: StoredModel) -> StoredModel:
+def _make(config: Flags, teacher: StoredModel) -> StoredModel:
     """Returns a new student with the teacher's tokenizer."""
     theirs = teacher.config
     mine = dataclasses.replace(

@@ -24,7 +24,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
 from bert_tf.errors import UserError
-from bert_tf.flags.data import BeamConfig
+from bert_tf.flags.groups import BeamConfig
 from bert_tf.io import files
 
 _PROBLEMS = "problems"

@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
-from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.groups import DeviceConfig
 
 _VARIABLE = "TF_CONFIG"
 _ROLES = ("chief", "worker")

@@ -20,7 +20,7 @@ from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.distribute.precision import Precision
 from bert_tf.errors import UserError
-from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.groups import DeviceConfig
 
 # Flags that have an effect on training steps alone, if they have this value.
 _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}

@@ -18,11 +18,11 @@ from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.tasks import predict as task_prediction
-from bert_tf.tasks.task import DEV
-from bert_tf.tasks.task import TEST
-from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TEST
+from bert_tf.tasks.task_files import TRAIN
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import output as training_output
 from bert_tf.training import unpad as unpadding

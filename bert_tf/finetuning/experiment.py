@@ -18,10 +18,10 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
-from bert_tf.tasks.task import DEV
-from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import resume as resume_checks
 from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective

@@ -26,9 +26,9 @@ from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.io import temporaries
 from bert_tf.tasks import result_tables
-from bert_tf.tasks.task import DEV
-from bert_tf.tasks.task import TEST
-from bert_tf.tasks.task import TRAIN
+from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TEST
+from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import checkpoints
 
 RUNS_FOLDER = "runs"

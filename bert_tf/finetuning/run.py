@@ -37,10 +37,10 @@ from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.io import train_log
-from bert_tf.tasks.task import DEV
-from bert_tf.tasks.task import TEST
-from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TEST
+from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
 from bert_tf.training import start_over as start_overs

@@ -17,15 +17,15 @@ from bert_tf.finetuning import evaluate as task_evaluation
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Metrics
-from bert_tf.flags.squad import SquadConfig
+from bert_tf.finetuning.run import BuildTask
+from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.tasks.squad import ensemble as squad_ensemble
-from bert_tf.tasks.squad import flags as squad_flags
 from bert_tf.tasks.squad import triviaqa
+from bert_tf.tasks.squad.files import SquadFiles
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.task import DEV
-from bert_tf.tasks.task import Data
+from bert_tf.tasks.task_files import DEV
 from bert_tf.training import preemption as preemptions
 from bert_tf.training import start_over as start_overs
 from bert_tf.training.preemption import Preemption
@@ -52,10 +52,16 @@ _NOT_OF_TRIVIAQA = {
 }
 
 
-def run(config: SquadConfig) -> dict[str, Metrics]:
+def run(
+    config: FinetuneConfig, task_files: SquadFiles, build_task: BuildTask
+) -> dict[str, Metrics]:
     """Runs fine-tuning, prediction or an ensemble for run/finetune_squad.py.
 
-    Predictions are also scored if the file has answers.
+    Args:
+      config: The flags of run/finetune_squad.py.
+      task_files: The files of SQuAD, with their data.
+      build_task: Builds the task from flags and a model's task.json; it also
+        takes `task_files`, unless it is to read other files.
     """
     if (
         config.null_score_diff_threshold is not None
@@ -65,56 +71,25 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
             "--null_score_diff_threshold has no effect without "
             "--version_2_with_negative."
         )
-    config, data = _choose_scoring(config)
-    build_task = functools.partial(squad_flags.build_task, data=data)
+    build_squad = functools.partial(build_task, task_files=task_files)
     if config.ensemble_nbest_files:
-        return _combine(config, build_task(config, None))
+        return _combine(config, build_squad(config, None))
     # Once for both trainings: workers can connect only once.
     with preemptions.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
-            config = _train_on_triviaqa(config, devices, preemption)
-        return finetuning.run_on(devices, preemption, config, build_task)
-
-
-def _choose_scoring(config: SquadConfig) -> tuple[SquadConfig, Data | None]:
-    """Returns the flags and the data of --predict_file.
-
-    The flags have --do_eval if the file has answers. Reading it first reports
-    malformed data before hours of training.
-    """
-    if not (config.do_eval or config.do_predict):
-        return config, None
-    task = SquadTask(
-        files={DEV: config.predict_file},
-        version_2_with_negative=config.version_2_with_negative,
-    ).load(DEV)
-    data = task.data[DEV]
-    if task.is_labeled(data.examples):
-        config = dataclasses.replace(
-            config,
-            do_eval=True,
-            do_predict=False,
-            eval_batch_size=config.eval_batch_size or config.predict_batch_size,
-        )
-        return config, data
-    selects_on_dev = config.do_train and (
-        len(config.trials()) > 1 or config.selects_evaluation
-    )
-    if config.do_eval or selects_on_dev:
-        raise UserError(
-            f"{config.predict_file} cannot be scored, as questions have no "
-            '"answers"; drop --do_eval and the flags that select a model on '
-            "dev to only predict."
-        )
-    return config, data
+            config = _train_on_triviaqa(config, devices, preemption, build_task)
+        return finetuning.run_on(devices, preemption, config, build_squad)
 
 
 # === TriviaQA ===
 
 
 def _train_on_triviaqa(
-    config: SquadConfig, devices: Devices, preemption: Preemption
-) -> SquadConfig:
+    config: FinetuneConfig,
+    devices: Devices,
+    preemption: Preemption,
+    build_task: BuildTask,
+) -> FinetuneConfig:
     """Fine-tunes on TriviaQA and returns the flags for SQuAD.
 
     Source: section 4.2 of the paper, which does not state the hyperparameters;
@@ -135,7 +110,7 @@ def _train_on_triviaqa(
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
     # Paths and devices may differ when the command is rerun; the contents of
     # files and the precision may not.
-    places = fields_affecting(SquadConfig, "place")
+    places = fields_affecting(type(config), "place")
     flags = {
         name: value
         for name, value in dataclasses.asdict(first).items()
@@ -152,7 +127,7 @@ def _train_on_triviaqa(
         logging.info("The fine-tuning on TriviaQA is done: %s.", model_dir)
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
-        finetuning.run_on(devices, preemption, first, squad_flags.build_task)
+        finetuning.run_on(devices, preemption, first, build_task)
         if coordinator.is_chief:
             files.write_json(done_file, flags)
         # Other workers wait until the chief has written the model.
@@ -167,7 +142,7 @@ def _train_on_triviaqa(
     )
 
 
-def _convert(config: SquadConfig, folder: str, target: str) -> bool:
+def _convert(config: FinetuneConfig, folder: str, target: str) -> bool:
     """Converts TriviaQA if necessary; returns whether it was."""
     conversion_file = os.path.join(folder, _CONVERSION_FILE)
     files.require_file(config.triviaqa_file, "--triviaqa_file")
@@ -206,7 +181,7 @@ def _read_json_if_exists(path: str) -> dict[str, Any] | None:
 # === Ensembles ===
 
 
-def _combine(config: SquadConfig, task: SquadTask) -> dict[str, Metrics]:
+def _combine(config: FinetuneConfig, task: SquadTask) -> dict[str, Metrics]:
     """Predicts with an ensemble of models, from their n-best files."""
     paths = files.expand_globs(
         config.ensemble_nbest_files, "--ensemble_nbest_files"
@@ -233,7 +208,7 @@ def _combine(config: SquadConfig, task: SquadTask) -> dict[str, Metrics]:
 
 
 def _check_questions(
-    config: SquadConfig,
+    config: FinetuneConfig,
     combined: Mapping[str, SquadPrediction],
     expected: set[str],
 ) -> None:

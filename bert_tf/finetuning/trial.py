@@ -28,8 +28,8 @@ from bert_tf.flags.finetune import TrialConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 from bert_tf.tasks import predict as task_prediction
-from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import Features
+from bert_tf.tasks.task_files import DEV
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import resume as resume_checks
 from bert_tf.training import unpad as unpadding

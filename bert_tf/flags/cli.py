@@ -28,7 +28,7 @@ from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.errors import program
 from bert_tf.flags import flag_files
-from bert_tf.flags.model_source import ModelSourceConfig
+from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.io import interrupts
 from bert_tf.io import paths
 from bert_tf.io import quiet

@@ -3,7 +3,7 @@
 import dataclasses
 
 from bert_tf.flags import options
-from bert_tf.flags.model_source import ModelSourceConfig
+from bert_tf.flags.groups import ModelSourceConfig
 
 SCALES = ("smoke", "small", "paper")
 # Those that pretrain models of their own.

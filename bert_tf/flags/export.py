@@ -6,7 +6,7 @@ import os
 
 from bert_tf.errors import UserError
 from bert_tf.flags import options
-from bert_tf.flags.model_source import ModelSourceConfig
+from bert_tf.flags.groups import ModelSourceConfig
 
 HEADS = (
     "classification",
@@ -182,20 +182,6 @@ class SavedModelConfig(ExportConfig):
                 f"Received: {self.buckets!r}."
             )
         return lengths
-
-
-@dataclasses.dataclass(frozen=True)
-class VerifyConfig(ModelSourceConfig):
-    """Flags of export/verify.py."""
-
-    export_dir: str = options.model(
-        help_text="Export to check: <output_dir>/<version>, or <output_dir> "
-        "for its newest version.",
-        reads="folder",
-    )
-    model_dir: str = options.model(
-        help_text="Model that was exported.", reads="model"
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

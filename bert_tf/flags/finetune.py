@@ -14,8 +14,8 @@ from bert_tf.config import HEAD_TYPES
 from bert_tf.config import NORMALIZATIONS
 from bert_tf.errors import UserError
 from bert_tf.flags import options
-from bert_tf.flags.devices import TrainingDeviceConfig
-from bert_tf.flags.model_source import ModelSourceConfig
+from bert_tf.flags.groups import ModelSourceConfig
+from bert_tf.flags.groups import TrainingDeviceConfig
 from bert_tf.flags.pretrain import OPTIMIZERS
 
 DEFAULT_RATE = "5e-5"
@@ -400,3 +400,53 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
                 f"{getattr(self, name)!r}."
             )
         return tuple(values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedTaskConfig(FinetuneConfig):
+    """Flags of scripts whose --task_name is a data set, or custom files."""
+
+    task_name: str = options.data(help_text="Task, or custom.")
+    data_dir: str | None = options.data(
+        None,
+        "Directory with the task's official files.",
+        affects="place",
+        reads="folder",
+        not_with="task_name=custom",
+    )
+    train_file: str | None = options.data(
+        None,
+        "custom: training set.",
+        affects="place",
+        reads="file",
+        needs="task_name=custom",
+    )
+    dev_file: str | None = options.data(
+        None,
+        "custom: dev set.",
+        affects="place",
+        reads="file",
+        needs="task_name=custom",
+    )
+    test_file: str | None = options.data(
+        None,
+        "custom: test set.",
+        affects="nothing",
+        reads="file",
+        needs="task_name=custom",
+    )
+
+    @property
+    def is_custom(self) -> bool:
+        """True if the task reads the user's own files."""
+        return self.task_name.lower() == "custom"
+
+    def check(self) -> None:
+        super().check()
+        if self.is_custom:
+            self._require_own_files()
+        options.require(
+            self.is_custom or self.data_dir is not None,
+            f"--task_name={self.task_name} needs --data_dir, the folder with "
+            "its official files.",
+        )

@@ -6,8 +6,8 @@ import os
 from bert_tf.config import HIDDEN_ACTS
 from bert_tf.flags import cli
 from bert_tf.flags import options
-from bert_tf.flags.devices import TrainingDeviceConfig
-from bert_tf.flags.model_source import ModelSourceConfig
+from bert_tf.flags.groups import ModelSourceConfig
+from bert_tf.flags.groups import TrainingDeviceConfig
 
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 

@@ -27,7 +27,7 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import IGNORED
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import ExtractFeaturesConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.modeling import bert as bert_model
@@ -46,7 +46,7 @@ class _Line(NamedTuple):
     text_b: str
 
 
-def run(config: ExtractFeaturesConfig) -> None:
+def run(config: Flags) -> None:
     """Runs feature extraction: run/extract_features.py.
 
     Raises:
@@ -58,7 +58,8 @@ def run(config: ExtractFeaturesConfig) -> None:
     files.require_writable(config.output_file, "--output_file")
     files.require_other(config.output_file, config.input_file)
     model, tokenizer = _load(config)
-    layers = _parse_layers(config.layers, model.bert_config.num_hidden_layers)
+    num_layers = model.bert_config.num_hidden_layers
+    layers = _parse_layers(config.layers, num_layers, type(config).layers)
     if config.max_seq_length > model.bert_config.max_position_embeddings:
         raise UserError(
             "--max_seq_length must not exceed `max_position_embeddings` of the "
@@ -87,7 +88,7 @@ def run(config: ExtractFeaturesConfig) -> None:
     )
 
 
-def _warn_of_ignored_flags(config: ExtractFeaturesConfig) -> None:
+def _warn_of_ignored_flags(config: Flags) -> None:
     flags = [
         f"--{field.name}"
         for field in dataclasses.fields(config)
@@ -98,7 +99,7 @@ def _warn_of_ignored_flags(config: ExtractFeaturesConfig) -> None:
 
 
 def _load(
-    config: ExtractFeaturesConfig,
+    config: Flags,
 ) -> tuple[bert_model.BertModel, BertTokenizer]:
     """Returns the encoder and the tokenizer that the flags name."""
     shape = None
@@ -114,9 +115,7 @@ def _load(
     return model, tokenizer
 
 
-def _build_tokenizer(
-    config: ExtractFeaturesConfig, stored: StoredModel
-) -> BertTokenizer:
+def _build_tokenizer(config: Flags, stored: StoredModel) -> BertTokenizer:
     """Builds the tokenizer of --vocab_file or, without it, of the model."""
     if config.vocab_file:
         vocabulary = Vocabulary.from_file(config.vocab_file)
@@ -143,14 +142,12 @@ def _build_tokenizer(
     return tokenizer
 
 
-def _parse_layers(text: str, num_layers: int) -> list[int]:
+def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     """Parses --layers; negative numbers count from the last layer.
 
     If a model has fewer layers than the default names, it names them all.
     """
-    if text == ExtractFeaturesConfig.layers and num_layers < len(
-        text.split(",")
-    ):
+    if text == default and num_layers < len(text.split(",")):
         text = ",".join(text.split(",")[:num_layers])
         logging.info(
             "The model has %d layers: --layers is %s.", num_layers, text

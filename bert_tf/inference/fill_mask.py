@@ -1,7 +1,6 @@
 """Predicts the tokens at the [MASK]s of a text with a pretrained model."""
 
 import re
-import sys
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,11 +10,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import FillMaskConfig
 from bert_tf.inference import load
 from bert_tf.text import masking
 from bert_tf.text.vocabulary import CONTINUATION
@@ -159,17 +156,6 @@ class FillMask:
 def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
     """Pads rows to the longest, <int32>[n, length]."""
     return keras.utils.pad_sequences(rows, padding="post", value=value)
-
-
-def run(config: FillMaskConfig) -> None:
-    """Predicts and prints the candidates: run/fill_mask.py.
-
-    Raises:
-      UserError: As `FillMask`.
-    """
-    keras_backend.require_tensorflow()
-    (masks,) = FillMask(config.model_dir)([config.text], config.top_k)
-    sys.stdout.write(render(config.text, masks))
 
 
 def render(text: str, masks: Sequence[Sequence[Candidate]]) -> str:

@@ -17,7 +17,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import GlueSubmissionConfig
+from bert_tf.flags.options import Flags
 from bert_tf.inference import predict
 from bert_tf.io import files
 from bert_tf.io import progress
@@ -80,7 +80,7 @@ class _Part:
         return examples
 
 
-def run(config: GlueSubmissionConfig) -> None:
+def run(config: Flags) -> None:
     """Writes the submission: run/glue_submission.py.
 
     All workers compute; only the chief writes.
@@ -95,7 +95,7 @@ def run(config: GlueSubmissionConfig) -> None:
         _run_on(devices, config)
 
 
-def _run_on(devices: Devices, config: GlueSubmissionConfig) -> None:
+def _run_on(devices: Devices, config: Flags) -> None:
     """Writes the submission on prepared devices."""
     models = _find_models(config.model_dirs)
     parts, missing = _find_parts(config.glue_dir, models)

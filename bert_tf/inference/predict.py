@@ -22,7 +22,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import PredictConfig
+from bert_tf.flags.options import Flags
 from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.io import progress
@@ -55,7 +55,7 @@ class OutputRows:
       UserError: If the flags do not fit the task or the file's columns.
     """
 
-    def __init__(self, config: PredictConfig, task: Task) -> None:
+    def __init__(self, config: Flags, task: Task) -> None:
         self._ending = config.output_ending
         self._top_k = config.top_k
         self._path = config.input_file
@@ -191,9 +191,7 @@ _EMPTY_ANSWERS = {
 }
 
 
-def _kept_names(
-    config: PredictConfig, task: Task, answers: set[str]
-) -> dict[str, str]:
+def _kept_names(config: Flags, task: Task, answers: set[str]) -> dict[str, str]:
     """Returns the names of the kept columns in the input and the output."""
     if not config.keep_columns:
         return {}
@@ -232,7 +230,7 @@ def _number(value: float) -> str:
     return f"{value:.{_DIGITS}g}"
 
 
-def run(config: PredictConfig) -> None:
+def run(config: Flags) -> None:
     """Runs prediction: run/predict.py.
 
     All workers compute; only the chief writes.
@@ -250,7 +248,7 @@ def run(config: PredictConfig) -> None:
         _run_on(devices, config)
 
 
-def _run_on(devices: Devices, config: PredictConfig) -> None:
+def _run_on(devices: Devices, config: Flags) -> None:
     """Runs prediction on prepared devices."""
     coordinator = devices.coordinator
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
@@ -340,7 +338,7 @@ def build_predictor(
     )
 
 
-def _read(task: Task, config: PredictConfig) -> Iterator[Any]:
+def _read(task: Task, config: Flags) -> Iterator[Any]:
     if config.keep_empty:
         return task.read_inputs(config.input_file, keep_empty=True)
     return task.read_inputs(config.input_file)
@@ -348,7 +346,7 @@ def _read(task: Task, config: PredictConfig) -> Iterator[Any]:
 
 def _predict_chunks(
     predictor: Predictor,
-    config: PredictConfig,
+    config: Flags,
     rows: OutputRows,
     on_examples: Callable[[int], object],
     num_done: int = 0,
@@ -390,14 +388,14 @@ def _predict_chunks(
         on_examples(len(examples) - len(computed))
 
 
-def _is_empty(example: Any, config: PredictConfig) -> bool:
+def _is_empty(example: Any, config: Flags) -> bool:
     """Returns True for an example that gets an empty answer."""
     return config.keep_empty and classification_examples.has_empty_text(example)
 
 
 @contextlib.contextmanager
 def _open_output(
-    config: PredictConfig, stored: StoredModel, devices: Devices
+    config: Flags, stored: StoredModel, devices: Devices
 ) -> Iterator[tuple[int, Callable[[Sequence[str]], object]]]:
     """Yields the number of stored lines, and the function that adds lines.
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.flags.data import TokenizeFileConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.text.tokenizer import BertTokenizer
@@ -16,7 +16,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 _BYTES_AT_ONCE = 1 << 18
 
 
-def run(config: TokenizeFileConfig) -> None:
+def run(config: Flags) -> None:
     r"""Writes one JSON line per line of text, in bounded memory.
 
     A JSON line is `{"ids": [...], "tokens": [...], "offsets": [[start, end],

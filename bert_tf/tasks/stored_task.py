@@ -1,11 +1,29 @@
-"""task.json of a model directory, read without TensorFlow."""
+"""task.json of a model directory, and its task's files, without TensorFlow."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.checkpoints import task_values
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import stored_files
+from bert_tf.tasks.classification.files import ClassificationFiles
+from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
+from bert_tf.tasks.squad.files import SquadFiles
+from bert_tf.tasks.tagging.files import TaggingFiles
+from bert_tf.tasks.task_files import TaskFiles
+
+_FILES = {
+    x.variant or x.kind: x
+    for x in (
+        ClassificationFiles,
+        MultipleChoiceFiles,
+        SquadFiles,
+        TaggingFiles,
+    )
+}
+# A file to predict is checked up to this size, which takes a second at most.
+_MAX_BYTES = 10 << 20
 
 
 def read(model_dir: str) -> dict[str, Any]:
@@ -50,3 +68,42 @@ def read_for_evaluation(
         config.pretrained_model_dir or os.path.join(config.output_dir, "model")
     )
     return values if values.get("kind") == kind else None
+
+
+def files(values: Mapping[str, Any]) -> TaskFiles | None:
+    """Returns the files of the task in task.json, without their paths.
+
+    Models of other formats have none, as have some tasks.
+    """
+    kind = _FILES.get(values.get("variant") or values.get("kind"))
+    return kind and kind(**kind.stored(values))
+
+
+def check_inputs(
+    task: TaskFiles | None,
+    path: str,
+    keep_empty: bool = False,
+    kept_columns: tuple[str, ...] = (),
+) -> None:
+    """Checks a file to predict: columns and rows; labels are not read.
+
+    Large files are checked when the model is loaded, as are files that can be
+    read only once, such as pipes, and those of unknown tasks.
+
+    Args:
+      task: The task, None if it is not known.
+      path: The file.
+      keep_empty: Whether texts of classification may be empty.
+      kept_columns: Further columns that must exist.
+
+    Raises:
+      UserError: If the file lacks a column, or a row is bad.
+    """
+    is_file = os.path.isfile(path) and os.path.getsize(path) <= _MAX_BYTES
+    if task is None or not is_file:
+        return
+    has_empty = keep_empty and isinstance(task, ClassificationFiles)
+    task.check_inputs(path, **{"keep_empty": True} if has_empty else {})
+    if kept_columns and (table := task.read_table(path)):
+        flags = dict.fromkeys(kept_columns, "--keep_columns")
+        table.require(kept_columns, flags)

@@ -12,28 +12,22 @@ Shapes:
 import abc
 import dataclasses
 import os
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
 from typing import Literal
 from typing import NamedTuple
 from typing import Protocol
-from typing import Self
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.io import files
-from bert_tf.io import tables
-from bert_tf.io import text_files
+from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The kinds of splits; a task may have several of one kind, as dev_mismatched.
-TRAIN, DEV, TEST = "train", "dev", "test"
 NOT_FINITE = (
     "The model computes numbers that are not finite. Its weights are damaged, "
     "its training diverged, or it needs --mixed_precision=float32."
@@ -81,44 +75,18 @@ class SoftTargets(NamedTuple):
 NO_LOGIT = -1e30
 
 
-class Data(NamedTuple):
-    """The data of a split.
-
-    Attributes:
-      examples: The examples.
-      sha256: The hash of the file; None if it is not a file.
-    """
-
-    examples: Sequence[Any]
-    sha256: str | None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Task(abc.ABC):
+class Task(TaskFiles):
     """A task: its data, model head, loss and metrics. Immutable.
 
     The subclass chooses the types of examples and predictions; all other code
-    only passes them on.
+    only passes them on. Its files are those of `TaskFiles`.
 
     Attributes:
-      name: Its name in flags and results, such as "mrpc".
       max_seq_length: The maximum number of tokens in a row.
-      files: Split to file; the splits are "train", "dev" and "test", or begin
-        with one of them, as "dev_mismatched" does.
-      data: Split to its data, of the splits that have been loaded.
     """
 
-    # The head: a key of `weight_map.HEADS`.
-    kind: ClassVar[str]
-    # Stored as "variant" in task.json if another task has the same head.
-    variant: ClassVar[str | None] = None
-
-    name: str
     max_seq_length: int = 128
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    data: Mapping[str, Data] = dataclasses.field(
-        default_factory=dict, compare=False, repr=False
-    )
 
     @property
     @abc.abstractmethod
@@ -138,32 +106,6 @@ class Task(abc.ABC):
         states 0.
         """
         return False
-
-    def splits(self, kind: str) -> tuple[str, ...]:
-        """Returns the splits of a kind, "train", "dev" or "test", in order."""
-        return tuple(s for s in self.files if s.split("_")[0] == kind)
-
-    def load(self, *splits: str) -> Self:
-        """Returns the task with the data of splits; each file is read once."""
-        data = dict(self.data)
-        for split in splits:
-            if split in data:
-                continue
-            path = self.files[split]
-            with text_files.collect_hashes() as hashes:
-                examples = self.read(split)
-            if path not in hashes and tf.io.gfile.exists(path):
-                hashes[path] = files.sha256(path)
-            data[split] = Data(examples, hashes.get(path))
-        return dataclasses.replace(self, data=data)
-
-    @abc.abstractmethod
-    def read(self, split: str) -> Sequence[Any]:
-        """Reads the examples of a split, and logs how many it leaves out.
-
-        Raises:
-          UserError: If the file is not in the expected format.
-        """
 
     @abc.abstractmethod
     def featurize(
@@ -336,21 +278,6 @@ class Task(abc.ABC):
         """Returns the path of a split's report, without ending."""
         prefix = "" if split == DEV else f"{split}_"
         return os.path.join(output_dir, prefix + name)
-
-    @abc.abstractmethod
-    def read_inputs(self, path: str) -> Iterator[Any]:
-        """Yields the examples of a file to predict; labels are not read.
-
-        Raises:
-          UserError: If the file is not in the expected format.
-        """
-
-    def read_table(self, path: str) -> tables.Table | None:
-        """Opens a file of `read_inputs` as a table with a row per example.
-
-        Returns None if it is no table.
-        """
-        return tables.read_table(path) if tables.is_table(path) else None
 
     def must_share_chunk(self, first: Any, second: Any) -> bool:
         """Returns True if two consecutive examples must be predicted together.

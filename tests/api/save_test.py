@@ -19,11 +19,11 @@ import bert_tf
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import keras_model
 from bert_tf.checkpoints.huggingface import model as huggingface
+from bert_tf.commands.predict import PredictConfig
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.export.tflite import build as tflite_build
 from bert_tf.export.tflite import run as tflite_export
-from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import saving

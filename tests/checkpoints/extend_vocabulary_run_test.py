@@ -11,8 +11,8 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
+from bert_tf.commands.extend_vocabulary import ExtendVocabularyConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.convert import ExtendVocabularyConfig
 from bert_tf.io import files
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case

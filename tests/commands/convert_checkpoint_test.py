@@ -11,8 +11,8 @@ import tensorflow as tf
 from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
+from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.convert import ConvertCheckpointConfig
 from tests.support import scripts
 from tests.support import stored_models
 

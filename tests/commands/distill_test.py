@@ -8,10 +8,10 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.commands import distill
+from bert_tf.commands.distill import DistillConfig
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
-from bert_tf.flags.distill import DistillConfig
 from bert_tf.io import files
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.commands import finetune_multiple_choice
+from bert_tf.commands.finetune_multiple_choice import MultipleChoiceConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.classifier import MultipleChoiceConfig
 from tests.support import command_case
 from tests.support import tiny_model
 

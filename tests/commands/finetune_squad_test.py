@@ -8,15 +8,15 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
+from bert_tf.commands import finetune_squad
 from bert_tf.commands import finetune_squad as script
+from bert_tf.commands.finetune_squad import SquadConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.squad import SquadConfig
 from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.tasks import registry
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.squad import examples as squad_examples
-from bert_tf.tasks.squad import flags as squad_flags
 from bert_tf.tasks.squad import metrics as squad_metrics
 from tests.support import command_case
 from tests.support import tiny_model
@@ -259,7 +259,9 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
     def test_predicts_with_a_fine_tuned_model(self):
         stored = {"head": "bilstm", "doc_stride": 9, "max_answer_length": 30}
         with self.assertLogs(level="WARNING") as logs:
-            task = squad_flags.build_task(self.config(do_train=False), stored)
+            task = finetune_squad.build_task(
+                self.config(do_train=False), stored
+            )
         self.assertEqual(task.head, "bilstm")
         self.assertEqual(task.doc_stride, 2)
         (message,) = logs.output
@@ -267,7 +269,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
 
     def test_padding_as_in_the_original(self):
         for buckets, masked in ((0, True), (1, False), (2, True)):
-            task = squad_flags.build_task(
+            task = finetune_squad.build_task(
                 self.config(num_length_buckets=buckets), None
             )
             self.assertEqual(task.mask_padding, masked)

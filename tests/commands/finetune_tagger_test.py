@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import bert_tf
 from bert_tf.commands import finetune_tagger
+from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.tagger import TaggerConfig
 from tests.support import command_case
 from tests.support import tiny_model
 

@@ -14,10 +14,10 @@ from bert_tf.commands import finetune_classifier
 from bert_tf.commands import finetune_multiple_choice
 from bert_tf.commands import finetune_squad
 from bert_tf.commands import finetune_tagger
-from bert_tf.flags.classifier import ClassifierConfig
-from bert_tf.flags.classifier import MultipleChoiceConfig
-from bert_tf.flags.squad import SquadConfig
-from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.commands.finetune_classifier import ClassifierConfig
+from bert_tf.commands.finetune_multiple_choice import MultipleChoiceConfig
+from bert_tf.commands.finetune_squad import SquadConfig
+from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.io import files
 from tests.support import environments
 from tests.support import minilm

@@ -8,7 +8,7 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.commands import predict
-from bert_tf.flags.predict import PredictConfig
+from bert_tf.commands.predict import PredictConfig
 from tests.support import classifier_script
 from tests.support import predictions
 from tests.support import tiny_model

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.extract_text import ExtractTextConfig
 from bert_tf.corpus import inputs
 from bert_tf.errors import UserError
-from bert_tf.flags.corpus import ExtractTextConfig
 from tests.support import corpus_case
 from tests.support import environments
 

@@ -5,10 +5,10 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.commands.extract_text import ExtractTextConfig
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import judging
 from bert_tf.corpus.documents import Document
-from bert_tf.flags.corpus import ExtractTextConfig
 
 
 def _documents(*texts):

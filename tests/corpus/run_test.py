@@ -22,12 +22,12 @@ import tensorflow as tf
 from absl.testing import parameterized
 from pyarrow import parquet
 
+from bert_tf.commands.extract_text import ExtractTextConfig
 from bert_tf.corpus import inputs
 from bert_tf.corpus import readers
 from bert_tf.corpus import run
 from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
-from bert_tf.flags.corpus import ExtractTextConfig
 from tests.support import corpus_case
 from tests.support import full_disk
 
@@ -38,7 +38,7 @@ _LONG = "A paragraph of many words that two documents share. " * 4
 _KILLED = """
 import sys
 from bert_tf.corpus import inputs, run
-from bert_tf.flags.corpus import ExtractTextConfig
+from bert_tf.commands.extract_text import ExtractTextConfig
 
 inputs._CHUNK_BYTES = 2000
 source, output = sys.argv[1:]

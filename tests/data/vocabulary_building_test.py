@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.learn_vocabulary import LearnVocabularyConfig
 from bert_tf.data import corpus
 from bert_tf.data import vocabulary_building
 from bert_tf.data.vocabulary_building import WordCounts
 from bert_tf.errors import UserError
-from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
@@ -125,10 +125,10 @@ class VocabularyBuildingTest(files_case.FilesCase):
         output_file = os.path.join(self.folder, "again.txt")
         program = (
             "from bert_tf.data import vocabulary_building as building\n"
-            "from bert_tf.flags.data import LearnVocabularyConfig\n"
+            "from bert_tf.commands import learn_vocabulary\n"
             "building._BATCH_CHARS = 9_000\n"
             "building.WordCounts.__init__.__defaults__ = (1500,)\n"
-            "building.run(LearnVocabularyConfig("
+            "building.run(learn_vocabulary.LearnVocabularyConfig("
             f"{path!r}, {output_file!r}, num_processes=2, **{flags}))"
         )
         subprocess.run(

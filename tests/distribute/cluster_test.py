@@ -8,7 +8,7 @@ from absl.testing import parameterized
 from bert_tf.distribute import cluster as clusters
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import UserError
-from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.groups import DeviceConfig
 
 _WORKERS = "multi_worker_mirrored"
 

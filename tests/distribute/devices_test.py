@@ -12,8 +12,8 @@ from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
-from bert_tf.flags.devices import DeviceConfig
-from bert_tf.flags.devices import TrainingDeviceConfig
+from bert_tf.flags.groups import DeviceConfig
+from bert_tf.flags.groups import TrainingDeviceConfig
 from tests.support import worker_processes
 
 

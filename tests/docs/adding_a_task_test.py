@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import formats
+from bert_tf.commands.predict import PredictConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from bert_tf.tasks import registry
 from tests.support import files_case

@@ -5,8 +5,8 @@ import types
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.finetune_classifier import ClassifierConfig
 from bert_tf.finetuning.evaluate import DevSelection
-from bert_tf.flags.classifier import ClassifierConfig
 
 
 def _selection(more_is_better=True, last_step=25, **flags):

@@ -14,17 +14,17 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands import finetune_classifier
+from bert_tf.commands import finetune_multiple_choice
+from bert_tf.commands import finetune_squad
+from bert_tf.commands import finetune_tagger
+from bert_tf.commands.finetune_classifier import ClassifierConfig
+from bert_tf.commands.finetune_multiple_choice import MultipleChoiceConfig
+from bert_tf.commands.finetune_squad import SquadConfig
+from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.errors import UserError
 from bert_tf.finetuning import experiment
 from bert_tf.finetuning import run as finetuning
-from bert_tf.finetuning import squad as squad_finetuning
-from bert_tf.flags.classifier import ClassifierConfig
-from bert_tf.flags.classifier import MultipleChoiceConfig
-from bert_tf.flags.squad import SquadConfig
-from bert_tf.flags.tagger import TaggerConfig
-from bert_tf.tasks.classification import flags as classification_flags
-from bert_tf.tasks.multiple_choice import task as multiple_choice_task
-from bert_tf.tasks.tagging import flags as tagging_flags
 from tests.support import tiny_model
 
 _ROWS = "text,label\nthe cat,a\non the mat,b\nthe dog,a\n"
@@ -108,19 +108,21 @@ class RevisionTest(parameterized.TestCase):
 
 class ReadingTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(
-        ("csv", _ROWS, ClassifierConfig, classification_flags,
+        ("csv", _ROWS, ClassifierConfig, finetune_classifier,
          {"task_name": "custom", "class_weights": "balanced"}),
-        ("csv.gz", _ROWS, ClassifierConfig, classification_flags,
+        ("csv.gz", _ROWS, ClassifierConfig, finetune_classifier,
          {"task_name": "custom"}),
         ("json", '{"text": "the", "label": "a"}\n{"text": "on", "label": "b"}',
-         ClassifierConfig, classification_flags, {"task_name": "custom"}),
-        ("conll", _TAGGED, TaggerConfig, tagging_flags, {}),
-        ("jsonl", _CHOICES, MultipleChoiceConfig, multiple_choice_task,
+         ClassifierConfig, finetune_classifier, {"task_name": "custom"}),
+        ("conll", _TAGGED, TaggerConfig, finetune_tagger, {}),
+        ("jsonl", _CHOICES, MultipleChoiceConfig, finetune_multiple_choice,
          {"task_name": "custom"}),
-        ("json", _squad, SquadConfig, None,
+        ("json", _squad, SquadConfig, finetune_squad,
          {"max_query_length": 4, "doc_stride": 3}),
     )  # fmt: skip
-    def test_files_are_opened_once(self, ending, contents, make, flags, values):
+    def test_files_are_opened_once(
+        self, ending, contents, make, command, values
+    ):
         folder = pathlib.Path(self.create_tempdir().full_path)
         model = str(folder / "pretrained")
         tiny_model.write(model, kind="encoder")
@@ -146,10 +148,7 @@ class ReadingTest(parameterized.TestCase, tf.test.TestCase):
             mock.patch.object(finetuning, "run_experiment", experiments.append),
             _count_opened() as opened,
         ):
-            if make is SquadConfig:
-                squad_finetuning.run(config)
-            else:
-                finetuning.run(config, flags.build_task)
+            command.main(config)
             (experiment,) = experiments
             for split in ("train", "dev"):
                 examples, features = experiment.reader.read(split)

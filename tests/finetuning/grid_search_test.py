@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands import finetune_classifier
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.finetuning import grid_search
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.trial import Trial
 from bert_tf.io import files
-from bert_tf.tasks.classification import flags as classification_flags
 from tests.support import finetuning_case
 from tests.support import tiny_finetuning
 
@@ -131,7 +131,7 @@ class GridSearchTest(
     @pytest.mark.thorough
     def test_splits_are_evaluated_only_on_request(self):
         def build_task(config, stored_task):
-            task = classification_flags.build_task(config, stored_task)
+            task = finetune_classifier.build_task(config, stored_task)
             every = {x: self.out(f"{x}.csv") for x in ("train", "dev", "test")}
             return dataclasses.replace(task, files=every)
 

@@ -13,13 +13,13 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
+from bert_tf.commands import finetune_classifier
 from bert_tf.distribute import devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning import run as finetuning
-from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.groups import DeviceConfig
 from bert_tf.modeling import bert as bert_model
-from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -165,7 +165,7 @@ class NormalizationTest(tf.test.TestCase, parameterized.TestCase):
         config = tiny_finetuning.config(
             folder, num_train_epochs="0.1", normalization="ascii_lower"
         )
-        finetuning.run(config, classification_flags.build_task)
+        finetuning.run(config, finetune_classifier.build_task)
         path = os.path.join(config.output_dir, "model")
         with open(
             os.path.join(path, "tokenizer.json"), encoding="utf-8"
@@ -179,7 +179,7 @@ class NormalizationTest(tf.test.TestCase, parameterized.TestCase):
                     pretrained_model_dir=None,
                     normalization="original",
                 ),
-                classification_flags.build_task,
+                finetune_classifier.build_task,
             )
 
 

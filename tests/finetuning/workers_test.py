@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
-from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.commands.finetune_classifier import ClassifierConfig
 from tests.support import finetune_workers_program
 from tests.support import killed_process
 from tests.support import tiny_finetuning

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
+from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
 from bert_tf.flags import options
-from bert_tf.flags.convert import ConvertCheckpointConfig
 from bert_tf.flags.pretrain import PretrainConfig
 
 

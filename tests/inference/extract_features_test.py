@@ -10,8 +10,8 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.commands.extract_features import ExtractFeaturesConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import ExtractFeaturesConfig
 from bert_tf.inference import extract_features
 from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
@@ -131,10 +131,11 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         ):
             default = ExtractFeaturesConfig.layers
             self.assertEqual(
-                extract_features._parse_layers(default, number), expected
+                extract_features._parse_layers(default, number, default),
+                expected,
             )
         with self.assertRaisesRegex(UserError, "must lie between -2 and 1"):
-            extract_features._parse_layers("-1,-3", 2)
+            extract_features._parse_layers("-1,-3", 2, "-1")
 
     def test_flags_override_files_next_to_the_checkpoint(self):
         path = os.path.join(self.folder, "tf1")

@@ -13,8 +13,9 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import weight_map
+from bert_tf.commands import fill_mask as command
+from bert_tf.commands.fill_mask import FillMaskConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import FillMaskConfig
 from bert_tf.inference import fill_mask
 from bert_tf.inference import load
 from tests.support import scripts
@@ -177,7 +178,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_run_takes_a_configuration(self):
         with self.assertRaisesRegex(UserError, "Expected a path"):
-            fill_mask.run(FillMaskConfig(model_dir="nowhere", text="[MASK]"))
+            command.main(FillMaskConfig(model_dir="nowhere", text="[MASK]"))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.api import load
+from bert_tf.commands.glue_submission import GlueSubmissionConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import GlueSubmissionConfig
 from bert_tf.inference import glue_submission
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.task import ClassificationTask

@@ -15,13 +15,13 @@ from absl.testing import parameterized
 
 from bert_tf.api import load
 from bert_tf.checkpoints import formats
+from bert_tf.commands import predict as predict_command
+from bert_tf.commands.predict import PredictConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from bert_tf.inference.predict import OutputRows
 from bert_tf.io import resumable_file
 from bert_tf.io import tables
-from bert_tf.tasks import inputs
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -673,7 +673,7 @@ class OutputRowsTest(files_case.FilesCase):
             **flags,
         )
         with self.assertRaisesRegex(UserError, message):
-            inputs.check_prediction(config)
+            predict_command.main(config)
 
 
 if __name__ == "__main__":

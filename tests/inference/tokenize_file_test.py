@@ -7,8 +7,8 @@ from unittest import mock
 
 import tensorflow as tf
 
+from bert_tf.commands.tokenize_file import TokenizeFileConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.data import TokenizeFileConfig
 from bert_tf.inference import tokenize_file
 from tests.support import files_case
 from tests.support import reference_tokenizer

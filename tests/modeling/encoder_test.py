@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.commands.distill import DistillConfig
+from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.distill import DistillConfig
-from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 

@@ -8,8 +8,8 @@ import pathlib
 import numpy as np
 
 from bert_tf.commands import finetune_classifier
+from bert_tf.commands.finetune_classifier import ClassifierConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.classifier import ClassifierConfig
 from tests.support import tiny_model
 
 LENGTH = 12

@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from bert_tf.flags.predict import PredictConfig
+from bert_tf.commands.predict import PredictConfig
 from bert_tf.inference import predict
 
 

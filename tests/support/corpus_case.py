@@ -4,9 +4,9 @@ import html
 import json
 from unittest import mock
 
+from bert_tf.commands.extract_text import ExtractTextConfig
 from bert_tf.corpus import run
 from bert_tf.errors import UserError
-from bert_tf.flags.corpus import ExtractTextConfig
 from tests.support import files_case
 
 

@@ -7,12 +7,12 @@ from unittest import mock
 from bert_tf.commands import distill
 from bert_tf.commands import finetune_classifier
 from bert_tf.commands import finetune_tagger
+from bert_tf.commands.distill import DistillConfig
+from bert_tf.commands.finetune_classifier import ClassifierConfig
+from bert_tf.commands.finetune_tagger import TaggerConfig
+from bert_tf.commands.predict import PredictConfig
 from bert_tf.distribute import devices as device_setup
 from bert_tf.flags import cli
-from bert_tf.flags.classifier import ClassifierConfig
-from bert_tf.flags.distill import DistillConfig
-from bert_tf.flags.predict import PredictConfig
-from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.inference import predict
 from tests.support import tiny_finetuning
 from tests.support import tiny_model

@@ -7,9 +7,9 @@ from unittest import mock
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.commands import finetune_classifier
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
-from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.training.step import TrainingStep
 from tests.support import killed_process
 from tests.support import made_once
@@ -22,7 +22,7 @@ metrics = killed_process.read_metrics
 
 def run(config):
     """Fine-tunes a classifier; returns its results."""
-    return finetuning.run(config, classification_flags.build_task)
+    return finetuning.run(config, finetune_classifier.build_task)
 
 
 def copy_finished(folder):

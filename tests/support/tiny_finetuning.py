@@ -4,7 +4,7 @@ import csv
 import os
 import random
 
-from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.commands.finetune_classifier import ClassifierConfig
 from tests.support import tiny_model
 
 # Words of both labels, and the words of each label.

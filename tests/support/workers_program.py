@@ -13,7 +13,7 @@ from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
-from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.groups import DeviceConfig
 
 NUM_RECORDS = 21
 BATCH_SIZE = 7

@@ -1,34 +1,44 @@
-"""Tests of the checks of files before TensorFlow is imported."""
+"""Tests of reading files before TensorFlow is imported."""
 
 import contextlib
 import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands import finetune_classifier
+from bert_tf.commands import finetune_multiple_choice
+from bert_tf.commands import finetune_squad
+from bert_tf.commands import finetune_tagger
+from bert_tf.commands import predict
+from bert_tf.commands.distill import DistillConfig
+from bert_tf.commands.finetune_classifier import ClassifierConfig
+from bert_tf.commands.finetune_multiple_choice import MultipleChoiceConfig
+from bert_tf.commands.finetune_squad import SquadConfig
+from bert_tf.commands.finetune_tagger import TaggerConfig
+from bert_tf.commands.predict import PredictConfig
 from bert_tf.distillation import inputs as distillation_inputs
 from bert_tf.errors import UserError
-from bert_tf.flags.classifier import ClassifierConfig
-from bert_tf.flags.classifier import MultipleChoiceConfig
-from bert_tf.flags.distill import DistillConfig
-from bert_tf.flags.predict import PredictConfig
-from bert_tf.flags.squad import SquadConfig
-from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.finetuning import run as finetuning
 from bert_tf.io import files
-from bert_tf.tasks import inputs
-from bert_tf.tasks.classification import inputs as classification_inputs
-from bert_tf.tasks.multiple_choice import inputs as multiple_choice_inputs
-from bert_tf.tasks.squad import inputs as squad_inputs
-from bert_tf.tasks.tagging import inputs as tagging_inputs
 
-_MODULES = """
-import sys
-import bert_tf.distillation.inputs
-import bert_tf.tasks.inputs
-print({"tensorflow", "keras"} & set(sys.modules))
+# Runs a command that fails, in the folder of the test.
+_PROGRAM = """
+import dataclasses, importlib, sys, typing
+from bert_tf.errors import UserError
+name, *flags = sys.argv[1:]
+main = importlib.import_module(f"bert_tf.commands.{name}").main
+config = typing.get_type_hints(main)["config"]
+values = dict(flag.split("=") for flag in flags)
+values = {x: True if y == "True" else y for x, y in values.items()}
+try:
+    main(config(**values))
+except UserError as error:
+    print(error, {"tensorflow", "keras"} & set(sys.modules))
 """
 _QUESTION = {"id": "1", "question": "Who?", "answers": []}
 _TASKS = {
@@ -59,6 +69,7 @@ _FILES = {
     "text.csv": "text,topic\na,x\n",
     "body.csv": "body,topic\na,x\nb,z\n",
     "choice.csv": "q,a,right\nwhy,x,a\n",
+    "tags.conll": "Berlin X\n",
     "tags.tsv": "token\ttag\nBerlin\tO\n",
     "raw.csv": "title\nBerlin\n",
     "cut.json": '{"data": [\n{"paragraphs": }',
@@ -81,15 +92,30 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         for name, contents in _FILES.items():
             files.write_text(name, contents)
 
-    def test_no_check_imports_tensorflow(self):
+    @parameterized.parameters(
+        ("finetune_classifier", "task_name=custom", "no column 'text'"),
+        ("finetune_multiple_choice", "task_name=custom", "no column"),
+        ("finetune_tagger", "max_seq_length=9", "tag O, B-type or"),
+        ("finetune_squad", "max_seq_length=99", "must end in|not valid JSON"),
+        ("distill", "teacher_dir=topics", "no column 'body'"),
+    )
+    def test_bad_files_are_refused_without_tensorflow(
+        self, command, flag, message
+    ):
+        flags = [flag, "output_dir=out", "do_train=True", "train_file=raw.csv"]
+        if command == "distill":
+            flags.append("num_hidden_layers=1")
+        else:
+            flags.append("pretrained_model_dir=topics")
+        if command == "finetune_tagger":
+            flags[-2] = "train_file=tags.conll"
         finished = subprocess.run(
-            [sys.executable, "-c", _MODULES],
+            [sys.executable, "-c", _PROGRAM, command, *flags],
             capture_output=True,
             text=True,
-            check=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        self.assertEqual(finished.stdout.strip(), "set()")
+        self.assertRegex(finished.stdout, f"({message}).* set\\(\\)\n")
 
     @parameterized.parameters(
         ("cut.json", "cut.json, line 2 is not valid JSON"),
@@ -106,63 +132,45 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
             train_file=name,
         )
         with self.assertRaisesRegex(UserError, message):
-            squad_inputs.check(config)
+            finetune_squad.read(config)
 
     def test_squad_files_to_predict(self):
         config = SquadConfig(
             output_dir="out", do_predict=True, predict_file="answer.json"
         )
-        squad_inputs.check(config)  # All answers are unknown.
-        with self.assertRaisesRegex(UserError, "not valid JSON"):
-            squad_inputs.check_labeled("cut.json", False, False)
+        finetune_squad.read(config)  # All answers are unknown.
         question = dict(_QUESTION, id="2", answers=[{"text": "Ada"}])
         with open("answer.json", "w") as file:
             file.write(
                 _squad({"context": "Ada.", "qas": [_QUESTION, question]})
             )
         with self.assertRaisesRegex(UserError, "--version_2_with_negative"):
-            squad_inputs.check(config)
-
-    @parameterized.parameters(
-        ("[", "in SQuAD's format. Received: a file that begins with '.    "),
-        ('{"data": [\n]]' + "x" * 20, "line 2 is not .* column 2"),
-        ('{"data": [', None),
-        ('{"data": ["', None),
-        # Its middle is where the start ends.
-        ('{"data": [' + " " * ((1 << 22) - 12) + "true", None),
-    )
-    def test_starts_of_large_squad_files(self, start, message):
-        files.write_text("large.json", start + " " * (1 << 22) + "x")
-        if message is None:
-            squad_inputs.check_labeled("large.json", True, False)
-            return
-        with self.assertRaisesRegex(UserError, message):
-            squad_inputs.check_labeled("large.json", True, False)
+            finetune_squad.read(config)
 
     @parameterized.parameters(
         (
-            classification_inputs,
+            finetune_classifier,
             ClassifierConfig,
             ("topics", "text.csv"),
             {"task_name": "custom"},
             "text.csv has no column 'body'",
         ),
         (
-            classification_inputs,
+            finetune_classifier,
             ClassifierConfig,
             ("topics", "body.csv"),
             {"task_name": "custom"},
             "body.csv, line 3 .*'z'",
         ),
         (
-            multiple_choice_inputs,
+            finetune_multiple_choice,
             MultipleChoiceConfig,
             ("choices", "choice.csv"),
             {"task_name": "custom"},
             "choice.csv has no column 'b'",
         ),
         (
-            tagging_inputs,
+            finetune_tagger,
             TaggerConfig,
             ("tagger", "tags.tsv"),
             {},
@@ -170,7 +178,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         ),
     )
     def test_columns_of_the_model_to_evaluate(
-        self, module, config_cls, names, flags, message
+        self, command, config_cls, names, flags, message
     ):
         model, path = names
         flags |= {"do_eval": True, "dev_file": path}
@@ -179,11 +187,12 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
             {"output_dir": "out", "pretrained_model_dir": f"{model}/model"},
         ):
             with self.assertRaisesRegex(UserError, message):
-                module.check(config_cls(**flags, **place))
-        # Of an unknown model nothing is known.
-        module.check(config_cls(**flags, output_dir="out"))
-        # Nor of a model of another kind.
-        module.check(config_cls(**flags, output_dir="squad"))
+                command.main(config_cls(**flags, **place))
+        # The columns of unknown models, and of other kinds, are not known.
+        for output_dir in ("out", "squad"):
+            with mock.patch.object(finetuning, "run") as run:
+                command.main(config_cls(**flags, output_dir=output_dir))
+            self.assertIsNone(run.call_args[0][1].keywords["task_files"])
 
     @parameterized.parameters(
         ("topics", "text.csv", {}, "text.csv has no column 'body'"),
@@ -203,7 +212,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
             **flags,
         )
         with self.assertRaisesRegex(UserError, message):
-            distillation_inputs.check(config)
+            distillation_inputs.read(config)
 
     def test_unlabeled_files_of_distillation(self):
         config = DistillConfig(
@@ -216,7 +225,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
             unlabeled_file="raw.csv",
         )
         with self.assertRaisesRegex(UserError, "raw.csv has no column 'text'"):
-            distillation_inputs.check(config)
+            distillation_inputs.read(config)
 
     @parameterized.parameters(
         ("choices", "choice.csv", {}, "choice.csv has no column 'b'"),
@@ -232,7 +241,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
             model_dir=model, input_file=path, output_file="x.csv", **flags
         )
         with self.assertRaisesRegex(UserError, message):
-            inputs.check_prediction(config)
+            predict.main(config)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import config as options
+from bert_tf.commands.finetune_classifier import ClassifierConfig
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
-from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.training import start_over as start_overs
 
 _OF_A_RUN = (

@@ -37,9 +37,9 @@ from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_files import DEV
 from bert_tf.text.tokenizer import BertTokenizer
 
 _EVAL_FLAG = "--eval_file"

@@ -10,7 +10,6 @@ differences are only reported.
 import dataclasses
 import os
 import statistics
-import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -18,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
@@ -37,7 +35,6 @@ from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.compare import Check
 from bert_tf.export.verify.compare import Report
 from bert_tf.export.verify.reference import ReferenceOutputs
-from bert_tf.flags.export import VerifyConfig
 from bert_tf.io import files
 from bert_tf.io import quiet
 from bert_tf.io import stored_files
@@ -52,19 +49,6 @@ _LITERT_TOLERANCE = 1e-4
 _CHOICES = ("answer", "index", "label", "labels", "tags", "tokens")
 # Signatures that the engine lacks.
 _NOT_IN_LITERT = (ATTENTION,)
-
-
-def run(config: VerifyConfig) -> None:
-    """Runs export/verify.py.
-
-    Raises:
-      UserError: If the export is wrong or missing.
-    """
-    keras_backend.require_tensorflow()
-    report = verify(config.export_dir, config.model_dir)
-    sys.stdout.write(report.text())
-    report.require_correct()
-    sys.stdout.write("The export returns what the model computes.\n")
 
 
 def verify(export_dir: str, model_dir: str) -> Report:

@@ -1,13 +1,16 @@
 """Classification examples: texts and labels from tables and Python values."""
 
 import dataclasses
-import itertools
 import json
 import os
+from collections import defaultdict
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.io import tables
@@ -79,7 +82,6 @@ def read_examples(
     *,
     may_lack_labels: bool = False,
     label_separator: str = ",",
-    num_rows: int | None = None,
 ) -> list[InputExample]:
     """Reads texts and their labels.
 
@@ -92,7 +94,6 @@ def read_examples(
         data.
       may_lack_labels: Whether all rows may lack a label, as in a test file.
       label_separator: The separator of the labels in a multi-label row.
-      num_rows: The number of rows to read from the start; by default all.
 
     Returns:
       An example for each row, in order. Labels are stripped of white space.
@@ -108,7 +109,7 @@ def read_examples(
     required = table.repeated if may_lack_labels else columns.labels
     table.require([x for x in columns.labels if x in required], columns.flags)
     examples = []
-    for row in itertools.islice(table.rows, num_rows):
+    for row in table.rows:
         where = f"{path}, line {row.line}"
         label = None
         if columns.labels:
@@ -125,8 +126,7 @@ def read_examples(
     if may_lack_labels and is_empty and len(columns.labels) == 1:
         # The column is empty; these are not multi-label rows without labels.
         examples = [dataclasses.replace(e, label=None) for e in examples]
-    if num_rows is None:  # Counts all rows for its message.
-        check_all_or_none(examples)
+    check_all_or_none(examples)
     return examples
 
 
@@ -226,6 +226,54 @@ def check_all_or_none(examples: Sequence[InputExample]) -> None:
             f"{len(unlabeled)} of {len(examples)} have none, the first of "
             f"which is {unlabeled[0].guid}."
         )
+
+
+def gather_labels(
+    examples: Sequence[InputExample], path: str = "The training data"
+) -> tuple[str, ...]:
+    """Returns the labels of training examples, sorted.
+
+    Integers are sorted as numbers, other labels as strings. Logs a warning for
+    labels that may be spellings of the same label, as "1" and "1.0".
+
+    Raises:
+      UserError: If there are fewer than two labels (multi-label: one).
+    """
+    labels: set[str] = set()
+    least = 2
+    for example in examples:
+        if isinstance(example.label, tuple):
+            labels.update(example.label)
+            least = 1
+        elif example.label is not None:
+            labels.add(example.label)
+    if len(labels) < least:
+        raise UserError(
+            f"{path} must have at least {least} different "
+            f"label{'s' if least > 1 else ''} to learn. Received: "
+            f"{', '.join(map(repr, sorted(labels))) or 'none'}."
+        )
+    _warn_of_spellings(labels, path)
+    if all(label.removeprefix("-").isdecimal() for label in labels):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels))
+
+
+def _warn_of_spellings(labels: Collection[str], path: str) -> None:
+    by_meaning = defaultdict(list)
+    for label in sorted(labels):
+        try:
+            meaning = float(label)
+        except ValueError:
+            meaning = label.casefold()
+        by_meaning[meaning].append(label)
+    for spellings in by_meaning.values():
+        if len(spellings) > 1:
+            logging.warning(
+                "%s has the labels %s, which are learned as different ones.",
+                path,
+                " and ".join(map(repr, spellings)),
+            )
 
 
 def read_texts(

@@ -8,14 +8,10 @@ Shapes:
 """
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Collection
 from collections.abc import Sequence
 
 import numpy as np
-from absl import logging
 
-from bert_tf.errors import UserError
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.labels import ProblemType
@@ -104,54 +100,6 @@ def convert_examples_to_features(
     if label_ids is not None:
         label_ids = np.repeat(label_ids, np.diff(splits), axis=0)
     return ClassificationFeatures(texts, label_ids, splits)
-
-
-def gather_labels(
-    examples: Sequence[InputExample], path: str = "The training data"
-) -> tuple[str, ...]:
-    """Returns the labels of training examples, sorted.
-
-    Integers are sorted as numbers, other labels as strings. Logs a warning for
-    labels that may be spellings of the same label, as "1" and "1.0".
-
-    Raises:
-      UserError: If there are fewer than two labels (multi-label: one).
-    """
-    labels: set[str] = set()
-    least = 2
-    for example in examples:
-        if isinstance(example.label, tuple):
-            labels.update(example.label)
-            least = 1
-        elif example.label is not None:
-            labels.add(example.label)
-    if len(labels) < least:
-        raise UserError(
-            f"{path} must have at least {least} different "
-            f"label{'s' if least > 1 else ''} to learn. Received: "
-            f"{', '.join(map(repr, sorted(labels))) or 'none'}."
-        )
-    _warn_of_spellings(labels, path)
-    if all(label.removeprefix("-").isdecimal() for label in labels):
-        return tuple(sorted(labels, key=lambda label: (int(label), label)))
-    return tuple(sorted(labels))
-
-
-def _warn_of_spellings(labels: Collection[str], path: str) -> None:
-    by_meaning = defaultdict(list)
-    for label in sorted(labels):
-        try:
-            meaning = float(label)
-        except ValueError:
-            meaning = label.casefold()
-        by_meaning[meaning].append(label)
-    for spellings in by_meaning.values():
-        if len(spellings) > 1:
-            logging.warning(
-                "%s has the labels %s, which are learned as different ones.",
-                path,
-                " and ".join(map(repr, spellings)),
-            )
 
 
 def convert_labels(

@@ -2,6 +2,9 @@
 
 import json
 import math
+import re
+import shlex
+from collections import Counter
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -16,6 +19,10 @@ ProblemType = Literal["single_label", "multi_label", "regression"]
 # Depends on the problem type: a name, several names, or a number.
 Label = str | tuple[str, ...] | float
 
+# The value of --class_weights that gives all labels the same total weight.
+BALANCED = "balanced"
+# A label:weight pair, for any label.
+_ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
 # The values of columns with one label each.
 _FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
@@ -191,3 +198,70 @@ def _read_flag(where: str, column: str, value: Any) -> bool:
             f"{value!r}."
         )
     return name in _TRUE
+
+
+def parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
+    """Returns the weight of each label.
+
+    Args:
+      text: label:weight pairs separated by commas; other labels have weight 1.
+        Labels may themselves contain commas and colons.
+      labels: The labels, at least two.
+
+    Raises:
+      UserError: If a label is unknown or a weight is not a number above 0.
+    """
+    weights = dict.fromkeys(labels, 1.0)
+    seen = set()
+    # The longest first: with labels "a" and "a:1", "a:1:2" means the latter.
+    names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
+    pair = re.compile(rf"\s*({names})\s*:([^,:]*)(?:,|$)")
+    position, is_over = 0, False
+    while not is_over:
+        match = pair.match(text, position)
+        if match is None or match[1] in seen:
+            example = shlex.quote(f"{labels[0]}:2.5,{labels[1]}:0.5")
+            raise UserError(
+                f"--class_weights must be {BALANCED!r} or name labels once "
+                f"each, as --class_weights={example}. Received: "
+                f"{_ANY_PAIR.match(text, position)[0].strip()!r}, and the "
+                f"labels are {name_some(labels)}."
+            )
+        received = match[0].strip().removesuffix(",")
+        weights[match[1]] = _parse_weight(match[2], received)
+        seen.add(match[1])
+        position, is_over = match.end(), not match[0].endswith(",")
+    return tuple(weights.values())
+
+
+def _parse_weight(number: str, pair: str) -> float:
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise UserError(
+            "The weights of --class_weights must be numbers above 0. Received: "
+            f"{pair!r}."
+        )
+    return weight
+
+
+def balanced_weights(
+    examples: Sequence[Any], labels: Sequence[str], path: str
+) -> tuple[float, ...]:
+    """Returns weights that give all labels the same total weight.
+
+    Raises:
+      UserError: If a label has no examples; `path` is for the error.
+    """
+    counts = Counter(example.label for example in examples)
+    missing = [label for label in labels if not counts[label]]
+    if missing:
+        raise UserError(
+            f"--class_weights={BALANCED} needs examples of every label; "
+            f"{path} has none of {name_some(missing)}."
+        )
+    return tuple(
+        len(examples) / (len(labels) * counts[label]) for label in labels
+    )

@@ -8,11 +8,9 @@ Shapes:
 
 import dataclasses
 import os
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
 from typing import NamedTuple
 
 import numpy as np
@@ -23,21 +21,18 @@ from sklearn import metrics as sklearn_metrics
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.io import tables
 from bert_tf.tasks import metrics
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import features as classification_features
-from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.classification import inputs
 from bert_tf.tasks.classification import labels as label_values
-from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.classification.features import ClassificationFeatures
-from bert_tf.tasks.classification.labels import ProblemType
+from bert_tf.tasks.classification.files import ClassificationFiles
+from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
 
 # A multi-label problem predicts the labels with at least this probability.
@@ -62,36 +57,19 @@ class Prediction(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassificationTask(task.Task):
+class ClassificationTask(ClassificationFiles, task.Task):
     """Predicts one label, any number of labels, or a score for each text.
 
     Attributes:
-      labels: Their names in the order of their ids; None for regression.
-      problem_type: "single_label", "multi_label" or "regression".
       metric_names: Keys of `metrics.METRICS`; the first selects models.
-      columns: The columns of a custom file; None for a model that does not
-        name them.
-      label_separator: The separator of the labels in a multi-label row.
-      class_weights: The weight of each label; None if all are equal.
       doc_stride: The distance between the starts of windows of long texts, in
         tokens; None truncates long texts.
-      official: The task with official files, or None.
-      language: The language of the rows to read from XNLI's files.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
     """
 
-    kind: ClassVar[str] = "classification"
-
-    labels: tuple[str, ...] | None
-    problem_type: ProblemType = "single_label"
     metric_names: tuple[str, ...]
-    columns: Columns | None = None
-    label_separator: str = ","
-    class_weights: tuple[float, ...] | None = None
     doc_stride: int | None = None
-    official: glue_tasks.GlueTask | None = None
-    language: str = "zh"
     head: str = "linear"
     head_dropout_prob: float = 0.1
 
@@ -103,30 +81,6 @@ class ClassificationTask(task.Task):
     def more_is_better(self) -> bool:
         """True unless `metric` is an error."""
         return self.metric not in metrics.LESS_IS_BETTER
-
-    def read(self, split: str) -> Sequence[InputExample]:
-        path = self.files[split]
-        if self.official is not None:
-            return self._read_official(path, split)
-        return classification_examples.read_examples(
-            path,
-            self.columns,
-            self.problem_type,
-            self.labels,
-            may_lack_labels=split.startswith(task.TEST),
-            label_separator=self.label_separator,
-        )
-
-    def _read_official(self, path: str, split: str) -> Sequence[InputExample]:
-        read = glue.read_split(self.official, path, split, self.language)
-        for count, problem in (
-            (read.num_without_gold_label, "rows without gold label, left out"),
-            (read.num_broken_rows, "rows with wrong columns, left out"),
-            (read.num_empty_texts, "examples with an empty text, kept"),
-        ):
-            if count:
-                logging.warning("%s: %d %s.", path, count, problem)
-        return read.examples
 
     def featurize(
         self,
@@ -299,9 +253,9 @@ class ClassificationTask(task.Task):
         and .txt for scores. Their names begin with the split unless it is
         "dev".
         """
-        if split.split("_")[0] == task.TEST:
-            is_first = split == self.splits(task.TEST)[0]
-            name = task.TEST if is_first else split
+        if split.split("_")[0] == TEST:
+            is_first = split == self.splits(TEST)[0]
+            name = TEST if is_first else split
             files.write_text(
                 os.path.join(output_dir, f"{name}_results.tsv"),
                 results_text(predictions),
@@ -331,24 +285,6 @@ class ClassificationTask(task.Task):
         )
         result_tables.write_scores(path, "label", rows)
 
-    def read_inputs(
-        self, path: str, keep_empty: bool = False
-    ) -> Iterator[InputExample]:
-        """Yields the texts of a file with the columns of the training data.
-
-        `keep_empty` yields empty texts, too, instead of refusing them.
-        """
-        if self.official is not None:
-            return glue.read_texts(self.official, path)
-        return classification_examples.read_texts(
-            path, self._column_choices, keep_empty
-        )
-
-    def read_table(self, path: str) -> tables.Table | None:
-        if self.official is not None:
-            return glue.read_input_table(self.official, path)
-        return super().read_table(path)
-
     def example_to_json(self, example: InputExample) -> dict[str, Any]:
         return classification_examples.to_json(example)
 
@@ -356,18 +292,12 @@ class ClassificationTask(task.Task):
         if self.official is not None:
             choices = self.official.texts
         else:
-            choices = [columns.texts for columns in self._column_choices]
+            choices = [columns.texts for columns in self.column_choices]
         return classification_examples.parse_row(row, choices)
 
     def add_label(self, example: InputExample, label: Any) -> InputExample:
         label = label_values.parse_label(label, self.labels, self.problem_type)
         return dataclasses.replace(example, label=label)
-
-    @property
-    def _column_choices(self) -> Sequence[Columns]:
-        if self.columns is None:
-            return classification_examples.USUAL_COLUMNS
-        return (self.columns,)
 
     def num_rows(self, example: InputExample) -> int:
         """Returns a lower bound of the number of the text's windows."""
@@ -401,17 +331,13 @@ class ClassificationTask(task.Task):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ClassificationTask":
-        labels = values.get("labels")
-        problem_type = inputs.stored_problem_type(values) or "single_label"
-        if problem_type == "regression":
-            labels = None
-        elif labels is None:
+        arguments = ClassificationFiles.stored(values)
+        problem_type = arguments.get("problem_type", "single_label")
+        if arguments["labels"] is None and problem_type != "regression":
             raise UserError(
                 "The model does not have the names of its labels; add them to "
                 'its task.json: "labels": [...].'
             )
-        name = values.get("name", "custom")
-        columns = values.get("columns")
         names = values.get("metrics", metrics.METRICS_OF_PROBLEM[problem_type])
         if not names or not set(names) <= set(metrics.METRICS):
             raise UserError(
@@ -419,20 +345,10 @@ class ClassificationTask(task.Task):
                 f"{', '.join(metrics.METRICS)}. Received: {list(names)!r}."
             )
         return cls(
-            name=name,
+            **arguments,
             max_seq_length=values.get("max_seq_length", 128),
-            labels=None if labels is None else tuple(labels),
-            problem_type=problem_type,
             metric_names=tuple(names),
-            columns=columns
-            and Columns(
-                **columns | {"labels": tuple(columns.get("labels", ()))}
-            ),
-            label_separator=values.get("label_separator", ","),
-            class_weights=inputs.stored_class_weights(values),
             doc_stride=values.get("doc_stride"),
-            official=glue_tasks.TASKS.get(name),
-            language=values.get("language", "zh"),
             head=values.get("head", "linear"),
         )
 

@@ -11,11 +11,9 @@ Shapes:
 """
 
 import dataclasses
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +24,6 @@ from sklearn import metrics as sklearn_metrics
 
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.flags.classifier import MultipleChoiceConfig
-from bert_tf.io import tables
 from bert_tf.tasks import metrics
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import result_tables
@@ -35,9 +31,8 @@ from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
-from bert_tf.tasks.multiple_choice import inputs
-from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
+from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
 from bert_tf.tasks.packed_rows import PackedTexts
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -138,45 +133,20 @@ class Prediction(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultipleChoiceTask(task.Task):
+class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     """Selects one of an example's choices; examples may have different numbers.
 
     Attributes:
-      columns: The columns of a file.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
     """
 
-    kind: ClassVar[str] = "multiple_choice"
-
-    columns: Columns
     head: str = "linear"
     head_dropout_prob: float = 0.1
 
     @property
     def metric(self) -> str:
         return metrics.ACCURACY
-
-    def read(self, split: str) -> list[MultipleChoiceExample]:
-        path = self.files[split]
-        examples = multiple_choice_examples.read_examples(
-            path,
-            self.columns,
-            may_lack_labels=split.startswith(task.TEST),
-            columns_without_header=self._columns_without_header,
-            name_flags=self.name not in multiple_choice_examples.OFFICIAL,
-        )
-        most = max(len(example.choices) for example in examples)
-        num_fewer = sum(len(example.choices) < most for example in examples)
-        if num_fewer:
-            logging.warning(
-                "%s: %d of %d examples have fewer than %d choices.",
-                path,
-                num_fewer,
-                len(examples),
-                most,
-            )
-        return examples
 
     def featurize(
         self,
@@ -301,20 +271,6 @@ class MultipleChoiceTask(task.Task):
         path = self.report_path(output_dir, split, "confusion_matrix")
         result_tables.write_confusion_matrix(path, names, counts)
 
-    def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
-        """Yields the examples of a file to predict.
-
-        It has the columns of the training data, or "context" and "choices".
-        """
-        yield from multiple_choice_examples.read_inputs(
-            path, self.columns, self._columns_without_header
-        )
-
-    def read_table(self, path: str) -> tables.Table | None:
-        return tables.read_table(
-            path, columns_without_header=self._columns_without_header
-        )
-
     def example_to_json(self, example: MultipleChoiceExample) -> dict[str, Any]:
         order = np.argsort(self._indices(example)).tolist()
         values = {
@@ -347,16 +303,10 @@ class MultipleChoiceTask(task.Task):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "MultipleChoiceTask":
         return cls(
-            name=values.get("name", "custom"),
+            **MultipleChoiceFiles.stored(values),
             max_seq_length=values.get("max_seq_length", 128),
-            columns=inputs.stored_columns(values),
             head=values.get("head", "linear"),
         )
-
-    @property
-    def _columns_without_header(self) -> tuple[str, ...]:
-        official = multiple_choice_examples.OFFICIAL.get(self.name)
-        return official.columns_without_header if official else ()
 
 
 def _mask_missing(
@@ -367,37 +317,3 @@ def _mask_missing(
     """Returns the logits <float32>[B, C], `masked` for missing choices."""
     is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
     return tf.where(is_choice, tf.cast(outputs[_LOGITS], tf.float32), masked)
-
-
-def build_task(
-    config: MultipleChoiceConfig, stored_task: Mapping[str, Any] | None
-) -> MultipleChoiceTask:
-    """Returns the task of the flags.
-
-    Args:
-      config: The flags.
-      stored_task: Without training, the contents of the model's task.json; its
-        columns are the defaults.
-
-    Raises:
-      UserError: If a file is missing.
-    """
-    stored = stored_task or {}
-    task.warn_of_settings(stored, {"max_seq_length": config.max_seq_length})
-    if config.is_custom:
-        files = {
-            kind: getattr(config, f"{kind}_file")
-            for kind in config.requested_splits()
-        }
-        columns = inputs.columns_of_flags(config, stored.get("columns") or {})
-    else:
-        files = inputs.official_files(config)
-        columns = multiple_choice_examples.OFFICIAL[config.task_name].columns
-    return MultipleChoiceTask(
-        name=config.task_name,
-        max_seq_length=config.max_seq_length,
-        files=files,
-        columns=columns,
-        head=stored.get("head", "linear") if stored_task else config.head,
-        head_dropout_prob=config.head_dropout_prob,
-    )

@@ -1,37 +1,34 @@
 """The SQuAD 1.1 and 2.0 task: extractive question answering."""
 
 import dataclasses
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.features import INPUT_MASK
-from bert_tf.io import tables
 from bert_tf.tasks import task
-from bert_tf.tasks.squad import checks
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad import predictions as squad_predictions
 from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.tasks.squad.features import SquadFeatures
+from bert_tf.tasks.squad.files import SquadFiles
 from bert_tf.tasks.squad.predictions import SquadPrediction
+from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
 
 START_LOGITS = "start_logits"
 END_LOGITS = "end_logits"
 
-_MAX_IDS_SHOWN = 5
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SquadTask(task.Task):
+class SquadTask(SquadFiles, task.Task):
     """Answers questions with a span of a paragraph, in windows if it is long.
 
     Attributes:
@@ -42,7 +39,6 @@ class SquadTask(task.Task):
       n_best_size: The number of starts and ends tried in each window, and of
         answers kept.
       max_answer_length: The maximum number of tokens in an answer.
-      version_2_with_negative: Whether some questions have no answer.
       null_score_diff_threshold: "No answer" is given if its score exceeds that
         of the best answer by more than this; None, as long as it is not
         chosen, means the original's 0.
@@ -53,19 +49,14 @@ class SquadTask(task.Task):
         have the same length.
     """
 
-    kind: ClassVar[str] = "question_answering"
-
-    name: str = "squad"
     max_seq_length: int = 384
     doc_stride: int = 128
     max_query_length: int = 64
     n_best_size: int = 20
     max_answer_length: int = 30
-    version_2_with_negative: bool = False
     null_score_diff_threshold: float | None = None
     mask_padding: bool = True
     head: str = "linear"
-    verbose_logging: bool = False
 
     @property
     def metric(self) -> str:
@@ -75,31 +66,6 @@ class SquadTask(task.Task):
     @property
     def reads_padding(self) -> bool:
         return not self.mask_padding
-
-    def read(self, split: str) -> tuple[SquadExample, ...]:
-        """Reads a SQuAD file.
-
-        Training questions whose answer is not in the paragraph are left out,
-        as in the original, and counted.
-
-        Raises:
-          UserError: If the file is invalid or has nothing to train on, or a
-            question to score has no answer without `version_2_with_negative`.
-        """
-        path = self.files[split]
-        is_training = split.split("_")[0] == task.TRAIN
-        read = squad_examples.read_squad_examples(
-            path, is_training, self.version_2_with_negative
-        )
-        if is_training:
-            checks.report_training(
-                path, read, None if self.verbose_logging else _MAX_IDS_SHOWN
-            )
-        else:
-            checks.check_answers(
-                path, read.examples, self.version_2_with_negative
-            )
-        return read.examples
 
     def featurize(
         self,
@@ -246,9 +212,6 @@ class SquadTask(task.Task):
             values["score"] = 0.0
         return values
 
-    def is_labeled(self, examples: Sequence[SquadExample]) -> bool:
-        return all(example.answers is not None for example in examples)
-
     def score(
         self,
         examples: Sequence[SquadExample],
@@ -319,21 +282,13 @@ class SquadTask(task.Task):
                 self._threshold,
                 ", the original's default" if is_default else "",
             )
-        predicted = [*self.splits(task.DEV), *self.splits(task.TEST)]
+        predicted = [*self.splits(DEV), *self.splits(TEST)]
         squad_predictions.write_predictions(
             output_dir,
             predictions,
             self._threshold,
             "" if split in predicted[:1] else f"{split}_",
         )
-
-    def read_inputs(self, path: str) -> Iterator[SquadExample]:
-        yield from squad_examples.read_questions(path)
-
-    def read_table(self, path: str) -> tables.Table | None:
-        is_json = tables.file_ending(path) == ".json"
-        is_table = not is_json or squad_examples.has_rows(path)
-        return super().read_table(path) if is_table else None
 
     def example_to_json(self, example: SquadExample) -> dict[str, Any]:
         values: dict[str, Any] = {"question": example.question_text}

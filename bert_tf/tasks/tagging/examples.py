@@ -5,6 +5,7 @@ Each line has a word and its other columns, an empty line ends a sentence, and
 any scheme of `schemes` in files, always IOB2 here.
 """
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -464,6 +465,49 @@ def _to_example(
         tags = tuple(row.fields[tag_column].strip() for row in sentence.rows)
     return TaggingExample(
         tuple(words), tags, sentence.document, sentence.rows[0].line
+    )
+
+
+def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
+    """Returns the labels of examples: O, then B- and I- of each type.
+
+    Each type has both labels, and types are sorted by name, so the list
+    depends only on the types.
+
+    Raises:
+      UserError: If there is no entity.
+    """
+    types = sorted(
+        {
+            tag[2:]
+            for x in examples
+            for tag in x.tags or ()
+            if tag != schemes.OUTSIDE
+        }
+    )
+    if not types:
+        raise UserError(
+            "Expected entities to learn, in tags such as B-PER. Received: no "
+            "tag but O."
+        )
+    return [schemes.OUTSIDE, *(f"{x}-{name}" for name in types for x in "BI")]
+
+
+def count_unknown_types(
+    examples: Iterable[TaggingExample], labels: Sequence[str]
+) -> dict[str, int]:
+    """Counts the entities whose type has no label, by type.
+
+    They cannot be predicted and count as missed.
+    """
+    known = set(labels)
+    return dict(
+        collections.Counter(
+            tag[2:]
+            for example in examples
+            for tag in example.tags or ()
+            if tag.startswith("B-") and tag not in known
+        )
     )
 
 

@@ -10,10 +10,8 @@ Shapes:
   T: length of a batch.
 """
 
-import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Literal
 
@@ -161,44 +159,6 @@ def decode_tags(
         tuple(tags[start:end])
         for start, end in itertools.pairwise(features.example_splits.tolist())
     ]
-
-
-def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
-    """Returns the labels of examples: O, then B- and I- of each type.
-
-    Each type has both labels, and types are sorted by name, so the list
-    depends only on the types.
-
-    Raises:
-      UserError: If there is no entity.
-    """
-    types = sorted(
-        {tag[2:] for x in examples for tag in x.tags or () if tag != OUTSIDE}
-    )
-    if not types:
-        raise UserError(
-            "Expected entities to learn, in tags such as B-PER. Received: no "
-            "tag but O."
-        )
-    return [OUTSIDE, *(f"{x}-{name}" for name in types for x in "BI")]
-
-
-def count_unknown_types(
-    examples: Iterable[TaggingExample], labels: Sequence[str]
-) -> dict[str, int]:
-    """Counts the entities whose type has no label, by type.
-
-    They cannot be predicted and count as missed.
-    """
-    known = set(labels)
-    return dict(
-        collections.Counter(
-            tag[2:]
-            for example in examples
-            for tag in example.tags or ()
-            if tag.startswith("B-") and tag not in known
-        )
-    )
 
 
 def _check_lengths(max_seq_length: int, doc_stride: int | None) -> None:

@@ -12,12 +12,9 @@ Shapes:
 
 import dataclasses
 import os
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
-from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +23,6 @@ from absl import logging
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.io import tables
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
@@ -38,6 +34,7 @@ from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.features import TaggingFeatures
+from bert_tf.tasks.tagging.files import TaggingFiles
 from bert_tf.text.tokenizer import BertTokenizer
 
 _TAG_IDS = "tag_ids"
@@ -48,19 +45,12 @@ Prediction = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggingTask(task.Task):
+class TaggingTask(TaggingFiles, task.Task):
     """Predicts a tag for each word of a sentence.
 
     A prediction is a tuple with an example's tags, in IOB2.
 
     Attributes:
-      labels: The tags in the order of their ids; none as long as the training
-        data that determine them have not been read.
-      word_column: The column of the words in a file, see
-        `tagging_examples.read_examples`.
-      tag_column: The column of the tags.
-      sentence_column, comment_prefix, tag_names: As for `read_examples`.
-      context: The unit that a window may span: "document" or "sentence".
       doc_stride: The distance between the starts of windows, in tokens; 0 for
         a single window; None for half of `max_seq_length`.
       head: "linear" or "bilstm".
@@ -70,15 +60,6 @@ class TaggingTask(task.Task):
       head_dropout_prob: Dropout before the classification layer.
     """
 
-    kind: ClassVar[str] = "tagging"
-
-    labels: tuple[str, ...]
-    word_column: int | str = 0
-    tag_column: int | str = -1
-    sentence_column: int | str | None = None
-    comment_prefix: str | None = None
-    tag_names: tuple[str, ...] | None = None
-    context: Literal["document", "sentence"] = "document"
     doc_stride: int | None = None
     head: str = "linear"
     approach: str = "fine_tuning"
@@ -90,46 +71,6 @@ class TaggingTask(task.Task):
     def metric(self) -> str:
         """The F1 of entities."""
         return "f1"
-
-    def read(self, split: str) -> Sequence[TaggingExample]:
-        path = self.files[split]
-        data = tagging_examples.read_examples(
-            path,
-            self.word_column,
-            self.tag_column,
-            may_lack_tags=split.startswith(task.TEST),
-            **{x: getattr(self, x) for x in tagging_examples.OPTIONS},
-        )
-        if (
-            not self.labels
-            and self.context == "document"
-            and not data.has_documents
-        ):
-            logging.info(
-                "%s has no -DOCSTART- lines, so each sentence is a document "
-                "and its own context.",
-                path,
-            )
-        if data.num_changed_tags:
-            logging.info(
-                "%s: its tags are %s and are converted to IOB2, which changes "
-                "%d of them.",
-                path,
-                data.scheme,
-                data.num_changed_tags,
-            )
-        unknown = tagging_features.count_unknown_types(
-            data.examples, self.labels
-        )
-        if unknown and self.labels:
-            logging.warning(
-                "%s: %d entities have types without a label in the model and "
-                "count as missed: %s.",
-                path,
-                sum(unknown.values()),
-                ", ".join(f"{name} ({n})" for name, n in unknown.items()),
-            )
-        return data.examples
 
     def rows_per_step(
         self, batch_size: int, num_examples: int, num_rows: int
@@ -316,18 +257,6 @@ class TaggingTask(task.Task):
         rows = self._score(examples, predictions).rows()
         result_tables.write_scores(path, "type", rows)
 
-    def read_inputs(self, path: str) -> Iterator[TaggingExample]:
-        yield from tagging_examples.read_inputs(
-            path, self.word_column, self.sentence_column, self.comment_prefix
-        )
-
-    def read_table(self, path: str) -> tables.Table | None:
-        form = (self.word_column, self.sentence_column, self.comment_prefix)
-        is_lines = tables.file_ending(path) == ".txt"
-        if is_lines or not tagging_examples.has_texts(path, *form):
-            return None
-        return super().read_table(path)
-
     def example_to_json(self, example: TaggingExample) -> dict[str, Any]:
         return {} if example.tags is None else {"gold_tags": list(example.tags)}
 
@@ -366,11 +295,8 @@ class TaggingTask(task.Task):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "TaggingTask":
-        names = (*_SAVED, *tagging_examples.OPTIONS)
-        stored = {name: values[name] for name in names if name in values}
-        return cls(
-            **{"name": "custom"} | stored | {"labels": tuple(values["labels"])}
-        )
+        stored = {name: values[name] for name in _SAVED if name in values}
+        return cls(**stored | TaggingFiles.stored(values))
 
 
 # The settings that predictions depend on, besides the labels.

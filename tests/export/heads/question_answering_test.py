@@ -13,12 +13,12 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.checkpoints import formats
+from bert_tf.commands.predict import PredictConfig
 from bert_tf.config import ASCII_LOWER
 from bert_tf.errors import UserError
 from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.serving.litert import LitertEngine

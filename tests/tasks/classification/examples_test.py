@@ -7,7 +7,6 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.classification import examples as classification_examples
-from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from tests.support import files_case
@@ -300,7 +299,7 @@ class ReadExamplesTest(files_case.FilesCase):
 
     def test_gather_labels(self):
         def gather(*labels):
-            return classification_features.gather_labels(
+            return classification_examples.gather_labels(
                 [InputExample("", "x", None, label) for label in labels]
             )
 
@@ -348,14 +347,14 @@ class ReadExamplesTest(files_case.FilesCase):
                 [(e.text_a, e.label) for e in examples],
                 [tuple(row) for row in rows],
             )
-        self.assertLen(classification_features.gather_labels(read[0]), 48)
+        self.assertLen(classification_examples.gather_labels(read[0]), 48)
 
     def test_real_file(self):
         columns = Columns("text", labels=("category",))
         train = classification_examples.read_examples(
             data("banking77/train.csv"), columns
         )
-        labels = classification_features.gather_labels(train)
+        labels = classification_examples.gather_labels(train)
         self.assertLen(train, 10003)
         self.assertLen(labels, 77)
         test = classification_examples.read_examples(

@@ -5,9 +5,9 @@ import shlex
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands import finetune_classifier
+from bert_tf.commands.finetune_classifier import ClassifierConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.classifier import ClassifierConfig
-from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.tasks.classification.examples import Columns
 from tests.support import files_case
 
@@ -20,7 +20,7 @@ class _TestCase(files_case.FilesCase):
             "output_dir": str(self.folder),
             "pretrained_model_dir": "model",
         } | flags
-        return classification_flags.build_task(
+        return finetune_classifier.build_task(
             ClassifierConfig(**flags), stored_task
         )
 

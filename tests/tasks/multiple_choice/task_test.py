@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands import finetune_multiple_choice
+from bert_tf.commands.finetune_multiple_choice import MultipleChoiceConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.modeling import task_models
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
@@ -420,7 +421,7 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
             "output_dir": str(self.folder),
             "pretrained_model_dir": "model",
         } | flags
-        return multiple_choice_task.build_task(
+        return finetune_multiple_choice.build_task(
             MultipleChoiceConfig(**flags), stored_task
         )
 

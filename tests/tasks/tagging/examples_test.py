@@ -8,7 +8,6 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.tagging import examples as tagging_examples
-from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging import schemes
 from bert_tf.tasks.tagging.examples import TaggingExample
 from tests.support import files_case
@@ -303,19 +302,19 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
             TaggingExample(("c",), ("B-x-z",)),
             TaggingExample(("d",)),
         ]
-        labels = tagging_features.collect_labels(examples)
+        labels = tagging_examples.collect_labels(examples)
         self.assertEqual(labels, ["O", "B-x-z", "I-x-z", "B-y", "I-y"])
         self.assertEqual(
-            tagging_features.count_unknown_types(examples, labels), {}
+            tagging_examples.count_unknown_types(examples, labels), {}
         )
         examples.append(
             TaggingExample(tuple("efg"), ("B-new", "I-new", "B-new"))
         )
         self.assertEqual(
-            tagging_features.count_unknown_types(examples, labels), {"new": 2}
+            tagging_examples.count_unknown_types(examples, labels), {"new": 2}
         )
         with self.assertRaisesRegex(UserError, "no tag but O"):
-            tagging_features.collect_labels([TaggingExample(("a",), ("O",))])
+            tagging_examples.collect_labels([TaggingExample(("a",), ("O",))])
 
 
 class RealDataTest(tf.test.TestCase, parameterized.TestCase):
@@ -333,7 +332,7 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(sum(len(x.words) for x in data.examples), words)
         starts = [t for x in data.examples for t in x.tags if t[0] == "B"]
         self.assertLen(starts, entities)
-        self.assertLen(tagging_features.collect_labels(data.examples), 13)
+        self.assertLen(tagging_examples.collect_labels(data.examples), 13)
         self.assertEqual((data.scheme, data.num_changed_tags), ("IOB2", 0))
 
     def test_wikigold(self):
@@ -344,7 +343,7 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen({x.document for x in data.examples}, 145)
         self.assertEqual(data.scheme, "IOB1")
         self.assertEqual(
-            tagging_features.collect_labels(data.examples)[1::2],
+            tagging_examples.collect_labels(data.examples)[1::2],
             ["B-LOC", "B-MISC", "B-ORG", "B-PER"],
         )
 

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
+from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.text.tokenizer import BertTokenizer
@@ -219,7 +220,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         tokenizer = BertTokenizer.from_vocab_file(
             golden("vocab/bert-base-cased-vocab.txt"), do_lower_case=False
         )
-        labels = tagging_features.collect_labels(examples)
+        labels = tagging_examples.collect_labels(examples)
         features = tagging_features.convert_examples_to_features(
             examples, tokenizer, 128, labels, doc_stride=64
         )

@@ -5,9 +5,9 @@ import pathlib
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands import finetune_tagger
+from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.errors import UserError
-from bert_tf.flags.tagger import TaggerConfig
-from bert_tf.tasks.tagging import flags as tagging_flags
 
 _TRAIN = "a\tO\nb\tI-PER\n\nc\tB-LOC\n"
 _STORED = {
@@ -129,7 +129,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         config = _config(
             data_dir=str(folder), dev_file=None, do_train=True, do_predict=True
         )
-        task = tagging_flags.build_task(config, None)
+        task = finetune_tagger.build_task(config, None)
         self.assertEqual(
             task.files,
             {
@@ -148,7 +148,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_no_file_and_several_files(self, names, message):
         config = _config(data_dir=str(self._folder(*names)), dev_file=None)
         with self.assertRaisesRegex(UserError, message):
-            tagging_flags.build_task(config, _STORED)
+            finetune_tagger.build_task(config, _STORED)
 
     def test_default_layer_combination(self):
         path = str(self._folder("eng.train") / "eng.train")
@@ -164,11 +164,11 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             ({}, None),
         ):
             config = _config(do_train=True, train_file=path, **flags)
-            task = tagging_flags.build_task(config, None)
+            task = finetune_tagger.build_task(config, None)
             self.assertEqual(task.to_json()["layer_combination"], expected)
 
     def test_head_of_a_stored_model(self):
-        task = tagging_flags.build_task(_config(), _STORED)
+        task = finetune_tagger.build_task(_config(), _STORED)
         self.assertEqual(task.labels, ("O", "B-x"))
         arguments = task.model_arguments()
         for name in ("approach", "layer_combination", "lstm_size", "head"):
@@ -185,18 +185,18 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         }
         names = ("word_column", "tag_column", "context", "doc_stride")
         with self.assertNoLogs(level="WARNING"):
-            task = tagging_flags.build_task(_config(), stored)
+            task = finetune_tagger.build_task(_config(), stored)
         for name in names:
             self.assertEqual(getattr(task, name), stored[name])
 
         # Models of other programs do not have it.
-        task = tagging_flags.build_task(_config(), _STORED)
+        task = finetune_tagger.build_task(_config(), _STORED)
         values = tuple(getattr(task, name) for name in names)
         self.assertEqual(values, (0, -1, "document", None))
 
         config = _config(tag_column="pos", doc_stride=0)
         with self.assertLogs(level="WARNING") as logs:
-            task = tagging_flags.build_task(config, stored)
+            task = finetune_tagger.build_task(config, stored)
         values = tuple(getattr(task, name) for name in names)
         self.assertEqual(values, ("token", "pos", "sentence", 0))
         self.assertEqual(
@@ -209,7 +209,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             ],
         )
         with self.assertRaisesRegex(UserError, "Received: 0 and ner"):
-            tagging_flags.build_task(_config(word_column="0"), stored)
+            finetune_tagger.build_task(_config(word_column="0"), stored)
 
     def test_logs_other_windows_than_in_training(self):
         stored = _STORED | {
@@ -221,7 +221,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         }
         flags = {"word_column": "0", "context": "document"}
         with self.assertLogs(level="WARNING") as logs:
-            tagging_flags.build_task(
+            finetune_tagger.build_task(
                 _config(max_seq_length=32, **flags), stored
             )
         self.assertEqual(
@@ -236,14 +236,14 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             ],
         )
         with self.assertNoLogs(level="WARNING"):
-            tagging_flags.build_task(_config(max_seq_length=64), stored)
+            finetune_tagger.build_task(_config(max_seq_length=64), stored)
 
     @parameterized.parameters(
         ({"kind": "encoder"},), ({"kind": "tagging", "labels": None},)
     )
     def test_rejects_models_that_are_not_taggers(self, stored):
         with self.assertRaisesRegex(UserError, "must be a tagger"):
-            tagging_flags.build_task(_config(), stored)
+            finetune_tagger.build_task(_config(), stored)
 
 
 if __name__ == "__main__":

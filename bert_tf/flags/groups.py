@@ -1,6 +1,8 @@
-"""Flags for devices, distribution strategy, precision and XLA."""
+"""Groups of flags that commands share: models, devices, training, Beam."""
 
 import dataclasses
+import importlib.util
+import os
 from typing import Any
 
 from bert_tf.flags import options
@@ -9,8 +11,36 @@ PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
 # Computation without padding.
 UNPAD_MODES = ("auto", "on", "off")
+# Runners of Apache Beam's pipelines.
+RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 # XLA compilation of a replica's training step.
 XLA_MODES = ("auto", "on", "off")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSourceConfig(options.Flags):
+    """Flags of all scripts that read a model, which may be named.
+
+    Processes that a script starts inherit them, as environment variables.
+    """
+
+    cache_dir: str | None = options.model(
+        None,
+        "Directory for models that are fetched by a short name or https:// "
+        "(default: BERT_TF_CACHE, else ~/.cache/bert_tf); hf:// and kaggle:// "
+        "use HF_HOME and KAGGLEHUB_CACHE.",
+        affects="place",
+    )
+    offline: bool = options.model(
+        False, "Use fetched models, but fetch none.", affects="place"
+    )
+
+    def set_environment(self) -> None:
+        """Sets the variables that `checkpoints.names` reads."""
+        if self.cache_dir:
+            os.environ["BERT_TF_CACHE"] = self.cache_dir
+        if self.offline:
+            os.environ["BERT_TF_OFFLINE"] = "1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,3 +192,54 @@ class TrainingDeviceConfig(DeviceConfig):
     allow_changed_data: bool = options.output(
         False, "Resume although the data or options changed.", affects="nothing"
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictionConfig(DeviceConfig, ModelSourceConfig):
+    """Flags of all scripts that predict with fine-tuned models."""
+
+    batch_size: int = options.hardware(32, "Rows computed at once.", at_least=1)
+    num_length_buckets: int = options.hardware(
+        0,
+        "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
+        "pads all to the model's max_seq_length, as the original does; "
+        "larger numbers choose the lengths with the least padding (for TPUs, "
+        "which compile each).",
+        at_least=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BeamConfig(options.Flags):
+    """Flags of the scripts that can run on Apache Beam.
+
+    Without Beam `num_processes` processes do the work; each of these scripts
+    has that flag, too: manifests and reports store flags in this order.
+    """
+
+    runner: str | None = options.hardware(
+        None,
+        "Apache Beam runner to use; the result is the same (default: "
+        "processes on this machine, without Beam).",
+        affects="nothing",
+        choices=RUNNERS,
+        not_with="generator=original",
+    )
+    beam_options: str = options.hardware(
+        "",
+        "Further options for Apache Beam, quoted as for a shell.",
+        affects="nothing",
+        needs="runner",
+    )
+
+    def require_beam(self) -> None:
+        """Raises `UserError` if Apache Beam is needed but not installed."""
+        options.require(
+            self.runner is None
+            or importlib.util.find_spec("apache_beam") is not None,
+            f"--runner={self.runner} needs Apache Beam, which is not "
+            "installed; make an environment for it with `python -m venv "
+            ".venv-beam && .venv-beam/bin/pip install -r requirements-beam.txt`"
+            " and run this script with .venv-beam/bin/python, or drop "
+            '--runner. Without a clone: `pip install "bert_tf[beam]"`.',
+        )

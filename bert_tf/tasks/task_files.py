@@ -1,0 +1,122 @@
+"""The files of a task: how they are read, once, without TensorFlow."""
+
+import abc
+import dataclasses
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import NamedTuple
+from typing import Self
+
+from bert_tf.io import files
+from bert_tf.io import tables
+from bert_tf.io import text_files
+
+# The kinds of splits; a task may have several of one kind, as dev_mismatched.
+TRAIN, DEV, TEST = "train", "dev", "test"
+
+
+class Data(NamedTuple):
+    """The data of a split.
+
+    Attributes:
+      examples: The examples.
+      sha256: The hash of the file; None if it is not a file.
+    """
+
+    examples: Sequence[Any]
+    sha256: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskFiles(abc.ABC):
+    """The files of a task, and what is needed to read them. Immutable.
+
+    `Task` adds all else. A command reads its files through a subclass of this
+    class before it imports TensorFlow, so that a bad row is reported at once.
+
+    Attributes:
+      name: Its name in flags and results, such as "mrpc".
+      files: Split to file; the splits are "train", "dev" and "test", or begin
+        with one of them, as "dev_mismatched" does.
+      data: Split to its data, of the splits that have been loaded.
+    """
+
+    # The head: a key of `weight_map.HEADS`.
+    kind: ClassVar[str]
+    # Stored as "variant" in task.json if another task has the same head.
+    variant: ClassVar[str | None] = None
+
+    name: str
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, Data] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    def splits(self, kind: str) -> tuple[str, ...]:
+        """Returns the splits of a kind, "train", "dev" or "test", in order."""
+        return tuple(s for s in self.files if s.split("_")[0] == kind)
+
+    def load(self, *splits: str) -> Self:
+        """Returns the task with the data of splits, by default all.
+
+        Each file is read once.
+        """
+        data = dict(self.data)
+        for split in splits or self.files:
+            if split in data:
+                continue
+            path = self.files[split]
+            with text_files.collect_hashes() as hashes:
+                examples = self.read(split)
+            if path not in hashes and files.is_file(path):
+                hashes[path] = files.sha256(path)
+            data[split] = Data(examples, hashes.get(path))
+        return dataclasses.replace(self, data=data)
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the fields, which are arguments of the task, too."""
+        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arguments that task.json has, without defaults.
+
+        By default all values with the names of fields; null is the default.
+        """
+        names = {x.name for x in dataclasses.fields(cls)}
+        return {
+            name: x
+            for name, x in values.items()
+            if name in names and x is not None
+        }
+
+    @abc.abstractmethod
+    def read(self, split: str) -> Sequence[Any]:
+        """Reads the examples of a split, and logs how many it leaves out.
+
+        Raises:
+          UserError: If the file is not in the expected format.
+        """
+
+    @abc.abstractmethod
+    def read_inputs(self, path: str) -> Iterator[Any]:
+        """Yields the examples of a file to predict; labels are not read.
+
+        Raises:
+          UserError: If the file is not in the expected format.
+        """
+
+    def check_inputs(self, path: str, **options: Any) -> None:
+        """Raises `UserError` if `read_inputs` does, without TensorFlow."""
+        for _ in self.read_inputs(path, **options):
+            pass
+
+    def read_table(self, path: str) -> tables.Table | None:
+        """Opens a file of `read_inputs` as a table with a row per example.
+
+        Returns None if it is no table.
+        """
+        return tables.read_table(path) if tables.is_table(path) else None
