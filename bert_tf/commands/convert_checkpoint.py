@@ -15,11 +15,11 @@ import dataclasses
 from bert_tf.config import FORMATS
 from bert_tf.config import TF_HUB
 from bert_tf.flags import options
-from bert_tf.flags.groups import ModelSourceConfig
+from bert_tf.flags.groups import ConversionConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertCheckpointConfig(ModelSourceConfig):
+class ConvertCheckpointConfig(ConversionConfig):
     """Flags of run/convert_checkpoint.py."""
 
     target_format: str = options.output(
@@ -37,7 +37,6 @@ class ConvertCheckpointConfig(ModelSourceConfig):
         name="from",
         choices=(*FORMATS, TF_HUB),
     )
-    overwrite: bool = options.output(False, "Replace --output if it exists.")
     allow_missing: str | None = options.model(
         None,
         "Regular expression for the names of weights that may be missing "
@@ -47,11 +46,6 @@ class ConvertCheckpointConfig(ModelSourceConfig):
         False,
         "Convert a model with the exact GELU to KerasHub, which has only the "
         "tanh form; prints the difference.",
-    )
-    do_lower_case: bool | None = options.model(
-        None,
-        "The model reads lower-cased text; for formats that do not store "
-        "this (default: detected from the vocabulary).",
     )
 
 

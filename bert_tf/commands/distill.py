@@ -21,7 +21,7 @@ import dataclasses
 import math
 
 from bert_tf.flags import options
-from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.flags.finetune import FilesConfig
 
 # The paper's models have heads of this size, and feed-forward layers of four
 # times their width.
@@ -37,7 +37,7 @@ _STUDENT_FLAGS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistillConfig(FinetuneConfig):
+class DistillConfig(FilesConfig):
     """Flags of run/distill.py."""
 
     teacher_dir: str = options.model(
@@ -45,26 +45,6 @@ class DistillConfig(FinetuneConfig):
         "format. The student gets its task.",
         affects="place",
         reads="model",
-    )
-    data_dir: str | None = options.data(
-        None,
-        "Directory with the official files of the teacher's task, or with a "
-        "tagger's train, dev and test files.",
-        affects="place",
-        reads="folder",
-        not_with=("train_file", "dev_file", "test_file"),
-    )
-    train_file: str | None = options.data(
-        None,
-        "Training set, with the columns of the teacher's training data.",
-        affects="place",
-        reads="file",
-    )
-    dev_file: str | None = options.data(
-        None, "Dev set.", affects="place", reads="file"
-    )
-    test_file: str | None = options.data(
-        None, "Test set.", affects="nothing", reads="file"
     )
     text_column: str | None = options.data(
         None,
@@ -140,8 +120,7 @@ class DistillConfig(FinetuneConfig):
         0.5,
         "Weight of the teacher's soft targets in the loss, 0 to 1; the "
         "labels have the rest (Hinton et al., 2015).",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
     )
     temperature: float = options.distillation(
         2.0,
@@ -172,16 +151,9 @@ class DistillConfig(FinetuneConfig):
         below=math.inf,
         not_with="remat",
     )
-    head_dropout_prob: float = options.training(
-        0.1,
-        "Dropout between the student's encoder and its head.",
-        at_least=0,
-        below=1,
-    )
 
     def check(self) -> None:
         super().check()
-        self._require_folder_or_files()
         options.require(
             self.learns_from_teacher or self.unlabeled_file is None,
             "--unlabeled_file has no effect if --distillation_weight, "

@@ -15,11 +15,11 @@ other formats.
 import dataclasses
 
 from bert_tf.flags import options
-from bert_tf.flags.groups import ModelSourceConfig
+from bert_tf.flags.groups import ConversionConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class ExtendVocabularyConfig(ModelSourceConfig):
+class ExtendVocabularyConfig(ConversionConfig):
     """Flags of run/extend_vocabulary.py."""
 
     input: str = options.model(
@@ -46,12 +46,6 @@ class ExtendVocabularyConfig(ModelSourceConfig):
         "ones.",
         at_least=1,
     )
-    do_lower_case: bool | None = options.model(
-        None,
-        "The model reads lower-cased text; for formats that do not store "
-        "this (default: detected from the vocabulary).",
-    )
-    overwrite: bool = options.output(False, "Replace --output if it exists.")
 
     def check(self) -> None:
         super().check()

@@ -72,8 +72,7 @@ class ExtractTextConfig(BeamConfig):
         "Drop documents whose words are similar to those of an earlier one: "
         "estimated Jaccard similarity of their 5-word sequences, as 0.8; 0 "
         "keeps them.",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
     )
     repeated_line_documents: int = options.data(
         0,
@@ -91,8 +90,7 @@ class ExtractTextConfig(BeamConfig):
         0.0,
         "Drop paragraphs with a smaller share of letters among the characters "
         "that are not spaces.",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
     )
     languages: str | None = options.data(
         None, "Keep only documents in these languages, as en,de."
@@ -119,8 +117,7 @@ class ExtractTextConfig(BeamConfig):
         "Exponent S of the languages' shares: a language with the share p of "
         "the characters gets one in proportion to p^S. The multilingual BERT "
         "has 0.7.",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
     )
     replace_invalid_utf8: bool = options.data(
         False, "Replace bytes that are not UTF-8 with U+FFFD."

@@ -81,9 +81,6 @@ class ClassifierConfig(NamedTaskConfig):
         "(default: truncate them).",
         at_least=1,
     )
-    head_dropout_prob: float = options.training(
-        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
-    )
 
 
 def main(config: ClassifierConfig) -> None:

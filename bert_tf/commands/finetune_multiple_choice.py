@@ -53,9 +53,6 @@ class MultipleChoiceConfig(NamedTaskConfig):
         "of its column (default: label).",
         needs="task_name=custom",
     )
-    head_dropout_prob: float = options.training(
-        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
-    )
 
     def check(self) -> None:
         super().check()

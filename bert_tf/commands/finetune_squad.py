@@ -181,9 +181,11 @@ def read(config: SquadConfig):
     Raises:
       UserError: If a file is invalid, or lacks answers that are needed.
     """
+    from bert_tf.tasks import stored_task
     from bert_tf.tasks.task_files import DEV
     from bert_tf.tasks.task_files import TEST
 
+    stored_task.check_model(config)
     task = _files(config).load()
     predicted = task.data.get(DEV) or task.data.get(TEST)
     if predicted is None:

@@ -30,7 +30,7 @@ from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.finetune import DEFAULT_RATE
-from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.flags.finetune import FilesConfig
 
 # The paper states none for its feature-based tagger; randomly initialized
 # weights need a higher rate than fine-tuned ones.
@@ -44,30 +44,9 @@ _TAGGER_DEFAULTS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggerConfig(FinetuneConfig):
+class TaggerConfig(FilesConfig):
     """Flags of run/finetune_tagger.py."""
 
-    data_dir: str | None = options.data(
-        None,
-        "Directory with eng.train, eng.testa and eng.testb of CoNLL-2003, or "
-        "with train, dev (valid) and test files that end in .txt, .conll or "
-        ".tsv.",
-        affects="place",
-        reads="folder",
-        not_with=("train_file", "dev_file", "test_file"),
-    )
-    train_file: str | None = options.data(
-        None,
-        "Training set: one word and its columns per line.",
-        affects="place",
-        reads="file",
-    )
-    dev_file: str | None = options.data(
-        None, "Dev set.", affects="place", reads="file"
-    )
-    test_file: str | None = options.data(
-        None, "Test set.", affects="nothing", reads="file"
-    )
     word_column: str | None = options.data(
         None,
         "Column of the words: a number from 0 (or from -1 backwards), or a "
@@ -134,9 +113,6 @@ class TaggerConfig(FinetuneConfig):
         "Peak learning rate; a list such as 5e-5,3e-5 trains one trial for "
         "each value (default: 5e-5; feature_based: 1e-3).",
     )
-    head_dropout_prob: float = options.training(
-        0.1, "Dropout before the classification layer.", at_least=0, below=1
-    )
 
     def __post_init__(self) -> None:
         if self.learning_rate is None:
@@ -152,7 +128,6 @@ class TaggerConfig(FinetuneConfig):
 
     def check(self) -> None:
         super().check()
-        self._require_folder_or_files()
         options.require(
             not self.new_pooler,
             "--new_pooler has no effect on a tagger, which does not read the "

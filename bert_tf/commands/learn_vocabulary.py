@@ -9,11 +9,11 @@ A report with tokens per word and the share of [UNK] is written next to it.
 import dataclasses
 
 from bert_tf.flags import options
-from bert_tf.flags.groups import BeamConfig
+from bert_tf.flags.groups import CorpusConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class LearnVocabularyConfig(BeamConfig):
+class LearnVocabularyConfig(CorpusConfig):
     """Flags of run/learn_vocabulary.py."""
 
     input_file: str = options.data(
@@ -24,10 +24,6 @@ class LearnVocabularyConfig(BeamConfig):
     output_file: str = options.output(help_text="Vocabulary file to write.")
     vocab_size: int = options.training(
         30522, "Number of lines in the vocabulary, exactly."
-    )
-    do_lower_case: bool = options.data(True, "Lower-case the text.")
-    strip_accents: bool | None = options.data(
-        None, "Strip accents (default: as --do_lower_case)."
     )
     num_unused: int = options.training(
         994, "Number of [unusedN] lines reserved for new words.", at_least=99
@@ -40,14 +36,12 @@ class LearnVocabularyConfig(BeamConfig):
     character_coverage: float = options.training(
         0.9999,
         "Share of the text's characters that the vocabulary must cover.",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
     )
     heldout_fraction: float = options.evaluation(
         0.02,
         "Share of the documents held out for the report.",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
     )
     num_processes: int = options.hardware(
         0,
@@ -55,16 +49,6 @@ class LearnVocabularyConfig(BeamConfig):
         affects="nothing",
         at_least=0,
         not_with="runner",
-    )
-    replace_invalid_utf8: bool = options.data(
-        False, "Replace bytes that are not UTF-8 with U+FFFD."
-    )
-    sample: float = options.data(
-        1.0,
-        "Share of the documents to use, for trials; chosen by a hash of their "
-        "text.",
-        above=0,
-        at_most=1,
     )
 
     def check(self) -> None:

@@ -10,10 +10,11 @@ end], ...]}; offsets are bytes of the line of text.
 import dataclasses
 
 from bert_tf.flags import options
+from bert_tf.flags.groups import NormalizationConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenizeFileConfig(options.Flags):
+class TokenizeFileConfig(NormalizationConfig):
     """Flags of run/tokenize_file.py."""
 
     vocab_file: str = options.data(
@@ -25,10 +26,6 @@ class TokenizeFileConfig(options.Flags):
     output_file: str = options.output(
         help_text="JSON lines to write: ids, tokens and byte offsets of each "
         "line."
-    )
-    do_lower_case: bool = options.data(True, "Lower-case the text.")
-    strip_accents: bool | None = options.data(
-        None, "Strip accents (default: as --do_lower_case)."
     )
     preserve_special_tokens: bool = options.data(
         False,

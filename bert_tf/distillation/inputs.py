@@ -29,7 +29,8 @@ def read(config: Flags) -> TaskFiles | None:
       UserError: If a flag does not fit the teacher's task, a file lacks a
         column, or a row is bad.
     """
-    task = stored_task.files(stored_task.read(config.teacher_dir))
+    stored_task.check_model(config)
+    task = stored_task.describe_files(stored_task.read(config.teacher_dir))
     if task is None:
         return None
     task = with_files(task, config)

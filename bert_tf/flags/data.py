@@ -3,14 +3,14 @@
 import dataclasses
 
 from bert_tf.flags import options
-from bert_tf.flags.groups import BeamConfig
+from bert_tf.flags.groups import CorpusConfig
 
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class CreatePretrainingDataConfig(BeamConfig):
+class CreatePretrainingDataConfig(CorpusConfig):
     """Flags of run/create_pretraining_data.py.
 
     The first twelve are the original's (create_pretraining_data.py:30-65).
@@ -30,7 +30,6 @@ class CreatePretrainingDataConfig(BeamConfig):
     vocab_file: str = options.data(
         help_text="Vocabulary, one token a line.", affects="place", reads="file"
     )
-    do_lower_case: bool = options.data(True, "Lower-case the text.")
     do_whole_word_mask: bool = options.masking(
         False, "Mask all tokens of a word together.", not_with="left_to_right"
     )
@@ -52,24 +51,19 @@ class CreatePretrainingDataConfig(BeamConfig):
     masked_lm_prob: float = options.masking(
         0.15,
         "Share of tokens to predict.",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
         not_with="left_to_right",
     )
     short_seq_prob: float = options.data(
         0.1,
         "Probability that a pass over a document makes shorter sequences.",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
     )
     generator: str = options.data(
         "streaming",
         "Algorithm: streaming uses bounded memory and all cores; original "
         "reproduces the original's records one by one.",
         choices=("streaming", "original"),
-    )
-    strip_accents: bool | None = options.data(
-        None, "Strip accents (default: as --do_lower_case)."
     )
     num_shards: int = options.output(
         0,
@@ -95,9 +89,6 @@ class CreatePretrainingDataConfig(BeamConfig):
     one_document_per_file: bool = options.data(
         False, "Treat each file as one document and ignore blank lines."
     )
-    replace_invalid_utf8: bool = options.data(
-        False, "Replace bytes that are not UTF-8 with U+FFFD."
-    )
     next_sentence_pairs: bool = options.data(
         True,
         "Make pairs for next-sentence prediction; --nonext_sentence_pairs "
@@ -114,22 +105,19 @@ class CreatePretrainingDataConfig(BeamConfig):
     mask_rate: float = options.masking(
         options.MASK_RATES["mask_rate"],
         "Share of chosen tokens replaced with [MASK] (Table 8).",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
         not_with=("generator=original", "left_to_right"),
     )
     same_rate: float = options.masking(
         options.MASK_RATES["same_rate"],
         "Share of chosen tokens left unchanged (Table 8).",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
         not_with=("generator=original", "left_to_right"),
     )
     random_rate: float = options.masking(
         options.MASK_RATES["random_rate"],
         "Share of chosen tokens replaced with a random one (Table 8).",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
         not_with=("generator=original", "left_to_right"),
     )
     max_ngram: int = options.masking(
@@ -145,13 +133,6 @@ class CreatePretrainingDataConfig(BeamConfig):
         "earlier run with this --output_file, and start over; other files "
         "stay. Drop it to resume.",
         affects="nothing",
-    )
-    sample: float = options.data(
-        1.0,
-        "Share of the documents to use, for trials; chosen by a hash of their "
-        "text.",
-        above=0,
-        at_most=1,
     )
 
     def __post_init__(self) -> None:

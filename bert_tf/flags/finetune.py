@@ -16,7 +16,6 @@ from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
-from bert_tf.flags.pretrain import OPTIMIZERS
 
 DEFAULT_RATE = "5e-5"
 
@@ -75,7 +74,6 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Maximum sequence length, in tokens; longer texts are truncated.",
         at_least=3,
     )
-    do_train: bool = options.training(False, "Train.", affects="nothing")
     do_eval: bool = options.evaluation(
         False, "Evaluate on the dev set.", affects="nothing"
     )
@@ -104,17 +102,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "each value.",
     )
     warmup_proportion: float = options.training(
-        0.1, "Share of the steps used for linear warmup.", at_least=0, at_most=1
-    )
-    save_checkpoints_steps: int = options.output(
-        1000, "Steps between checkpoints.", affects="nothing", at_least=1
-    )
-    save_checkpoints_secs: int = options.output(
-        120,
-        "Seconds between checkpoints, besides those of "
-        "--save_checkpoints_steps; 0 means none by time.",
-        affects="nothing",
-        at_least=0,
+        0.1, "Share of the steps used for linear warmup.", **options.SHARE
     )
     iterations_per_loop: int | None = options.output(
         None,
@@ -168,13 +156,6 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         affects="nothing",
         at_least=0,
     )
-    optimizer: str = options.training(
-        "bert_adam",
-        "Optimizer. bert_adam is the original's: AdamW without bias "
-        "correction.",
-        choices=OPTIMIZERS,
-    )
-    weight_decay_rate: float = options.training(0.01, "Decoupled weight decay.")
     layer_decay: float = options.training(
         1.0,
         "Factor between the learning rates of adjacent encoder layers: each "
@@ -205,10 +186,6 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         at_least=0,
         below=1,
         not_with="approach=feature_based",
-    )
-    left_to_right: bool | None = options.model(
-        None,
-        "Attention to the left only, Table 5 (default: the configuration's).",
     )
     head: str = options.model(
         "linear",
@@ -329,11 +306,6 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
                 f"{flag} needs --{kind}_file{hint}.",
             )
 
-    def _require_folder_or_files(self) -> None:
-        """Raises `UserError` unless either --data_dir or the files are set."""
-        if not self.data_dir:
-            self._require_own_files(", or --data_dir")
-
     @property
     def may_score_dev(self) -> bool:
         """True if there may be a dev set to select by."""
@@ -435,6 +407,9 @@ class NamedTaskConfig(FinetuneConfig):
         reads="file",
         needs="task_name=custom",
     )
+    head_dropout_prob: float = options.training(
+        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
+    )
 
     @property
     def is_custom(self) -> bool:
@@ -450,3 +425,38 @@ class NamedTaskConfig(FinetuneConfig):
             f"--task_name={self.task_name} needs --data_dir, the folder with "
             "its official files.",
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FilesConfig(FinetuneConfig):
+    """Flags of scripts that read a folder of files, or single files."""
+
+    data_dir: str | None = options.data(
+        None,
+        "Directory with the task's official files; for taggers eng.train, "
+        "eng.testa and eng.testb of CoNLL-2003, or train, dev (valid) and test "
+        "files that end in .txt, .conll or .tsv.",
+        affects="place",
+        reads="folder",
+        not_with=("train_file", "dev_file", "test_file"),
+    )
+    train_file: str | None = options.data(
+        None,
+        "Training set; for taggers one word and its columns per line.",
+        affects="place",
+        reads="file",
+    )
+    dev_file: str | None = options.data(
+        None, "Dev set.", affects="place", reads="file"
+    )
+    test_file: str | None = options.data(
+        None, "Test set.", affects="nothing", reads="file"
+    )
+    head_dropout_prob: float = options.training(
+        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
+    )
+
+    def check(self) -> None:
+        super().check()
+        if not self.data_dir:
+            self._require_own_files(", or --data_dir")

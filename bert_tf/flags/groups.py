@@ -13,6 +13,7 @@ STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
 UNPAD_MODES = ("auto", "on", "off")
 # Runners of Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
+OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 # XLA compilation of a replica's training step.
 XLA_MODES = ("auto", "on", "off")
 
@@ -151,7 +152,7 @@ class DeviceConfig(options.Flags):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingDeviceConfig(DeviceConfig):
-    """Flags of all training scripts: devices, XLA, rematerialization.
+    """Flags of all training scripts: devices, checkpoints, optimizer.
 
     Also the flags for Cloud TPUs of the original's time, which are ignored.
     """
@@ -173,6 +174,28 @@ class TrainingDeviceConfig(DeviceConfig):
         "Dtype in which devices exchange gradients; bfloat16 halves the bytes.",
         affects="place",
         choices=("float32", "bfloat16"),
+    )
+    do_train: bool = options.training(False, "Train.", affects="nothing")
+    save_checkpoints_steps: int = options.output(
+        1000, "Steps between checkpoints.", affects="nothing", at_least=1
+    )
+    save_checkpoints_secs: int = options.output(
+        120,
+        "Seconds between checkpoints, besides those of "
+        "--save_checkpoints_steps; 0 means none by time.",
+        affects="nothing",
+        at_least=0,
+    )
+    optimizer: str = options.training(
+        "bert_adam",
+        "Optimizer. bert_adam is the original's: AdamW without bias "
+        "correction.",
+        choices=OPTIMIZERS,
+    )
+    weight_decay_rate: float = options.training(0.01, "Decoupled weight decay.")
+    left_to_right: bool | None = options.model(
+        None,
+        "Attention to the left only, Table 5 (default: the configuration's).",
     )
     remat: bool = options.hardware(
         False,
@@ -243,3 +266,41 @@ class BeamConfig(options.Flags):
             " and run this script with .venv-beam/bin/python, or drop "
             '--runner. Without a clone: `pip install "bert_tf[beam]"`.',
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NormalizationConfig(options.Flags):
+    """Flags of the scripts that read text by a vocabulary, or for one."""
+
+    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    strip_accents: bool | None = options.data(
+        None, "Strip accents (default: as --do_lower_case)."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusConfig(NormalizationConfig, BeamConfig):
+    """Flags of the scripts that read text to pretrain on."""
+
+    replace_invalid_utf8: bool = options.data(
+        False, "Replace bytes that are not UTF-8 with U+FFFD."
+    )
+    sample: float = options.data(
+        1.0,
+        "Share of the documents to use, for trials; chosen by a hash of their "
+        "text.",
+        above=0,
+        at_most=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConversionConfig(ModelSourceConfig):
+    """Flags of the scripts that make a model of another one."""
+
+    overwrite: bool = options.output(False, "Replace --output if it exists.")
+    do_lower_case: bool | None = options.model(
+        None,
+        "The model reads lower-cased text; for formats that do not store "
+        "this (default: detected from the vocabulary).",
+    )

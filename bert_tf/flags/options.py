@@ -28,6 +28,8 @@ _HOLDS = {
     "at_most": operator.le,
     "below": operator.lt,
 }
+# The bounds of a share.
+SHARE = {"at_least": 0, "at_most": 1}
 # Shares of the chosen tokens: [MASK], unchanged, random (Table 8).
 MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 

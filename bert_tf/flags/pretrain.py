@@ -9,8 +9,6 @@ from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
 
-OPTIMIZERS = ("bert_adam", "adamw", "lamb")
-
 
 @dataclasses.dataclass(frozen=True)
 class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
@@ -46,7 +44,6 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         "states, else 20).",
         at_least=1,
     )
-    do_train: bool = options.training(False, "Train.", affects="nothing")
     do_eval: bool = options.evaluation(False, "Evaluate.", affects="nothing")
     train_batch_size: int = options.training(
         32, "Sequences per batch, over all replicas.", at_least=1
@@ -62,16 +59,6 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     )
     num_warmup_steps: int = options.training(
         10000, "Steps of linear warmup.", at_least=0
-    )
-    save_checkpoints_steps: int = options.output(
-        1000, "Steps between checkpoints.", affects="nothing", at_least=1
-    )
-    save_checkpoints_secs: int = options.output(
-        120,
-        "Seconds between checkpoints, besides those of "
-        "--save_checkpoints_steps; 0 means none by time.",
-        affects="nothing",
-        at_least=0,
     )
     iterations_per_loop: int = options.output(
         1000, "Steps between lines of metrics.", affects="nothing", at_least=1
@@ -106,13 +93,6 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         at_least=0,
         below=1 << 32,
     )
-    optimizer: str = options.training(
-        "bert_adam",
-        "Optimizer. bert_adam is the original's: AdamW without bias "
-        "correction.",
-        choices=OPTIMIZERS,
-    )
-    weight_decay_rate: float = options.training(0.01, "Decoupled weight decay.")
     gradient_accumulation_steps: int = options.training(
         1, "Batches of --train_batch_size per optimizer step.", at_least=1
     )
@@ -127,24 +107,21 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     masked_lm_prob: float = options.training(
         0.15,
         "Share of tokens to predict, for --dynamic_masking.",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
         needs="dynamic_masking",
     )
     mask_rate: float | None = options.training(
         None,
         "Share of chosen tokens replaced with [MASK], for --dynamic_masking "
         "(Table 8; default: as the records; beside one of the other two 0.8).",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
         needs="dynamic_masking",
     )
     same_rate: float | None = options.training(
         None,
         "Share of chosen tokens left unchanged, for --dynamic_masking "
         "(default: as the records; beside one of the other two 0.1).",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
         needs="dynamic_masking",
     )
     random_rate: float | None = options.training(
@@ -152,8 +129,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Share of chosen tokens replaced with a random one, for "
         "--dynamic_masking (default: as the records; beside one of the other "
         "two 0.1).",
-        at_least=0,
-        at_most=1,
+        **options.SHARE,
         needs="dynamic_masking",
     )
     use_next_sentence: bool = options.training(
@@ -169,10 +145,6 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         None,
         "Activation function (default: the configuration's).",
         choices=HIDDEN_ACTS,
-    )
-    left_to_right: bool | None = options.model(
-        None,
-        "Attention to the left only, Table 5 (default: the configuration's).",
     )
     init_optimizer_state: bool = options.model(
         False,

@@ -5,13 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.checkpoints import task_values
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
 from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.io import paths
 from bert_tf.io import stored_files
 from bert_tf.tasks.classification.files import ClassificationFiles
 from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
 from bert_tf.tasks.squad.files import SquadFiles
 from bert_tf.tasks.tagging.files import TaggingFiles
 from bert_tf.tasks.task_files import TaskFiles
+from bert_tf.text.vocabulary import Vocabulary
 
 _FILES = {
     x.variant or x.kind: x
@@ -49,10 +53,44 @@ def read(model_dir: str) -> dict[str, Any]:
     return {}
 
 
+def check_model(config: FinetuneConfig) -> None:
+    """Checks the vocabulary of the model to start from, and --max_seq_length.
+
+    Models of other formats than the original's and this project's are checked
+    when they are read, as are remote ones.
+
+    Raises:
+      UserError: If the vocabulary or configuration is invalid, or the model
+        cannot read texts of that length.
+    """
+    folder = config.pretrained_model_dir
+    if not folder and not config.do_train:
+        folder = os.path.join(config.output_dir, "model")
+    shape, vocabulary = config.bert_config_file, config.vocab_file
+    if folder:
+        shape = os.path.join(folder, "bert_config.json")
+        vocabulary = os.path.join(folder, "vocab.txt")
+    elif shape:
+        shape = paths.resolve_config(shape)
+    if not all(x and os.path.isfile(x) for x in (shape, vocabulary)):
+        return
+    # Not by `files`, which imports TensorFlow.
+    with open(shape, encoding="utf-8", errors="replace") as file:
+        bert_config = BertConfig.from_json(file.read(), shape)
+    Vocabulary.from_file(vocabulary).check_size(bert_config.vocab_size)
+    longest = bert_config.max_position_embeddings
+    if (config.max_seq_length or 0) > longest:
+        raise UserError(
+            f"--max_seq_length must be at most {longest}, the longest sequence "
+            f"that the model of {shape} can read. Received: "
+            f"{config.max_seq_length}."
+        )
+
+
 def read_for_evaluation(
     config: FinetuneConfig, kind: str
 ) -> dict[str, Any] | None:
-    """Returns what names the columns of the files that a script reads.
+    """Checks the model, and returns what names the columns of its files.
 
     Args:
       config: The flags.
@@ -62,6 +100,7 @@ def read_for_evaluation(
       {} for training, where flags alone name the columns; without training the
       task.json of the model to evaluate, or None if it has none of that kind.
     """
+    check_model(config)
     if config.do_train:
         return {}
     values = read(
@@ -70,7 +109,7 @@ def read_for_evaluation(
     return values if values.get("kind") == kind else None
 
 
-def files(values: Mapping[str, Any]) -> TaskFiles | None:
+def describe_files(values: Mapping[str, Any]) -> TaskFiles | None:
     """Returns the files of the task in task.json, without their paths.
 
     Models of other formats have none, as have some tasks.

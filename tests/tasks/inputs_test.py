@@ -118,6 +118,28 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(finished.stdout, f"({message}).* set\\(\\)\n")
 
     @parameterized.parameters(
+        ({"max_seq_length": 13}, "--max_seq_length must be at most 12"),
+        ({}, "vocab.txt lacks .UNK"),
+    )
+    def test_models(self, flags, message):
+        tiny = {"vocab_size": 9, "max_position_embeddings": 12}
+        files.write_json("topics/model/bert_config.json", tiny)
+        files.write_text("topics/model/vocab.txt", "a\na\n")
+        if flags:
+            names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a")
+            files.write_text("topics/model/vocab.txt", "\n".join(names))
+        config = ClassifierConfig(
+            task_name="custom",
+            output_dir="out",
+            pretrained_model_dir="topics/model",
+            do_train=True,
+            train_file="body.csv",
+            **{"max_seq_length": 9} | flags,
+        )
+        with self.assertRaisesRegex(UserError, message):
+            finetune_classifier.main(config)
+
+    @parameterized.parameters(
         ("cut.json", "cut.json, line 2 is not valid JSON"),
         ("list.json", "'data', a list. Received: list"),
         ("other.json", "'data', a list. Received: the keys .'rows'."),
