@@ -1,6 +1,6 @@
 """Pages that are generated for the site: commands, and the Python API.
 
-Commands are read from the dataclasses in bert_tf/flags, the API from the
+Commands are read from the dataclasses of their modules, the API from the
 sources, so nothing here imports TensorFlow.
 """
 
