@@ -26,6 +26,7 @@ from typing import Any
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.finetune import NamedTaskConfig
+from bert_tf.flags.finetune import own_files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,33 +43,26 @@ class ClassifierConfig(NamedTaskConfig):
         "zh, as in the original).",
         not_with="task_name=custom",
     )
-    text_column: str | None = options.data(
-        None,
-        "custom: column of the text (default: text).",
-        needs="task_name=custom",
+    text_column: str | None = own_files(
+        None, "custom: column of the text (default: text)."
     )
-    text_pair_column: str | None = options.data(
-        None,
-        "custom: column of the second text of a pair.",
-        needs="task_name=custom",
+    text_pair_column: str | None = own_files(
+        None, "custom: column of the second text of a pair."
     )
-    label_column: str | None = options.data(
+    label_column: str | None = own_files(
         None,
         "custom: column of the label (default: label); for multi_label also "
         "several columns of 0 and 1, separated by commas.",
-        needs="task_name=custom",
     )
-    label_separator: str | None = options.data(
+    label_separator: str | None = own_files(
         None,
         "custom: separator between the labels of a multi_label row (default: "
         "a comma).",
-        needs="task_name=custom",
     )
-    problem_type: str | None = options.data(
+    problem_type: str | None = own_files(
         None,
         "custom: type of the labels (default: single_label).",
         choices=("single_label", "multi_label", "regression"),
-        needs="task_name=custom",
     )
     class_weights: str | None = options.training(
         None,

@@ -23,6 +23,7 @@ from typing import Any
 
 from bert_tf.flags import options
 from bert_tf.flags.finetune import NamedTaskConfig
+from bert_tf.flags.finetune import own_files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,24 +35,21 @@ class MultipleChoiceConfig(NamedTaskConfig):
         "files.",
         choices=("swag", "codah", "comve_a", "comve_b", "custom"),
     )
-    context_column: str | None = options.data(
+    context_column: str | None = own_files(
         None,
         "custom: column of the text that the choices continue or answer "
         "(default: context); --context_column= if there is none.",
-        needs="task_name=custom",
     )
-    choice_columns: str | None = options.data(
+    choice_columns: str | None = own_files(
         None,
         "custom: columns of the choices, separated by commas; a single "
         "column of a .jsonl or .json file holds lists of choices (default: "
         "choices).",
-        needs="task_name=custom",
     )
-    label_column: str | None = options.data(
+    label_column: str | None = own_files(
         None,
         "custom: column of the correct choice: its index from 0, or the name "
         "of its column (default: label).",
-        needs="task_name=custom",
     )
 
     def check(self) -> None:

@@ -5,6 +5,7 @@ where these have the flag.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
 
 DEFAULT_RATE = "5e-5"
+# Flags of the user's own files.
+own_files = functools.partial(options.data, needs="task_name=custom")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -386,26 +389,14 @@ class NamedTaskConfig(FinetuneConfig):
         reads="folder",
         not_with="task_name=custom",
     )
-    train_file: str | None = options.data(
-        None,
-        "custom: training set.",
-        affects="place",
-        reads="file",
-        needs="task_name=custom",
+    train_file: str | None = own_files(
+        None, "custom: training set.", affects="place", reads="file"
     )
-    dev_file: str | None = options.data(
-        None,
-        "custom: dev set.",
-        affects="place",
-        reads="file",
-        needs="task_name=custom",
+    dev_file: str | None = own_files(
+        None, "custom: dev set.", affects="place", reads="file"
     )
-    test_file: str | None = options.data(
-        None,
-        "custom: test set.",
-        affects="nothing",
-        reads="file",
-        needs="task_name=custom",
+    test_file: str | None = own_files(
+        None, "custom: test set.", affects="nothing", reads="file"
     )
     head_dropout_prob: float = options.training(
         0.1, "Dropout between the encoder and the head.", at_least=0, below=1

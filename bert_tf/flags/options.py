@@ -19,7 +19,7 @@ evaluation = functools.partial(option, group="evaluation and prediction")
 output = functools.partial(option, group="output")
 server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
-limits = functools.partial(option, group="limits")
+limits = functools.partial(option, group="limits", at_least=1)
 hardware = functools.partial(option, group="hardware")
 
 _HOLDS = {

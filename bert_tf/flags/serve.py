@@ -1,6 +1,7 @@
 """Flags of run/serve.py."""
 
 import dataclasses
+import functools
 
 from bert_tf.flags import options
 from bert_tf.flags.serve_access import ServeAccess
@@ -8,6 +9,11 @@ from bert_tf.flags.serve_limits import ServeLimits
 
 # Engines that run the models.
 ENGINES = ("savedmodel", "litert")
+_batching = functools.partial(
+    options.batching,
+    needs="enable_batching",
+    not_with="batching_parameters_file",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,35 +101,27 @@ class ServeConfig(ServeLimits, ServeAccess):
         reads="file",
         needs="enable_batching",
     )
-    max_batch_size: int | None = options.batching(
+    max_batch_size: int | None = _batching(
         None,
         "Maximum number of rows in a batch (default: 64).",
         at_least=1,
-        needs="enable_batching",
-        not_with="batching_parameters_file",
     )
-    batch_timeout_micros: int | None = options.batching(
+    batch_timeout_micros: int | None = _batching(
         None,
         "Time that a request waits for others while a thread is free, in "
         "microseconds (default: 0).",
         at_least=0,
-        needs="enable_batching",
-        not_with="batching_parameters_file",
     )
-    max_enqueued_batches: int | None = options.batching(
+    max_enqueued_batches: int | None = _batching(
         None,
         "Maximum number of full batches that wait for a signature; further "
         "requests are refused (default: 10).",
         at_least=1,
-        needs="enable_batching",
-        not_with="batching_parameters_file",
     )
-    num_batch_threads: int | None = options.batching(
+    num_batch_threads: int | None = _batching(
         None,
         "Batches computed at once (default: one per core).",
         at_least=1,
-        needs="enable_batching",
-        not_with="batching_parameters_file",
     )
     tensorflow_intra_op_parallelism: int = options.hardware(
         0,

@@ -13,45 +13,34 @@ class ServeLimits(options.Flags):
         10_000,
         "Maximum number of rows of a request; each choice counts as one, also "
         "inside of a tf.Example.",
-        at_least=1,
     )
     max_request_bytes: int = options.limits(
-        16 << 20,
-        "Maximum size of a body or gRPC message, in bytes.",
-        at_least=1,
+        16 << 20, "Maximum size of a body or gRPC message, in bytes."
     )
     max_unpacked_bytes: int = options.limits(
         64 << 20,
         "Maximum size of a body without its gzip compression, in bytes; each "
         "JSON string, list or object counts as at least 64, another value as "
         "at least 16.",
-        at_least=1,
     )
     max_json_depth: int = options.limits(
-        64,
-        "Maximum number of JSON lists and objects inside each other.",
-        at_least=1,
+        64, "Maximum number of JSON lists and objects inside each other."
     )
     max_tensor_bytes: int = options.limits(
         64 << 20,
         "Maximum size of a TensorProto after its last value is repeated, in "
         "bytes; a string counts as its length and 24.",
-        at_least=1,
     )
     max_response_bytes: int = options.limits(
         64 << 20,
         "Maximum size of the outputs of a request, in bytes before they are "
         "written as JSON; a string counts as its length and 64.",
-        at_least=1,
     )
     max_header_bytes: int = options.limits(
         64 << 10,
         "Maximum size of a request's header, over gRPC of its metadata, in "
         "bytes.",
-        at_least=1,
     )
     max_url_bytes: int = options.limits(
-        8 << 10,
-        "Maximum size of the URL of a REST request, in bytes.",
-        at_least=1,
+        8 << 10, "Maximum size of the URL of a REST request, in bytes."
     )
