@@ -190,30 +190,6 @@ def read_examples(
         any row a text is empty or not a string, there are fewer than two
         choices, or the label is missing or not a choice.
     """
-    labeled = read_labeled(
-        path,
-        columns,
-        may_lack_labels=may_lack_labels,
-        columns_without_header=columns_without_header,
-        name_flags=name_flags,
-    )
-    lines, examples = zip(*labeled, strict=True)
-    classification_examples.check_all_or_none(examples)
-    return _reorder(examples, lines) if columns.right else list(examples)
-
-
-def read_labeled(
-    path: str,
-    columns: Columns,
-    *,
-    may_lack_labels: bool = False,
-    columns_without_header: Sequence[str] = (),
-    name_flags: bool = False,
-) -> Iterator[tuple[int, MultipleChoiceExample]]:
-    """Yields the line and the example of each row, as in the file.
-
-    Arguments and errors are those of `read_examples`.
-    """
     table = tables.read_table(
         path, columns_without_header=columns_without_header
     )
@@ -222,6 +198,7 @@ def read_labeled(
     is_read = columns.label in table.repeated or not may_lack_labels
     if columns.label and is_read:
         table.require([columns.label], flags)
+    lines, examples = [], []
     for row in table.rows:
         where = f"{path}, line {row.line}"
         example = _make_example(where, _guid(path, row), row.values, columns)
@@ -230,7 +207,10 @@ def read_labeled(
             raise UserError(
                 f"{where} has no label in column {columns.label!r}."
             )
-        yield row.line, dataclasses.replace(example, label=label)
+        lines.append(row.line)
+        examples.append(dataclasses.replace(example, label=label))
+    classification_examples.check_all_or_none(examples)
+    return _reorder(examples, lines) if columns.right else examples
 
 
 def read_inputs(
