@@ -18,6 +18,7 @@ from bert_tf.config import BertConfig
 from bert_tf.config import fields_affecting
 from bert_tf.config import option
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from tests.support.shared_data import golden
 
 _VALUES = {
@@ -274,9 +275,9 @@ def _all_run_configs():
         name: value
         for module in modules
         for name, value in vars(module).items()
-        if dataclasses.is_dataclass(value)
+        if isinstance(value, type)
+        and issubclass(value, options.Flags)
         and name.endswith("Config")
-        and name != "TrialConfig"
     }
 
 

@@ -136,7 +136,7 @@ def is_set(config: Any, condition: str) -> bool:
     """Returns True if a flag is set, or has a value, as in "head=bilstm"."""
     name, has_value, value = condition.partition("=")
     received = getattr(config, name, None)
-    return str(received) == value if has_value else bool(received)
+    return str(received).lower() == value if has_value else bool(received)
 
 
 def require_mask_rates(config: Any) -> None:
