@@ -28,13 +28,15 @@ from bert_tf.io import files
 
 # Runs a command that fails, in the folder of the test.
 _PROGRAM = """
-import dataclasses, importlib, sys, typing
+import ast, importlib, sys, typing
 from bert_tf.errors import UserError
 name, *flags = sys.argv[1:]
 main = importlib.import_module(f"bert_tf.commands.{name}").main
 config = typing.get_type_hints(main)["config"]
 values = dict(flag.split("=") for flag in flags)
-values = {x: True if y == "True" else y for x, y in values.items()}
+for flag, value in values.items():
+    if value.isdigit() or value == "True":
+        values[flag] = ast.literal_eval(value)
 try:
     main(config(**values))
 except UserError as error:
@@ -69,7 +71,7 @@ _FILES = {
     "text.csv": "text,topic\na,x\n",
     "body.csv": "body,topic\na,x\nb,z\n",
     "choice.csv": "q,a,right\nwhy,x,a\n",
-    "tags.conll": "Berlin X\n",
+    "tags.conll": "Berlin B-X\nsat Y\n",
     "tags.tsv": "token\ttag\nBerlin\tO\n",
     "raw.csv": "title\nBerlin\n",
     "cut.json": '{"data": [\n{"paragraphs": }',
@@ -96,7 +98,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         ("finetune_classifier", "task_name=custom", "no column 'text'"),
         ("finetune_multiple_choice", "task_name=custom", "no column"),
         ("finetune_tagger", "max_seq_length=9", "tag O, B-type or"),
-        ("finetune_squad", "max_seq_length=99", "must end in|not valid JSON"),
+        ("finetune_squad", "max_seq_length=99", "not valid JSON"),
         ("distill", "teacher_dir=topics", "no column 'body'"),
     )
     def test_bad_files_are_refused_without_tensorflow(
