@@ -3,11 +3,9 @@
 import itertools
 
 import tensorflow as tf
-from absl import flags
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.flags import cli
 from bert_tf.flags import export
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
@@ -56,15 +54,6 @@ class SavedModelConfigTest(tf.test.TestCase, parameterized.TestCase):
         for first, second in itertools.pairwise(export.BUCKETS):
             self.assertBetween(second / first, 1.1, 1.5)
 
-    def test_flags_make_the_configuration(self):
-        values = flags.FlagValues()
-        read = cli.define_flags(SavedModelConfig, values)
-        values(["savedmodel.py", "--model_dir=m", "--output_dir=o", "--nopair"])
-        self.assertEqual(
-            read(),
-            SavedModelConfig(model_dir="m", output_dir="o", pair=False),
-        )
-
 
 class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
@@ -98,20 +87,6 @@ class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
             TfliteConfig(
                 **{"model_dir": "model", "output_file": "a.tflite"} | values
             )
-
-    def test_flags_make_the_configuration(self):
-        values = flags.FlagValues()
-        read = cli.define_flags(TfliteConfig, values)
-        values(
-            ["tflite.py", "--model_dir=m", "--output_file=o.tflite", "--pair"]
-        )
-        self.assertEqual(
-            read(),
-            TfliteConfig(model_dir="m", output_file="o.tflite", pair=True),
-        )
-        self.assertEqual(read().quantization, "dynamic")
-        for quantization in export.QUANTIZATIONS:
-            values["quantization"].parse(quantization)
 
 
 if __name__ == "__main__":
