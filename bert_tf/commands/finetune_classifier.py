@@ -79,7 +79,10 @@ class ClassifierConfig(NamedTaskConfig):
 
 def main(config: ClassifierConfig) -> None:
     from bert_tf.tasks import stored_task
+    from bert_tf.tasks.classification import glue_tasks
 
+    if not config.is_custom:
+        glue_tasks.get_task(config.task_name)  # Raises if there is none.
     stored = stored_task.read_for_evaluation(config, "classification")
     task_files = None
     if stored is not None:

@@ -81,8 +81,8 @@ def main(config: MultipleChoiceConfig) -> None:
 
     stored = stored_task.read_for_evaluation(config, "multiple_choice")
     task_files = None
-    if stored is not None:
-        task_files = find_files(config, stored).load()
+    if stored is not None or not config.is_custom:
+        task_files = find_files(config, stored or {}).load()
     from bert_tf.finetuning import run
 
     run.run(config, functools.partial(build_task, task_files=task_files))

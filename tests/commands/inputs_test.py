@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -24,9 +25,10 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.enter_context(contextlib.chdir(self.create_tempdir().full_path))
-        for folder in ("empty", "model"):
+        for folder in ("empty", "model", "teacher"):
             os.mkdir(folder)
-        open("model/config.json", "w").close()
+        for folder in ("model", "teacher"):
+            open(f"{folder}/config.json", "w").close()
 
     @parameterized.parameters(
         (
@@ -51,10 +53,37 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
             + ["--tag_column=tag"],
             "'tag'",
         ),
+        # The last rows of files are read, and all rows together.
+        (
+            "finetune_classifier",
+            ["--task_name=custom", "--train_file=last.csv", "--do_train"],
+            "last.csv, line 3003 has no label",
+        ),
+        (
+            "finetune_classifier",
+            ["--task_name=custom", "--train_file=one.csv", "--do_train"],
+            "one.csv must have at least 2 different labels",
+        ),
+        (
+            "finetune_squad",
+            ["--train_file=bad.json", "--do_train"],
+            "bad.json, line 1 is not valid JSON",
+        ),
+        (
+            "distill",
+            ["--teacher_dir=teacher", "--train_file=table.csv", "--do_train"],
+            "table.csv has no column 'label'",
+        ),
     )
     def test_scripts_answer_without_tensorflow(self, command, flags, message):
         with open("table.csv", "w") as file:
             file.write("text,topic\na,x\n")
+        pathlib.Path("one.csv").write_text("text,label\na,x\n")
+        rows = "a,x\nb,y\n" * 1500
+        pathlib.Path("last.csv").write_text(f"text,label\n{rows}a,x\nb,\n")
+        pathlib.Path("bad.json").write_text("{]")
+        task = '{"kind": "classification", "labels": ["x", "y"]}'
+        pathlib.Path("teacher/task.json").write_text(task)
         with open("tags.txt", "w") as file:
             file.write("word label\nBerlin B-LOC\n")
         finished = subprocess.run(

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from unittest import mock
 
 import tensorflow as tf
@@ -26,22 +24,6 @@ from bert_tf.errors import UserError
 from bert_tf.finetuning import run as finetuning
 from bert_tf.io import files
 
-# Runs a command that fails, in the folder of the test.
-_PROGRAM = """
-import ast, importlib, sys, typing
-from bert_tf.errors import UserError
-name, *flags = sys.argv[1:]
-main = importlib.import_module(f"bert_tf.commands.{name}").main
-config = typing.get_type_hints(main)["config"]
-values = dict(flag.split("=") for flag in flags)
-for flag, value in values.items():
-    if value.isdigit() or value == "True":
-        values[flag] = ast.literal_eval(value)
-try:
-    main(config(**values))
-except UserError as error:
-    print(error, {"tensorflow", "keras"} & set(sys.modules))
-"""
 _QUESTION = {"id": "1", "question": "Who?", "answers": []}
 _TASKS = {
     "topics": {
@@ -71,7 +53,6 @@ _FILES = {
     "text.csv": "text,topic\na,x\n",
     "body.csv": "body,topic\na,x\nb,z\n",
     "choice.csv": "q,a,right\nwhy,x,a\n",
-    "tags.conll": "Berlin B-X\nsat Y\n",
     "tags.tsv": "token\ttag\nBerlin\tO\n",
     "raw.csv": "title\nBerlin\n",
     "cut.json": '{"data": [\n{"paragraphs": }',
@@ -93,31 +74,6 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
             files.write_json(f"{name}/model/task.json", values)
         for name, contents in _FILES.items():
             files.write_text(name, contents)
-
-    @parameterized.parameters(
-        ("finetune_classifier", "task_name=custom", "no column 'text'"),
-        ("finetune_multiple_choice", "task_name=custom", "no column"),
-        ("finetune_tagger", "max_seq_length=9", "tag O, B-type or"),
-        ("finetune_squad", "max_seq_length=99", "not valid JSON"),
-        ("distill", "teacher_dir=topics", "no column 'body'"),
-    )
-    def test_bad_files_are_refused_without_tensorflow(
-        self, command, flag, message
-    ):
-        flags = [flag, "output_dir=out", "do_train=True", "train_file=raw.csv"]
-        if command == "distill":
-            flags.append("num_hidden_layers=1")
-        else:
-            flags.append("pretrained_model_dir=topics")
-        if command == "finetune_tagger":
-            flags[-2] = "train_file=tags.conll"
-        finished = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, command, *flags],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self.assertRegex(finished.stdout, f"({message}).* set\\(\\)\n")
 
     @parameterized.parameters(
         ({"max_seq_length": 13}, "--max_seq_length must be at most 12"),
