@@ -261,7 +261,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
             "--reinit_layers has no effect without --init_checkpoint: all "
             f"layers are random. Received: {self.reinit_layers}; drop it.",
         )
-        has_choice = self.do_train and len(self.trials()) > 1
+        has_choice = len(self.trials()) > 1 and self.do_train
         options.require(
             self.may_score_dev or not (has_choice or self.selects_evaluation),
             "Several trials, --keep_best and --early_stopping_patience need "
