@@ -1,6 +1,6 @@
-"""One module per script: parses flags, then makes one call.
+"""One module per script: its flags, and what it does with them.
 
-Each imports what it calls inside `main`, so that --help answers at once.
+Each imports what it calls inside functions, so that --help answers at once.
 """
 
 import importlib
