@@ -52,7 +52,10 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     files.require_writable(names[0], "--output_file")
     work_dir = _work_dir(config, names[0])
     # A second process would remove the temporary files of the first.
-    with locks.one_writer_beside(work_dir, "--output_file"):
+    with (
+        locks.one_writer_beside(work_dir, "--output_file"),
+        errors.naming(work_dir),
+    ):
         return _create(_resolve(config), names, work_dir)
 
 

@@ -194,8 +194,8 @@ def _check_model(path: str, flag: str) -> None:
 
 def _check_output(name: str, path: str) -> None:
     """Raises `UserError` where the output certainly cannot be written."""
-    is_folder = name == "output_dir"
-    present = os.path.abspath(path if is_folder else os.path.dirname(path))
+    folder = path if name == "output_dir" else os.path.dirname(path)
+    present = os.path.abspath(folder)
     while not os.path.lexists(present):
         present = os.path.dirname(present)
     reason = None
@@ -204,11 +204,8 @@ def _check_output(name: str, path: str) -> None:
     elif not os.access(present, os.W_OK | os.X_OK):
         reason = f"{present} is read-only for you"
     if reason:
-        expected = (
-            "is not a writable folder" if is_folder else "cannot be written"
-        )
         raise UserError(
-            f"--{name}={path} {expected} ({reason}); choose another."
+            f"--{name}={path} cannot be written ({reason}); choose another."
         )
 
 
