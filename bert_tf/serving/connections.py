@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import resource
 import ssl
+from asyncio import sslproto
 from collections.abc import Callable
 
 import httptools
@@ -22,6 +23,8 @@ _LOG_SECONDS = 60
 _MAX_STREAMS = 1000
 # Method and version, and spaces between lines.
 _REQUEST_LINE = 1024
+# asyncio's 256 KiB would take a gigabyte for 4096 clients that only connect.
+_TLS_BUFFER = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +112,7 @@ def protocol(
     )
     if context is None:
         return plain
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER
     handshakes = {}
     return lambda **arguments: _Handshake(
         plain(**arguments), context, limits, handshakes
