@@ -129,10 +129,10 @@ def _is_foreign(headers: datastructures.Headers) -> bool:
     """Returns True for a request that a page of another origin has sent."""
     if headers.get("sec-fetch-site", "").lower() == "cross-site":
         return True
-    hosts = [host.lower() for host in headers.getlist("host")]
+    hosts = {host.lower() for host in headers.getlist("host")}
     # A proxy may end TLS, so schemes are not compared.
     return any(
-        [origin.lower().partition("://")[2]] != hosts
+        {origin.lower().partition("://")[2]} != hosts
         for origin in headers.getlist("origin")
     )
 

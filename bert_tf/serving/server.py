@@ -234,7 +234,8 @@ class ModelServer:
                 lifespan="off",
                 loop="none",
                 log_config=None,
-                log_level="warning",
+                # Clients could fill the disk with warnings of bad requests.
+                log_level="error",
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=int(grace),
