@@ -17,6 +17,14 @@ class ServeLimits:
     max_request_bytes: int = options.limits(
         16 << 20, "Maximum size of a body or gRPC message, in bytes."
     )
+    max_grpc_message_bytes: int = options.limits(
+        4 << 20, "Maximum size of a gRPC message without compression, in bytes."
+    )
+    max_message_fields: int = options.limits(
+        100_000,
+        "Maximum number of fields of a gRPC message, nested ones and each "
+        "repetition, too; 8 integers in a packed list count as one.",
+    )
     max_unpacked_bytes: int = options.limits(
         64 << 20,
         "Maximum size of a body without its gzip compression, in bytes; each "

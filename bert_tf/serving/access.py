@@ -308,11 +308,11 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         if is_open or self._keys.allows(*values):
             return await continuation(handler_call_details)
 
-        async def refuse(request: bytes, context: grpc.aio.ServicerContext):
-            del request
+        async def refuse(_, context: grpc.aio.ServicerContext):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        # A unary handler would first wait for the message.
+        return grpc.stream_unary_rpc_method_handler(refuse)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
 # Calls at once in a connection of gRPC; further ones wait in the client.
-_MAX_STREAMS = 1000
+_MAX_STREAMS = 100
 # Requests that wait in a connection for the answer to an earlier one.
 _MAX_PIPELINED = 32
 # Method and version, and spaces between lines.
@@ -86,6 +86,8 @@ def grpc_options(
         "grpc.keepalive_time_ms": int(header * 1000),
         "grpc.keepalive_timeout_ms": int(3 * header * 1000),
         "grpc.max_concurrent_streams": _MAX_STREAMS,
+        # A stream would send more than 64 kB before the server reads it.
+        "grpc.http2.bdp_probe": 0,
     }
 
 

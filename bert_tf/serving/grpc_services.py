@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import weakref
 from collections.abc import AsyncIterator
 from collections.abc import Awaitable
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import grpc
+from google.protobuf import descriptor
 from google.protobuf import message
 from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.apis import inference_pb2
@@ -33,12 +36,39 @@ _OPTIONS = (
 )
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _SIGNATURE_DEF = "signature_def"
+# Calls in progress, and messages that arrive at once. Each of the former may
+# hold the 64 kB that a client sends unasked, each of the latter a message.
+_MAX_CALLS = 1000
+_MAX_ARRIVING = 32
+# Time of a message while others wait for its place.
+_CROWDED_SECONDS = 0.1
+# An unread answer is kept as a proto, as bytes and in gRPC's buffer.
+_ANSWER_COPIES = 3
+# Fields of smaller messages are not counted.
+_COUNTED_BYTES = 1 << 14
+# Memory of a decoded field beside its bytes, at most.
+_FIELD_BYTES = 256
+# Packed integers that count as a field.
+_NUMBERS_PER_FIELD = 8
+_FIXED_SIZES = {1: 8, 5: 4}
+_NO_PROTO = "The message is not a valid proto."
+_FIELD = descriptor.FieldDescriptor
+_INTEGERS = (
+    *(_FIELD.TYPE_INT32, _FIELD.TYPE_UINT32, _FIELD.TYPE_SINT32),
+    *(_FIELD.TYPE_INT64, _FIELD.TYPE_UINT64, _FIELD.TYPE_SINT64),
+    *(_FIELD.TYPE_BOOL, _FIELD.TYPE_ENUM),
+)
+# Bytes of a varint before its last one.
+_WITHOUT_END = bytes(range(128, 256))
+# The tasks in which grpc awaits the end of a call, by the call's own task.
+_LISTENERS = weakref.WeakKeyDictionary()
 
 
 def server(
     service: Service,
     address: str,
     options: Mapping[str, int],
+    body_seconds: float,
     allow_reload: bool = False,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     credentials: grpc.ServerCredentials | None = None,
@@ -49,6 +79,7 @@ def server(
       service: The models.
       address: Host and port to listen at.
       options: gRPC's options, by name.
+      body_seconds: Time for a message to arrive, and for reading an answer.
       allow_reload: Whether clients may replace the models.
       interceptors: What sees a call before its message is decoded.
       credentials: The keys for TLS; None for none.
@@ -56,15 +87,18 @@ def server(
     Raises:
       RuntimeError: If it cannot listen there.
     """
+    asyncio.get_running_loop().set_task_factory(_make_task)
+    refused = () if allow_reload else ("HandleReloadConfigRequest",)
     grpc_server = grpc.aio.server(
-        interceptors=[*interceptors, _Decoder(service)],
+        interceptors=[*interceptors, _Decoder(service, body_seconds, refused)],
+        maximum_concurrent_rpcs=_MAX_CALLS,
         options=(
             *_OPTIONS,
             # Larger messages than the limit are refused with the flag's name
             # by `_Decoder`, still larger ones by gRPC.
             (
                 "grpc.max_receive_message_length",
-                2 * service.limits.max_request_bytes,
+                2 * service.limits.max_grpc_message_bytes,
             ),
             *options.items(),
         ),
@@ -73,7 +107,7 @@ def server(
         _PredictionService(service), grpc_server
     )
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(
-        _ModelService(service, allow_reload), grpc_server
+        _ModelService(service), grpc_server
     )
     if credentials is None:
         port = grpc_server.add_insecure_port(address)
@@ -84,11 +118,39 @@ def server(
     return grpc_server
 
 
-class _Decoder(grpc.aio.ServerInterceptor):
-    """Decodes messages within the limits, large ones in a thread."""
+def _make_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options
+) -> asyncio.Task:
+    """Returns a new task; the loop's task factory."""
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    if coroutine.__name__ == "_handle_exceptions":  # That of grpc.
+        _LISTENERS[task] = asyncio.current_task(loop)
+    return task
 
-    def __init__(self, service: Service) -> None:
+
+def _end_call(task: asyncio.Task) -> None:
+    """Resets a call's stream: nothing refers to the call without its tasks."""
+    if listener := _LISTENERS.get(task):
+        listener.cancel()
+    task.cancel()
+
+
+class _Decoder(grpc.aio.ServerInterceptor):
+    """Receives and decodes messages within the limits, large ones in a thread.
+
+    Args:
+      body_seconds: As for `server`.
+      refused: Methods that are switched off.
+    """
+
+    def __init__(
+        self, service: Service, body_seconds: float, refused: Sequence[str]
+    ) -> None:
         self._service = service
+        self._body_seconds = body_seconds
+        self._refused = refused
+        self._places = asyncio.Semaphore(_MAX_ARRIVING)
+        self._arriving: set[asyncio.Timeout] = set()
 
     async def intercept_service(
         self,
@@ -102,49 +164,100 @@ class _Decoder(grpc.aio.ServerInterceptor):
             return handler
         method = handler_call_details.method.rsplit("/", 1)[-1]
 
-        async def answer(content: bytes, context: grpc.aio.ServicerContext):
+        async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    self._service.bodies.check_size(len(content))
-                    if len(content) > LARGE_BYTES:
-                        reserve(len(content))
-                    request = await self._service.parse(
-                        len(content),
-                        _decode,
-                        handler.request_deserializer,
-                        content,
+                    request = await self._request(
+                        method, handler.request_deserializer, context, reserve
                     )
-                except errors.RequestError as error:
+                except (errors.RequestError, TimeoutError) as error:
                     async with _counted(self._service, method, context):
                         raise error
-                del content
                 response = await handler.unary_unary(request, context)
-            await self._reserve(method, response, context)
+            await self._limit(method, response, context)
             return response
 
-        return grpc.unary_unary_rpc_method_handler(
+        # Before the call of a unary handler grpc waits for the message, without
+        # a limit.
+        return grpc.stream_unary_rpc_method_handler(
             answer, response_serializer=handler.response_serializer
         )
 
-    async def _reserve(
+    async def _request(
+        self,
+        method: str,
+        deserialize: Callable[[bytes], message.Message],
+        context: grpc.aio.ServicerContext,
+        reserve: Callable[[int], None],
+    ) -> message.Message:
+        """Returns the decoded message of a call."""
+        if method in self._refused:
+            raise errors.permission_denied(
+                "Models are reloaded only with --allow_reload."
+            )
+        content = await self._receive(context)
+        if content is grpc.aio.EOF:
+            # There is no message, or grpc has refused it.
+            _end_call(asyncio.current_task())
+            await asyncio.sleep(0)
+        size = len(content)
+        service, limits = self._service, self._service.limits
+        for flag in ("max_request_bytes", "max_grpc_message_bytes"):
+            limit = getattr(limits, flag)
+            if size > limit:
+                raise errors.TooLargeError("The message", limit, "bytes", flag)
+        memory = size
+        if size > _COUNTED_BYTES:
+            kind = deserialize.__self__.DESCRIPTOR
+            memory += _FIELD_BYTES * await service.parse(
+                size, count_fields, content, kind, limits.max_message_fields
+            )
+        if memory > LARGE_BYTES:
+            reserve(memory)
+        return await service.parse(memory, _decode, deserialize, content)
+
+    async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
+        """Returns the message of a call; raises TimeoutError if it is late."""
+        if self._places.locked():
+            end = asyncio.get_running_loop().time() + _CROWDED_SECONDS
+            for limit in self._arriving:
+                if not limit.expired():
+                    limit.reschedule(min(limit.when(), end))
+        async with self._places:
+            seconds = self._body_seconds
+            if self._places.locked():
+                seconds = _CROWDED_SECONDS
+            async with asyncio.timeout(seconds) as limit:
+                self._arriving.add(limit)
+                try:
+                    return await context.read()
+                finally:
+                    self._arriving.discard(limit)
+
+    async def _limit(
         self,
         method: str,
         response: message.Message,
         context: grpc.aio.ServicerContext,
     ) -> None:
-        """Reserves the memory of a large answer until the client has it."""
-        size = response.ByteSize()
-        if size <= LARGE_BYTES:
-            return
+        """Limits the time of an answer, and reserves its memory meanwhile."""
+        task = asyncio.current_task()
         with contextlib.ExitStack() as stack:
             reserve = stack.enter_context(self._service.bodies.room())
-            try:
-                reserve(size)
-            except errors.RequestError as error:
-                async with _counted(self._service, method, context):
-                    raise error
+            size = response.ByteSize()
+            if size > LARGE_BYTES:
+                try:
+                    reserve(_ANSWER_COPIES * size)
+                except errors.RequestError as error:
+                    async with _counted(self._service, method, context):
+                        raise error
+            timer = asyncio.get_running_loop().call_later(
+                self._body_seconds, _end_call, task
+            )
+            stack.callback(timer.cancel)
             kept = stack.pop_all()
-            context.add_done_callback(lambda _: kept.close())
+            # A callback of the context would be a cycle, and keep its call.
+            task.add_done_callback(lambda _: kept.close())
 
 
 class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -230,9 +343,8 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
     """The gRPC service for model states; method names are the protocol's."""
 
-    def __init__(self, service: Service, allow_reload: bool) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._allow_reload = allow_reload
 
     async def GetModelStatus(
         self, request, context
@@ -246,10 +358,6 @@ class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
         async with _counted(
             self._service, "HandleReloadConfigRequest", context
         ):
-            if not self._allow_reload:
-                raise errors.permission_denied(
-                    "Models are reloaded only with --allow_reload."
-                )
             try:
                 configs = model_config.from_proto(request.config)
             except ValueError as error:
@@ -287,7 +395,77 @@ def _decode(
     try:
         return deserialize(content)
     except message.DecodeError as error:
-        raise errors.invalid("The message is not a valid proto.") from error
+        raise errors.invalid(_NO_PROTO) from error
+
+
+@functools.cache
+def _kinds(
+    kind: descriptor.Descriptor,
+) -> dict[int, descriptor.Descriptor | None]:
+    """Returns the types of submessages by number; None for packed integers."""
+    return {
+        field.number: field.message_type
+        for field in kind.fields
+        if field.message_type is not None or field.type in _INTEGERS
+    }
+
+
+def count_fields(
+    content: bytes, kind: descriptor.Descriptor, limit: int
+) -> int:
+    """Returns the number of fields of a serialized message, nested ones, too.
+
+    An empty field takes 2 bytes, and its object more than 100.
+
+    Raises:
+      RequestError: If there are too many, or it is not a message.
+    """
+    count = 0
+    parts = [(kind, 0, len(content))]
+
+    def varint(position: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            byte = content[position]
+            value |= (byte & 127) << shift
+            position += 1
+            shift += 7
+            if byte < 128 or shift == 70:
+                return value, position
+
+    while parts:
+        kind, position, end = parts.pop()
+        kinds = _kinds(kind)
+        while position < end:
+            count += 1
+            try:
+                tag, position = varint(position)
+                wire_type = tag & 7
+                size = _FIXED_SIZES.get(wire_type)
+                if size is None:
+                    size, position = varint(position)
+            except IndexError:
+                raise errors.invalid(_NO_PROTO) from None
+            if wire_type == 0:  # `size` is a number.
+                size = 0
+            elif wire_type == 2 and tag >> 3 in kinds:
+                child = kinds[tag >> 3]
+                if child is not None:
+                    parts.append((child, position, position + size))
+                else:
+                    numbers = content[position : position + size]
+                    ends = len(numbers.translate(None, _WITHOUT_END))
+                    count += ends // _NUMBERS_PER_FIELD
+            elif wire_type not in _FIXED_SIZES and wire_type != 2:
+                raise errors.invalid(_NO_PROTO)  # A group; none has any.
+            position += size
+            if count > limit:
+                raise errors.TooLargeError(
+                    "The message", limit, "fields", "max_message_fields"
+                )
+        if position > end:
+            raise errors.invalid(_NO_PROTO)
+    return count
 
 
 def _check_fields(fields: Sequence[str]) -> None:
