@@ -1,6 +1,7 @@
 """The gRPC interface: TensorFlow Serving's two services."""
 
 import asyncio
+import collections
 import contextlib
 import functools
 import weakref
@@ -40,8 +41,6 @@ _SIGNATURE_DEF = "signature_def"
 # hold the 64 kB that a client sends unasked, each of the latter a message.
 _MAX_CALLS = 1000
 _MAX_ARRIVING = 32
-# Time of a message while others wait for its place.
-_CROWDED_SECONDS = 0.1
 # An unread answer is kept as a proto, as bytes and in gRPC's buffer.
 _ANSWER_COPIES = 3
 # Fields of smaller messages are not counted.
@@ -121,17 +120,21 @@ def server(
 def _make_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options
 ) -> asyncio.Task:
-    """Returns a new task; the loop's task factory."""
+    """Returns a new task, as the loop's task factory.
+
+    Notes the two tasks of a call. grpc has no function that ends a call whose
+    answer waits for its client, and its settings end whole connections, at an
+    age. If grpc renames its coroutine, every call fails with a KeyError.
+    """
     task = asyncio.Task(coroutine, loop=loop, **options)
-    if coroutine.__name__ == "_handle_exceptions":  # That of grpc.
+    if coroutine.__name__ == "_handle_exceptions":
         _LISTENERS[task] = asyncio.current_task(loop)
     return task
 
 
-def _end_call(task: asyncio.Task) -> None:
+def _end_call(task: asyncio.Task, listener: asyncio.Task) -> None:
     """Resets a call's stream: nothing refers to the call without its tasks."""
-    if listener := _LISTENERS.get(task):
-        listener.cancel()
+    listener.cancel()
     task.cancel()
 
 
@@ -149,8 +152,8 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._refused = refused
-        self._places = asyncio.Semaphore(_MAX_ARRIVING)
-        self._arriving: set[asyncio.Timeout] = set()
+        # Messages that arrive, the oldest first, with their host and peer.
+        self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
 
     async def intercept_service(
         self,
@@ -198,7 +201,8 @@ class _Decoder(grpc.aio.ServerInterceptor):
         content = await self._receive(context)
         if content is grpc.aio.EOF:
             # There is no message, or grpc has refused it.
-            _end_call(asyncio.current_task())
+            task = asyncio.current_task()
+            _end_call(task, _LISTENERS[task])
             await asyncio.sleep(0)
         size = len(content)
         service, limits = self._service, self._service.limits
@@ -218,21 +222,27 @@ class _Decoder(grpc.aio.ServerInterceptor):
 
     async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
         """Returns the message of a call; raises TimeoutError if it is late."""
-        if self._places.locked():
-            end = asyncio.get_running_loop().time() + _CROWDED_SECONDS
-            for limit in self._arriving:
-                if not limit.expired():
-                    limit.reschedule(min(limit.when(), end))
-        async with self._places:
-            seconds = self._body_seconds
-            if self._places.locked():
-                seconds = _CROWDED_SECONDS
-            async with asyncio.timeout(seconds) as limit:
-                self._arriving.add(limit)
-                try:
-                    return await context.read()
-                finally:
-                    self._arriving.discard(limit)
+        if len(self._arriving) >= _MAX_ARRIVING:
+            self._make_room()
+        peer = context.peer()
+        async with asyncio.timeout(self._body_seconds) as limit:
+            self._arriving[limit] = peer.rpartition(":")[0], peer
+            try:
+                return await context.read()
+            finally:
+                self._arriving.pop(limit, None)
+
+    def _make_room(self) -> None:
+        """Ends the oldest message of the host and connection with the most."""
+        counts = collections.Counter(
+            name for names in self._arriving.values() for name in names
+        )
+        ended = max(
+            self._arriving,
+            key=lambda x: [counts[name] for name in self._arriving[x]],
+        )
+        del self._arriving[ended]
+        ended.reschedule(asyncio.get_running_loop().time())
 
     async def _limit(
         self,
@@ -252,7 +262,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
                     async with _counted(self._service, method, context):
                         raise error
             timer = asyncio.get_running_loop().call_later(
-                self._body_seconds, _end_call, task
+                self._body_seconds, _end_call, task, _LISTENERS[task]
             )
             stack.callback(timer.cancel)
             kept = stack.pop_all()
