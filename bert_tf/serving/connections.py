@@ -22,6 +22,9 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
 # Calls at once in a connection of gRPC; further ones wait in the client.
 _MAX_STREAMS = 100
+# Calls that arrive faster than they begin. gRPC's own limit is 1,000, which
+# would refuse honest calls beside those of one client with a few connections.
+_MAX_WAITING = 2000
 # Requests that wait in a connection for the answer to an earlier one.
 _MAX_PIPELINED = 32
 # Method and version, and spaces between lines.
@@ -86,6 +89,9 @@ def grpc_options(
         "grpc.keepalive_time_ms": int(header * 1000),
         "grpc.keepalive_timeout_ms": int(3 * header * 1000),
         "grpc.max_concurrent_streams": _MAX_STREAMS,
+        # Above the first some calls are refused, above the second all.
+        "grpc.server.max_pending_requests": _MAX_WAITING,
+        "grpc.server.max_pending_requests_hard_limit": 2 * _MAX_WAITING,
         # A stream would send more than 64 kB before the server reads it.
         "grpc.http2.bdp_probe": 0,
     }
