@@ -32,6 +32,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -390,12 +391,41 @@ def _half_messages(server):
     return f"{count // 25 * 25} or more of 50 ended"
 
 
+def _metadata(server):
+    """Sends 1 MB of metadata, and does not confirm HTTP/2's settings."""
+
+    def frame(kind, flags, content, stream=1):
+        size = len(content) << 8
+        return struct.pack(">IBI", size | kind, flags, stream) + content
+
+    def entry(name, value):
+        return b"".join(bytes([len(x)]) + x.encode() for x in ("", name, value))
+
+    header = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": _PREDICT,
+        ":authority": "localhost",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    answer = _raw(
+        server,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"", 0),
+        frame(1, 0, b"".join(entry(*x) for x in header.items())),
+        frame(9, 0, entry("x", "a" * 100) * 150) * 66 + frame(9, 4, b""),
+        port=server.port,
+    )
+    return answer if answer in ("open", "closed") else "answered"
+
+
 _ALL = {
     "2 million empty fields": lambda s: _grpc(s, b"\x12\x00" * 2_000_000),
     "8 million empty fields in 16 kB": lambda s: _grpc(
         s, b"\x12\x00" * 8_000_000, compression=grpc.Compression.Gzip
     ),
     "half messages": _half_messages,
+    "metadata of 1 MB, unconfirmed": _metadata,
     "73 kB of gzip": lambda s: _rest(s, _BOMB, _GZIP),
     "repeated number of 22 GB": _numbers,
     "repeated string of 22 GB": lambda s: _grpc(

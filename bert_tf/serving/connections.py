@@ -22,9 +22,6 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
 # Calls at once in a connection of gRPC; further ones wait in the client.
 _MAX_STREAMS = 100
-# Calls that arrive faster than they begin. gRPC's own limit is 1,000, which
-# would refuse honest calls beside those of one client with a few connections.
-_MAX_WAITING = 2000
 # Requests that wait in a connection for the answer to an earlier one.
 _MAX_PIPELINED = 32
 # Method and version, and spaces between lines.
@@ -84,14 +81,16 @@ def grpc_options(
         "grpc.absolute_max_metadata_size": header_bytes,
         "grpc.max_allowed_incoming_connections": count,
         "grpc.server_handshake_timeout_ms": int(header * 1000),
+        # Until a client confirms the settings it may send 16 MB of metadata.
+        "grpc.http2.settings_timeout": int(header * 1000),
         "grpc.max_connection_idle_ms": int(idle * 1000),
         # Clients that do not read their answers do not answer pings either.
         "grpc.keepalive_time_ms": int(header * 1000),
         "grpc.keepalive_timeout_ms": int(3 * header * 1000),
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # Above the first some calls are refused, above the second all.
-        "grpc.server.max_pending_requests": _MAX_WAITING,
-        "grpc.server.max_pending_requests_hard_limit": 2 * _MAX_WAITING,
+        # Above gRPC's own 1,000 it would refuse honest calls in a flood.
+        "grpc.server.max_pending_requests": 2000,
+        "grpc.server.max_pending_requests_hard_limit": 4000,
         # A stream would send more than 64 kB before the server reads it.
         "grpc.http2.bdp_probe": 0,
     }

@@ -4,6 +4,7 @@ import asyncio
 import collections
 import contextlib
 import functools
+import itertools
 import weakref
 from collections.abc import AsyncIterator
 from collections.abc import Awaitable
@@ -37,6 +38,7 @@ _OPTIONS = (
 )
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _SIGNATURE_DEF = "signature_def"
+_RELOAD = "HandleReloadConfigRequest"
 # Calls in progress, and messages that arrive at once. Each of the former may
 # hold the 64 kB that a client sends unasked, each of the latter a message.
 _MAX_CALLS = 1000
@@ -52,11 +54,8 @@ _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _NO_PROTO = "The message is not a valid proto."
 _FIELD = descriptor.FieldDescriptor
-_INTEGERS = (
-    *(_FIELD.TYPE_INT32, _FIELD.TYPE_UINT32, _FIELD.TYPE_SINT32),
-    *(_FIELD.TYPE_INT64, _FIELD.TYPE_UINT64, _FIELD.TYPE_SINT64),
-    *(_FIELD.TYPE_BOOL, _FIELD.TYPE_ENUM),
-)
+# Fields that take no more memory than their bytes.
+_FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
 # Bytes of a varint before its last one.
 _WITHOUT_END = bytes(range(128, 256))
 # The tasks in which grpc awaits the end of a call, by the call's own task.
@@ -87,9 +86,9 @@ def server(
       RuntimeError: If it cannot listen there.
     """
     asyncio.get_running_loop().set_task_factory(_make_task)
-    refused = () if allow_reload else ("HandleReloadConfigRequest",)
+    decoder = _Decoder(service, body_seconds, allow_reload)
     grpc_server = grpc.aio.server(
-        interceptors=[*interceptors, _Decoder(service, body_seconds, refused)],
+        interceptors=[*interceptors, decoder],
         maximum_concurrent_rpcs=_MAX_CALLS,
         options=(
             *_OPTIONS,
@@ -141,17 +140,15 @@ def _end_call(task: asyncio.Task, listener: asyncio.Task) -> None:
 class _Decoder(grpc.aio.ServerInterceptor):
     """Receives and decodes messages within the limits, large ones in a thread.
 
-    Args:
-      body_seconds: As for `server`.
-      refused: Methods that are switched off.
+    Args: As for `server`.
     """
 
     def __init__(
-        self, service: Service, body_seconds: float, refused: Sequence[str]
+        self, service: Service, body_seconds: float, allow_reload: bool
     ) -> None:
         self._service = service
         self._body_seconds = body_seconds
-        self._refused = refused
+        self._allow_reload = allow_reload
         # Messages that arrive, the oldest first, with their host and peer.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
 
@@ -166,10 +163,16 @@ class _Decoder(grpc.aio.ServerInterceptor):
         if handler is None or handler.unary_unary is None:
             return handler
         method = handler_call_details.method.rsplit("/", 1)[-1]
+        metadata = handler_call_details.invocation_metadata
+        header_bytes = sum(len(key) + len(value) for key, value in metadata)
 
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
+                    # gRPC refuses only clients that have confirmed its limit.
+                    self._check(
+                        "The metadata", header_bytes, "max_header_bytes"
+                    )
                     request = await self._request(
                         method, handler.request_deserializer, context, reserve
                     )
@@ -194,31 +197,31 @@ class _Decoder(grpc.aio.ServerInterceptor):
         reserve: Callable[[int], None],
     ) -> message.Message:
         """Returns the decoded message of a call."""
-        if method in self._refused:
+        if method == _RELOAD and not self._allow_reload:
             raise errors.permission_denied(
                 "Models are reloaded only with --allow_reload."
             )
         content = await self._receive(context)
         if content is grpc.aio.EOF:
-            # There is no message, or grpc has refused it.
-            task = asyncio.current_task()
-            _end_call(task, _LISTENERS[task])
-            await asyncio.sleep(0)
+            raise errors.invalid("The call has no message.")
         size = len(content)
-        service, limits = self._service, self._service.limits
         for flag in ("max_request_bytes", "max_grpc_message_bytes"):
-            limit = getattr(limits, flag)
-            if size > limit:
-                raise errors.TooLargeError("The message", limit, "bytes", flag)
+            self._check("The message", size, flag)
         memory = size
         if size > _COUNTED_BYTES:
             kind = deserialize.__self__.DESCRIPTOR
-            memory += _FIELD_BYTES * await service.parse(
-                size, count_fields, content, kind, limits.max_message_fields
+            limit = self._service.limits.max_message_fields
+            memory += _FIELD_BYTES * await self._service.parse(
+                size, count_fields, content, kind, limit
             )
         if memory > LARGE_BYTES:
             reserve(memory)
-        return await service.parse(memory, _decode, deserialize, content)
+        return await self._service.parse(memory, _decode, deserialize, content)
+
+    def _check(self, subject: str, size: int, flag: str) -> None:
+        limit = getattr(self._service.limits, flag)
+        if size > limit:
+            raise errors.TooLargeError(subject, limit, "bytes", flag)
 
     async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
         """Returns the message of a call; raises TimeoutError if it is late."""
@@ -234,15 +237,11 @@ class _Decoder(grpc.aio.ServerInterceptor):
 
     def _make_room(self) -> None:
         """Ends the oldest message of the host and connection with the most."""
-        counts = collections.Counter(
-            name for names in self._arriving.values() for name in names
-        )
-        ended = max(
-            self._arriving,
-            key=lambda x: [counts[name] for name in self._arriving[x]],
-        )
-        del self._arriving[ended]
-        ended.reschedule(asyncio.get_running_loop().time())
+        arriving = self._arriving
+        counts = collections.Counter(itertools.chain(*arriving.values()))
+        ended = max(arriving, key=lambda x: [counts[y] for y in arriving[x]])
+        del arriving[ended]
+        ended.reschedule(0)
 
     async def _limit(
         self,
@@ -365,9 +364,7 @@ class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
     async def HandleReloadConfigRequest(
         self, request, context
     ) -> model_management_pb2.ReloadConfigResponse:
-        async with _counted(
-            self._service, "HandleReloadConfigRequest", context
-        ):
+        async with _counted(self._service, _RELOAD, context):
             try:
                 configs = model_config.from_proto(request.config)
             except ValueError as error:
@@ -416,7 +413,7 @@ def _kinds(
     return {
         field.number: field.message_type
         for field in kind.fields
-        if field.message_type is not None or field.type in _INTEGERS
+        if field.cpp_type not in _FLAT
     }
 
 

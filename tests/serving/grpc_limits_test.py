@@ -4,6 +4,8 @@ import functools
 import pathlib
 import re
 import resource
+import socket
+import struct
 import tempfile
 import threading
 from concurrent import futures
@@ -188,6 +190,38 @@ class HeldTest(toy_models.ToyCase, tf.test.TestCase):
             with self.serving(**flags) as (_, config):
                 call = self.half_call(self.connect(config), path)
                 self.assertEqual(call.code(), grpc.StatusCode[code])
+
+    def test_limits_metadata_before_a_client_confirms_settings(self):
+        def frame(kind, flags, content, stream=1):
+            head = struct.pack(">IBI", len(content) << 8 | kind, flags, stream)
+            return head + content
+
+        def entry(name, value):  # Without an index, and of 127 bytes at most.
+            return b"".join(
+                bytes([len(x)]) + x.encode() for x in ("", name, value)
+            )
+
+        header = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": _PREDICT,
+            ":authority": "localhost",
+            "te": "trailers",
+            "content-type": "application/grpc",
+        }
+        _, config = self.enterContext(self.serving())
+        with socket.create_connection(("localhost", config.port)) as client:
+            client.settimeout(toy_models.TIMEOUT_SECONDS)
+            client.sendall(
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                + frame(4, 0, b"", 0)
+                + frame(1, 0, b"".join(entry(*x) for x in header.items()))
+                + frame(9, 0, entry("x", "a" * 100) * 150) * 5
+                + frame(9, 4, b"")
+            )
+            answer = b""
+            while b"--max_header_bytes" not in answer:
+                answer += client.recv(1 << 16) or self.fail(answer)
 
     def test_limits_calls_in_progress(self):
         self.enterContext(mock.patch.object(grpc_services, "_MAX_CALLS", 2))
