@@ -24,10 +24,14 @@ from bert_tf.serving import servable as servables
 from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
+from bert_tf.serving.servable import Stop
 
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
 # calls are no faster by token, and delay the requests that arrive meanwhile.
 MAX_CALL_SIZE = 1 << 14
+# Characters by which a task that can be stopped gives way to one that comes a
+# second later. Shorter ones run first, but a long one does not wait forever.
+_SIZE_PER_SECOND = 10_000
 # Requests of a batch that failed, from which halves of it are tried.
 _MIN_SPLIT = 4
 
@@ -42,7 +46,8 @@ class Task:
       is_piece: Whether it is part of a larger request; it is merged with no
         other.
       on_end: Called in the event loop when no thread computes it any more, nor
-        will: a cancelled task may be computed to its end.
+        will: a cancelled task without `stop` may be computed to its end.
+      stop: Ends its computation when the task is cancelled.
       num_rows: Rows of the inputs; 0 if the request must run alone.
       size: Characters and numbers in the inputs.
       queued_at: Time of arrival, by `time.monotonic`.
@@ -56,6 +61,7 @@ class Task:
     future: asyncio.Future
     is_piece: bool = False
     on_end: Callable[[], None] = lambda: None
+    stop: Stop | None = None
     num_rows: int = 0
     size: int = 0
     queued_at: float = dataclasses.field(default_factory=time.monotonic)
@@ -63,6 +69,11 @@ class Task:
     def weight(self) -> int:
         """Returns the number of rows that count for the queue's limit."""
         return max(1, self.num_rows)
+
+    def rank(self) -> float:
+        """Returns its place among the tasks that wait, the first the least."""
+        delay = self.size / _SIZE_PER_SECOND if self.stop else 0
+        return self.queued_at + delay
 
     def signature_key(self) -> Hashable:
         """Returns the key of the queue limit."""
@@ -116,8 +127,10 @@ class BatchScheduler:
         signature: Signature,
         inputs: Mapping[str, np.ndarray],
         outputs: tuple[str, ...],
+        size: int | None = None,
         is_piece: bool = False,
         on_end: Callable[[], None] = lambda: None,
+        stop: Stop | None = None,
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
@@ -128,10 +141,12 @@ class BatchScheduler:
           signature: One of its signatures.
           inputs: All its inputs.
           outputs: The names of the requested outputs.
+          size: Characters and numbers in the inputs; None counts them.
           is_piece: Whether it is part of a request that was admitted as a
             whole, so that it may exceed the queue's limit.
           on_end: Called in the event loop when the request has left the queue
             and no thread computes it; not called if this method raises.
+          stop: Ends the computation when the future is cancelled.
 
         Returns:
           A future for the outputs by name.
@@ -149,7 +164,8 @@ class BatchScheduler:
             loop.create_future(),
             is_piece,
             on_end,
-            size=servables.input_size(inputs),
+            stop,
+            size=servables.input_size(inputs) if size is None else size,
         )
         if signature.is_batched() and self._options.max_batch_size > 1:
             task.num_rows = self._num_rows(task)
@@ -239,7 +255,7 @@ class BatchScheduler:
                 self._queues,
                 key=lambda key: (
                     self._ready_at(self._queues[key]) > now,
-                    self._queues[key][0].queued_at,
+                    self._queues[key][0].rank(),
                 ),
             )
             ready_at = self._ready_at(self._queues[key])
@@ -281,7 +297,9 @@ class BatchScheduler:
         return taken
 
     def _discard(self, key: Hashable, task: Task) -> None:
-        """Frees a task whose client is gone, if it still waits."""
+        """Ends or frees a task whose client is gone."""
+        if task.stop:
+            task.stop.set()
         with self._changed:
             queue = self._queues.get(key, ())
             if task not in queue:
@@ -383,7 +401,9 @@ class BatchScheduler:
         first = tasks[0]
         self._observe(tasks, num_rows)
         try:
-            return first.servable.run(first.signature, inputs, first.outputs)
+            return first.servable.run(
+                first.signature, inputs, first.outputs, first.stop
+            )
         except Exception as error:  # noqa: BLE001  # It becomes the answer.
             answer = errors.from_exception(error)
             if answer.code_name == "INTERNAL":

@@ -46,6 +46,7 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
                 max_grpc_message_bytes=150_000,
                 max_message_fields=5000,
                 max_unpacked_bytes=1_000_000,
+                max_row_tokens=1_000_000,
                 max_json_depth=5,
                 max_tensor_bytes=10_000,
             )
@@ -214,9 +215,9 @@ class ExampleRowsTest(tf.test.TestCase):
             return tf.train.Example(features=features).SerializeToString()
 
         examples = np.array([example(2), example(500), b"\xff"], object)
-        self.assertEqual(service.count_example_rows(examples), 1500)
-        self.assertEqual(service.count_example_rows(examples[:1]), 2)
-        self.assertEqual(service.count_example_rows(examples[:0]), 0)
+        self.assertEqual(service.count_example_choices(examples), 500)
+        self.assertEqual(service.count_example_choices(examples[:1]), 2)
+        self.assertEqual(service.count_example_choices(examples[:0]), 1)
 
 
 class _LockForTwo:
