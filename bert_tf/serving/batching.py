@@ -29,8 +29,11 @@ from bert_tf.serving.servable import Stop
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
 # calls are no faster by token, and delay the requests that arrive meanwhile.
 MAX_CALL_SIZE = 1 << 14
-# Characters by which a task that can be stopped gives way to one that comes a
-# second later. Shorter ones run first, but a long one does not wait forever.
+# At most half of the threads compute more than a quarter of it at once, so that
+# others wait for a quarter.
+PIECES_PER_CALL = 4
+# Characters beyond a quarter for which a task gives way to those that come a
+# second later: shorter ones run first, but a long one does not wait forever.
 _SIZE_PER_SECOND = 10_000
 # Requests of a batch that failed, from which halves of it are tried.
 _MIN_SPLIT = 4
@@ -72,7 +75,7 @@ class Task:
 
     def rank(self) -> float:
         """Returns its place among the tasks that wait, the first the least."""
-        delay = self.size / _SIZE_PER_SECOND if self.stop else 0
+        delay = max(0, self.size - _piece_size()) / _SIZE_PER_SECOND
         return self.queued_at + delay
 
     def signature_key(self) -> Hashable:
@@ -89,7 +92,8 @@ class Task:
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
             for name in self.signature.inputs
         )
-        return (*self.signature_key(), self.outputs, shapes)
+        is_long = self.size > _piece_size()  # Shorter ones do not wait for it.
+        return (*self.signature_key(), self.outputs, shapes, is_long)
 
 
 class BatchScheduler:
@@ -114,6 +118,7 @@ class BatchScheduler:
         self._draining = False
         # Signatures whose merged call did not return one row for each row.
         self._unmergeable = set()
+        self._num_long = 0  # Calls of more than a quarter, now.
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
             for i in range(options.num_threads())
@@ -234,25 +239,37 @@ class BatchScheduler:
         while True:
             with self._changed:
                 tasks = self._next_batch()
-            if tasks is None:
-                return
+                if tasks is None:
+                    self._changed.notify_all()  # Others may wait for a turn.
+                    return
+                is_long = sum(x.size for x in tasks) > _piece_size()
+                self._num_long += is_long
             outcomes = self._run(tasks)
+            with self._changed:
+                self._num_long -= is_long
+                self._changed.notify(is_long)
             for task in tasks:
                 task.servable.release()
             _deliver(tasks, outcomes)
 
     def _next_batch(self) -> list[Task] | None:
         """Waits for a batch of tasks; returns None after the last one."""
-        while True:
-            if not self._queues:
-                if self._stopping:
-                    return None
+        while self._queues or not self._stopping:
+            most = _piece_size()
+            if self._num_long < max(1, len(self._threads) // 2):
+                most = MAX_CALL_SIZE
+            keys = [
+                key
+                for key, queue in self._queues.items()
+                if most == MAX_CALL_SIZE or queue[0].size <= most
+            ]
+            if not keys:
                 self._changed.wait()
                 continue
             now = time.monotonic()
             # Ready queues come before queues that have waited longer.
             key = min(
-                self._queues,
+                keys,
                 key=lambda key: (
                     self._ready_at(self._queues[key]) > now,
                     self._queues[key][0].rank(),
@@ -260,8 +277,9 @@ class BatchScheduler:
             )
             ready_at = self._ready_at(self._queues[key])
             if ready_at <= now:
-                return self._take(key)
+                return self._take(key, most)
             self._changed.wait(ready_at - now)
+        return None
 
     def _ready_at(self, queue: collections.deque[Task]) -> float:
         """Returns the time at which the first tasks of a queue may run."""
@@ -277,7 +295,7 @@ class BatchScheduler:
             return first.queued_at
         return first.queued_at + self._options.batch_timeout_micros / 1e6
 
-    def _take(self, key: Hashable) -> list[Task]:
+    def _take(self, key: Hashable, most_size: int) -> list[Task]:
         """Removes the first task of a queue and the next ones that fit."""
         queue = self._queues[key]
         taken = [queue.popleft()]
@@ -288,7 +306,7 @@ class BatchScheduler:
             first.num_rows
             and queue
             and num_rows + queue[0].num_rows <= most_rows
-            and size + queue[0].size <= MAX_CALL_SIZE
+            and size + queue[0].size <= most_size
         ):
             taken.append(queue.popleft())
             num_rows += taken[-1].num_rows
@@ -411,6 +429,10 @@ class BatchScheduler:
                     "Model %s failed on a request.", first.servable.name
                 )
             return answer
+
+
+def _piece_size() -> int:
+    return MAX_CALL_SIZE // PIECES_PER_CALL
 
 
 def _identity(task: Task) -> Hashable:

@@ -31,13 +31,14 @@ from bert_tf.serving.servable import TOKENIZE
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Stop
 
-# Requests that arrive meanwhile wait for a quarter of a full call.
-_PIECES_PER_CALL = 4
-# Parts of a text that have together the tokens of the whole, unless a word is
-# longer than a part.
+# Parts of a text, which have together the tokens of the whole: they end before
+# white space, in a longer word at a character, in other bytes anywhere.
 _PARTS = re.compile(
-    rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}" % ((batching.MAX_CALL_SIZE,) * 2)
+    rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
+    % ((batching.MAX_CALL_SIZE,) * 3)
 )
+# White space and long words take time and memory, too.
+_MOST_BYTES_PER_TOKEN = 64
 # At least the tokens of English, for models that do not tell theirs.
 _TOKENS = re.compile(rb"[A-Za-z0-9]{1,4}|[^A-Za-z0-9\s]")
 
@@ -136,16 +137,20 @@ class PieceScheduler:
 
         The tokens are those of the model's signature `tokenize`. Without it
         each four letters or digits of a word count as one, and so does each
-        byte of any other character than white space.
+        byte of any other character than white space. A text has at most 64
+        times as many bytes.
         """
+        limit = self._limits.max_row_tokens
+        too_large = errors.TooLargeError(
+            "A row", limit, "tokens of 64 bytes at most", "max_row_tokens"
+        )
+        if len(text) > _MOST_BYTES_PER_TOKEN * limit:
+            raise too_large
         count = 0
         for part in _PARTS.finditer(text):
             count += await self._num_tokens(servable, part[0])
-            limit = self._limits.max_row_tokens
             if count > limit:
-                raise errors.TooLargeError(
-                    "A row", limit, "tokens", "max_row_tokens"
-                )
+                raise too_large
 
     async def _num_tokens(self, servable: Servable, text: bytes) -> int:
         signature = servable.signatures.get(TOKENIZE)
@@ -316,7 +321,7 @@ class _LargeRequest:
 
 def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
     """Yields the rows of each piece, <int64>[N], from the sizes of all rows."""
-    most = batching.MAX_CALL_SIZE // _PIECES_PER_CALL
+    most = batching.MAX_CALL_SIZE // batching.PIECES_PER_CALL
     first = size = 0
     for row, row_size in enumerate(sizes):
         is_full = row - first == piece_rows or size + row_size > most
@@ -329,7 +334,7 @@ def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
 
 def _piece_rows(options: BatchingOptions) -> int:
     """Returns the number of rows of a piece, which is an allowed size."""
-    rows = max(1, options.max_batch_size // _PIECES_PER_CALL)
+    rows = max(1, options.max_batch_size // batching.PIECES_PER_CALL)
     sizes = options.allowed_batch_sizes
     if not sizes:
         return rows

@@ -31,6 +31,10 @@ _LONG_ROW = 512
 _STRING_BYTES = 64
 # Characters that take as long as the special tokens of a choice.
 _CHOICE_SIZE = 8
+# Other ASCII characters are a token each, which takes as long as four letters.
+_NO_TOKENS = bytes(x for x in range(256) if x >= 128 or chr(x).isalnum())
+_NO_TOKENS += b" \t\r\n"
+_LONG_TEXT = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,8 +301,14 @@ def _row_sizes(value: np.ndarray, choices: int) -> np.ndarray:
     lengths = np.ones(value.shape, np.int64)
     if value.dtype.kind in "OS":
         least = _CHOICE_SIZE if value.ndim > 1 else 0
-        lengths.flat = [choices * len(x) + least for x in value.flat]
+        lengths.flat = [choices * _text_size(x) + least for x in value.flat]
     return lengths.sum(axis=tuple(range(1, value.ndim)))
+
+
+def _text_size(text: bytes) -> int:
+    if len(text) > _LONG_TEXT:  # Counting would take longer than it is worth.
+        return len(text)
+    return len(text) + 3 * len(text.translate(None, _NO_TOKENS))
 
 
 def input_size(inputs: Mapping[str, np.ndarray], choices: int = 1) -> int:
