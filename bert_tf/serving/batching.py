@@ -29,11 +29,10 @@ from bert_tf.serving.servable import Stop
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
 # calls are no faster by token, and delay the requests that arrive meanwhile.
 MAX_CALL_SIZE = 1 << 14
-# At most half of the threads compute more than a quarter of it at once, so that
-# others wait for a quarter.
-PIECES_PER_CALL = 4
-# Characters beyond a quarter for which a task gives way to those that come a
-# second later: shorter ones run first, but a long one does not wait forever.
+# Others wait no longer than for this, as half of the threads compute no more.
+PIECE_SIZE = MAX_CALL_SIZE // 4
+# Characters beyond it for which a task gives way to those that come a second
+# later: shorter ones run first, but a long one does not wait forever.
 _SIZE_PER_SECOND = 10_000
 # Requests of a batch that failed, from which halves of it are tried.
 _MIN_SPLIT = 4
@@ -75,7 +74,7 @@ class Task:
 
     def rank(self) -> float:
         """Returns its place among the tasks that wait, the first the least."""
-        delay = max(0, self.size - _piece_size()) / _SIZE_PER_SECOND
+        delay = max(0, self.size - PIECE_SIZE) / _SIZE_PER_SECOND
         return self.queued_at + delay
 
     def signature_key(self) -> Hashable:
@@ -92,7 +91,7 @@ class Task:
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
             for name in self.signature.inputs
         )
-        is_long = self.size > _piece_size()  # Shorter ones do not wait for it.
+        is_long = self.size > PIECE_SIZE  # Shorter ones do not wait for it.
         return (*self.signature_key(), self.outputs, shapes, is_long)
 
 
@@ -118,7 +117,7 @@ class BatchScheduler:
         self._draining = False
         # Signatures whose merged call did not return one row for each row.
         self._unmergeable = set()
-        self._num_long = 0  # Calls of more than a quarter, now.
+        self._num_long = 0  # Calls of more than `PIECE_SIZE`, now.
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
             for i in range(options.num_threads())
@@ -242,7 +241,7 @@ class BatchScheduler:
                 if tasks is None:
                     self._changed.notify_all()  # Others may wait for a turn.
                     return
-                is_long = sum(x.size for x in tasks) > _piece_size()
+                is_long = sum(x.size for x in tasks) > PIECE_SIZE
                 self._num_long += is_long
             outcomes = self._run(tasks)
             with self._changed:
@@ -255,13 +254,11 @@ class BatchScheduler:
     def _next_batch(self) -> list[Task] | None:
         """Waits for a batch of tasks; returns None after the last one."""
         while self._queues or not self._stopping:
-            most = _piece_size()
-            if self._num_long < max(1, len(self._threads) // 2):
-                most = MAX_CALL_SIZE
+            has_room = self._num_long < max(1, len(self._threads) // 2)
             keys = [
                 key
                 for key, queue in self._queues.items()
-                if most == MAX_CALL_SIZE or queue[0].size <= most
+                if has_room or queue[0].size <= PIECE_SIZE
             ]
             if not keys:
                 self._changed.wait()
@@ -277,7 +274,9 @@ class BatchScheduler:
             )
             ready_at = self._ready_at(self._queues[key])
             if ready_at <= now:
-                return self._take(key, most)
+                return self._take(
+                    key, MAX_CALL_SIZE if has_room else PIECE_SIZE
+                )
             self._changed.wait(ready_at - now)
         return None
 
@@ -429,10 +428,6 @@ class BatchScheduler:
                     "Model %s failed on a request.", first.servable.name
                 )
             return answer
-
-
-def _piece_size() -> int:
-    return MAX_CALL_SIZE // PIECES_PER_CALL
 
 
 def _identity(task: Task) -> Hashable:

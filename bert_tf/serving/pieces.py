@@ -31,16 +31,16 @@ from bert_tf.serving.servable import TOKENIZE
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Stop
 
+_PIECES_PER_BATCH = 4
 # Parts of a text, which have together the tokens of the whole: they end before
 # white space, in a longer word at a character, in other bytes anywhere.
 _PARTS = re.compile(
     rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
     % ((batching.MAX_CALL_SIZE,) * 3)
 )
-# White space and long words take time and memory, too.
-_MOST_BYTES_PER_TOKEN = 64
-# At least the tokens of English, for models that do not tell theirs.
-_TOKENS = re.compile(rb"[A-Za-z0-9]{1,4}|[^A-Za-z0-9\s]")
+# Most bytes of a token: white space and long words take time and memory, too.
+# Models that cannot count their tokens may be those of other texts.
+_TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 
 
 class PieceScheduler:
@@ -75,12 +75,7 @@ class PieceScheduler:
     async def compute(
         self, servable: Servable, call: Call, choices: int = 1
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a call.
-
-        Args:
-          servable: The model version.
-          call: The call.
-          choices: The choices of each row.
+        """Returns the outputs of a call, whose rows have some `choices`.
 
         Raises:
           RequestError: If too many requests wait, the outputs are too large or
@@ -135,31 +130,27 @@ class PieceScheduler:
     async def check_tokens(self, servable: Servable, text: bytes) -> None:
         """Raises `RequestError` if a text has more tokens than a row may have.
 
-        The tokens are those of the model's signature `tokenize`. Without it
-        each four letters or digits of a word count as one, and so does each
-        byte of any other character than white space. A text has at most 64
-        times as many bytes.
+        The tokens are those of the model's signature `tokenize`, but at least
+        one for 64 bytes; without the signature, one for 256 bytes.
         """
         limit = self._limits.max_row_tokens
-        too_large = errors.TooLargeError(
-            "A row", limit, "tokens of 64 bytes at most", "max_row_tokens"
-        )
-        if len(text) > _MOST_BYTES_PER_TOKEN * limit:
-            raise too_large
-        count = 0
-        for part in _PARTS.finditer(text):
-            count += await self._num_tokens(servable, part[0])
-            if count > limit:
-                raise too_large
-
-    async def _num_tokens(self, servable: Servable, text: bytes) -> int:
         signature = servable.signatures.get(TOKENIZE)
-        if signature is None or "input_ids" not in signature.outputs:
-            await asyncio.sleep(0)  # Others run, as scanning takes time.
-            return len(_TOKENS.findall(text))
-        inputs = {"text": np.array([text], object)}
-        call = Call(signature, inputs, ("input_ids",))
-        return (await self.run(servable, call, len(text)))["input_ids"].size
+        most = _TOKEN_BYTES if signature else _UNKNOWN_TOKEN_BYTES
+        count = (len(text) - 1) // most + 1
+        parts = iter(())
+        if signature and count <= limit:
+            count, parts = 0, _PARTS.finditer(text)
+        for part in parts:
+            inputs = {"text": np.array([part[0]], object)}
+            call = Call(signature, inputs, ("input_ids",))
+            outputs = await self.run(servable, call, len(part[0]))
+            count += outputs["input_ids"].size
+            if count > limit:
+                break
+        if count > limit:
+            raise errors.TooLargeError(
+                "A row", limit, "tokens", "max_row_tokens"
+            )
 
     def _num_rows(self, call: Call) -> int:
         """Returns the rows of a call that may be split, else 0."""
@@ -321,10 +312,11 @@ class _LargeRequest:
 
 def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
     """Yields the rows of each piece, <int64>[N], from the sizes of all rows."""
-    most = batching.MAX_CALL_SIZE // batching.PIECES_PER_CALL
     first = size = 0
     for row, row_size in enumerate(sizes):
-        is_full = row - first == piece_rows or size + row_size > most
+        is_full = (
+            row - first == piece_rows or size + row_size > batching.PIECE_SIZE
+        )
         if row > first and is_full:
             yield np.arange(first, row)
             first, size = row, 0
@@ -334,7 +326,7 @@ def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
 
 def _piece_rows(options: BatchingOptions) -> int:
     """Returns the number of rows of a piece, which is an allowed size."""
-    rows = max(1, options.max_batch_size // batching.PIECES_PER_CALL)
+    rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
     sizes = options.allowed_batch_sizes
     if not sizes:
         return rows

@@ -159,9 +159,11 @@ class _End:
             self._check = tf.raw_ops.Assert(
                 condition=self._queue.dequeue(), data=["ended"]
             )
-            left = self._queue.dequeue_many(self._queue.size())
+            self._left = self._queue.dequeue_many(self._queue.size())
             end = self._queue.enqueue(False)
-        self._empty, self._end = (self._callable(x) for x in (left.op, end))
+        options = config_pb2.CallableOptions(target=[end.name])
+        options.run_options.inter_op_thread_pool = _CALLER
+        self._end = session._make_callable_from_options(options)
 
     def add_to(self, options: config_pb2.CallableOptions) -> None:
         """Makes a function one that can be ended."""
@@ -181,12 +183,7 @@ class _End:
                     yield
             finally:
                 # Otherwise an end that came too late would be the next call's.
-                self._empty()
-
-    def _callable(self, operation: tf.Operation) -> Callable[[], object]:
-        options = config_pb2.CallableOptions(target=[operation.name])
-        options.run_options.inter_op_thread_pool = _CALLER
-        return self._session._make_callable_from_options(options)
+                self._session.run(self._left)
 
 
 class SavedModelEngine(Engine):

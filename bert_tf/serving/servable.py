@@ -29,12 +29,11 @@ _MAX_CALL_BYTES = 64 << 20
 # A variable dimension, and a string.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# Characters that take as long as the special tokens of a choice.
-_CHOICE_SIZE = 8
-# Other ASCII characters are a token each, which takes as long as four letters.
-_NO_TOKENS = bytes(x for x in range(256) if x >= 128 or chr(x).isalnum())
-_NO_TOKENS += b" \t\r\n"
-_LONG_TEXT = 1 << 14
+# Other characters are a token each, which takes as long as four letters.
+_LETTERS = bytes(
+    x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
+)
+_MOST_COUNTED = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +128,7 @@ class Stop:
         self._is_set = False
 
     def set(self) -> None:
-        """Ends the computation, also one that begins later."""
+        """Ends the computation, now or when it begins."""
         with self._lock:
             self._is_set = True
             if self._end:
@@ -292,7 +291,7 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
 def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
     """Returns the characters and numbers of each row, <int64>[num_rows].
 
-    A text counts for each choice of its row, with which it is computed.
+    A text counts for each choice, as it is computed with each.
     """
     return sum(_row_sizes(x, choices) for x in inputs.values())
 
@@ -300,15 +299,13 @@ def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
 def _row_sizes(value: np.ndarray, choices: int) -> np.ndarray:
     lengths = np.ones(value.shape, np.int64)
     if value.dtype.kind in "OS":
-        least = _CHOICE_SIZE if value.ndim > 1 else 0
-        lengths.flat = [choices * _text_size(x) + least for x in value.flat]
+        lengths.flat = [choices * _text_size(x) for x in value.flat]
     return lengths.sum(axis=tuple(range(1, value.ndim)))
 
 
 def _text_size(text: bytes) -> int:
-    if len(text) > _LONG_TEXT:  # Counting would take longer than it is worth.
-        return len(text)
-    return len(text) + 3 * len(text.translate(None, _NO_TOKENS))
+    marks = text[:_MOST_COUNTED].translate(None, _LETTERS)
+    return max(1, len(text) + 3 * len(marks))
 
 
 def input_size(inputs: Mapping[str, np.ndarray], choices: int = 1) -> int:

@@ -160,17 +160,14 @@ class Service:
             _NUM_PARSERS, "parser"
         )
         self.metrics = Metrics(
-            lambda: (
-                self._scheduler.num_queued_rows() + self._lane.num_queued_rows()
-            )
+            lambda: sum(x.num_queued_rows() for x in self._schedulers)
         )
-        observe = self.metrics.observe_batch
-        self._scheduler = BatchScheduler(batching, observe)
         one_thread = dataclasses.replace(batching, num_batch_threads=1)
-        self._lane = BatchScheduler(one_thread, observe)
-        self._pieces = PieceScheduler(
-            self._scheduler, self._lane, batching, self.limits
-        )
+        self._schedulers = [
+            BatchScheduler(options, self.metrics.observe_batch)
+            for options in (batching, one_thread)
+        ]
+        self._pieces = PieceScheduler(*self._schedulers, batching, self.limits)
         self.manager = ModelManager(
             engine, warm_up, self.metrics.observe_version
         )
@@ -206,10 +203,7 @@ class Service:
         limit = self.limits.max_row_choices
         if choices > limit:
             raise errors.TooLargeError(
-                f"A row of {choices} choices",
-                limit,
-                "choices",
-                "max_row_choices",
+                f"A row of {choices}", limit, "choices", "max_row_choices"
             )
         await self._check_tokens(servable, call.inputs)
         outputs = await self._pieces.compute(servable, call, choices)
@@ -308,14 +302,14 @@ class Service:
     def drain(self) -> None:
         """Reports that the server is not ready, and empties the queues."""
         self.manager.set_unready()
-        self._scheduler.drain()
-        self._lane.drain()
+        for scheduler in self._schedulers:
+            scheduler.drain()
 
     def stop(self) -> None:
         """Answers queued requests, then retires the models."""
         self._parsers.shutdown(wait=False, cancel_futures=True)
-        self._scheduler.stop()
-        self._lane.stop()
+        for scheduler in self._schedulers:
+            scheduler.stop()
         self.manager.stop()
 
 
@@ -333,13 +327,13 @@ def long_rows(
 ) -> Iterator[bytes]:
     """Yields the texts of rows of more bytes, also those inside of Examples."""
     columns = [
-        [[x] if isinstance(x, bytes) else x.flat for x in np.atleast_1d(value)]
-        for value in inputs.values()
-        if value.dtype.kind in "OS"
+        x.reshape(len(x), math.prod(x.shape[1:]))
+        for x in map(np.atleast_1d, inputs.values())
+        if x.dtype.kind in "OS"
     ]
     is_example = _EXAMPLES_INPUTS & inputs.keys()
     for row in itertools.zip_longest(*columns, fillvalue=()):
-        texts = [*itertools.chain.from_iterable(row)]
+        texts = [*itertools.chain(*row)]
         if sum(map(len, texts)) > num_bytes:
             if is_example:
                 texts = map(_text_of_example, texts)

@@ -46,7 +46,6 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
                 max_grpc_message_bytes=150_000,
                 max_message_fields=5000,
                 max_unpacked_bytes=1_000_000,
-                max_row_tokens=1_000_000,
                 max_json_depth=5,
                 max_tensor_bytes=10_000,
             )

@@ -264,6 +264,7 @@ class PieceSchedulerTest(absltest.TestCase):
         servable.gate.clear()
         # Two numbers a row: 6 rows in a call, and 1 in a piece.
         self.enter_context(mock.patch.object(batching, "MAX_CALL_SIZE", 12))
+        self.enter_context(mock.patch.object(batching, "PIECE_SIZE", 3))
 
         async def main(pieces):
             tasks = [_start(pieces, servable, [1] * 6)]
