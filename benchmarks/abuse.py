@@ -32,6 +32,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -280,7 +281,7 @@ def _rest(server, body, headers=(), path=_PATH, timeout=_TIMEOUT_SECONDS):
         return response.status
 
 
-def _grpc(server, content, timeout=_TIMEOUT_SECONDS, metadata=()):
+def _grpc(server, content, timeout=_TIMEOUT_SECONDS, **options):
     with grpc.insecure_channel(
         f"127.0.0.1:{server.port}",
         options=[
@@ -289,9 +290,7 @@ def _grpc(server, content, timeout=_TIMEOUT_SECONDS, metadata=()):
         ],
     ) as channel:
         try:
-            channel.unary_unary(_PREDICT)(
-                content, timeout=timeout, metadata=metadata
-            )
+            channel.unary_unary(_PREDICT)(content, timeout=timeout, **options)
         except grpc.RpcError as error:
             return error.code().name
         return "OK"
@@ -371,7 +370,62 @@ def _numbers(server):
     return _grpc(server, _request(proto))
 
 
+def _half_messages(server):
+    """Holds calls whose messages do not come, on a connection of its own."""
+    ended = threading.Event()
+
+    def messages():
+        ended.wait(_TIMEOUT_SECONDS)
+        yield from ()
+
+    with grpc.insecure_channel(
+        f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)]
+    ) as channel:
+        method = channel.stream_unary(_PREDICT)
+        calls = [method.future(messages()) for _ in range(50)]
+        time.sleep(2)
+        count = sum(call.done() for call in calls)
+        ended.set()
+        for call in calls:
+            call.cancel()
+    return f"{count // 25 * 25} or more of 50 ended"
+
+
+def _metadata(server):
+    """Sends 1 MB of metadata, and does not confirm HTTP/2's settings."""
+
+    def frame(kind, flags, content, stream=1):
+        size = len(content) << 8
+        return struct.pack(">IBI", size | kind, flags, stream) + content
+
+    def entry(name, value):
+        return b"".join(bytes([len(x)]) + x.encode() for x in ("", name, value))
+
+    header = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": _PREDICT,
+        ":authority": "localhost",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    answer = _raw(
+        server,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"", 0),
+        frame(1, 0, b"".join(entry(*x) for x in header.items())),
+        frame(9, 0, entry("x", "a" * 100) * 150) * 66 + frame(9, 4, b""),
+        port=server.port,
+    )
+    return answer if answer in ("open", "closed") else "answered"
+
+
 _ALL = {
+    "2 million empty fields": lambda s: _grpc(s, b"\x12\x00" * 2_000_000),
+    "8 million empty fields in 16 kB": lambda s: _grpc(
+        s, b"\x12\x00" * 8_000_000, compression=grpc.Compression.Gzip
+    ),
+    "half messages": _half_messages,
+    "metadata of 1 MB, unconfirmed": _metadata,
     "73 kB of gzip": lambda s: _rest(s, _BOMB, _GZIP),
     "repeated number of 22 GB": _numbers,
     "repeated string of 22 GB": lambda s: _grpc(

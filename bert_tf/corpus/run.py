@@ -7,7 +7,6 @@ last; with it, the text is finished.
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
 import os
@@ -87,7 +86,7 @@ def run(config: Flags) -> dict[str, Any]:
     recipe = _build_recipe(config, found)
     work_dir = f"{config.output_file}.work"
     with (
-        _errors_of_output(),
+        errors.naming(work_dir),
         locks.one_writer_beside(config.output_file, "--output_file"),
     ):
         if config.overwrite_output_dir:
@@ -156,19 +155,6 @@ def _require_languages(found: Sequence[inputs.InputFile]) -> None:
                 "--input_file, as en=GLOB,de=GLOB. Received none for "
                 f"{file.path}."
             )
-
-
-@contextlib.contextmanager
-def _errors_of_output() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
-            raise UserError(
-                f"--output_file cannot be written ({error}); choose another "
-                "path."
-            ) from error
-        raise
 
 
 def _store_excluded(

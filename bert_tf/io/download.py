@@ -29,6 +29,7 @@ from typing import Any
 import tqdm
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.io import progress
 
@@ -240,7 +241,11 @@ class _Transfer:
                 for name in response.headers
             },
         }
-        with open(self.notes_file, "w", encoding="utf-8") as file:
+        with (
+            errors.full_disks(),
+            errors.naming(self.notes_file),
+            open(self.notes_file, "w", encoding="utf-8") as file,
+        ):
             json.dump(self.notes, file)
         if self._on_start:
             self._on_start(total)
@@ -251,7 +256,10 @@ class _Transfer:
         with open(self.partial, "ab" if start else "wb") as file, bar:
             # `read1` returns what has arrived, so that a break loses nothing.
             while chunk := response.read1(_CHUNK_BYTES):
-                file.write(chunk)
+                # Unlike a lost connection, a full disk is not tried again.
+                with errors.full_disks(), errors.naming(self.partial):
+                    file.write(chunk)
+                    file.flush()
                 bar.update(len(chunk))
         if total is not None and self.num_bytes != total:
             if self.num_bytes > total:

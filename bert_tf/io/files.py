@@ -14,6 +14,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+from bert_tf import errors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import paths
@@ -104,7 +105,8 @@ def atomic_file(path: str) -> Iterator[str]:
         _tf().io.gfile.makedirs(folder)
     temporary = temporaries.new_name(path)
     try:
-        yield temporary
+        with errors.naming(path):
+            yield temporary
         sync(temporary)
         _tf().io.gfile.rename(temporary, path, overwrite=True)
         sync(folder or ".")
@@ -126,7 +128,8 @@ def local_file(path: str) -> Iterator[str]:
     os.makedirs(folder, exist_ok=True)
     temporary = temporaries.new_name(path)
     try:
-        yield temporary
+        with errors.naming(path):
+            yield temporary
         sync(temporary)
         os.replace(temporary, path)
         sync(folder)
@@ -161,7 +164,7 @@ def require_writable(path: str, flag: str) -> None:
         _try_to_write(os.path.dirname(path))
     except (OSError, _tf().errors.OpError) as error:
         raise UserError(
-            f"{flag}={path} cannot be written ({str(error).splitlines()[0]}); "
+            f"{flag}={path} cannot be written ({errors.first_line(error)}); "
             "choose another path."
         ) from error
 
@@ -185,7 +188,7 @@ def require_writable_folder(path: str, flag: str) -> None:
     except (OSError, _tf().errors.OpError) as error:
         raise UserError(
             f"{flag}={path} is not a writable folder "
-            f"({str(error).splitlines()[0]}); choose another."
+            f"({errors.first_line(error)}); choose another."
         ) from error
 
 
@@ -359,12 +362,15 @@ def read_json(path: str) -> Any:
     Raises:
       UserError: If it is not valid JSON, or not a readable file.
     """
-    errors = _tf().errors
+    tf_errors = _tf().errors
     try:
         contents = read_bytes(path)
     # Raised for a directory, or a file without permission.
-    except (errors.FailedPreconditionError, errors.PermissionDeniedError) as e:
-        raise UserError(f"{path} cannot be read: {e.message}.") from e
+    except (
+        tf_errors.FailedPreconditionError,
+        tf_errors.PermissionDeniedError,
+    ) as error:
+        raise UserError(f"{path} cannot be read: {error.message}.") from error
     return stored_files.parse_json(contents, path)
 
 

@@ -16,6 +16,7 @@ from typing import BinaryIO
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.io import files
 from bert_tf.io import locks
 
@@ -97,7 +98,8 @@ def open_partial(
     # Not truncated before it is locked, nor removed without the lock.
     with locks.open_locked(partial, "a+b", path, "name another file") as lines:
         try:
-            yield PartialFile(path, identity, lines)
+            with errors.naming(path):
+                yield PartialFile(path, identity, lines)
         except BaseException:
             if not tf.io.gfile.exists(_state_path(path)):
                 os.remove(partial)

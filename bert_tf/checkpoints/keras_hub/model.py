@@ -13,11 +13,13 @@ classifier is its only head that matches: its masked-LM head computes something
 else.
 """
 
+import errno
 import io
 import math
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +35,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -354,6 +357,12 @@ def write_model(
         sentences += _check_vocabulary(stored)
     weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
     backbone = _build_backbone(stored.config, weights)
+    is_local = not paths.is_remote(directory)
+    size = 4 * backbone.count_params()
+    if is_local and shutil.disk_usage(directory).free < size:
+        # HDF5 would print tracebacks when it closes the incomplete file.
+        code = errno.ENOSPC
+        raise OSError(code, os.strerror(code), directory)
     preprocessor = None
     if stored.vocabulary is not None:
         preprocessor = _build_preprocessor(stored)
