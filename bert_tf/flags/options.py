@@ -107,10 +107,9 @@ def _check_bounds(config: Flags, field: dataclasses.Field) -> None:
 def _check_company(config: Flags, field: dataclasses.Field) -> None:
     """Checks the flags that a flag needs, and those that exclude it."""
     value, rules = getattr(config, field.name), field.metadata["rules"]
-    default_is_off = field.default is not True
-    if value == field.default or (value is False and default_is_off):
-        return
     is_off = value is False
+    if value in (field.default, "") or (is_off and field.default is not True):
+        return  # Not set.
     flag = f"--no{field.name}" if is_off else f"--{field.name}"
     received = flag if isinstance(value, bool) else f"{flag}={value}"
     needs, excluding = _tuple(rules, "needs"), _tuple(rules, "not_with")
