@@ -109,6 +109,8 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     from bert_tf.tasks.classification import labels
     from bert_tf.tasks.task_files import TRAIN
 
+    if stored.get("kind", "classification") != "classification":
+        stored = {"kind": stored["kind"]}  # Its columns mean something else.
     find = _find_own_files if config.is_custom else _find_official_files
     task = find(config, stored)
     weights = config.class_weights if config.do_train else None
