@@ -4,8 +4,6 @@ import dataclasses
 import functools
 
 from bert_tf.flags import options
-from bert_tf.flags.serve_access import ServeAccess
-from bert_tf.flags.serve_limits import ServeLimits
 
 # Engines that run the models.
 ENGINES = ("savedmodel", "litert")
@@ -14,6 +12,114 @@ _batching = functools.partial(
     needs="enable_batching",
     not_with="batching_parameters_file",
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeLimits(options.Flags):
+    """Limits of a request; larger ones are refused with the flag's name."""
+
+    max_request_rows: int = options.limits(
+        10_000,
+        "Maximum number of rows of a request; each choice counts as one, also "
+        "inside of a tf.Example.",
+    )
+    max_row_tokens: int = options.limits(
+        1 << 16, "Maximum number of tokens in all texts of a row."
+    )
+    max_row_choices: int = options.limits(
+        256, "Maximum number of choices of a row, also inside of a tf.Example."
+    )
+    max_request_bytes: int = options.limits(
+        16 << 20, "Maximum size of a body or gRPC message, in bytes."
+    )
+    max_grpc_message_bytes: int = options.limits(
+        4 << 20, "Maximum size of a gRPC message without compression, in bytes."
+    )
+    max_message_fields: int = options.limits(
+        100_000,
+        "Maximum number of fields of a gRPC message, nested ones and each "
+        "repetition, too; 8 integers in a packed list count as one.",
+    )
+    max_unpacked_bytes: int = options.limits(
+        64 << 20,
+        "Maximum size of a body without its gzip compression, in bytes; each "
+        "JSON string, list or object counts as at least 64, another value as "
+        "at least 16.",
+    )
+    max_json_depth: int = options.limits(
+        64, "Maximum number of JSON lists and objects inside each other."
+    )
+    max_tensor_bytes: int = options.limits(
+        64 << 20,
+        "Maximum size of a TensorProto after its last value is repeated, in "
+        "bytes; a string counts as its length and 24.",
+    )
+    max_response_bytes: int = options.limits(
+        64 << 20,
+        "Maximum size of the outputs of a request, in bytes before they are "
+        "written as JSON; a string counts as its length and 64.",
+    )
+    max_header_bytes: int = options.limits(
+        64 << 10,
+        "Maximum size of a request's header, over gRPC of its metadata, in "
+        "bytes.",
+    )
+    max_url_bytes: int = options.limits(
+        8 << 10, "Maximum size of the URL of a REST request, in bytes."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeAccess(options.Flags):
+    """Host names, API keys, TLS and reloading."""
+
+    allowed_hosts: str | None = options.server(
+        None,
+        "Comma-separated host names that REST requests may use, besides "
+        "localhost, 127.0.0.1 and [::1] if --host is one of them (default: "
+        "only these; any for another --host).",
+    )
+    allow_reload: bool = options.server(
+        False,
+        "Let clients replace the served models by gRPC's "
+        "HandleReloadConfigRequest; a SavedModel can read and write files.",
+    )
+    api_key_file: str | None = options.server(
+        None,
+        "File of API keys, one a line; requests need one of them. It is read "
+        "again when it changes.",
+        reads="file",
+    )
+    health_without_key: bool = options.server(
+        False,
+        "Answer /readyz, /metrics and the states of models without an API key.",
+        needs="api_key_file",
+    )
+    tls_cert: str | None = options.server(
+        None,
+        "PEM file of the server's certificate, followed by those of its "
+        "issuers; turns on TLS for both ports.",
+        reads="file",
+        needs="tls_key",
+    )
+    tls_key: str | None = options.server(
+        None,
+        "PEM file of the private key of --tls_cert, without a password.",
+        reads="file",
+        needs="tls_cert",
+    )
+    tls_client_ca: str | None = options.server(
+        None,
+        "PEM file of the authorities whose certificates clients must have.",
+        reads="file",
+        needs="tls_cert",
+    )
+    ssl_config_file: str | None = options.server(
+        None,
+        "Text file of TensorFlow Serving's SSLConfig, for gRPC instead of "
+        "--tls_cert, --tls_key and --tls_client_ca.",
+        reads="file",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ from starlette import responses
 from starlette import types
 
 from bert_tf.errors import UserError
-from bert_tf.flags.serve_access import ServeAccess
+from bert_tf.flags.serve import ServeAccess
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 # A header is echoed in errors up to this length.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from starlette import requests
 
-from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import errors
 
 # Larger bodies are unpacked and parsed in a thread, so that other requests do

@@ -25,7 +25,7 @@ from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.apis import regression_pb2
 
-from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving.servable import DEFAULT_SIGNATURE

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import batching
 from bert_tf.serving import bodies
 from bert_tf.serving import errors

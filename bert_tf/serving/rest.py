@@ -22,7 +22,7 @@ from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import regression_pb2
 
-from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import access
 from bert_tf.serving import bodies
 from bert_tf.serving import calls

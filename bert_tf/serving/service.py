@@ -22,7 +22,7 @@ from google.protobuf import message
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
 
-from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.batching import Task

@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import errors
 from bert_tf.serving import litert
 from bert_tf.serving import saved_model

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
 
-from bert_tf.flags.serve_limits import ServeLimits
+from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import batching
 from bert_tf.serving import batching_parameters
 from bert_tf.serving import errors
