@@ -17,6 +17,7 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.commands import finetune_classifier
 from bert_tf.commands.distill import DistillConfig
+from bert_tf.distillation import inputs
 from bert_tf.distillation import run as distillation
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
@@ -299,7 +300,7 @@ class EachTaskTest(files_case.FilesCase):
             attention_probs_dropout_prob=0.0,
         )
         stored = formats.read(path)
-        task = distillation.with_files(registry.from_stored(stored), config)
+        task = inputs.with_files(registry.from_stored(stored), config)
         own = distillation.of_student(task, config)
         reader = SplitReader(own, stored.build_tokenizer())
         devices = device_setup.prepare(config)
@@ -593,10 +594,13 @@ class StudentTest(files_case.FilesCase):
 
     @parameterized.parameters(
         ({}, "Give --num_hidden_layers"),
-        ({"pretrained_model_dir": "x", "hidden_size": 8}, "--hidden_size:"),
+        (
+            {"pretrained_model_dir": "x", "hidden_size": 8},
+            "--hidden_size cannot",
+        ),
         (
             {"pretrained_model_dir": "x", "initialize_from_teacher": False},
-            "--noinitialize_from_teacher: these",
+            "--noinitialize_from_teacher cannot",
         ),
         ({"num_hidden_layers": 1, "do_lower_case": False}, "as its teacher"),
         ({"num_hidden_layers": 0}, "--num_hidden_layers must be at least 1"),
