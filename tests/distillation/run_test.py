@@ -596,7 +596,7 @@ class StudentTest(files_case.FilesCase):
         ({}, "Give --num_hidden_layers"),
         (
             {"pretrained_model_dir": "x", "hidden_size": 8},
-            "--hidden_size cannot",
+            "--hidden_size can",
         ),
         (
             {"pretrained_model_dir": "x", "initialize_from_teacher": False},
