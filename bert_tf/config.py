@@ -38,10 +38,6 @@ LAYER_COMBINATIONS = (
 # The best combination in Table 7.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# Formats of checkpoints to read and write, and of SavedModels, to read alone.
-FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
-TF_HUB = "tf_hub"
-
 # A limit against typing errors: a deeper encoder would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 _MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38

@@ -22,9 +22,9 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.config import FORMATS
-from bert_tf.config import TF_HUB
 from bert_tf.errors import UserError
+from bert_tf.flags.groups import FORMATS
+from bert_tf.flags.groups import TF_HUB
 from bert_tf.io import paths
 from bert_tf.io import stored_files
 
@@ -78,7 +78,7 @@ def read(
     Args:
       path: A directory or a `.keras` file; for checkpoints of TensorFlow also a
         prefix; or a name for `names.resolve`, which is fetched.
-      source_format: One of `config.FORMATS`, or `TF_HUB`; by default
+      source_format: One of `flags.groups.FORMATS`, or `TF_HUB`; by default
         detected.
       allow_missing: Names of weights that may be missing or unused.
 

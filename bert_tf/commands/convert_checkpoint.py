@@ -12,9 +12,9 @@ or unused weight is an error unless --allow_missing matches it.
 
 import dataclasses
 
-from bert_tf.config import FORMATS
-from bert_tf.config import TF_HUB
 from bert_tf.flags import options
+from bert_tf.flags.groups import FORMATS
+from bert_tf.flags.groups import TF_HUB
 from bert_tf.flags.groups import ConversionConfig
 
 

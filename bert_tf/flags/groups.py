@@ -11,6 +11,9 @@ PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
 # Computation without padding.
 UNPAD_MODES = ("auto", "on", "off")
+# Formats of checkpoints to read and write, and of SavedModels, to read alone.
+FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
+TF_HUB = "tf_hub"
 # Runners of Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")

@@ -15,8 +15,8 @@ from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
-from bert_tf.config import FORMATS
 from bert_tf.errors import UserError
+from bert_tf.flags.groups import FORMATS
 from bert_tf.io import files
 from tests.support import files_case
 from tests.support import stored_models

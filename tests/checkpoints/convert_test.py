@@ -18,8 +18,8 @@ from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
-from bert_tf.config import FORMATS
 from bert_tf.errors import UserError
+from bert_tf.flags.groups import FORMATS
 from tests.support import files_case
 from tests.support import stored_models
 from tests.support.shared_data import golden

@@ -19,8 +19,8 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import tf_hub
 from bert_tf.checkpoints import weight_map
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
-from bert_tf.config import FORMATS
 from bert_tf.errors import UserError
+from bert_tf.flags.groups import FORMATS
 from bert_tf.io import paths
 from tests.support import files_case
 from tests.support import shared_data

@@ -5,7 +5,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import weight_map
-from bert_tf.config import FORMATS
+from bert_tf.flags.groups import FORMATS
 from tests.support import tiny_layers
 
 
