@@ -75,10 +75,8 @@ GROUPS = (
 # weights or the choice of a model; only on where it reads, writes or computes;
 # or none.
 EFFECTS = ("weights", "place", "nothing")
-# Rules of flags, which `flags.options.Flags` checks: bounds, flags that must be
-# set, and flags that must not.
+# The bounds among the rules of flags, which `flags.options.Flags` checks.
 BOUNDS = ("at_least", "above", "at_most", "below")
-RULES = (*BOUNDS, "needs", "not_with")
 
 
 def option(
@@ -116,7 +114,7 @@ def option(
         raise ValueError(f"Unknown group of flags: {group!r}.")
     if affects not in EFFECTS:
         raise ValueError(f"Unknown effect of a flag: {affects!r}.")
-    if not rules.keys() <= {*RULES}:
+    if not rules.keys() <= {*BOUNDS, "needs", "not_with"}:
         raise ValueError(f"Unknown rules of a flag: {', '.join(rules)}.")
     metadata = {
         "help": help_text,
