@@ -143,6 +143,18 @@ def _numbers(server):
     return _grpc(server, predict_request(proto))
 
 
+def _many_numbers(server):
+    """Repeats a number 16 million times for each of 60 inputs, in 1 kB."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = MODEL
+    for name in range(60):
+        proto = request.inputs[str(name)]
+        proto.dtype = 1
+        proto.float_val.append(0)
+        proto.tensor_shape.dim.add(size=16_000_000)
+    return _grpc(server, request.SerializeToString())
+
+
 def _half_messages(server):
     """Holds calls whose messages do not come, on a connection of its own."""
     ended = threading.Event()
@@ -264,17 +276,19 @@ _QA = "/v1/models/question_answering:predict"
 _CHOICE = "/v1/models/multiple_choice:predict"
 
 
-def _row(words):
-    row = {"question": "Who sat there?", "context": "account " * words}
+def _row(context):
+    row = {"question": "Who sat there?", "context": context}
     return json.dumps({"instances": [row]}).encode()
 
 
 # The first has almost the tokens that a row may have.
-_LONG_ROW, _LONGER_ROW = _row(60_000), gzip.compress(_row(2_000_000))
+_LONG_ROW = _row("account " * 65_000)
+_LONGER_ROW = gzip.compress(_row("account " * 2_000_000))
+_DENSE_ROW = _row("." * 4000)
 
 
 def _choices(count):
-    row = {"text": "account " * 100, "choices": ["account " * 20] * count}
+    row = {"text": "account " * 300, "choices": ["account"] * count}
     return json.dumps({"instances": [row]})
 
 
@@ -294,21 +308,23 @@ ALL = {
     "half messages": _half_messages,
     "answers that are not read": _unread_answers,
     "calls that are reset": _reset,
-    "a row of 60000 tokens": lambda s: _rest(s, _LONG_ROW, path=_QA),
+    "a row of 65000 tokens": lambda s: _rest(s, _LONG_ROW, path=_QA),
+    "a row of 4000 dots": lambda s: _rest(s, _DENSE_ROW, path=_QA),
     "a row of 2000000 tokens in 31 kB": lambda s: _rest(
         s, _LONGER_ROW, _GZIP, _QA
     ),
     "clients that leave a long row": _leave_long_row,
-    "a row of 250 choices": lambda s: _rest(s, _choices(250), path=_CHOICE),
+    "a row of 256 choices": lambda s: _rest(s, _choices(256), path=_CHOICE),
     "a row of 9000 choices": lambda s: _rest(s, _choices(9000), path=_CHOICE),
     "bytes that are no tf.Example": lambda s: _rest(
         s,
         b'{"signature_name": "from_examples", '
         b'"instances": [{"examples": {"b64": "////"}}]}',
     ),
-    "metadata of 1 MB, unconfirmed": _metadata,
+    "unconfirmed metadata of 1 MB": _metadata,
     "73 kB of gzip": lambda s: _rest(s, _BOMB, _GZIP),
     "repeated number of 22 GB": _numbers,
+    "60 repeated numbers of 64 MB": _many_numbers,
     "repeated string of 22 GB": lambda s: _grpc(
         s, predict_request(text_proto(["a" * 1000], 22_000_000))
     ),
