@@ -323,6 +323,13 @@ class Tls:
     grpc: grpc.ServerCredentials | None
 
 
+def check(config: ServeAccess) -> None:
+    """Reads all files, before a start that may take minutes."""
+    read_tls(config)
+    if config.api_key_file:
+        ApiKeys(config.api_key_file)
+
+
 def read_tls(config: ServeAccess) -> Tls:
     """Reads the files of the TLS flags.
 
