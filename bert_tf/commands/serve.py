@@ -17,10 +17,7 @@ def main(config: ServeConfig) -> None:
     errors.require("serve")
     from bert_tf.serving import access
 
-    # Before TensorFlow and an export, which may take minutes.
-    access.read_tls(config)
-    if config.api_key_file:
-        access.ApiKeys(config.api_key_file)
+    access.check(config)
     from bert_tf.export import served_model
 
     config = served_model.prepare(config)

@@ -323,6 +323,13 @@ class Tls:
     grpc: grpc.ServerCredentials | None
 
 
+def check(config: ServeAccess) -> None:
+    """Reads all files, before a start that may take minutes."""
+    read_tls(config)
+    if config.api_key_file:
+        ApiKeys(config.api_key_file)
+
+
 def read_tls(config: ServeAccess) -> Tls:
     """Reads the files of the TLS flags.
 
@@ -340,6 +347,16 @@ def read_tls(config: ServeAccess) -> Tls:
         )
     if config.ssl_config_file:
         credentials = _credentials_of(config.ssl_config_file)
+    if credentials:
+        try:  # gRPC reads them only now.
+            grpc.server(None).add_secure_port("localhost:0", credentials)
+        except RuntimeError as error:
+            raise UserError(
+                "gRPC cannot use the key and the certificates of "
+                f"{config.ssl_config_file or config.tls_cert}: they must be "
+                "the contents of PEM files, the key without a password, in "
+                "SSLConfig with \\n between lines."
+            ) from error
     return Tls(context, credentials)
 
 
@@ -352,13 +369,13 @@ def _context(config: ServeAccess) -> ssl.SSLContext:
         context.load_cert_chain(
             config.tls_cert, config.tls_key, password=_refuse_password
         )
+        dates = ssl._ssl._test_decode_cert(config.tls_cert)
     except (OSError, ValueError) as error:
         raise UserError(
             f"--tls_cert={config.tls_cert} and --tls_key={config.tls_key} are "
             "not PEM certificates, the server's own first, and its key: "
             f"{_reason(error)}."
         ) from error
-    dates = ssl._ssl._test_decode_cert(config.tls_cert)
     seconds = [ssl.cert_time_to_seconds(dates[x]) for x in _DATES]
     if not seconds[0] <= time.time() <= seconds[1]:
         logging.log_first_n(
@@ -419,21 +436,11 @@ def _credentials_of(path: str) -> grpc.ServerCredentials:
             f"--ssl_config_file={path}: client_verify needs custom_ca, the "
             "authorities of the clients' certificates."
         )
-    try:
-        credentials = grpc.ssl_server_credentials(
-            [(config.server_key.encode(), config.server_cert.encode())],
-            config.custom_ca.encode() or None,
-            require_client_auth=config.client_verify,
-        )
-        # gRPC looks at them only now.
-        grpc.server(None).add_secure_port("localhost:0", credentials)
-    except RuntimeError as error:
-        raise UserError(
-            f"--ssl_config_file={path}: server_key, without a password, its "
-            "server_cert and custom_ca must be the contents of PEM files, with "
-            "\\n between lines."
-        ) from error
-    return credentials
+    return grpc.ssl_server_credentials(
+        [(config.server_key.encode(), config.server_cert.encode())],
+        config.custom_ca.encode() or None,
+        require_client_auth=config.client_verify,
+    )
 
 
 def _ssl_config() -> message.Message:

@@ -26,6 +26,7 @@ from bert_tf.serving import calls as inference
 from bert_tf.serving import errors
 from bert_tf.serving import model_config
 from bert_tf.serving import service as services
+from bert_tf.serving.bodies import ANSWER_COPIES
 from bert_tf.serving.bodies import LARGE_BYTES
 from bert_tf.serving.bodies import num_bytes
 from bert_tf.serving.service import Service
@@ -204,10 +205,9 @@ class _Decoder(grpc.aio.ServerInterceptor):
         content = await self._receive(context)
         if content is grpc.aio.EOF:
             raise errors.invalid("The call has no message.")
-        size = len(content)
+        memory = size = len(content)
         for flag in ("max_request_bytes", "max_grpc_message_bytes"):
             self._check("The message", size, flag)
-        memory = size
         if size > _COUNTED_BYTES:
             kind = deserialize.__self__.DESCRIPTOR
             limit = self._service.limits.max_message_fields
@@ -306,6 +306,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                     servable,
                     self._service.limits,
                 )
+                _reserve_repeated(counted, request, calls[0])
                 outputs = await _all(
                     [self._service.compute(counted, servable, x) for x in calls]
                 )
@@ -343,6 +344,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                     servable,
                     self._service.limits,
                 )
+                _reserve_repeated(counted, request, call)
                 outputs = await self._service.compute(counted, servable, call)
                 if num_bytes(outputs) <= LARGE_BYTES:
                     return call.respond(outputs)
@@ -385,6 +387,19 @@ async def _counted(
         await context.abort(_CODES[error.code], error.message)
 
 
+def _reserve_repeated(
+    counted: services.Request, request: message.Message, call: inference.Call
+) -> None:
+    """Reserves memory for values that a message holds once and means often."""
+    size = num_bytes(call.inputs) - request.ByteSize()
+    if size > LARGE_BYTES:
+        try:
+            counted.reserve(ANSWER_COPIES * size)
+        except errors.RequestError:
+            call.inputs.clear()  # The traceback would keep them for a while.
+            raise
+
+
 async def _all(coroutines: Sequence[Coroutine]) -> list:
     """Returns the results of coroutines; ends all when one fails."""
     tasks = [asyncio.create_task(x) for x in coroutines]
@@ -406,9 +421,7 @@ def _decode(
 
 
 @functools.cache
-def _kinds(
-    kind: descriptor.Descriptor,
-) -> dict[int, descriptor.Descriptor | None]:
+def _kinds(kind: descriptor.Descriptor) -> dict:
     """Returns the types of submessages by number; None for packed integers."""
     return {
         field.number: field.message_type

@@ -96,14 +96,18 @@ class Signature:
         num_bytes = sum(self.outputs[name].row_bytes() for name in outputs)
         return max(1, _MAX_CALL_BYTES // max(1, num_bytes))
 
+    def check_names(self, names: Collection[str]) -> None:
+        """Raises `RequestError` if they are not the names of the inputs."""
+        if set(names) != self.inputs.keys():
+            raise errors.invalid(_other_names(set(names), set(self.inputs)))
+
     def check(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Checks the inputs of a request.
 
         Raises:
           RequestError: If names, types or shapes do not match.
         """
-        if inputs.keys() != self.inputs.keys():
-            raise errors.invalid(_other_names(set(inputs), set(self.inputs)))
+        self.check_names(inputs)
         for name, spec in self.inputs.items():
             value = inputs[name]
             if not _has_type(value, spec.dtype):

@@ -223,6 +223,29 @@ class HeldTest(toy_models.ToyCase, tf.test.TestCase):
             while b"--max_header_bytes" not in answer:
                 answer += client.recv(1 << 16) or self.fail(answer)
 
+    def test_limits_values_that_a_message_repeats(self):
+        server, config = self.enterContext(self.serving())
+        server._service.bodies._room = 1 << 20
+        ids = tensor_pb2.TensorProto(dtype=3, int_val=[1])
+        ids.tensor_shape.dim.add(size=10_000)
+        ids.tensor_shape.dim.add(size=100)
+        inputs = {"ids": ids, "negate": [True] * 10_000}
+        unknown = tensor_pb2.TensorProto(dtype=999)
+        for request, sentence in (
+            (toy_models.predict_request("total", **inputs), "Too many large"),
+            # Names are checked before any array is made.
+            (
+                toy_models.predict_request("total", other=unknown, **inputs),
+                "does not match signature",
+            ),
+        ):
+            with self.assertRaises(grpc.RpcError) as raised:
+                self.connect(config).unary_unary(_PREDICT)(
+                    request.SerializeToString(),
+                    timeout=toy_models.TIMEOUT_SECONDS,
+                )
+            self.assertIn(sentence, raised.exception.details())
+
     def test_limits_calls_in_progress(self):
         self.enterContext(mock.patch.object(grpc_services, "_MAX_CALLS", 2))
         _, config = self.enterContext(self.serving())

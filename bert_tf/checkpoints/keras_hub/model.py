@@ -35,7 +35,6 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.io import paths
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -357,12 +356,10 @@ def write_model(
         sentences += _check_vocabulary(stored)
     weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
     backbone = _build_backbone(stored.config, weights)
-    is_local = not paths.is_remote(directory)
     size = 4 * backbone.count_params()
-    if is_local and shutil.disk_usage(directory).free < size:
-        # HDF5 would print tracebacks when it closes the incomplete file.
-        code = errno.ENOSPC
-        raise OSError(code, os.strerror(code), directory)
+    # HDF5 would print tracebacks when it closes an incomplete file.
+    if "://" not in directory and shutil.disk_usage(directory).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), directory)
     preprocessor = None
     if stored.vocabulary is not None:
         preprocessor = _build_preprocessor(stored)
