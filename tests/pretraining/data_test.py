@@ -177,7 +177,10 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ({"mask_rate": 0.9}, "must add up to 1. Received: 1.1"),
-        ({"random_rate": -0.1, "same_rate": 0.3}, "random_rate must lie"),
+        (
+            {"random_rate": -0.1, "same_rate": 0.3},
+            "random_rate must be at least",
+        ),
         (
             {"same_rate": 0.1, "dynamic_masking": False},
             "--same_rate needs --dynamic_masking",
