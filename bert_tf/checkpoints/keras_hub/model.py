@@ -356,7 +356,7 @@ def write_model(
         sentences += _check_vocabulary(stored)
     weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
     backbone = _build_backbone(stored.config, weights)
-    size = 4 * backbone.count_params()
+    size = 4 * sum(math.prod(x.shape) for x in weights.values())
     # HDF5 would print tracebacks when it closes an incomplete file.
     if "://" not in directory and shutil.disk_usage(directory).free < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), directory)
