@@ -89,8 +89,8 @@ def grpc_options(
         "grpc.keepalive_timeout_ms": int(3 * header * 1000),
         "grpc.max_concurrent_streams": _MAX_STREAMS,
         # Above gRPC's own 1,000 it would refuse honest calls in a flood.
-        "grpc.server.max_pending_requests": 20_000,
-        "grpc.server.max_pending_requests_hard_limit": 40_000,
+        "grpc.server.max_pending_requests": 2000,
+        "grpc.server.max_pending_requests_hard_limit": 4000,
         # A stream would send more than 64 kB before the server reads it.
         "grpc.http2.bdp_probe": 0,
     }
