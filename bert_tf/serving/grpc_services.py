@@ -26,11 +26,11 @@ from bert_tf.serving import errors
 from bert_tf.serving import model_config
 from bert_tf.serving import service as services
 from bert_tf.serving.bodies import ANSWER_COPIES
+from bert_tf.serving.bodies import COUNTED_BYTES
 from bert_tf.serving.bodies import LARGE_BYTES
+from bert_tf.serving.bodies import NO_PROTO
+from bert_tf.serving.bodies import count_fields
 from bert_tf.serving.bodies import num_bytes
-from bert_tf.serving.message_fields import COUNTED_BYTES
-from bert_tf.serving.message_fields import NO_PROTO
-from bert_tf.serving.message_fields import count_fields
 from bert_tf.serving.service import Service
 
 # Answers of any size, as in TensorFlow Serving. A port that is in use is an
