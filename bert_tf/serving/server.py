@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import logging as python_logging
 import os
 import select
 import signal
@@ -193,6 +194,10 @@ class ModelServer:
             config.rest_api_header_timeout_in_ms / 1000,
             config.idle_timeout_in_ms / 1000,
             config.max_header_bytes,
+        )
+        # Its clients are gone, which needs no traceback.
+        python_logging.getLogger("grpc._cython.cygrpc").addFilter(
+            lambda record: "ExecuteBatchError" not in str(record.exc_info)
         )
         try:
             return grpc_services.server(
