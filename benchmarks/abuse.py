@@ -196,8 +196,9 @@ def _free_port():
 # --- Honest clients, in a process of their own. ---
 
 
-def _honest(rest_port, port, stop, results):
+def _honest(rest_port, port, started, stop, results):
     """Asks until `stop`; puts (end, seconds, error) of all requests."""
+    started.set()
     records = []
 
     def ask_rest():
@@ -363,11 +364,13 @@ def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         server = _Server(_export(folder))
         print(f"idle: {server.idle / 2**20:.0f} MB")
-        stop, records = spawn.Event(), spawn.Queue()
+        started, stop, records = spawn.Event(), spawn.Event(), spawn.Queue()
         clients = spawn.Process(
-            target=_honest, args=(server.rest_port, server.port, stop, records)
+            target=_honest,
+            args=(server.rest_port, server.port, started, stop, records),
         )
         clients.start()
+        started.wait()
         time.sleep(5)
         results = []
         with contextlib.ExitStack() as stack:

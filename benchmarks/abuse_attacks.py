@@ -231,6 +231,63 @@ def _unread_answers(server):
     return "not read"
 
 
+def _no_window(server):
+    """Makes 1,000 calls on 10 connections that take no byte of an answer."""
+    content = predict_request(text_proto(["a"]))
+    content = b"\0" + len(content).to_bytes(4, "big") + content
+    calls = b"".join(
+        _frame(1, 4, _PREDICT_HEADER, stream) + _frame(0, 1, content, stream)
+        for stream in range(1, 201, 2)
+    )
+    no_window = struct.pack(">HI", 4, 0)
+    start = _START + _frame(4, 0, no_window) + _frame(4, 1, b"")
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            address = "127.0.0.1", server.port
+            connection = socket.create_connection(address, TIMEOUT_SECONDS)
+            stack.enter_context(connection).sendall(start + calls)
+        time.sleep(5)
+    return "not read"
+
+
+def _hide_choices(server):
+    """Sends 1,000 choices in a list that an empty one follows."""
+    values = b"".join(b"\x0a\x01a" for _ in range(1000))
+    feature = _field(1, values) + _field(3, b"")
+    entry = _field(1, b"choices") + _field(2, feature)
+    text = _field(1, b"text") + _field(2, _field(1, b"\x0a\x01a"))
+    example = _field(1, _field(1, entry) + _field(1, text))
+    return _examples(server, example, _CHOICE)
+
+
+def _field(number, content):
+    """Returns a field of a message with some bytes."""
+    size, rest = bytearray(), len(content)
+    while rest > 127:
+        size.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([number << 3 | 2, *size, rest]) + content
+
+
+def _examples(server, example, path):
+    row = {"examples": {"b64": base64.b64encode(example).decode()}}
+    body = {"signature_name": "from_examples", "instances": [row]}
+    content = gzip.compress(json.dumps(body).encode())
+    return _rest(server, content, _GZIP, path)
+
+
+def _repeated_choices(server):
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "multiple_choice"
+    for name, sizes in (("text", [1]), ("choices", [1, 2_790_000])):
+        proto = request.inputs[name]
+        proto.dtype = 7
+        proto.string_val.append(b"")
+        for size in sizes:
+            proto.tensor_shape.dim.add(size=size)
+    return _grpc(server, request.SerializeToString())
+
+
 def _reset(server):
     """Begins and resets a thousand calls."""
     calls = b"".join(
@@ -270,6 +327,10 @@ def _send_fields(server):
     return _grpc(server, random.choice(_MANY_FIELDS))
 
 
+_SPACES = gzip.compress(
+    b'{"instances": [{"text": {"b64": "' + b"aa " * (20 << 20) + b'"}}]}'
+)
+_MANY_FEATURES = _field(1, b"\x0a\x07\x0a\x05abcde" * 1_000_000)
 _MOST_FIELDS = 99_000
 _MANY_FIELDS = _fields()
 _QA = "/v1/models/question_answering:predict"
@@ -307,7 +368,14 @@ ALL = {
     "almost 100000 fields of each kind": _send_fields,
     "half messages": _half_messages,
     "answers that are not read": _unread_answers,
+    "calls whose clients take no byte": _no_window,
     "calls that are reset": _reset,
+    "3 million choices in 70 bytes": _repeated_choices,
+    "1000 choices before an empty list": _hide_choices,
+    "a tf.Example of a million features": lambda s: _examples(
+        s, _MANY_FEATURES, PATH
+    ),
+    "20 million spaces in base64": lambda s: _rest(s, _SPACES, _GZIP),
     "a row of 65000 tokens": lambda s: _rest(s, _LONG_ROW, path=_QA),
     "a row of 4000 dots": lambda s: _rest(s, _DENSE_ROW, path=_QA),
     "a row of 2000000 tokens in 31 kB": lambda s: _rest(

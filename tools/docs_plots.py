@@ -186,14 +186,12 @@ def draw_abuse() -> None:
     """Draws a server's memory and other clients' times under attacks."""
     figure = docs_figures.new_figure(7.2, 2.8)
     memory, times = figure.subplots(1, 2)
-    for engine, color in (("savedmodel", _BLUE), ("litert", _ORANGE)):
-        path = _RESULTS / "abuse" / f"{engine}.json"
-        report = json.loads(path.read_text("utf-8"))
-        seconds, most_bytes, p99 = np.array(report["curve"]).T
-        memory.plot(seconds / 60, most_bytes / 2**20, color=color, label=engine)
-        times.plot(seconds / 60, 1000 * p99, color=color)
+    path = _RESULTS / "abuse" / "soak_savedmodel.json"
+    report = json.loads(path.read_text("utf-8"))
+    seconds, most_bytes, p99 = np.array(report["curve"]).T
+    memory.plot(seconds / 60, most_bytes / 2**20, color=_BLUE)
+    times.plot(seconds / 60, 1000 * p99, color=_BLUE)
     memory.set_ylabel("memory of the server, MB")
-    memory.legend(frameon=False)
     times.set_ylabel("honest clients, 99th percentile, ms")
     for axes in (memory, times):
         axes.set_xlabel("minutes of attacks")

@@ -7,7 +7,6 @@ steps have a file and are not repeated.
 """
 
 import contextlib
-import ctypes
 import datetime
 import itertools
 import os
@@ -42,7 +41,12 @@ from bert_tf.io import text_files
 
 _CLONE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _WAIT_SECONDS = 2.0
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+# Has Linux send SIGTERM to a program when this process is killed (PDEATHSIG). A
+# `preexec_fn` would abort the program in a process with threads of gRPC.
+_END_WITH_PARENT = """import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 15)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"""
 # Parts of a finished cell that nothing reads.
 _REMOVED = ("model", "best", "summaries", "checkpoint", "model.ckpt-*")
 
@@ -202,12 +206,12 @@ class Runner:
         start = [path := os.path.join(_CLONE, script)]
         if not os.path.exists(path):
             start = ["-m", "bert_tf", errors.command(script)]
+        words = self._words(step, command)
         with subprocess.Popen(
-            [sys.executable, *start, *self._words(step, command)],
+            [sys.executable, "-c", _END_WITH_PARENT, *start, *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent if _LIBC else None,
         ) as process:
             try:
                 status = process.wait()
@@ -333,8 +337,3 @@ def _stop(number: int, frame: Any) -> None:
     del frame
     signal.signal(number, signal.SIG_IGN)
     raise errors.Preempted("Stopped; the same command resumes.")
-
-
-def _end_with_parent() -> None:
-    """Has Linux send SIGTERM to this process when its parent is killed."""
-    _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

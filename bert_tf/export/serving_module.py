@@ -125,7 +125,8 @@ class ServingModule:
         strings = head.input_specs()
 
         def from_ids(**inputs):
-            inputs = after([check_segments(self._model, inputs)], inputs)
+            checks = [check_segments(self._model, inputs)]
+            inputs = after(checks, check_rows(inputs))
             unpad = self._unpad and not head.returns_padding
             return answer_ids(
                 head, self._model, inputs, unpad, head.max_ids_rows_at_once
@@ -215,12 +216,12 @@ def answer_ids_in_numbers(
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
 
-def check_rows(strings: _Tensors) -> dict[str, tf.Tensor]:
-    """Returns strings after checking that all have the same number of rows.
+def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
+    """Returns inputs after checking that all have the same number of rows.
 
     Otherwise a single row would be broadcast to the rows of another input.
     """
-    (name, first), *others = strings.items()
+    (name, first), *others = inputs.items()
     return after(
         [
             tf.debugging.assert_equal(
@@ -231,7 +232,7 @@ def check_rows(strings: _Tensors) -> dict[str, tf.Tensor]:
             )
             for other_name, other in others
         ],
-        strings,
+        inputs,
     )
 
 

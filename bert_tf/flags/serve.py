@@ -50,7 +50,7 @@ class ServeLimits(options.Flags):
         64, "Maximum number of JSON lists and objects inside each other."
     )
     max_tensor_bytes: int = options.limits(
-        64 << 20,
+        16 << 20,
         "Maximum size of a TensorProto after its last value is repeated, in "
         "bytes; a string counts as its length and 24.",
     )

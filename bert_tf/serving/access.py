@@ -14,7 +14,6 @@ import re
 import socket
 import ssl
 import threading
-import time
 import urllib.parse
 from collections.abc import Awaitable
 from collections.abc import Callable
@@ -50,8 +49,6 @@ _HEALTH_PATH = re.compile(
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
 )
 _HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
-# Fields of a certificate in Python.
-_DATES = ("notBefore", "notAfter")
 
 
 def allowed_hosts(host: str, more: str | None) -> frozenset[str] | None:
@@ -369,22 +366,12 @@ def _context(config: ServeAccess) -> ssl.SSLContext:
         context.load_cert_chain(
             config.tls_cert, config.tls_key, password=_refuse_password
         )
-        dates = ssl._ssl._test_decode_cert(config.tls_cert)
     except (OSError, ValueError) as error:
         raise UserError(
             f"--tls_cert={config.tls_cert} and --tls_key={config.tls_key} are "
             "not PEM certificates, the server's own first, and its key: "
             f"{_reason(error)}."
         ) from error
-    seconds = [ssl.cert_time_to_seconds(dates[x]) for x in _DATES]
-    if not seconds[0] <= time.time() <= seconds[1]:
-        logging.log_first_n(
-            logging.WARNING,
-            "Clients will refuse --tls_cert=%s: it is valid from %s to %s.",
-            1,
-            config.tls_cert,
-            *[dates[x] for x in _DATES],
-        )
     if config.tls_client_ca:
         context.verify_mode = ssl.CERT_REQUIRED
         try:

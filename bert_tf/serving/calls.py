@@ -46,6 +46,7 @@ _LIMITS = ServeLimits()
 # The memory of TensorFlow for a string beside its characters.
 _STRING_BYTES = 24
 _PART = 1 << 16
+_MAX_RANK = 32
 _FIELDS = {
     np.dtype(np.float32): "float_val",
     np.dtype(np.float64): "double_val",
@@ -92,7 +93,9 @@ def predict(
     for name, proto in request.inputs.items():
         spec = signature.inputs.get(name)
         if spec and spec.has_free_batch() and proto.tensor_shape.dim:
-            bodies.check_rows(proto.tensor_shape.dim[0].size, limits)
+            sizes = _sizes(proto)
+            of_rows = sizes if spec.dtype == tf.string else sizes[:1]
+            bodies.check_rows(math.prod(of_rows), limits)
     inputs = {
         name: _to_array(name, proto, limits)
         for name, proto in request.inputs.items()
@@ -448,6 +451,17 @@ def _warm_up_with(servable: Servable, record: bytes, path: str) -> None:
         call.respond(outputs)
 
 
+def parsed_size(request: message.Message) -> int:
+    """Returns the bytes of a request, or the values of a tensor if more."""
+    tensors = getattr(request, "inputs", {}).values()
+    return max([request.ByteSize(), *(math.prod(_sizes(x)) for x in tensors)])
+
+
+def _sizes(proto: tensor_pb2.TensorProto) -> list[int]:
+    """Returns the first sizes of a tensor; later ones are refused."""
+    return [dim.size or 1 for dim in proto.tensor_shape.dim[:_MAX_RANK]]
+
+
 def _to_array(
     name: str, proto: tensor_pb2.TensorProto, limits: ServeLimits
 ) -> np.ndarray:
@@ -465,10 +479,10 @@ def _to_array(
         raise errors.invalid(
             f"tensor parsing error: {name}: the shape is not known"
         )
-    if len(shape) > 32:
+    if len(shape) > _MAX_RANK:
         raise errors.invalid(
             f"tensor parsing error: {name}: {len(shape)} dimensions; at most "
-            "32 are supported"
+            f"{_MAX_RANK} are supported"
         )
     size = math.prod(shape)
     bodies.check_repeated(

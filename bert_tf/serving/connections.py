@@ -5,11 +5,9 @@ import dataclasses
 import errno
 import resource
 import ssl
-import sys
 from asyncio import sslproto
 from collections.abc import Callable
 
-import httptools
 from absl import logging
 from uvicorn.protocols.http import httptools_impl
 
@@ -89,8 +87,8 @@ def grpc_options(
         "grpc.keepalive_timeout_ms": int(3 * header * 1000),
         "grpc.max_concurrent_streams": _MAX_STREAMS,
         # Above gRPC's own 1,000 it would refuse honest calls in a flood.
-        "grpc.server.max_pending_requests": 10_000,
-        "grpc.server.max_pending_requests_hard_limit": 20_000,
+        "grpc.server.max_pending_requests": 2000,
+        "grpc.server.max_pending_requests_hard_limit": 4000,
         # A stream would send more than 64 kB before the server reads it.
         "grpc.http2.bdp_probe": 0,
     }
@@ -251,11 +249,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         if self._refusal is not None:
             return  # A client may read the answer only after it has sent all.
         self._overhead += len(data)
-        while data:
-            self._data, self._replay = data, b""
-            super().data_received(data)
-            data = self._replay
-        self._data = b""
+        super().data_received(data)
         limits = self.limits
         if self._refusal is None and self._overhead > (
             limits.header_bytes + limits.url_bytes + _REQUEST_LINE
@@ -264,23 +258,6 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
             self.send_400_response("")
         if self._timer is None and self in self.waiting:
             self._limit(self.limits.header)
-
-    def _should_upgrade(self) -> bool:
-        return self.parser.get_method() != b"CONNECT"
-
-    def handle_websocket_upgrade(self) -> None:
-        """Has a request read again without `Upgrade`, which is ignored.
-
-        The parser skips its body and what follows. Java's client sends
-        `Upgrade: h2c`.
-        """
-        version = self.parser.get_http_version().encode()
-        line = self.parser.get_method(), self.url, version
-        headers = [x for x in self.scope["headers"] if x[0] != b"upgrade"]
-        self._replay = b"%s %s HTTP/%s\r\n" % line
-        self._replay += b"".join(b"%s: %s\r\n" % x for x in headers) + b"\r\n"
-        self._replay += self._data[sys.exc_info()[1].args[0] :]
-        self.parser = httptools.HttpRequestParser(self)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:

@@ -3,7 +3,6 @@
 import asyncio
 import collections
 import contextlib
-import functools
 import itertools
 import weakref
 from collections.abc import AsyncIterator
@@ -12,9 +11,9 @@ from collections.abc import Callable
 from collections.abc import Coroutine
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TypeVar
 
 import grpc
-from google.protobuf import descriptor
 from google.protobuf import message
 from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.apis import inference_pb2
@@ -27,7 +26,10 @@ from bert_tf.serving import errors
 from bert_tf.serving import model_config
 from bert_tf.serving import service as services
 from bert_tf.serving.bodies import ANSWER_COPIES
+from bert_tf.serving.bodies import COUNTED_BYTES
 from bert_tf.serving.bodies import LARGE_BYTES
+from bert_tf.serving.bodies import NO_PROTO
+from bert_tf.serving.bodies import count_fields
 from bert_tf.serving.bodies import num_bytes
 from bert_tf.serving.service import Service
 
@@ -44,21 +46,13 @@ _RELOAD = "HandleReloadConfigRequest"
 # hold the 64 kB that a client sends unasked, each of the latter a message.
 _MAX_CALLS = 1000
 _MAX_ARRIVING = 32
+# Answers that wait for their clients, who would hold all the calls.
+_MAX_UNREAD = 500
 # An unread answer is kept as a proto, as bytes and in gRPC's buffer.
 _ANSWER_COPIES = 3
-# Fields of smaller messages are not counted.
-_COUNTED_BYTES = 1 << 14
 # Memory of a decoded field beside its bytes, at most.
 _FIELD_BYTES = 256
-# Packed integers that count as a field.
-_NUMBERS_PER_FIELD = 8
-_FIXED_SIZES = {1: 8, 5: 4}
-_NO_PROTO = "The message is not a valid proto."
-_FIELD = descriptor.FieldDescriptor
-# Fields that take no more memory than their bytes.
-_FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# Bytes of a varint before its last one.
-_WITHOUT_END = bytes(range(128, 256))
+_T = TypeVar("_T")
 # The tasks in which grpc awaits the end of a call, by the call's own task.
 _LISTENERS = weakref.WeakKeyDictionary()
 
@@ -138,6 +132,20 @@ def _end_call(task: asyncio.Task, listener: asyncio.Task) -> None:
     task.cancel()
 
 
+def _client(context: grpc.aio.ServicerContext) -> tuple[str, str]:
+    """Returns the host and the connection of a call."""
+    peer = context.peer()
+    return peer.rpartition(":")[0], peer
+
+
+def _take_oldest_of_most(clients: dict[_T, tuple[str, str]]) -> _T:
+    """Removes the oldest entry of the host and connection with the most."""
+    counts = collections.Counter(itertools.chain(*clients.values()))
+    taken = max(clients, key=lambda x: [counts[y] for y in clients[x]])
+    del clients[taken]
+    return taken
+
+
 class _Decoder(grpc.aio.ServerInterceptor):
     """Receives and decodes messages within the limits, large ones in a thread.
 
@@ -152,6 +160,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._allow_reload = allow_reload
         # Messages that arrive, the oldest first, with their host and peer.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
+        self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
     async def intercept_service(
         self,
@@ -208,7 +217,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         memory = size = len(content)
         for flag in ("max_request_bytes", "max_grpc_message_bytes"):
             self._check("The message", size, flag)
-        if size > _COUNTED_BYTES:
+        if size > COUNTED_BYTES:
             kind = deserialize.__self__.DESCRIPTOR
             limit = self._service.limits.max_message_fields
             memory += _FIELD_BYTES * await self._service.parse(
@@ -226,22 +235,13 @@ class _Decoder(grpc.aio.ServerInterceptor):
     async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
         """Returns the message of a call; raises TimeoutError if it is late."""
         if len(self._arriving) >= _MAX_ARRIVING:
-            self._make_room()
-        peer = context.peer()
+            _take_oldest_of_most(self._arriving).reschedule(0)
         async with asyncio.timeout(self._body_seconds) as limit:
-            self._arriving[limit] = peer.rpartition(":")[0], peer
+            self._arriving[limit] = _client(context)
             try:
                 return await context.read()
             finally:
                 self._arriving.pop(limit, None)
-
-    def _make_room(self) -> None:
-        """Ends the oldest message of the host and connection with the most."""
-        arriving = self._arriving
-        counts = collections.Counter(itertools.chain(*arriving.values()))
-        ended = max(arriving, key=lambda x: [counts[y] for y in arriving[x]])
-        del arriving[ended]
-        ended.reschedule(0)
 
     async def _limit(
         self,
@@ -251,6 +251,11 @@ class _Decoder(grpc.aio.ServerInterceptor):
     ) -> None:
         """Limits the time of an answer, and reserves its memory meanwhile."""
         task = asyncio.current_task()
+        if len(self._unread) >= _MAX_UNREAD:
+            ended = _take_oldest_of_most(self._unread)
+            _end_call(ended, _LISTENERS[ended])
+        self._unread[task] = _client(context)
+        task.add_done_callback(lambda x: self._unread.pop(x, None))
         with contextlib.ExitStack() as stack:
             reserve = stack.enter_context(self._service.bodies.room())
             size = response.ByteSize()
@@ -338,7 +343,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             with self._service.manager.use(**_model(request)) as servable:
                 counted.servable = servable
                 call = await self._service.parse(
-                    request.ByteSize(),
+                    inference.parsed_size(request),
                     make_call,
                     request,
                     servable,
@@ -368,7 +373,9 @@ class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
     ) -> model_management_pb2.ReloadConfigResponse:
         async with _counted(self._service, _RELOAD, context):
             try:
-                configs = model_config.from_proto(request.config)
+                configs = await self._service.parse(
+                    request.ByteSize(), model_config.from_proto, request.config
+                )
             except ValueError as error:
                 raise errors.invalid(str(error)) from error
             await asyncio.to_thread(self._service.manager.reconfigure, configs)
@@ -417,75 +424,7 @@ def _decode(
     try:
         return deserialize(content)
     except message.DecodeError as error:
-        raise errors.invalid(_NO_PROTO) from error
-
-
-@functools.cache
-def _kinds(kind: descriptor.Descriptor) -> dict:
-    """Returns the types of submessages by number; None for packed integers."""
-    return {
-        field.number: field.message_type
-        for field in kind.fields
-        if field.cpp_type not in _FLAT
-    }
-
-
-def count_fields(
-    content: bytes, kind: descriptor.Descriptor, limit: int
-) -> int:
-    """Returns the number of fields of a serialized message, nested ones, too.
-
-    An empty field takes 2 bytes, and its object more than 100.
-
-    Raises:
-      RequestError: If there are too many, or it is not a message.
-    """
-    count = 0
-    parts = [(kind, 0, len(content))]
-
-    def varint(position: int) -> tuple[int, int]:
-        value = shift = 0
-        while True:
-            byte = content[position]
-            value |= (byte & 127) << shift
-            position += 1
-            shift += 7
-            if byte < 128 or shift == 70:
-                return value, position
-
-    while parts:
-        kind, position, end = parts.pop()
-        kinds = _kinds(kind)
-        while position < end:
-            count += 1
-            try:
-                tag, position = varint(position)
-                wire_type = tag & 7
-                size = _FIXED_SIZES.get(wire_type)
-                if size is None:
-                    size, position = varint(position)
-            except IndexError:
-                raise errors.invalid(_NO_PROTO) from None
-            if wire_type == 0:  # `size` is a number.
-                size = 0
-            elif wire_type == 2 and tag >> 3 in kinds:
-                child = kinds[tag >> 3]
-                if child is not None:
-                    parts.append((child, position, position + size))
-                else:
-                    numbers = content[position : position + size]
-                    ends = len(numbers.translate(None, _WITHOUT_END))
-                    count += ends // _NUMBERS_PER_FIELD
-            elif wire_type not in _FIXED_SIZES and wire_type != 2:
-                raise errors.invalid(_NO_PROTO)  # A group; none has any.
-            position += size
-            if count > limit:
-                raise errors.TooLargeError(
-                    "The message", limit, "fields", "max_message_fields"
-                )
-        if position > end:
-            raise errors.invalid(_NO_PROTO)
-    return count
+        raise errors.invalid(NO_PROTO) from error
 
 
 def _check_fields(fields: Sequence[str]) -> None:

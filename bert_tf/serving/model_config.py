@@ -127,10 +127,11 @@ def from_proto(
     if config.WhichOneof("config") != "model_config_list":
         raise ValueError("A model_config_list is required, and nothing else.")
     models = [_model(model) for model in config.model_config_list.config]
-    names = [model.name for model in models]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"The model name {name!r} stands twice.")
+    names = set()
+    for model in models:
+        if model.name in names:
+            raise ValueError(f"The model name {model.name!r} stands twice.")
+        names.add(model.name)
     return models
 
 

@@ -28,10 +28,12 @@ from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.batching import Task
 from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.bodies import ANSWER_COPIES
+from bert_tf.serving.bodies import COUNTED_BYTES
 from bert_tf.serving.bodies import LARGE_BYTES
 from bert_tf.serving.bodies import Bodies
 from bert_tf.serving.bodies import check_response
 from bert_tf.serving.bodies import check_rows
+from bert_tf.serving.bodies import count_fields
 from bert_tf.serving.bodies import num_bytes
 from bert_tf.serving.calls import CLASSIFY
 from bert_tf.serving.calls import REGRESS
@@ -195,9 +197,11 @@ class Service:
                 size = num_bytes({name: examples})
                 kinds = {call.signature.name, call.signature.method_name}
                 strict = bool(kinds & _EXAMPLES_ONLY)
-                longest = await self.parse(
-                    size, count_example_choices, examples, strict
+                fields = self.limits.max_message_fields
+                longest, read = await self.parse(
+                    size, read_examples, examples, fields, strict
                 )
+                call.inputs[name] = read
                 check_rows(examples.size * longest, self.limits)
                 choices = max(choices, longest)
         limit = self.limits.max_row_choices
@@ -350,28 +354,47 @@ def _text_of_example(serialized: bytes) -> bytes:
     return b"\n".join(text for x in features for text in x.bytes_list.value)
 
 
-def count_example_choices(examples: np.ndarray, strict: bool = False) -> int:
-    """Returns the length of the longest list of strings, at least 1.
+def read_examples(
+    examples: np.ndarray, max_fields: int, strict: bool = False
+) -> tuple[int, np.ndarray]:
+    """Returns the length of the longest list of strings, and the Examples.
 
     Shorter lists of serialized Examples <string>[B] are padded. Other bytes in
     a batch would fail it for all its clients.
 
+    Args:
+      examples: The serialized Examples.
+      max_fields: The limit of fields of each.
+      strict: Whether they are known to be Examples. They are then written
+        again: of two lists in a feature, TensorFlow reads the first, and
+        others the last.
+
     Raises:
-      RequestError: If `strict` and there are bytes that are no Example.
+      RequestError: If one has too many fields, or if `strict` and there are
+        bytes that are no Example.
     """
     longest = 1
-    for serialized in examples.flat:
+    read = examples.copy()
+    kind = tf.train.Example.DESCRIPTOR
+    for place, serialized in enumerate(examples.flat):
         example = tf.train.Example()
         try:
+            if len(serialized) > COUNTED_BYTES:
+                count_fields(serialized, kind, max_fields)
             example.ParseFromString(serialized)
-        except message.DecodeError as error:
-            if strict:
-                raise errors.invalid(
-                    "The inputs must be serialized tf.Examples."
-                ) from error
+        except (message.DecodeError, errors.RequestError) as error:
+            if not strict:
+                continue
+            if isinstance(error, errors.TooLargeError):
+                raise
+            raise errors.invalid(
+                "The inputs must be serialized tf.Examples."
+            ) from error
+        if strict:
+            read.flat[place] = example.SerializeToString()
         for feature in example.features.feature.values():
             longest = max(longest, len(feature.bytes_list.value))
-    return longest
+    return longest, read
 
 
 def metadata(

@@ -177,6 +177,15 @@ class SavedClassifierTest(tf.test.TestCase):
                 text_pair=tf.constant(["sat", "on the mat"]),
             )
 
+    def test_ids_need_equal_numbers_of_rows(self):
+        ids = tf.ones([2, 4], tf.int32)
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "the same number of rows"
+        ):
+            self.loaded["from_ids"](
+                input_ids=ids, input_mask=ids[:1], segment_ids=ids
+            )
+
     def test_all_signatures_return_the_same_answer(self):
         loaded = self.loaded
         # Several lengths, with an empty second text and an empty first one.

@@ -19,6 +19,7 @@ from absl.testing import parameterized
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import predict_pb2
 
+from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving import grpc_services
 from tests.support import live_server
@@ -63,14 +64,12 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_counts_nested_ones(self, content, count):
         kind = predict_pb2.PredictRequest.DESCRIPTOR
-        self.assertEqual(
-            grpc_services.count_fields(content, kind, count), count
-        )
+        self.assertEqual(bodies.count_fields(content, kind, count), count)
         if count:
             with self.assertRaisesRegex(
                 errors.TooLargeError, "--max_message_fields"
             ):
-                grpc_services.count_fields(content, kind, count - 1)
+                bodies.count_fields(content, kind, count - 1)
 
     @parameterized.parameters(
         b"\x12", b"\x12\x05a", b"\x12\x02\x0a\x05", b"\x13\x14", b"\xff" * 20
@@ -78,13 +77,13 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_what_is_no_message(self, content):
         kind = predict_pb2.PredictRequest.DESCRIPTOR
         with self.assertRaisesRegex(errors.RequestError, "not a valid proto"):
-            grpc_services.count_fields(content, kind, 100)
+            bodies.count_fields(content, kind, 100)
 
     def test_a_large_message_within_the_limit_is_the_same(self):
         proto = tensor_pb2.TensorProto(dtype=7, string_val=[b"a" * 20] * 9000)
         proto.tensor_shape.dim.add(size=9000)
         request = toy_models.predict_request(text=proto)
-        count = grpc_services.count_fields(
+        count = bodies.count_fields(
             request.SerializeToString(), request.DESCRIPTOR, 10_000
         )
         self.assertBetween(count, 9000, 9020)

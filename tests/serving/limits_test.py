@@ -19,6 +19,7 @@ from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
+from bert_tf.serving import errors
 from bert_tf.serving import saved_model
 from bert_tf.serving import service
 from tests.support import toy_models
@@ -161,7 +162,7 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
             ("max_request_rows", toy_models.predict_request(text=rows)),
             ("max_tensor_bytes", toy_models.predict_request(text=repeated)),
             ("max_tensor_bytes", toy_models.predict_request("log", x=numbers)),
-            ("max_tensor_bytes", toy_models.predict_request(text=empty)),
+            ("max_request_rows", toy_models.predict_request(text=empty)),
             (
                 "max_grpc_message_bytes",
                 toy_models.predict_request("log", x=large),
@@ -214,9 +215,35 @@ class ExampleRowsTest(tf.test.TestCase):
             return tf.train.Example(features=features).SerializeToString()
 
         examples = np.array([example(2), example(500), b"\xff"], object)
-        self.assertEqual(service.count_example_choices(examples), 500)
-        self.assertEqual(service.count_example_choices(examples[:1]), 2)
-        self.assertEqual(service.count_example_choices(examples[:0]), 1)
+        for rows, expected in ((examples, 500), (examples[:1], 2), ([], 1)):
+            longest, read = service.read_examples(np.array(rows, object), 9)
+            self.assertEqual(longest, expected)
+            self.assertAllEqual(read, rows)
+
+    def test_counts_what_tensorflow_will_read(self):
+        # Of two lists in a feature the last one is meant, here an empty one.
+        texts = tf.train.BytesList(value=[b"a"] * 9).SerializeToString()
+        feature = b"\x0a" + bytes([len(texts)]) + texts + b"\x1a\x00"
+        entry = b"\x0a\x01x\x12" + bytes([len(feature)]) + feature
+        features = b"\x0a" + bytes([len(entry)]) + entry
+        example = b"\x0a" + bytes([len(features)]) + features
+        longest, read = service.read_examples(
+            np.array([example], object), 99, strict=True
+        )
+        spec = {"x": tf.io.VarLenFeature(tf.string)}
+        with self.assertRaises(tf.errors.InvalidArgumentError):
+            tf.io.parse_example(tf.constant(read), spec)
+        found = tf.io.parse_example(tf.constant([example]), spec)["x"]
+        self.assertEqual((longest, len(found.values)), (1, 9))
+
+    def test_refuses_many_features(self):
+        features = b"\x0a\x02\x0a\x00" * 5000
+        example = b"\x0a" + bytes([0xA0, 0x9C, 0x01]) + features
+        with self.assertRaisesRegex(
+            errors.TooLargeError, "--max_message_fields"
+        ):
+            service.read_examples(np.array([example], object), 9999, True)
+        service.read_examples(np.array([example], object), 99_999, True)
 
 
 class _LockForTwo:
