@@ -36,7 +36,6 @@ from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.distribute import beam_runner
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
-from bert_tf.io import local_copy
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -232,7 +231,7 @@ class _WritePart(beam_runner.Step):
     """
 
     plan: PartsPlan
-    store: local_copy.LocalCopy | None
+    store: token_store.LocalCopy | None
 
     def setup(self) -> None:
         if self.store:
@@ -303,7 +302,7 @@ def _write_files(
         return
     store = None
     if not beam_runner.on_one_machine(config, work_dir):
-        store = local_copy.LocalCopy(plan.store_folder)
+        store = token_store.LocalCopy(plan.store_folder)
 
     def build(pipeline: beam.Pipeline) -> None:
         _ = (

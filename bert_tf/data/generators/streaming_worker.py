@@ -10,13 +10,13 @@ TensorFlow is not imported, so workers start at once and need little memory.
 
 import dataclasses
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from bert_tf.data import corpus
-from bert_tf.data import token_store
 from bert_tf.data.generators import masks
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.generators.instances import InstancePlanner
@@ -141,7 +141,13 @@ def write_part(plan: PartsPlan, part: int) -> None:
                 config.left_to_right,
             )
             file.write(serializer.serialize(batch))
-    token_store.write_json(plan.counts_path(part), counts.to_dict())
+    # Not by `files`, which lists the folder for each of its many files.
+    temporary_counts = f"{plan.counts_path(part)}.{os.getpid()}.tmp"
+    with open(temporary_counts, "w", encoding="utf-8") as file:
+        json.dump(counts.to_dict(), file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary_counts, plan.counts_path(part))
     os.replace(temporary, plan.records_path(part))
 
 
