@@ -98,7 +98,15 @@ def recognizes(path: str) -> bool:
         return False
     try:
         with zipfile.ZipFile(path) as archive:
-            config = json.loads(archive.read(_CONFIG_FILE))
+            info = archive.getinfo(_CONFIG_FILE)
+            stored_files.check_size(f"{_CONFIG_FILE} of {path}", info.file_size)
+            # Of another compression a few bytes become gigabytes at once.
+            if info.compress_type not in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            ):
+                return False
+            config = json.loads(archive.read(info))
     except (
         EOFError,
         KeyError,
