@@ -239,6 +239,8 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
     if new:
         num_bytes = [sizes[x] for x in new]
         size = None if None in num_bytes else sum(num_bytes)
+        if size and max(num_bytes) > download.MAX_BYTES:
+            raise download.too_large(name, download.MAX_BYTES)
         download.announce(
             f"Fetching {name} at {info.sha} ({len(new)} files, "
             f"{releases.format_bytes(size)}) from "

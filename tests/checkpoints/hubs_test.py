@@ -238,6 +238,13 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         page.contents = json.dumps(values).encode() if values else b"<html>"
         self._refused(self.name, f"describes no model .*{message}")
 
+    def test_a_file_that_is_too_large(self):
+        page = self.server.pages[f"/api/models/{self.repository}/revision/main"]
+        values = json.loads(page.contents)
+        values["siblings"] = [{"rfilename": "tf_model.h5", "size": 1 << 36}]
+        page.contents = json.dumps(values).encode()
+        self._refused(self.name, f"{self.name} is larger than 34359738368 byt")
+
     @parameterized.parameters("ETag", "X-Linked-Etag", "X-Repo-Commit")
     def test_names_that_lead_elsewhere(self, key):
         self.weights.headers[key] = '"../../../../elsewhere"'
