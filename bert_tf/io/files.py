@@ -457,9 +457,10 @@ def read_small(path: str) -> bytes:
       UserError: If it is too large for that.
     """
     with open_binary(path) as file:
-        contents = file.read(stored_files.MAX_BYTES + 1)
-    stored_files.check_size(path, len(contents))
-    return contents
+        is_remote = paths.is_remote(path)
+        size = file.size() if is_remote else os.fstat(file.fileno()).st_size
+        stored_files.check_size(path, size)
+        return file.read(stored_files.MAX_BYTES)
 
 
 def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
