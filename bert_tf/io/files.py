@@ -222,8 +222,8 @@ def _try_to_write(folder: str) -> str | None:
     made = []
     try:
         made = make_folders(folder)
-        with open_binary(probe, "wb"):
-            pass
+        with open_binary(probe, "wb") as file:
+            file.write(b"")  # Else no remote file is made.
         (_tf().io.gfile if is_remote else os).remove(probe)
     except (OSError, *remote_errors(folder)) as error:
         return str(error).splitlines()[0]
@@ -423,9 +423,6 @@ def _exchange(first: str, second: str) -> bool:
     if code in _NO_EXCHANGE:
         return False
     raise OSError(code, os.strerror(code), second)
-
-
-# === Contents ===
 
 
 def write_text(path: str, text: str) -> None:

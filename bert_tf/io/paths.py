@@ -73,14 +73,6 @@ def with_hint(error: UserError, hint: str) -> UserError:
     return UserError(f"{str(error).rstrip('.')}; {hint}")
 
 
-def require_file(path: str, flag: str) -> None:
-    """Raises `UserError` if a local path is no existing file."""
-    if not is_remote(path) and (
-        not os.path.exists(path) or os.path.isdir(path)
-    ):
-        raise no_file(path, flag)
-
-
 def no_file(path: str, flag: str) -> UserError:
     """Returns the error for a missing file."""
     hint = ""
@@ -183,7 +175,10 @@ def resolve_config(path: str) -> str:
 
 
 def _check_file(path: str, flag: str) -> None:
-    require_file(resolve_config(path), flag)
+    path = resolve_config(path)
+    is_file = os.path.exists(path) and not os.path.isdir(path)
+    if not is_file and not is_remote(path):
+        raise no_file(path, flag)
 
 
 def _check_files(patterns: str, flag: str) -> None:

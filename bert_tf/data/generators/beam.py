@@ -36,6 +36,7 @@ from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.distribute import beam_runner
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -231,7 +232,7 @@ class _WritePart(beam_runner.Step):
     """
 
     plan: PartsPlan
-    store: token_store.LocalCopy | None
+    store: locks.LocalCopy | None
 
     def setup(self) -> None:
         if self.store:
@@ -302,7 +303,7 @@ def _write_files(
         return
     store = None
     if not beam_runner.on_one_machine(config, work_dir):
-        store = token_store.LocalCopy(plan.store_folder)
+        store = locks.LocalCopy(plan.store_folder)
 
     def build(pipeline: beam.Pipeline) -> None:
         _ = (

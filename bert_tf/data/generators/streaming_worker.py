@@ -10,7 +10,6 @@ TensorFlow is not imported, so workers start at once and need little memory.
 
 import dataclasses
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 
@@ -24,6 +23,7 @@ from bert_tf.data.generators.instances import Instances
 from bert_tf.data.records import serializer
 from bert_tf.data.token_store import TokenStore
 from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import files
 
 # Small enough for the processor's caches.
 _RECORDS_PER_BATCH = 1024
@@ -141,13 +141,7 @@ def write_part(plan: PartsPlan, part: int) -> None:
                 config.left_to_right,
             )
             file.write(serializer.serialize(batch))
-    # Not by `files`, which lists the folder for each of its many files.
-    temporary_counts = f"{plan.counts_path(part)}.{os.getpid()}.tmp"
-    with open(temporary_counts, "w", encoding="utf-8") as file:
-        json.dump(counts.to_dict(), file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary_counts, plan.counts_path(part))
+    files.write_json(plan.counts_path(part), counts.to_dict())
     os.replace(temporary, plan.records_path(part))
 
 
