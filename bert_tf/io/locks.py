@@ -151,10 +151,11 @@ def one_writer(
                 advice = f"choose another {flag}"
                 descriptor = open_locked(name, flags, path, advice)
         except OSError as error:
-            kind = "path" if is_replaced else "folder"
+            reason = "is not a writable folder"
+            if is_replaced:
+                reason = "could not be written"
             raise UserError(
-                f"{flag}={path} is not a writable {kind} ({error}); choose "
-                "another."
+                f"{flag}={path} {reason} ({error}); choose another."
             ) from error
         yield
     finally:
