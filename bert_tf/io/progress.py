@@ -12,6 +12,7 @@ from bert_tf.io import terminal
 
 _ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {rate_fmt}, {remaining} left"
 _IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left"
+duration = tqdm.tqdm.format_interval
 
 
 class Rate:

@@ -350,9 +350,7 @@ class Trainer(abc.ABC):
         examples = speed * self._config.examples_per_step
         left = "?"
         if rate or step == last_step:
-            left = progress.Bar.format_interval(
-                (last_step - step) / (rate or 1)
-            )
+            left = progress.duration((last_step - step) / (rate or 1))
         logging.info(
             "Step %d of %d: %s, %.0f tokens/s, %s left%s.",
             step,

@@ -111,7 +111,8 @@ class LimitsTest(tf.test.TestCase):
             self._refused(TimeoutError, "less than 65536 bytes in 60 seconds")
 
     def test_a_redirection_to_a_private_network(self):
-        self._set_endpoint("https://8.8.8.8")
+        public = "8.8.8.8"
+        self._set_endpoint(f"https://{public}")
         self._refused(UserError, "private network")
 
 
