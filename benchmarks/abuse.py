@@ -20,10 +20,8 @@ their own: the memory is read 20 times a second, and the server is killed when
 it has twice the allowance.
 """
 
-import base64
 import collections
 import contextlib
-import gzip
 import http.client
 import json
 import multiprocessing
@@ -38,15 +36,14 @@ import tempfile
 import threading
 import time
 
+import abuse_attacks as attacks
 import grpc
 import numpy as np
 import psutil
 from absl import app
 from absl import flags
-from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import model_management_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
-from tensorflow_serving.apis import predict_pb2
 
 _ENGINE = flags.DEFINE_enum(
     "engine", "savedmodel", ["savedmodel", "litert"], "That of the server."
@@ -63,14 +60,9 @@ _OUTPUT_FILE = flags.DEFINE_string("output_file", None, "JSON of the results.")
 _SEED = flags.DEFINE_integer("seed", 1, "Of the order and the random bytes.")
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_MODEL = "embeddings"
-_HEADS = (_MODEL, "question_answering", "multiple_choice")
-_PATH = f"/v1/models/{_MODEL}:predict"
-_PREDICT = "/tensorflow.serving.PredictionService/Predict"
-_HONEST = {"instances": [{"text": "What is the balance of my account?"}]}
+_HEADS = (attacks.MODEL, "question_answering", "multiple_choice")
 _ALLOWANCE = 1 << 30
 _MOST_SECONDS = 1.0
-_TIMEOUT_SECONDS = 60
 # Attackers at once.
 _NUM_ATTACKERS = 4
 _MARGIN_SECONDS = 2
@@ -163,17 +155,17 @@ class _Server:
                 sys.exit("The server did not start.")
             time.sleep(0.2)
         for _ in range(20):
-            self.ask(_HONEST)
+            self.ask(attacks.HONEST)
         self.idle = self.most = self.memory()
         self.history = []
         threading.Thread(target=self._watch, daemon=True).start()
 
     def ask(self, document):
         connection = http.client.HTTPConnection(
-            "127.0.0.1", self.rest_port, timeout=_TIMEOUT_SECONDS
+            "127.0.0.1", self.rest_port, timeout=attacks.TIMEOUT_SECONDS
         )
         with contextlib.closing(connection):
-            connection.request("POST", _PATH, json.dumps(document))
+            connection.request("POST", attacks.PATH, json.dumps(document))
             return connection.getresponse().status
 
     def memory(self):
@@ -181,7 +173,7 @@ class _Server:
 
     def _is_ready(self):
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return self.ask(_HONEST) == 200
+            return self.ask(attacks.HONEST) == 200
         return False
 
     def _watch(self):
@@ -210,14 +202,14 @@ def _honest(rest_port, port, stop, results):
 
     def ask_rest():
         connection = http.client.HTTPConnection(
-            "127.0.0.1", rest_port, timeout=_TIMEOUT_SECONDS
+            "127.0.0.1", rest_port, timeout=attacks.TIMEOUT_SECONDS
         )
-        body = json.dumps(_HONEST)
+        body = json.dumps(attacks.HONEST)
         while not stop.is_set():
             begin = time.monotonic()
             error = None
             try:
-                connection.request("POST", _PATH, body)
+                connection.request("POST", attacks.PATH, body)
                 response = connection.getresponse()
                 content = response.read()
                 if response.status != 200:
@@ -229,14 +221,16 @@ def _honest(rest_port, port, stop, results):
             records.append((end, end - begin, error))
 
     def ask_grpc():
-        request = _request(_text_proto([_HONEST["instances"][0]["text"]]))
+        request = attacks.predict_request(
+            attacks.text_proto([attacks.HONEST["instances"][0]["text"]])
+        )
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            predict = channel.unary_unary(_PREDICT)
+            predict = channel.unary_unary(attacks.PREDICT)
             while not stop.is_set():
                 begin = time.monotonic()
                 error = None
                 try:
-                    predict(request, timeout=_TIMEOUT_SECONDS)
+                    predict(request, timeout=attacks.TIMEOUT_SECONDS)
                 except grpc.RpcError as raised:
                     error = f"{raised.code()}: {raised.details()[:100]}"
                 end = time.monotonic()
@@ -250,171 +244,6 @@ def _honest(rest_port, port, stop, results):
     results.put(records)
 
 
-def _request(proto, signature="", **options):
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name = _MODEL
-    request.model_spec.signature_name = signature
-    request.inputs["text"].CopyFrom(proto)
-    return request.SerializeToString(**options)
-
-
-def _text_proto(texts, num_rows=None):
-    proto = tensor_pb2.TensorProto(
-        dtype=7, string_val=[text.encode() for text in texts]
-    )
-    proto.tensor_shape.dim.add(size=num_rows or len(texts))
-    return proto
-
-
-# --- Attacks: each is called again and again, and returns what it got. ---
-
-
-def _rest(server, body, headers=(), path=_PATH, timeout=_TIMEOUT_SECONDS):
-    connection = http.client.HTTPConnection(
-        "127.0.0.1", server.rest_port, timeout=timeout
-    )
-    with contextlib.closing(connection):
-        connection.request("POST", path, body, dict(headers))
-        response = connection.getresponse()
-        response.read()
-        return response.status
-
-
-def _grpc(server, content, timeout=_TIMEOUT_SECONDS, metadata=()):
-    with grpc.insecure_channel(
-        f"127.0.0.1:{server.port}",
-        options=[
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.use_local_subchannel_pool", 1),
-        ],
-    ) as channel:
-        try:
-            channel.unary_unary(_PREDICT)(
-                content, timeout=timeout, metadata=metadata
-            )
-        except grpc.RpcError as error:
-            return error.code().name
-        return "OK"
-
-
-def _raw(server, *parts, pause=0.0, port=None):
-    """Sends bytes with pauses; returns the first line of the answer."""
-    address = "127.0.0.1", port or server.rest_port
-    with socket.create_connection(address, _TIMEOUT_SECONDS) as connection:
-        for part in parts:
-            connection.sendall(part)
-            time.sleep(pause)
-        connection.settimeout(1)
-        try:
-            return connection.recv(100)[:12].decode("latin-1") or "closed"
-        except TimeoutError:
-            return "open"
-
-
-def _texts(count, words):
-    return {"instances": [{"text": "account " * words}] * count}
-
-
-_HEADER = f"POST {_PATH} HTTP/1.1\r\nHost: localhost\r\n".encode()
-_BOMB = gzip.compress(b" " * (75 << 20))
-_GZIP = {"Content-Encoding": "gzip"}
-_MANY_LISTS = b'{"instances": [' + b"[]," * (5 << 20) + b"[]]}"
-_LONG_ROWS = json.dumps(_texts(9000, 200))
-_MANY_TEXTS = json.dumps(_texts(64, 200))
-
-
-def _attention(count):
-    return json.dumps(_texts(count, 200) | {"signature_name": "attention"})
-
-
-def _slow_header(server):
-    parts = [_HEADER] + [b"X-A: b\r\n"] * 20
-    return _raw(server, *parts, pause=0.5)
-
-
-def _slow_body(server):
-    header = _HEADER + b"Content-Length: 1000\r\n\r\n"
-    return _raw(server, header, *[b"{"] * 20, pause=0.5)
-
-
-def _idle_connections(server):
-    address = "127.0.0.1", server.rest_port
-    with contextlib.ExitStack() as stack:
-        count = 0
-        with contextlib.suppress(OSError):
-            for _ in range(1500):
-                stack.enter_context(socket.create_connection(address, 5))
-                count += 1
-        time.sleep(1)
-    return f"{count} connections"
-
-
-def _disconnect(server):
-    address = "127.0.0.1", server.rest_port
-    body = _MANY_TEXTS.encode()
-    with socket.create_connection(address, _TIMEOUT_SECONDS) as connection:
-        connection.sendall(
-            _HEADER + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
-        )
-        time.sleep(random.random() / 10)
-    return "gone"
-
-
-def _bytes(server):
-    _raw(server, random.randbytes(5000), port=server.port)
-    return _raw(server, random.randbytes(5000))
-
-
-def _numbers(server):
-    proto = tensor_pb2.TensorProto(dtype=1, float_val=[0])
-    proto.tensor_shape.dim.add(size=5_500_000_000)
-    return _grpc(server, _request(proto))
-
-
-_ALL = {
-    "73 kB of gzip": lambda s: _rest(s, _BOMB, _GZIP),
-    "repeated number of 22 GB": _numbers,
-    "repeated string of 22 GB": lambda s: _grpc(
-        s, _request(_text_proto(["a" * 1000], 22_000_000))
-    ),
-    "100000 rows": lambda s: _rest(s, json.dumps(_texts(100_000, 1))),
-    "9000 long rows": lambda s: _rest(s, _LONG_ROWS),
-    "JSON 100000 deep": lambda s: _rest(s, b'{"a":' + b"[" * 100_000),
-    "5 million lists": lambda s: _rest(s, _MANY_LISTS),
-    "15 MB of text": lambda s: _rest(
-        s, json.dumps(_texts(1, 15 << 17)), timeout=_TIMEOUT_SECONDS
-    ),
-    "attention of 9000 rows": lambda s: _rest(s, _attention(9000)),
-    "attention of 64 rows": lambda s: _rest(s, _attention(64)),
-    "header of 10 MB": lambda s: _raw(s, _HEADER, b"X: " + b"a" * (10 << 20)),
-    "URL of 1 MB": lambda s: _raw(s, b"GET /" + b"a" * (1 << 20)),
-    "metadata of 1 MB": lambda s: _grpc(
-        s, b"", metadata=(("a", "a" * (1 << 20)),)
-    ),
-    "slow headers": _slow_header,
-    "slow bodies": _slow_body,
-    "idle connections": _idle_connections,
-    "clients that go away": _disconnect,
-    "deadlines that pass": lambda s: _grpc(
-        s, _request(_text_proto(["account " * 200] * 512)), timeout=0.05
-    ),
-    "foreign page": lambda s: _rest(
-        s, json.dumps(_HONEST), {"Origin": "http://evil.example"}
-    ),
-    "foreign host": lambda s: _rest(
-        s, json.dumps(_HONEST), {"Host": "evil.example"}
-    ),
-    "bad protos": lambda s: _grpc(s, random.randbytes(1000)),
-    "bad strings": lambda s: _rest(
-        s,
-        json.dumps(
-            {"instances": [{"b64": base64.b64encode(b"\xff\x00").decode()}]}
-        ),
-    ),
-    "random bytes": _bytes,
-}
-
-
 def _attack(server, names, seconds):
     """Returns how often each answer came to attacks in random order."""
     answers = collections.Counter()
@@ -423,7 +252,7 @@ def _attack(server, names, seconds):
     def run():
         while time.monotonic() < end and server.process.poll() is None:
             try:
-                answer = _ALL[random.choice(names)](server)
+                answer = attacks.ALL[random.choice(names)](server)
             except (OSError, http.client.HTTPException) as error:
                 answer = type(error).__name__
             answers[str(answer)] += 1
@@ -454,7 +283,7 @@ class _Versions:
         self._thread.join()
 
     def _run(self):
-        folder = self._server.config_path.parent / _MODEL
+        folder = self._server.config_path.parent / attacks.MODEL
         newest = 1
         while not self._stop.wait(10):
             kind = random.choice(("new", "broken", "reload"))
@@ -484,7 +313,9 @@ class _Versions:
         with channel, contextlib.suppress(grpc.RpcError):
             model_service_pb2_grpc.ModelServiceStub(
                 channel
-            ).HandleReloadConfigRequest(request, timeout=_TIMEOUT_SECONDS)
+            ).HandleReloadConfigRequest(
+                request, timeout=attacks.TIMEOUT_SECONDS
+            )
 
 
 def _measure(server, names, seconds):
@@ -527,7 +358,7 @@ def _add_honest(result, records):
 def main(argv):
     del argv
     random.seed(_SEED.value)
-    names = _ATTACKS.value or list(_ALL)
+    names = _ATTACKS.value or list(attacks.ALL)
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         server = _Server(_export(folder))
@@ -550,7 +381,9 @@ def main(argv):
         stop.set()
         seen = records.get()
         clients.join()
-        answers_after = server.process.poll() is None and server.ask(_HONEST)
+        answers_after = server.process.poll() is None and server.ask(
+            attacks.HONEST
+        )
         server.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(60)

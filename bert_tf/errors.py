@@ -72,11 +72,23 @@ class NotFiniteError(UserError):
     """
 
 
-# TensorFlow's errors have the text of the error number, and numpy's only report
-# that fewer bytes were written.
-_DISK_IS_FULL = re.compile(
-    rf"{re.escape(os.strerror(errno.ENOSPC))}|\d+ requested and \d+ written"
-)
+def _texts(*codes: int) -> str:
+    return "|".join(re.escape(os.strerror(code)) for code in codes)
+
+
+# Texts of errors about files, and what to do. TensorFlow's errors have the text
+# of the error number, and numpy's only report that fewer bytes were written.
+_REFUSALS = {
+    _texts(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    + r"|\d+ requested and \d+ written": (
+        "The disk is full",
+        "free some space and rerun the same command.",
+    ),
+    _texts(errno.EACCES, errno.EROFS): (
+        "The system refuses access",
+        "correct the rights, or name another path.",
+    ),
+}
 
 # The exit status after Ctrl-C, as shells report it: 128 + SIGINT.
 INTERRUPTED = 130
@@ -98,12 +110,23 @@ class Preempted(BaseException):
         self.status = status
 
 
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error, without operators of TensorFlow.
+
+    >>> first_line(OSError("{{function_node x}} a.txt; No space [Op:Save]"))
+    'a.txt; No space'
+    """
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\{\{.*?\}\} | *\[Op:\w+\].*$", "", line)
+
+
 @contextlib.contextmanager
 def full_disks() -> Iterator[None]:
-    """Turns errors of the code inside about a full disk into one sentence.
+    """Turns errors about full disks and forbidden files into one sentence.
 
     Raises:
-      UserError: If the code inside fails because a disk is full.
+      UserError: If the code inside fails because a disk is full, or a file may
+        not be read or written.
 
     >>> with full_disks():
     ...     pass
@@ -113,13 +136,22 @@ def full_disks() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if not _DISK_IS_FULL.search(str(error)):
-            raise
-        (line, *_) = str(error).splitlines()
-        raise UserError(
-            f"The disk is full: {line}; free some space and rerun the same "
-            "command."
-        ) from error
+        for text, (problem, advice) in _REFUSALS.items():
+            if re.search(text, str(error)):
+                line = first_line(error)
+                raise UserError(f"{problem}: {line}; {advice}") from error
+        raise
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Adds a path to errors that name none, as those about full disks do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = path
+        raise
 
 
 @contextlib.contextmanager

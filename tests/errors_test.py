@@ -52,12 +52,19 @@ class UserErrorTest(tf.test.TestCase):
             OSError(errno.ENOSPC, text, "a.txt"),
             RuntimeError(f"a.txt; {text}\n[Op:Save]"),  # As TensorFlow's.
             OSError("9 requested and 3 written"),  # As numpy's.
+            OSError(errno.EFBIG, os.strerror(errno.EFBIG)),
         ):
             with self.assertRaisesRegex(
                 errors.UserError, r"^The disk is full: .*[^]]; free some space"
             ):
                 with errors.full_disks():
                     raise error
+
+    def test_errors_about_files_name_them(self):
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            with self.assertRaisesRegex(errors.UserError, ": 'a.txt'; "):
+                with errors.full_disks(), errors.naming("a.txt"):
+                    raise OSError(code, os.strerror(code))
 
     def test_other_errors_are_not_of_full_disks(self):
         for error in (

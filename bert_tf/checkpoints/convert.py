@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from bert_tf import errors
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import recurrent_heads
@@ -265,7 +266,7 @@ def writing(output: str, name: str) -> Iterator[str]:
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
             f"The model could not be written to {name} "
-            f"({str(error).splitlines()[0]}); nothing was written."
+            f"({errors.first_line(error)}); nothing was written."
         ) from error
 
 

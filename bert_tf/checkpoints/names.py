@@ -23,6 +23,7 @@ import urllib.parse
 
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.io import archives
 from bert_tf.io import download
@@ -181,7 +182,10 @@ def _fetch(
         fetched = download.fetch(url, archive, sha256, announce)
         origin = {"name": title, "url": url, **fetched}
         try:
-            with files.atomic_directory(folder) as temporary:
+            with (
+                errors.naming(folder),
+                files.atomic_directory(folder) as temporary,
+            ):
                 archives.unpack(archive, temporary)
                 _lift(temporary)
                 _check(title, url, temporary, release)

@@ -15,6 +15,7 @@ import csv
 import dataclasses
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -49,6 +50,7 @@ from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.predict import FillMaskConfig
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.flags.serve import ServeConfig
+from bert_tf.io import files
 
 # Small enough to learn within minutes on two cores.
 MODEL = BertConfig(
@@ -127,10 +129,10 @@ def main(config: DemoConfig) -> None:
 
     # Runs of different lengths have different folders.
     pretrained = f"{root}/pretrained_{steps}_steps"
-    bert_config = pathlib.Path(root, "bert_config.json")
-    bert_config.write_text(MODEL.to_json(), "utf-8")
+    bert_config = f"{root}/bert_config.json"
+    files.write_text(bert_config, MODEL.to_json())
     flags = PretrainConfig(
-        bert_config_file=str(bert_config),
+        bert_config_file=bert_config,
         input_file=records[0],
         eval_input_file=records[1],
         output_dir=pretrained,
@@ -301,8 +303,6 @@ def write_corpus(
     it is held out. `sentence_files` are two .csv files with sentences of the
     two, labeled with the library that each documents.
     """
-    from bert_tf.io import files
-
     splits, seen = [[], []], set()
     for library, name, paragraphs in _read_documents(packages):
         fresh = [x for x in dict.fromkeys(paragraphs) if x not in seen]
@@ -312,12 +312,12 @@ def write_corpus(
             digest = hashlib.sha256(name.encode("utf-8")).digest()
             is_heldout = int.from_bytes(digest[:8], "big") / 2**64 < 0.05
             splits[is_heldout].append((library, fresh))
-    os.makedirs(os.path.dirname(output_file) or ".", exist_ok=True)
     chosen = choose_sentences(splits) if sentence_files else ()
     for path, rows in zip(sentence_files, chosen, strict=True):
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file, lineterminator="\n")
-            table.writerows([("sentence", "library"), *rows])
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerows([("sentence", "library"), *rows])
+        files.write_text(path, text.getvalue())
     for path, documents in (heldout_file, splits[1]), (output_file, splits[0]):
         texts = ["\n".join([*document, ""]) for _, document in documents]
         files.write_text(path, "\n".join(texts))

@@ -15,6 +15,9 @@ from bert_tf.flags.serve import ServeConfig
 
 def main(config: ServeConfig) -> None:
     errors.require("serve")
+    from bert_tf.serving import access
+
+    access.check(config)
     from bert_tf.export import served_model
 
     config = served_model.prepare(config)

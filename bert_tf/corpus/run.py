@@ -7,7 +7,6 @@ last; with it, the text is finished.
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
 import os
@@ -90,7 +89,7 @@ def run(config: ExtractTextConfig) -> dict[str, Any]:
     recipe = _build_recipe(config, found)
     work_dir = f"{config.output_file}.work"
     with (
-        _errors_of_output(),
+        errors.naming(work_dir),
         locks.one_writer(config.output_file, "--output_file", is_replaced=True),
     ):
         if config.overwrite_output_dir:
@@ -159,19 +158,6 @@ def _require_languages(found: Sequence[inputs.InputFile]) -> None:
                 "--input_file, as en=GLOB,de=GLOB. Received none for "
                 f"{file.path}."
             )
-
-
-@contextlib.contextmanager
-def _errors_of_output() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
-            raise UserError(
-                f"--output_file cannot be written ({error}); choose another "
-                "path."
-            ) from error
-        raise
 
 
 def _store_excluded(

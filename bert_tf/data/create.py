@@ -6,7 +6,6 @@ stores its recipe, so that the same command resumes after a kill and another one
 does not mix its records with these.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -30,6 +29,7 @@ from bert_tf.errors import UserError
 from bert_tf.errors import WorkerEndedError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -50,7 +50,18 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     config.require_beam()
     names = _output_names(config)
     files.require_writable(names[0], "--output_file")
-    config = _resolve(config)
+    work_dir = _work_dir(config, names[0])
+    # A second process would remove the temporary files of the first.
+    with (
+        locks.one_writer(work_dir, "--output_file", is_replaced=True),
+        errors.naming(work_dir),
+    ):
+        return _create(_resolve(config), names, work_dir)
+
+
+def _create(
+    config: CreatePretrainingDataConfig, names: Sequence[str], work_dir: str
+) -> Manifest:
     input_files = files.expand_globs(config.input_file)
     files.require_file(config.vocab_file, "--vocab_file")
     vocabulary = Vocabulary.from_file(config.vocab_file)
@@ -65,7 +76,6 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
         for name in names
         for path in manifest.record_files(name, config.num_shards)
     ]
-    work_dir = _work_dir(config, names[0])
     if config.overwrite_output_dir:
         _start_over(config, names, work_dir)
     finished = _find_finished(names, output_files, recipe)
@@ -154,8 +164,7 @@ def _start_over(
       work_dir: The folder of an unfinished run with these names.
 
     Raises:
-      UserError: If one of the flags names a file that would be removed, or if
-        another process uses the work folder.
+      UserError: If one of the flags names a file that would be removed.
     """
     recipe_file = os.path.join(work_dir, "recipe.json")
     is_unfinished = tf.io.gfile.exists(recipe_file)
@@ -174,15 +183,11 @@ def _start_over(
             found += manifest.record_files(name, num_shards)
     found = [x for x in dict.fromkeys(found) if tf.io.gfile.exists(x)]
     _check_inputs(config, found)
-    is_local = "://" not in work_dir
-    with contextlib.ExitStack() as stack:
-        if is_unfinished and is_local:
-            stack.enter_context(streaming_generator.locked(work_dir))
-        for path in found:
-            tf.io.gfile.remove(path)
-        if is_unfinished:
-            tf.io.gfile.rmtree(work_dir)
-            found.append(work_dir)
+    for path in found:
+        tf.io.gfile.remove(path)
+    if is_unfinished:
+        tf.io.gfile.rmtree(work_dir)
+        found.append(work_dir)
     if found:
         logging.info("Starting over: removed %s.", ", ".join(found))
 

@@ -14,8 +14,22 @@ class ServeLimits:
         "Maximum number of rows of a request; each choice counts as one, also "
         "inside of a tf.Example.",
     )
+    max_row_tokens: int = options.limits(
+        1 << 16, "Maximum number of tokens in all texts of a row."
+    )
+    max_row_choices: int = options.limits(
+        256, "Maximum number of choices of a row, also inside of a tf.Example."
+    )
     max_request_bytes: int = options.limits(
         16 << 20, "Maximum size of a body or gRPC message, in bytes."
+    )
+    max_grpc_message_bytes: int = options.limits(
+        4 << 20, "Maximum size of a gRPC message without compression, in bytes."
+    )
+    max_message_fields: int = options.limits(
+        100_000,
+        "Maximum number of fields of a gRPC message, nested ones and each "
+        "repetition, too; 8 integers in a packed list count as one.",
     )
     max_unpacked_bytes: int = options.limits(
         64 << 20,

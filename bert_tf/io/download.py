@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 import tqdm
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.io import paths
 from bert_tf.io import progress
@@ -189,10 +190,10 @@ class _Transfer:
         except _NOT_REACHED as error:
             reason = getattr(error, "reason", None) or error
             raise _Interrupted(f"{reason!s:.200}") from error
+        except UserError:
+            raise
         except ValueError as error:  # Also of redirections to no address.
             self._discard()
-            if isinstance(error, UserError):
-                raise
             raise UserError(
                 f"{self.url}: the server's answer is wrong ({error})."
             ) from error
@@ -223,8 +224,13 @@ class _Transfer:
         self._headers = headers
         limit = _MAX_UNSTATED_BYTES if self.total is None else MAX_BYTES
         if (self.total or 0) > limit:
+            self._discard()
             raise too_large(self.url, limit)
-        with open(self.notes_file, "w", encoding="utf-8") as file:
+        with (
+            errors.full_disks(),
+            errors.naming(self.notes_file),
+            open(self.notes_file, "w", encoding="utf-8") as file,
+        ):
             notes = {"url": self.url, "bytes": self.total, "headers": headers}
             json.dump(notes, file)
         if self._on_start:
@@ -237,10 +243,14 @@ class _Transfer:
         with open(self.partial, "ab") as file, bar:
             # `read1` returns what has arrived, so that a break loses nothing.
             while chunk := response.read1(_CHUNK_BYTES):
-                file.write(chunk)
+                # Unlike a lost connection, a full disk is not tried again.
+                with errors.full_disks(), errors.naming(self.partial):
+                    file.write(chunk)
+                    file.flush()
                 bar.update(len(chunk))
                 pace.add(len(chunk))
                 if file.tell() > limit:
+                    self._discard()
                     raise too_large(self.url, limit)
         if self.total is not None and self.num_bytes != self.total:
             if self.num_bytes > self.total:

@@ -22,6 +22,7 @@ from typing import Any
 
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import paths
@@ -142,7 +143,8 @@ def atomic_file(path: str) -> Iterator[str]:
         os.makedirs(folder, exist_ok=True)
     temporary = _new_name(path)
     try:
-        yield temporary
+        with errors.naming(path):
+            yield temporary
         sync(temporary)
         if gfile:
             gfile.rename(temporary, path, overwrite=True)
@@ -226,7 +228,7 @@ def _try_to_write(folder: str) -> str | None:
             file.write(b"")  # Else no remote file is made.
         (_tf().io.gfile if is_remote else os).remove(probe)
     except (OSError, *remote_errors(folder)) as error:
-        return str(error).splitlines()[0]
+        return errors.first_line(error)
     finally:
         remove_empty(made)
 
@@ -480,10 +482,10 @@ def read_json(path: str) -> Any:
     Raises:
       UserError: If it is not valid JSON, too large, or not a readable file.
     """
-    errors = (IsADirectoryError, PermissionError, *remote_errors(path))
+    unread = (IsADirectoryError, PermissionError, *remote_errors(path))
     try:
         contents = read_small(path)
-    except errors as error:
+    except unread as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     return stored_files.parse_json(contents, path)
 

@@ -44,11 +44,12 @@ def check_inputs(config: Any) -> None:
     names the kind of a path (`reads`). It may have the methods `unread_inputs`,
     which returns the names of flags that this call of the script does not read,
     and `input_hints`, which returns what to do about a missing input, by name.
-    A field `output_dir` names a folder to write to.
+    A field `output_dir` names a folder to write to, and `output_file` and
+    `output` paths to replace.
 
     Raises:
       UserError: If a file, folder or model is missing, the name of a model is
-        incomplete, or the output folder cannot be written.
+        incomplete, or the output cannot be written.
     """
     unread = getattr(config, "unread_inputs", frozenset)()
     hints = getattr(config, "input_hints", dict)()
@@ -63,9 +64,12 @@ def check_inputs(config: Any) -> None:
             if field.name in hints:
                 raise with_hint(error, hints[field.name]) from error
             raise
-    folder = getattr(config, "output_dir", None)
-    if folder and not is_remote(folder):
-        _check_output_folder(folder)
+    if getattr(config, "worker_hosts", None):  # Only the chief writes.
+        return
+    for name in ("output_dir", "output_file", "output"):
+        path = getattr(config, name, None)
+        if path and not is_remote(path):
+            _check_output(name, path)
 
 
 def with_hint(error: UserError, hint: str) -> UserError:
@@ -212,9 +216,10 @@ def _check_model(path: str, flag: str) -> None:
         raise no_model(path, describe(path), flag)
 
 
-def _check_output_folder(path: str) -> None:
-    """Raises `UserError` where the folder certainly cannot be written."""
-    present = os.path.abspath(path)
+def _check_output(name: str, path: str) -> None:
+    """Raises `UserError` where the output certainly cannot be written."""
+    folder = path if name == "output_dir" else os.path.dirname(path)
+    present = os.path.abspath(folder)
     while not os.path.lexists(present):
         present = os.path.dirname(present)
     reason = None
@@ -224,8 +229,7 @@ def _check_output_folder(path: str) -> None:
         reason = f"{present} is read-only for you"
     if reason:
         raise UserError(
-            f"--output_dir={path} is not a writable folder ({reason}); choose "
-            "another."
+            f"--{name}={path} cannot be written ({reason}); choose another."
         )
 
 

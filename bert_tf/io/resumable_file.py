@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.io import files
 from bert_tf.io import locks
 
@@ -99,7 +100,8 @@ def open_partial(
         lock = locks.open_locked(partial, flags, path, "name another file")
     with open(lock, "a+b") as lines:
         try:
-            yield PartialFile(path, identity, lines)
+            with errors.naming(path):
+                yield PartialFile(path, identity, lines)
         except BaseException:
             if not os.path.exists(_state_path(path)):
                 os.remove(partial)

@@ -14,6 +14,7 @@ import re
 import socket
 import ssl
 import threading
+import time
 import urllib.parse
 from collections.abc import Awaitable
 from collections.abc import Callable
@@ -49,6 +50,8 @@ _HEALTH_PATH = re.compile(
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
 )
 _HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
+# Fields of a certificate in Python.
+_DATES = ("notBefore", "notAfter")
 
 
 def allowed_hosts(host: str, more: str | None) -> frozenset[str] | None:
@@ -126,10 +129,10 @@ def _is_foreign(headers: datastructures.Headers) -> bool:
     """Returns True for a request that a page of another origin has sent."""
     if headers.get("sec-fetch-site", "").lower() == "cross-site":
         return True
-    hosts = [host.lower() for host in headers.getlist("host")]
+    hosts = {host.lower() for host in headers.getlist("host")}
     # A proxy may end TLS, so schemes are not compared.
     return any(
-        [origin.lower().partition("://")[2]] != hosts
+        {origin.lower().partition("://")[2]} != hosts
         for origin in headers.getlist("origin")
     )
 
@@ -195,10 +198,7 @@ def _stamp(path: str) -> tuple[int, ...] | None:
 
 def _read(path: str) -> list[bytes]:
     try:
-        if not os.path.isfile(path):  # The event loop would wait for a pipe.
-            raise OSError("it is missing, or not a regular file")
-        with open(path, encoding="ascii") as file:
-            lines = [line.strip() for line in file]
+        lines = [x.strip() for x in _bytes(path).decode("ascii").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"--api_key_file={path} is not a text file of keys: {error}."
@@ -308,11 +308,11 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         if is_open or self._keys.allows(*values):
             return await continuation(handler_call_details)
 
-        async def refuse(request: bytes, context: grpc.aio.ServicerContext):
-            del request
+        async def refuse(_, context: grpc.aio.ServicerContext):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        # A unary handler would first wait for the message.
+        return grpc.stream_unary_rpc_method_handler(refuse)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,6 +321,13 @@ class Tls:
 
     rest: ssl.SSLContext | None
     grpc: grpc.ServerCredentials | None
+
+
+def check(config: ServeAccess) -> None:
+    """Reads all files, before a start that may take minutes."""
+    read_tls(config)
+    if config.api_key_file:
+        ApiKeys(config.api_key_file)
 
 
 def read_tls(config: ServeAccess) -> Tls:
@@ -340,6 +347,16 @@ def read_tls(config: ServeAccess) -> Tls:
         )
     if config.ssl_config_file:
         credentials = _credentials_of(config.ssl_config_file)
+    if credentials:
+        try:  # gRPC reads them only now.
+            grpc.server(None).add_secure_port("localhost:0", credentials)
+        except RuntimeError as error:
+            raise UserError(
+                "gRPC cannot use the key and the certificates of "
+                f"{config.ssl_config_file or config.tls_cert}: they must be "
+                "the contents of PEM files, the key without a password, in "
+                "SSLConfig with \\n between lines."
+            ) from error
     return Tls(context, credentials)
 
 
@@ -347,18 +364,31 @@ def _context(config: ServeAccess) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
+        _require_regular(config.tls_cert, config.tls_key)
         # Without the function OpenSSL asks for a password in the terminal.
         context.load_cert_chain(
             config.tls_cert, config.tls_key, password=_refuse_password
         )
+        dates = ssl._ssl._test_decode_cert(config.tls_cert)
     except (OSError, ValueError) as error:
         raise UserError(
             f"--tls_cert={config.tls_cert} and --tls_key={config.tls_key} are "
-            f"not a PEM certificate and its key: {_reason(error)}."
+            "not PEM certificates, the server's own first, and its key: "
+            f"{_reason(error)}."
         ) from error
+    seconds = [ssl.cert_time_to_seconds(dates[x]) for x in _DATES]
+    if not seconds[0] <= time.time() <= seconds[1]:
+        logging.log_first_n(
+            logging.WARNING,
+            "Clients will refuse --tls_cert=%s: it is valid from %s to %s.",
+            1,
+            config.tls_cert,
+            *[dates[x] for x in _DATES],
+        )
     if config.tls_client_ca:
         context.verify_mode = ssl.CERT_REQUIRED
         try:
+            _require_regular(config.tls_client_ca)
             context.load_verify_locations(config.tls_client_ca)
         except OSError as error:
             raise UserError(
@@ -379,7 +409,14 @@ def _reason(error: Exception) -> str:
     return str(reason or error).rstrip(".")
 
 
+def _require_regular(*paths: str) -> None:
+    for path in paths:
+        if not os.path.isfile(path):  # Reading a pipe would wait forever.
+            raise OSError(f"{path} is missing, or not a regular file")
+
+
 def _bytes(path: str) -> bytes:
+    _require_regular(path)
     with open(path, "rb") as file:
         return file.read()
 
@@ -394,12 +431,6 @@ def _credentials_of(path: str) -> grpc.ServerCredentials:
             f"--ssl_config_file={path} is not a text file of SSLConfig: "
             f"{error}."
         ) from error
-    for field in ("server_key", "server_cert"):
-        if "-----BEGIN" not in getattr(config, field):
-            raise UserError(
-                f"--ssl_config_file={path}: {field} must be the contents of a "
-                "PEM file, with \\n between its lines."
-            )
     if config.client_verify and not config.custom_ca:
         raise UserError(
             f"--ssl_config_file={path}: client_verify needs custom_ca, the "

@@ -24,10 +24,16 @@ from bert_tf.serving import servable as servables
 from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
+from bert_tf.serving.servable import Stop
 
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
 # calls are no faster by token, and delay the requests that arrive meanwhile.
 MAX_CALL_SIZE = 1 << 14
+# Others wait no longer than for this, as half of the threads compute no more.
+PIECE_SIZE = MAX_CALL_SIZE // 4
+# Characters beyond it for which a task gives way to those that come a second
+# later: shorter ones run first, but a long one does not wait forever.
+_SIZE_PER_SECOND = 10_000
 # Requests of a batch that failed, from which halves of it are tried.
 _MIN_SPLIT = 4
 
@@ -42,7 +48,8 @@ class Task:
       is_piece: Whether it is part of a larger request; it is merged with no
         other.
       on_end: Called in the event loop when no thread computes it any more, nor
-        will: a cancelled task may be computed to its end.
+        will: a cancelled task without `stop` may be computed to its end.
+      stop: Ends its computation when the task is cancelled.
       num_rows: Rows of the inputs; 0 if the request must run alone.
       size: Characters and numbers in the inputs.
       queued_at: Time of arrival, by `time.monotonic`.
@@ -56,6 +63,7 @@ class Task:
     future: asyncio.Future
     is_piece: bool = False
     on_end: Callable[[], None] = lambda: None
+    stop: Stop | None = None
     num_rows: int = 0
     size: int = 0
     queued_at: float = dataclasses.field(default_factory=time.monotonic)
@@ -63,6 +71,11 @@ class Task:
     def weight(self) -> int:
         """Returns the number of rows that count for the queue's limit."""
         return max(1, self.num_rows)
+
+    def rank(self) -> float:
+        """Returns its place among the tasks that wait, the first the least."""
+        delay = max(0, self.size - PIECE_SIZE) / _SIZE_PER_SECOND
+        return self.queued_at + delay
 
     def signature_key(self) -> Hashable:
         """Returns the key of the queue limit."""
@@ -78,7 +91,8 @@ class Task:
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
             for name in self.signature.inputs
         )
-        return (*self.signature_key(), self.outputs, shapes)
+        is_long = self.size > PIECE_SIZE  # Shorter ones do not wait for it.
+        return (*self.signature_key(), self.outputs, shapes, is_long)
 
 
 class BatchScheduler:
@@ -103,6 +117,7 @@ class BatchScheduler:
         self._draining = False
         # Signatures whose merged call did not return one row for each row.
         self._unmergeable = set()
+        self._num_long = 0  # Calls of more than `PIECE_SIZE`, now.
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
             for i in range(options.num_threads())
@@ -116,8 +131,10 @@ class BatchScheduler:
         signature: Signature,
         inputs: Mapping[str, np.ndarray],
         outputs: tuple[str, ...],
+        size: int | None = None,
         is_piece: bool = False,
         on_end: Callable[[], None] = lambda: None,
+        stop: Stop | None = None,
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
@@ -128,10 +145,12 @@ class BatchScheduler:
           signature: One of its signatures.
           inputs: All its inputs.
           outputs: The names of the requested outputs.
+          size: Characters and numbers in the inputs; None counts them.
           is_piece: Whether it is part of a request that was admitted as a
             whole, so that it may exceed the queue's limit.
           on_end: Called in the event loop when the request has left the queue
             and no thread computes it; not called if this method raises.
+          stop: Ends the computation when the future is cancelled.
 
         Returns:
           A future for the outputs by name.
@@ -149,7 +168,8 @@ class BatchScheduler:
             loop.create_future(),
             is_piece,
             on_end,
-            size=servables.input_size(inputs),
+            stop,
+            size=servables.input_size(inputs) if size is None else size,
         )
         if signature.is_batched() and self._options.max_batch_size > 1:
             task.num_rows = self._num_rows(task)
@@ -218,34 +238,47 @@ class BatchScheduler:
         while True:
             with self._changed:
                 tasks = self._next_batch()
-            if tasks is None:
-                return
+                if tasks is None:
+                    self._changed.notify_all()  # Others may wait for a turn.
+                    return
+                is_long = sum(x.size for x in tasks) > PIECE_SIZE
+                self._num_long += is_long
             outcomes = self._run(tasks)
+            with self._changed:
+                self._num_long -= is_long
+                self._changed.notify(is_long)
             for task in tasks:
                 task.servable.release()
             _deliver(tasks, outcomes)
 
     def _next_batch(self) -> list[Task] | None:
         """Waits for a batch of tasks; returns None after the last one."""
-        while True:
-            if not self._queues:
-                if self._stopping:
-                    return None
+        while self._queues or not self._stopping:
+            has_room = self._num_long < max(1, len(self._threads) // 2)
+            keys = [
+                key
+                for key, queue in self._queues.items()
+                if has_room or queue[0].size <= PIECE_SIZE
+            ]
+            if not keys:
                 self._changed.wait()
                 continue
             now = time.monotonic()
             # Ready queues come before queues that have waited longer.
             key = min(
-                self._queues,
+                keys,
                 key=lambda key: (
                     self._ready_at(self._queues[key]) > now,
-                    self._queues[key][0].queued_at,
+                    self._queues[key][0].rank(),
                 ),
             )
             ready_at = self._ready_at(self._queues[key])
             if ready_at <= now:
-                return self._take(key)
+                return self._take(
+                    key, MAX_CALL_SIZE if has_room else PIECE_SIZE
+                )
             self._changed.wait(ready_at - now)
+        return None
 
     def _ready_at(self, queue: collections.deque[Task]) -> float:
         """Returns the time at which the first tasks of a queue may run."""
@@ -261,7 +294,7 @@ class BatchScheduler:
             return first.queued_at
         return first.queued_at + self._options.batch_timeout_micros / 1e6
 
-    def _take(self, key: Hashable) -> list[Task]:
+    def _take(self, key: Hashable, most_size: int) -> list[Task]:
         """Removes the first task of a queue and the next ones that fit."""
         queue = self._queues[key]
         taken = [queue.popleft()]
@@ -272,7 +305,7 @@ class BatchScheduler:
             first.num_rows
             and queue
             and num_rows + queue[0].num_rows <= most_rows
-            and size + queue[0].size <= MAX_CALL_SIZE
+            and size + queue[0].size <= most_size
         ):
             taken.append(queue.popleft())
             num_rows += taken[-1].num_rows
@@ -281,7 +314,9 @@ class BatchScheduler:
         return taken
 
     def _discard(self, key: Hashable, task: Task) -> None:
-        """Frees a task whose client is gone, if it still waits."""
+        """Ends or frees a task whose client is gone."""
+        if task.stop:
+            task.stop.set()
         with self._changed:
             queue = self._queues.get(key, ())
             if task not in queue:
@@ -383,7 +418,9 @@ class BatchScheduler:
         first = tasks[0]
         self._observe(tasks, num_rows)
         try:
-            return first.servable.run(first.signature, inputs, first.outputs)
+            return first.servable.run(
+                first.signature, inputs, first.outputs, first.stop
+            )
         except Exception as error:  # noqa: BLE001  # It becomes the answer.
             answer = errors.from_exception(error)
             if answer.code_name == "INTERNAL":

@@ -71,7 +71,7 @@ class Call:
     """
 
     signature: Signature
-    inputs: Mapping[str, np.ndarray]
+    inputs: dict[str, np.ndarray]
     outputs: tuple[str, ...]
     respond: Callable[[Mapping[str, np.ndarray]], message.Message] | None = None
 
@@ -88,6 +88,7 @@ def predict(
         raise errors.failed_precondition(
             f'Serving signature key "{errors.shortened(name)}" not found.'
         )
+    signature.check_names(request.inputs)  # Each may repeat its last value.
     for name, proto in request.inputs.items():
         spec = signature.inputs.get(name)
         if spec and spec.has_free_batch() and proto.tensor_shape.dim:

@@ -5,6 +5,8 @@ import dataclasses
 import errno
 import resource
 import ssl
+import sys
+from asyncio import sslproto
 from collections.abc import Callable
 
 import httptools
@@ -19,9 +21,13 @@ _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
 # Calls at once in a connection of gRPC; further ones wait in the client.
-_MAX_STREAMS = 1000
+_MAX_STREAMS = 100
+# Requests that wait in a connection for the answer to an earlier one.
+_MAX_PIPELINED = 32
 # Method and version, and spaces between lines.
 _REQUEST_LINE = 1024
+# asyncio's 256 KiB would take a gigabyte for 4096 clients that only connect.
+_TLS_BUFFER = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +81,18 @@ def grpc_options(
         "grpc.absolute_max_metadata_size": header_bytes,
         "grpc.max_allowed_incoming_connections": count,
         "grpc.server_handshake_timeout_ms": int(header * 1000),
+        # Until a client confirms the settings it may send 16 MB of metadata.
+        "grpc.http2.settings_timeout": int(header * 1000),
         "grpc.max_connection_idle_ms": int(idle * 1000),
         # Clients that do not read their answers do not answer pings either.
         "grpc.keepalive_time_ms": int(header * 1000),
         "grpc.keepalive_timeout_ms": int(3 * header * 1000),
         "grpc.max_concurrent_streams": _MAX_STREAMS,
+        # Above gRPC's own 1,000 it would refuse honest calls in a flood.
+        "grpc.server.max_pending_requests": 10_000,
+        "grpc.server.max_pending_requests_hard_limit": 20_000,
+        # A stream would send more than 64 kB before the server reads it.
+        "grpc.http2.bdp_probe": 0,
     }
 
 
@@ -109,6 +122,7 @@ def protocol(
     )
     if context is None:
         return plain
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER
     handshakes = {}
     return lambda **arguments: _Handshake(
         plain(**arguments), context, limits, handshakes
@@ -237,7 +251,11 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         if self._refusal is not None:
             return  # A client may read the answer only after it has sent all.
         self._overhead += len(data)
-        super().data_received(data)
+        while data:
+            self._data, self._replay = data, b""
+            super().data_received(data)
+            data = self._replay
+        self._data = b""
         limits = self.limits
         if self._refusal is None and self._overhead > (
             limits.header_bytes + limits.url_bytes + _REQUEST_LINE
@@ -247,7 +265,29 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         if self._timer is None and self in self.waiting:
             self._limit(self.limits.header)
 
+    def _should_upgrade(self) -> bool:
+        return self.parser.get_method() != b"CONNECT"
+
+    def handle_websocket_upgrade(self) -> None:
+        """Has a request read again without `Upgrade`, which is ignored.
+
+        The parser skips its body and what follows. Java's client sends
+        `Upgrade: h2c`.
+        """
+        version = self.parser.get_http_version().encode()
+        line = self.parser.get_method(), self.url, version
+        headers = [x for x in self.scope["headers"] if x[0] != b"upgrade"]
+        self._replay = b"%s %s HTTP/%s\r\n" % line
+        self._replay += b"".join(b"%s: %s\r\n" % x for x in headers) + b"\r\n"
+        self._replay += self._data[sys.exc_info()[1].args[0] :]
+        self.parser = httptools.HttpRequestParser(self)
+
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            # The thousands of 256 KiB would stop the event loop for seconds.
+            message = f"A connection has at most {_MAX_PIPELINED} requests."
+            self._refusal = _answer("429 Too Many Requests", message)
+            raise errors.OverloadError(message)  # The parser stops.
         super().on_message_begin()
         self._header_bytes = 0
         if self._timer is None:
@@ -293,9 +333,10 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         self._limit(self.limits.body)
         if not self.url.startswith(b"/"):
             # The host in a URL counts as well as that in the header.
-            host = httptools.parse_url(self.url).host
-            self.headers.append((b"host", host or b""))
+            host = self.url.partition(b"//")[2].partition(b"/")[0]
+            self.headers.append((b"host", host))
         super().on_headers_complete()
+        self.headers = []  # Trailers are not headers, such as authorization.
 
     def on_message_complete(self) -> None:
         self._overhead = 0

@@ -28,9 +28,11 @@ from bert_tf.serving import saved_model
 from bert_tf.serving.saved_model import SavedModel
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
+from bert_tf.serving.servable import TOKENIZE
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
+from bert_tf.serving.servable import Stop
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
@@ -38,7 +40,6 @@ MODEL_FILE = os.path.join(FOLDER, "model.tflite")
 # model's inputs.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
-TOKENIZE = "tokenize"
 EXAMPLES = "examples"
 ROW_LENGTHS = "row_lengths"
 OUTPUT_PREFIX = "output_"
@@ -83,7 +84,10 @@ class LiteRows:
         self.inputs = tuple(self._model.inputs)
 
     def run(
-        self, inputs: Mapping[str, np.ndarray], lengths: np.ndarray
+        self,
+        inputs: Mapping[str, np.ndarray],
+        lengths: np.ndarray,
+        stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
         """Returns the outputs by name, with the row axes of the inputs.
 
@@ -91,6 +95,7 @@ class LiteRows:
           inputs: At least all of `inputs`, [R, T] and [R, P].
           lengths: <int32>[R], the number of tokens of each row to compute;
             outputs beyond it are undefined.
+          stop: Ends the computation.
         """
         count = lengths.size
         rows = {
@@ -100,6 +105,8 @@ class LiteRows:
         outputs = self._empty(rows, count)
         if all(x.size for x in rows.values()):
             for chosen, length in _group(lengths.ravel()):
+                if stop:
+                    stop.check()
                 self._run_group(rows, chosen, length, outputs)
         return {
             name: x.reshape(*lengths.shape, *x.shape[1:])
@@ -189,18 +196,19 @@ class Litert(Servable):
         signature: Signature,
         inputs: Mapping[str, np.ndarray],
         outputs: Collection[str],
+        stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
         if signature.name == TOKENIZE:
-            return self._call(TOKENIZE, inputs, outputs)
+            return self._call(TOKENIZE, inputs, outputs, stop)
         pack, answer = _WAYS[signature.name]
         if pack == PACK_EXAMPLES:
             # The input's name differs between signatures.
             (serialized,) = inputs.values()
             inputs = {EXAMPLES: serialized}
-        packed = self._call(pack, inputs)
-        computed = self._rows.run(packed, packed[ROW_LENGTHS])
+        packed = self._call(pack, inputs, stop=stop)
+        computed = self._rows.run(packed, packed[ROW_LENGTHS], stop)
         named = {f"{OUTPUT_PREFIX}{name}": x for name, x in computed.items()}
-        return self._call(answer, packed | named, outputs)
+        return self._call(answer, packed | named, outputs, stop)
 
     def close(self) -> None:
         self._graph.close()
@@ -211,6 +219,7 @@ class Litert(Servable):
         name: str,
         values: Mapping[str, np.ndarray],
         outputs: Collection[str] | None = None,
+        stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
         """Runs a signature of the graph; returns by default all its outputs."""
         signature = self._graph.signatures[name]
@@ -218,6 +227,7 @@ class Litert(Servable):
             signature,
             {key: values[key] for key in signature.inputs},
             tuple(signature.outputs if outputs is None else outputs),
+            stop,
         )
 
 

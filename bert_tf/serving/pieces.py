@@ -1,13 +1,17 @@
 """Large requests, computed in pieces that let other requests in between.
 
 Large are those of more rows or longer inputs than a call has. A single row is
-one piece.
+one piece; a long one runs on a thread that takes only those.
 """
 
 import asyncio
+import collections
 import contextlib
+import dataclasses
 import math
+import re
 import weakref
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -23,10 +27,20 @@ from bert_tf.serving import servable as servables
 from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.calls import Call
+from bert_tf.serving.servable import TOKENIZE
 from bert_tf.serving.servable import Servable
+from bert_tf.serving.servable import Stop
 
-# Requests that arrive meanwhile wait for a quarter of a full call.
-_PIECES_PER_CALL = 4
+_PIECES_PER_BATCH = 4
+# Parts of a text, which have together the tokens of the whole: they end before
+# white space, in a longer word at a character, in other bytes anywhere.
+_PARTS = re.compile(
+    rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
+    % ((batching.MAX_CALL_SIZE,) * 3)
+)
+# Most bytes of a token: white space and long words take time and memory, too.
+# Models that cannot count their tokens may be those of other texts.
+_TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 
 
 class PieceScheduler:
@@ -34,26 +48,34 @@ class PieceScheduler:
 
     A piece waits in the scheduler's queue like a request. Large requests take
     turns, so that their pieces do not fill the queue.
+
+    Args:
+      scheduler: Computes all but the following.
+      lane: Computes pieces that are as long as a call and cannot be split, on
+        one thread. They can be stopped.
     """
 
     def __init__(
         self,
         scheduler: BatchScheduler,
+        lane: BatchScheduler,
         options: BatchingOptions,
         limits: ServeLimits,
     ) -> None:
         self._scheduler = scheduler
+        self._lane = lane
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        self._num_rows_admitted = 0
+        # Of requests with and without pieces for the lane.
+        self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()
 
     async def compute(
-        self, servable: Servable, call: Call
+        self, servable: Servable, call: Call, choices: int = 1
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a call.
+        """Returns the outputs of a call, whose rows have some `choices`.
 
         Raises:
           RequestError: If too many requests wait, the outputs are too large or
@@ -61,26 +83,74 @@ class PieceScheduler:
         """
         num_rows = self._num_rows(call)
         most_rows = self._options.most_rows(call.signature, call.outputs)
-        is_short = servables.input_size(call.inputs) <= batching.MAX_CALL_SIZE
-        if num_rows <= most_rows and is_short:
+        size = servables.input_size(call.inputs, choices)
+        if num_rows <= most_rows and size <= batching.MAX_CALL_SIZE:
             return await self._scheduler.submit(
-                servable, call.signature, call.inputs, call.outputs
+                servable, call.signature, call.inputs, call.outputs, size
             )
         paddings = self._paddings.setdefault(servable, {}).setdefault(
             call.signature.name, _Paddings()
         )
+        is_split = num_rows > 1 and paddings.rows_are_independent
+        sizes = np.array([size])
+        if is_split:
+            sizes = servables.row_sizes(call.inputs, choices)
+        is_long = not is_split or sizes.max() > batching.MAX_CALL_SIZE
         request = _LargeRequest(
-            self._scheduler, self._turn, paddings, self._limits, servable, call
+            self, paddings, self._limits, servable, call, choices
         )
-        with self._counted(num_rows):
-            if num_rows > 1 and paddings.rows_are_independent:
-                outputs = await request.in_pieces(
-                    min(self._piece_rows, most_rows)
-                )
+        with self._counted(num_rows, is_long):
+            if is_split:
+                rows = split(sizes, min(self._piece_rows, most_rows))
+                outputs = await request.in_pieces(rows)
                 if outputs is not None:
                     return outputs
                 paddings.rows_are_independent = False
-            return await request.run(call.inputs)
+            return await self.run(servable, call, size, is_long=True)
+
+    async def run(
+        self, servable: Servable, call: Call, size: int, is_long: bool = False
+    ) -> Mapping[str, np.ndarray]:
+        """Returns the outputs of a piece, in its request's turn.
+
+        The turn ends when nothing is computed any more, so that clients that go
+        away, one after the other, occupy no more threads than others.
+        """
+        piece = servable, call.signature, call.inputs, call.outputs, size, True
+        if is_long or size > batching.MAX_CALL_SIZE:
+            return await self._lane.submit(*piece, stop=Stop())
+        await self._turn.acquire()
+        try:
+            future = self._scheduler.submit(*piece, on_end=self._turn.release)
+        except errors.RequestError:
+            self._turn.release()
+            raise
+        return await future
+
+    async def check_tokens(self, servable: Servable, text: bytes) -> None:
+        """Raises `RequestError` if a text has more tokens than a row may have.
+
+        The tokens are those of the model's signature `tokenize`, but at least
+        one for 64 bytes; without the signature, one for 256 bytes.
+        """
+        limit = self._limits.max_row_tokens
+        signature = servable.signatures.get(TOKENIZE)
+        most = _TOKEN_BYTES if signature else _UNKNOWN_TOKEN_BYTES
+        count = (len(text) - 1) // most + 1
+        parts = iter(())
+        if signature and count <= limit:
+            count, parts = 0, _PARTS.finditer(text)
+        for part in parts:
+            inputs = {"text": np.array([part[0]], object)}
+            call = Call(signature, inputs, ("input_ids",))
+            outputs = await self.run(servable, call, len(part[0]))
+            count += outputs["input_ids"].size
+            if count > limit:
+                break
+        if count > limit:
+            raise errors.TooLargeError(
+                "A row", limit, "tokens", "max_row_tokens"
+            )
 
     def _num_rows(self, call: Call) -> int:
         """Returns the rows of a call that may be split, else 0."""
@@ -94,25 +164,26 @@ class PieceScheduler:
         return sizes.pop()
 
     @contextlib.contextmanager
-    def _counted(self, num_rows: int) -> Iterator[None]:
+    def _counted(self, num_rows: int, is_long: bool) -> Iterator[None]:
         """Admits a large request as a whole, or refuses it.
 
         It counts with its rows, but with no more than those of a batch.
         """
+        admitted = self._num_rows_admitted
         limit = self._options.max_queued_rows()
         weight = min(max(1, num_rows), self._options.max_batch_size)
-        if limit is not None and self._num_rows_admitted + weight > limit:
+        if limit is not None and admitted[is_long] + weight > limit:
             raise errors.OverloadError(
-                f"{self._num_rows_admitted} rows of large requests are in "
+                f"{admitted[is_long]} rows of large requests are in "
                 "progress, counting at most max_batch_size for each, and the "
                 "limit is max_enqueued_batches * max_batch_size, "
                 f"{limit}; try again later."
             )
-        self._num_rows_admitted += weight
+        admitted[is_long] += weight
         try:
             yield
         finally:
-            self._num_rows_admitted -= weight
+            admitted[is_long] -= weight
 
 
 class _Paddings:
@@ -144,51 +215,32 @@ class _LargeRequest:
 
     def __init__(
         self,
-        scheduler: BatchScheduler,
-        turn: asyncio.Semaphore,
+        pieces: PieceScheduler,
         paddings: _Paddings,
         limits: ServeLimits,
         servable: Servable,
         call: Call,
+        choices: int,
     ) -> None:
-        self._limits = limits
-        self._scheduler = scheduler
-        self._turn = turn
+        self._pieces = pieces
         self._paddings = paddings
+        self._limits = limits
         self._servable = servable
         self._call = call
-
-    async def run(
-        self, inputs: Mapping[str, np.ndarray]
-    ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs for some rows, in this request's turn.
-
-        The turn ends when nothing is computed any more, so that clients that go
-        away, one after the other, occupy no more threads than others.
-        """
-        await self._turn.acquire()
-        try:
-            future = self._scheduler.submit(
-                self._servable,
-                self._call.signature,
-                inputs,
-                self._call.outputs,
-                is_piece=True,
-                on_end=self._turn.release,
-            )
-        except errors.RequestError:
-            self._turn.release()
-            raise
-        return await future
+        self._choices = choices
 
     async def in_pieces(
-        self, piece_rows: int
+        self, row_groups: Iterable[np.ndarray]
     ) -> Mapping[str, np.ndarray] | None:
-        """Returns the outputs; None if pieces have not one row for each row."""
+        """Returns the outputs; None if pieces have not one row for each row.
+
+        Args:
+          row_groups: The rows of each piece, <int>[N].
+        """
         pieces = []
         outputs = []
         num_bytes = 0
-        for rows in split(servables.row_sizes(self._call.inputs), piece_rows):
+        for rows in row_groups:
             part = await self._run_rows(rows)
             if not _has_rows(part, len(rows)):
                 return None
@@ -206,7 +258,9 @@ class _LargeRequest:
     async def _run_rows(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the outputs for these rows, <int>[N]."""
         inputs = {name: x[rows] for name, x in self._call.inputs.items()}
-        return dict(await self.run(inputs))
+        call = dataclasses.replace(self._call, inputs=inputs)
+        size = servables.input_size(inputs, self._choices)
+        return dict(await self._pieces.run(self._servable, call, size))
 
     async def _widen(
         self,
@@ -258,10 +312,11 @@ class _LargeRequest:
 
 def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
     """Yields the rows of each piece, <int64>[N], from the sizes of all rows."""
-    most = batching.MAX_CALL_SIZE // _PIECES_PER_CALL
     first = size = 0
     for row, row_size in enumerate(sizes):
-        is_full = row - first == piece_rows or size + row_size > most
+        is_full = (
+            row - first == piece_rows or size + row_size > batching.PIECE_SIZE
+        )
         if row > first and is_full:
             yield np.arange(first, row)
             first, size = row, 0
@@ -271,7 +326,7 @@ def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
 
 def _piece_rows(options: BatchingOptions) -> int:
     """Returns the number of rows of a piece, which is an allowed size."""
-    rows = max(1, options.max_batch_size // _PIECES_PER_CALL)
+    rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
     sizes = options.allowed_batch_sizes
     if not sizes:
         return rows

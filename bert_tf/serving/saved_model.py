@@ -4,9 +4,12 @@ A session's callable takes and returns NumPy arrays in a third of the time that
 a signature of `tf.saved_model.load` needs.
 """
 
+import contextlib
 import os
 import threading
+from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,6 +28,7 @@ from bert_tf.serving import precision
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
+from bert_tf.serving.servable import Stop
 from bert_tf.serving.servable import TensorSpec
 
 # Every SavedModel has one of these files.
@@ -33,6 +37,12 @@ MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 # Functions for some outputs of a signature, of which clients may ask for any
 # combination; beyond these, all outputs are computed.
 _MAX_CALLABLES = 64
+
+# Numbers of TensorFlow's threads between operators: those of the caller, and
+# those of calls that can be ended. Other calls never wait for an operator of
+# these, nor does the operator that ends one of them.
+_CALLER, _STOPPABLE = -1, 1
+_NUM_STOPPABLE_THREADS = 4
 
 # Exceptions from reading a damaged SavedModel.
 _FAULTS = (
@@ -74,6 +84,7 @@ class SavedModel(Servable):
         self._signature_defs = dict(meta_graph.signature_def)
         self._callables = {}
         self._lock_of_callables = threading.Lock()
+        self._end = _End(self._session)
         super().__init__(name, version, read_signatures(self._signature_defs))
 
     def signature_defs(self) -> Mapping[str, meta_graph_pb2.SignatureDef]:
@@ -84,27 +95,34 @@ class SavedModel(Servable):
         signature: Signature,
         inputs: Mapping[str, np.ndarray],
         outputs: Collection[str],
+        stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
         names = tuple(sorted(outputs))
         if (
             len(self._callables) >= _MAX_CALLABLES
-            and (signature.name, names) not in self._callables
+            and (signature.name, names, bool(stop)) not in self._callables
         ):
             names = tuple(sorted(signature.outputs))
-        values = self._callable(signature, names)(
-            *[inputs[name] for name in signature.inputs]
-        )
+        function = self._callable(signature, names, bool(stop))
+        arrays = [inputs[name] for name in signature.inputs]
+        with self._end.called_by(stop) if stop else contextlib.nullcontext():
+            values = function(*arrays)
         computed = dict(zip(names, values, strict=True))
         return {name: computed[name] for name in outputs}
 
     def close(self) -> None:
         self._callables.clear()
         self._session.close()
-        del self._session  # Frees the memory of its variables.
+        del self._session, self._end  # Frees the memory of its variables.
 
-    def _callable(self, signature: Signature, outputs: tuple[str, ...]):
+    def _callable(
+        self,
+        signature: Signature,
+        outputs: tuple[str, ...],
+        is_stoppable: bool = False,
+    ) -> Callable[..., list[np.ndarray]]:
         """Returns the session's function from inputs to these outputs."""
-        key = (signature.name, outputs)
+        key = (signature.name, outputs, is_stoppable)
         function = self._callables.get(key)
         if function is None:
             options = config_pb2.CallableOptions()
@@ -118,9 +136,54 @@ class SavedModel(Servable):
                 # Another thread may have built it meanwhile.
                 function = self._callables.get(key)
                 if function is None:
+                    if is_stoppable:
+                        self._end.add_to(options)
                     make = self._session._make_callable_from_options
                     function = self._callables[key] = make(options)
         return function
+
+
+class _End:
+    """Operations that let another thread end a call of a session.
+
+    TensorFlow ends a call when one of its operations fails. One of them waits,
+    without a thread, for a value in a queue: True comes after the outputs.
+    """
+
+    def __init__(self, session: tf.compat.v1.Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        with session.graph.as_default():
+            self._queue = tf.queue.FIFOQueue(-1, [tf.bool], [()])
+            # tf.debugging.Assert would log that its result is not used.
+            self._check = tf.raw_ops.Assert(
+                condition=self._queue.dequeue(), data=["ended"]
+            )
+            self._left = self._queue.dequeue_many(self._queue.size())
+            end = self._queue.enqueue(False)
+        options = config_pb2.CallableOptions(target=[end.name])
+        options.run_options.inter_op_thread_pool = _CALLER
+        self._end = session._make_callable_from_options(options)
+
+    def add_to(self, options: config_pb2.CallableOptions) -> None:
+        """Makes a function one that can be ended."""
+        graph = self._session.graph
+        outputs = [graph.get_tensor_by_name(name) for name in options.fetch]
+        with graph.as_default(), tf.control_dependencies(outputs):
+            after = self._queue.enqueue(True)
+        options.target.extend((self._check.name, after.name))
+        options.run_options.inter_op_thread_pool = _STOPPABLE
+
+    @contextlib.contextmanager
+    def called_by(self, stop: Stop) -> Iterator[None]:
+        """Lets `stop` end the call in the block, one call at a time."""
+        with self._lock:
+            try:
+                with stop.calls(self._end):
+                    yield
+            finally:
+                # Otherwise an end that came too late would be the next call's.
+                self._session.run(self._left)
 
 
 class SavedModelEngine(Engine):
@@ -139,6 +202,10 @@ class SavedModelEngine(Engine):
             intra_op_parallelism_threads=intra_op_threads,
             inter_op_parallelism_threads=inter_op_threads,
         )
+        # Without names each model would have threads of its own.
+        pools = self._config.session_inter_op_thread_pool
+        pools.add(global_name="calls")
+        pools.add(global_name="stoppable", num_threads=_NUM_STOPPABLE_THREADS)
 
     def load(self, name: str, version: int, directory: str) -> SavedModel:
         precision.report(name, version, directory)

@@ -4,11 +4,14 @@ Batching, REST and gRPC work only with these interfaces and NumPy arrays.
 """
 
 import abc
+import contextlib
 import dataclasses
 import math
 import stat
 import threading
+from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,12 +21,19 @@ from bert_tf.serving import errors
 from bert_tf.serving import model_config
 
 DEFAULT_SIGNATURE = "serving_default"
+# From `text` <string>[B] to `input_ids` <int32>[B, P] and others.
+TOKENIZE = "tokenize"
 # Attention has a number for each pair of tokens in each head of each layer, so
 # that a call of few long rows may need gigabytes.
 _MAX_CALL_BYTES = 64 << 20
 # A variable dimension, and a string.
 _LONG_ROW = 512
 _STRING_BYTES = 64
+# Other characters are a token each, which takes as long as four letters.
+_LETTERS = bytes(
+    x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
+)
+_MOST_COUNTED = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,14 +96,18 @@ class Signature:
         num_bytes = sum(self.outputs[name].row_bytes() for name in outputs)
         return max(1, _MAX_CALL_BYTES // max(1, num_bytes))
 
+    def check_names(self, names: Collection[str]) -> None:
+        """Raises `RequestError` if they are not the names of the inputs."""
+        if set(names) != self.inputs.keys():
+            raise errors.invalid(_other_names(set(names), set(self.inputs)))
+
     def check(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Checks the inputs of a request.
 
         Raises:
           RequestError: If names, types or shapes do not match.
         """
-        if inputs.keys() != self.inputs.keys():
-            raise errors.invalid(_other_names(set(inputs), set(self.inputs)))
+        self.check_names(inputs)
         for name, spec in self.inputs.items():
             value = inputs[name]
             if not _has_type(value, spec.dtype):
@@ -107,6 +121,39 @@ class Signature:
                     f"shape {_shape_text(spec.shape)}. Received: "
                     f"{_shape_text(value.shape)}."
                 )
+
+
+class Stop:
+    """Ends a computation from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._end = None
+        self._is_set = False
+
+    def set(self) -> None:
+        """Ends the computation, now or when it begins."""
+        with self._lock:
+            self._is_set = True
+            if self._end:
+                self._end()
+
+    def check(self) -> None:
+        """Raises `RequestError` if the computation must end."""
+        if self._is_set:
+            raise errors.cancelled("The client has gone away.")
+
+    @contextlib.contextmanager
+    def calls(self, end: Callable[[], None]) -> Iterator[None]:
+        """Lets `set` call a function until the block has ended."""
+        with self._lock:
+            self.check()
+            self._end = end
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._end = None
 
 
 class Servable(abc.ABC):
@@ -132,6 +179,7 @@ class Servable(abc.ABC):
         signature: Signature,
         inputs: Mapping[str, np.ndarray],
         outputs: Collection[str],
+        stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
         """Computes outputs of a signature.
 
@@ -141,6 +189,7 @@ class Servable(abc.ABC):
           signature: One of `signatures`.
           inputs: All its inputs; strings as object arrays of `bytes`.
           outputs: The names of the requested outputs.
+          stop: Ends the computation, which then raises any exception.
 
         Returns:
           The outputs by name; strings as object arrays of `bytes`.
@@ -243,18 +292,29 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
     return "[" + ",".join("?" if n is None else str(n) for n in shape) + "]"
 
 
-def row_sizes(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the characters and numbers of each row, <int64>[num_rows]."""
-    return sum(_row_sizes(x) for x in inputs.values())
+def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
+    """Returns the characters and numbers of each row, <int64>[num_rows].
+
+    A text counts for each choice, as it is computed with each.
+    """
+    return sum(_row_sizes(x, choices) for x in inputs.values())
 
 
-def _row_sizes(value: np.ndarray) -> np.ndarray:
+def _row_sizes(value: np.ndarray, choices: int) -> np.ndarray:
     lengths = np.ones(value.shape, np.int64)
     if value.dtype.kind in "OS":
-        lengths.flat = [len(x) for x in value.flat]
+        lengths.flat = [choices * _text_size(x) for x in value.flat]
     return lengths.sum(axis=tuple(range(1, value.ndim)))
 
 
-def input_size(inputs: Mapping[str, np.ndarray]) -> int:
-    """Returns the number of characters and numbers in a call's inputs."""
-    return sum(int(_row_sizes(np.atleast_1d(x)).sum()) for x in inputs.values())
+def _text_size(text: bytes) -> int:
+    marks = text[:_MOST_COUNTED].translate(None, _LETTERS)
+    return max(1, len(text) + 3 * len(marks))
+
+
+def input_size(inputs: Mapping[str, np.ndarray], choices: int = 1) -> int:
+    """Returns the sum of `row_sizes`, also of inputs without rows."""
+    return sum(
+        int(_row_sizes(np.atleast_1d(x), choices).sum())
+        for x in inputs.values()
+    )

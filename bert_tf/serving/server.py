@@ -159,7 +159,7 @@ class ModelServer:
         grace = config.rest_api_timeout_in_ms / 1000 + _GRACE_SECONDS
         grpc_server = None
         if config.port:
-            grpc_server = self._grpc_server()
+            grpc_server = self._grpc_server(grace)
             await grpc_server.start()
         http_task = None
         if rest_socket:
@@ -181,7 +181,7 @@ class ModelServer:
             ends.append(grpc_server.stop(grace))
         await asyncio.gather(*ends)
 
-    def _grpc_server(self) -> grpc.aio.Server:
+    def _grpc_server(self, grace: float) -> grpc.aio.Server:
         config = self._config
         address = _address(config.host, config.port)
         interceptors = []
@@ -204,6 +204,7 @@ class ModelServer:
                 self._service,
                 address,
                 options,
+                grace,
                 config.allow_reload,
                 interceptors,
                 self._tls.grpc,
@@ -234,7 +235,8 @@ class ModelServer:
                 lifespan="off",
                 loop="none",
                 log_config=None,
-                log_level="warning",
+                # Clients could fill the disk with warnings of bad requests.
+                log_level="error",
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=int(grace),

@@ -3,11 +3,14 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import AsyncIterator
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -37,6 +40,7 @@ from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.pieces import PieceScheduler
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
+from bert_tf.serving.servable import input_size
 
 # Creation times of counters would double the size of the page.
 prometheus_client.disable_created_metrics()
@@ -155,9 +159,15 @@ class Service:
         self._parsers = concurrent.futures.ThreadPoolExecutor(
             _NUM_PARSERS, "parser"
         )
-        self.metrics = Metrics(lambda: self._scheduler.num_queued_rows())
-        self._scheduler = BatchScheduler(batching, self.metrics.observe_batch)
-        self._pieces = PieceScheduler(self._scheduler, batching, self.limits)
+        self.metrics = Metrics(
+            lambda: sum(x.num_queued_rows() for x in self._schedulers)
+        )
+        one_thread = dataclasses.replace(batching, num_batch_threads=1)
+        self._schedulers = [
+            BatchScheduler(options, self.metrics.observe_batch)
+            for options in (batching, one_thread)
+        ]
+        self._pieces = PieceScheduler(*self._schedulers, batching, self.limits)
         self.manager = ModelManager(
             engine, warm_up, self.metrics.observe_version
         )
@@ -168,17 +178,16 @@ class Service:
         """Returns the outputs of a call, whose memory the request reserves.
 
         Raises:
-          RequestError: If there are too many rows, the outputs are too large,
-            the queue is full or the model fails.
+          RequestError: If there are too many rows, a row or the outputs are too
+            large, the queue is full or the model fails.
         """
-        num_rows = max(
-            (
-                count_rows(call.inputs[name])
-                for name, spec in call.signature.inputs.items()
-                if spec.has_free_batch()
-            ),
-            default=1,
-        )
+        num_rows = choices = 1
+        for name, spec in call.signature.inputs.items():
+            if spec.has_free_batch():
+                value = call.inputs[name]
+                count = count_rows(value)
+                num_rows = max(num_rows, count)
+                choices = max(choices, count // max(1, len(value)))
         check_rows(num_rows, self.limits)
         for name in _EXAMPLES_INPUTS & call.inputs.keys():
             examples = call.inputs[name]
@@ -186,18 +195,34 @@ class Service:
                 size = num_bytes({name: examples})
                 kinds = {call.signature.name, call.signature.method_name}
                 strict = bool(kinds & _EXAMPLES_ONLY)
-                check_rows(
-                    await self.parse(
-                        size, count_example_rows, examples, strict
-                    ),
-                    self.limits,
+                longest = await self.parse(
+                    size, count_example_choices, examples, strict
                 )
-        outputs = await self._pieces.compute(servable, call)
+                check_rows(examples.size * longest, self.limits)
+                choices = max(choices, longest)
+        limit = self.limits.max_row_choices
+        if choices > limit:
+            raise errors.TooLargeError(
+                f"A row of {choices}", limit, "choices", "max_row_choices"
+            )
+        await self._check_tokens(servable, call.inputs)
+        outputs = await self._pieces.compute(servable, call, choices)
         size = num_bytes(outputs)
         check_response(size, self.limits)
         if size > LARGE_BYTES:
             request.reserve(ANSWER_COPIES * size)
         return outputs
+
+    async def _check_tokens(
+        self, servable: Servable, inputs: Mapping[str, np.ndarray]
+    ) -> None:
+        """Raises `RequestError` if a row has too many tokens."""
+        # A token has at least one byte.
+        limit = self.limits.max_row_tokens
+        size = input_size(inputs)
+        texts = long_rows(inputs, limit) if size > limit else iter(())
+        while (text := await self.parse(size, next, texts, None)) is not None:
+            await self._pieces.check_tokens(servable, text)
 
     async def parse(self, size: int, function: Callable, *args):  # noqa: D417
         """Calls a function, in a thread if its input has a large size."""
@@ -277,12 +302,14 @@ class Service:
     def drain(self) -> None:
         """Reports that the server is not ready, and empties the queues."""
         self.manager.set_unready()
-        self._scheduler.drain()
+        for scheduler in self._schedulers:
+            scheduler.drain()
 
     def stop(self) -> None:
         """Answers queued requests, then retires the models."""
         self._parsers.shutdown(wait=False, cancel_futures=True)
-        self._scheduler.stop()
+        for scheduler in self._schedulers:
+            scheduler.stop()
         self.manager.stop()
 
 
@@ -295,11 +322,39 @@ def count_rows(value: np.ndarray) -> int:
     return math.prod(x or 1 for x in (*value.shape[:1], *shape[1:]))
 
 
-def count_example_rows(examples: np.ndarray, strict: bool = False) -> int:
-    """Returns the rows of serialized Examples, <string>[B].
+def long_rows(
+    inputs: Mapping[str, np.ndarray], num_bytes: int
+) -> Iterator[bytes]:
+    """Yields the texts of rows of more bytes, also those inside of Examples."""
+    columns = [
+        x.reshape(len(x), math.prod(x.shape[1:]))
+        for x in map(np.atleast_1d, inputs.values())
+        if x.dtype.kind in "OS"
+    ]
+    is_example = _EXAMPLES_INPUTS & inputs.keys()
+    for row in itertools.zip_longest(*columns, fillvalue=()):
+        texts = [*itertools.chain(*row)]
+        if sum(map(len, texts)) > num_bytes:
+            if is_example:
+                texts = map(_text_of_example, texts)
+            yield b"\n".join(texts)
 
-    Each string of the longest list counts as one: shorter lists are padded.
-    Other bytes in a batch would fail it for all its clients.
+
+def _text_of_example(serialized: bytes) -> bytes:
+    example = tf.train.Example()
+    try:
+        example.ParseFromString(serialized)
+    except message.DecodeError:
+        return serialized
+    features = example.features.feature.values()
+    return b"\n".join(text for x in features for text in x.bytes_list.value)
+
+
+def count_example_choices(examples: np.ndarray, strict: bool = False) -> int:
+    """Returns the length of the longest list of strings, at least 1.
+
+    Shorter lists of serialized Examples <string>[B] are padded. Other bytes in
+    a batch would fail it for all its clients.
 
     Raises:
       RequestError: If `strict` and there are bytes that are no Example.
@@ -316,7 +371,7 @@ def count_example_rows(examples: np.ndarray, strict: bool = False) -> int:
                 ) from error
         for feature in example.features.feature.values():
             longest = max(longest, len(feature.bytes_list.value))
-    return examples.size * longest
+    return longest
 
 
 def metadata(

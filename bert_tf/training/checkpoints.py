@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -115,7 +116,7 @@ class CheckpointStore:
                 "The checkpoint of step %d could not be written (%s). "
                 "Training continues; the last checkpoint is %s.",
                 step,
-                _first_line(error),
+                errors.first_line(error),
                 f"the one of step {earlier[0]}" if earlier else "none",
             )
             return False
@@ -146,7 +147,7 @@ class CheckpointStore:
                     "The checkpoint of step %d is damaged (%s); trying the "
                     "one before it.",
                     step,
-                    _first_line(error),
+                    errors.first_line(error),
                 )
         if steps:
             raise UserError(
@@ -324,7 +325,7 @@ def _log_failure(failure: str) -> Iterator[None]:
     try:
         yield
     except _WRITE_ERRORS as error:
-        logging.warning("%s (%s).", failure, _first_line(error))
+        logging.warning("%s (%s).", failure, errors.first_line(error))
 
 
 def _sidecar(prefix: str) -> str:
@@ -339,10 +340,6 @@ def _hashes(prefix: str) -> dict[str, str]:
     return {
         os.path.basename(path): files.sha256(path) for path in _parts(prefix)
     }
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")
 
 
 def _lower_priority() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import errors
 from bert_tf import reports
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
@@ -187,7 +188,7 @@ def writing(description: str, path: str) -> Iterator[None]:
     except _WRITE_ERRORS as error:
         raise UserError(
             f"{description} could not be written to {path} "
-            f"({str(error).splitlines()[0]}); free some space and rerun the "
+            f"({errors.first_line(error)}); free some space and rerun the "
             "same command."
         ) from error
 

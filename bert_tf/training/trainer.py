@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
@@ -425,7 +426,7 @@ class Trainer(abc.ABC):
         except (OSError, tf.errors.OpError) as error:
             logging.error(
                 "Metrics or a batch could not be written (%s).",
-                str(error).splitlines()[0],
+                errors.first_line(error),
             )
             # Opening it again removes an incomplete line.
             self._log = None

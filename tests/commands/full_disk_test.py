@@ -78,6 +78,7 @@ class FullDiskTest(tf.test.TestCase):
                     self.assertRegex(
                         last, "^ERROR: (The disk is full|.* be written)"
                     )
+                    self.assertIn(out, last)
 
 
 if __name__ == "__main__":

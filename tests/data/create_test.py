@@ -12,6 +12,7 @@ from bert_tf.data.records import manifest
 from bert_tf.data.records import report as data_report
 from bert_tf.data.records import tfrecords
 from bert_tf.errors import UserError
+from bert_tf.io import locks
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import record_case
 
@@ -223,6 +224,15 @@ class InterruptedRunTest(record_case.RecordCase):
             expected["x.tfrecord.manifest.json"],
         )
         self.assertEqual(made, expected)
+
+    @parameterized.parameters("original", "streaming")
+    def test_a_second_process_is_refused(self, generator):
+        config = self._config(generator=generator)
+        with locks.one_writer(f"{config.output_file}.work", "", True):
+            temporary = self.write("out/x.tfrecord.tmp-17-2f", "half a reco")
+            with self.assertRaisesRegex(UserError, "Another process writes"):
+                pretraining_data.create(config)
+        self.assertTrue(os.path.exists(temporary))
 
     def test_other_flags_do_not_mix_with_an_unfinished_run(self):
         self._interrupt(self._config())

@@ -19,6 +19,7 @@ class _Flags:
     folder: str | None = options.option(None, reads="folder")
     model: str | None = options.option(None, reads="model")
     output_dir: str | None = options.option(None)
+    output_file: str | None = options.option(None)
 
     def input_hints(self):
         return {"records": "make them."}
@@ -59,6 +60,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         {"output_dir": "nowhere/x"},
         {"output_dir": "empty"},
         {"output_dir": "gs://a/b"},
+        {"output_file": "a.csv"},
     )
     def test_accepts_what_exists(self, **flags):
         paths.check_inputs(_Flags(**flags))
@@ -85,8 +87,9 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         ({"model": "ftp://a.b/m"}, "--model: exp.*hf://, kag.*: 'ftp://a.b/m'"),
         ({"model": "http://a.b/m.zip"}, "Expected an https:// address"),
         ({"model": "https://a.b/m"}, "ends with .zip, .tar.gz, .tgz. Rec"),
-        ({"output_dir": "a.csv"}, "_dir=a.csv is not a writable .*not a dir"),
-        ({"output_dir": "a.csv/x"}, "=a.csv/x is not .*/a.csv is not a dir"),
+        ({"output_dir": "a.csv"}, "_dir=a.csv cannot be .*not a dir"),
+        ({"output_dir": "a.csv/x"}, "=a.csv/x cannot .*/a.csv is not a dir"),
+        ({"output_file": "a.csv/x"}, "_file=a.csv/x cannot .*csv is not a dir"),
     )
     def test_refuses(self, flags, message):
         with self.assertRaisesRegex(UserError, message):

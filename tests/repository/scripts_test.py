@@ -48,7 +48,7 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
         tree = ast.parse(text)
         code = text.splitlines()[tree.body[0].end_lineno :]
         # The demo is an example, told in one file.
-        self.assertLessEqual(len(code), 400 if name == "demo.py" else 16)
+        self.assertLessEqual(len(code), 400 if name == "demo.py" else 19)
         self.assertIn(f"python run/{name}", ast.get_docstring(tree))
 
     def test_a_page_shows_exactly_the_scripts(self):

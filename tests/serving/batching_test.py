@@ -35,7 +35,7 @@ class _Recorder(Servable):
         self._output_rows = output_rows
         self._repeats = repeats
 
-    def run(self, signature, inputs, outputs):
+    def run(self, signature, inputs, outputs, stop=None):
         self.entered.release()
         self.gate.wait(_TIMEOUT_SECONDS)
         self.calls.append(inputs["x"].tolist())

@@ -127,6 +127,36 @@ class ConnectionsTest(
             self.assertStartsWith(answer, b"HTTP/1.1 " + status)
             self.assertIn(b"--" + flag, answer)
 
+    # Java's client sends `Upgrade: h2c`; a trailer may be anything.
+    @parameterized.parameters(
+        (b"Connection: Upgrade\r\nUpgrade: h2c\r\n", b""),
+        (b"", b"Host: evil.example\r\n"),
+    )
+    def test_ignores_upgrades_and_trailers(self, header, trailer):
+        request = (
+            b"POST /v1/models/nix:predict HTTP/1.1\r\nHost: localhost\r\n"
+            b"%sTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n%s\r\n"
+        ) % (header, trailer)
+        with self.serving() as (_, config):
+            with self.connected(config) as connection:
+                connection.sendall(request)
+                self.assertIn(b"HTTP/1.1 404", _read_answer(connection))
+                # The connection can be used on.
+                connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                self.assertIn(b"HTTP/1.1 403", _read_answer(connection))
+
+    def test_refuses_thousands_of_requests_at_once(self):
+        request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with self.serving() as (_, config):
+            with self.connected(config) as connection:
+                last = b"Connection: close\r\n\r\n"
+                connection.sendall(request * 29 + request[:-2] + last)
+                answers = _read_to_end(connection)
+                self.assertEqual(answers.count(b"200 OK"), 30)
+            with self.connected(config) as connection:
+                connection.sendall(request * 40)
+                self.assertIn(b"HTTP/1.1 429", _read_to_end(connection))
+
     def test_refuses_a_trailer_without_end(self):
         with self.serving() as (_, config):
             with self.connected(config) as connection:

@@ -31,7 +31,11 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.version = toy_models.write(f"{cls.folder}/toy", 3, factor=10.0)
         cls.server, config = cls.enterClassContext(
-            toy_models.serving(f"{cls.folder}/toy", allow_reload=True)
+            toy_models.serving(
+                f"{cls.folder}/toy",
+                allow_reload=True,
+                max_grpc_message_bytes=16 << 20,
+            )
         )
         cls.channel = cls.enterClassContext(
             grpc.insecure_channel(

@@ -43,6 +43,8 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
                 f"{folder}/toy",
                 max_request_rows=100,
                 max_request_bytes=200_000,
+                max_grpc_message_bytes=150_000,
+                max_message_fields=5000,
                 max_unpacked_bytes=1_000_000,
                 max_json_depth=5,
                 max_tensor_bytes=10_000,
@@ -154,13 +156,16 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
         empty = tensor_pb2.TensorProto(dtype=7)
         empty.tensor_shape.dim.add(size=0)
         empty.tensor_shape.dim.add(size=1 << 62)
-        large = np.zeros([50, 1_500], np.float32)
+        large = np.zeros([50, 900], np.float32)
         for flag, request in (
             ("max_request_rows", toy_models.predict_request(text=rows)),
             ("max_tensor_bytes", toy_models.predict_request(text=repeated)),
             ("max_tensor_bytes", toy_models.predict_request("log", x=numbers)),
             ("max_tensor_bytes", toy_models.predict_request(text=empty)),
-            ("max_request_bytes", toy_models.predict_request("log", x=large)),
+            (
+                "max_grpc_message_bytes",
+                toy_models.predict_request("log", x=large),
+            ),
         ):
             self.assert_refused_by_grpc(flag, self.stub.Predict, request)
         del repeated.tensor_shape.dim[:]
@@ -209,9 +214,9 @@ class ExampleRowsTest(tf.test.TestCase):
             return tf.train.Example(features=features).SerializeToString()
 
         examples = np.array([example(2), example(500), b"\xff"], object)
-        self.assertEqual(service.count_example_rows(examples), 1500)
-        self.assertEqual(service.count_example_rows(examples[:1]), 2)
-        self.assertEqual(service.count_example_rows(examples[:0]), 0)
+        self.assertEqual(service.count_example_choices(examples), 500)
+        self.assertEqual(service.count_example_choices(examples[:1]), 2)
+        self.assertEqual(service.count_example_choices(examples[:0]), 1)
 
 
 class _LockForTwo:

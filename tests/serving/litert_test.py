@@ -166,7 +166,8 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
         scheduler = BatchScheduler(options)
 
         async def compute():
-            pieces = PieceScheduler(scheduler, options, ServeLimits())
+            limits = ServeLimits()
+            pieces = PieceScheduler(scheduler, scheduler, options, limits)
             call = Call(signature, inputs, tuple(signature.outputs))
             return await pieces.compute(servable, call)
 

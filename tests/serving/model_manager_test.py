@@ -27,7 +27,7 @@ class _TextFile(Servable):
         self.text = text
         self.is_closed = False
 
-    def run(self, signature, inputs, outputs):
+    def run(self, signature, inputs, outputs, stop=None):
         raise NotImplementedError
 
     def signature_defs(self):

@@ -51,7 +51,7 @@ class _Ranges(Servable):
         self.entered = threading.Semaphore(0)
         self._repeats = repeats
 
-    def run(self, signature, inputs, outputs):
+    def run(self, signature, inputs, outputs, stop=None):
         self.entered.release()
         self.gate.wait(_TIMEOUT_SECONDS)
         x, y = inputs["x"], inputs["y"]
@@ -95,16 +95,19 @@ def _run(main, options=_OPTIONS, **limits):
     """Calls a coroutine function with a scheduler of pieces."""
     limits = ServeLimits(**limits)
     scheduler = batching.BatchScheduler(options)
+    lane = batching.BatchScheduler(
+        dataclasses.replace(options, num_batch_threads=1)
+    )
 
     async def run():
-        return await asyncio.wait_for(
-            main(PieceScheduler(scheduler, options, limits)), _TIMEOUT_SECONDS
-        )
+        pieces = PieceScheduler(scheduler, lane, options, limits)
+        return await asyncio.wait_for(main(pieces), _TIMEOUT_SECONDS)
 
     try:
         return asyncio.run(run())
     finally:
         scheduler.stop()
+        lane.stop()
 
 
 class PieceSchedulerTest(absltest.TestCase):
@@ -261,6 +264,7 @@ class PieceSchedulerTest(absltest.TestCase):
         servable.gate.clear()
         # Two numbers a row: 6 rows in a call, and 1 in a piece.
         self.enter_context(mock.patch.object(batching, "MAX_CALL_SIZE", 12))
+        self.enter_context(mock.patch.object(batching, "PIECE_SIZE", 3))
 
         async def main(pieces):
             tasks = [_start(pieces, servable, [1] * 6)]

@@ -181,6 +181,14 @@ class BadFilesTest(TlsTestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "has a password"):
             access.read_tls(config)
 
+    @parameterized.parameters("tls_cert", "tls_key", "tls_client_ca")
+    def test_pipes(self, flag):
+        path = os.path.join(self.create_tempdir(), "pipe")
+        os.mkfifo(path)
+        config = self.config(**self.own(**{flag: path}))
+        with self.assertRaisesRegex(UserError, "not a regular file"):
+            access.read_tls(config)
+
     def test_authorities_without_certificates(self):
         config = self.config(**self.own(tls_client_ca=self.path("own.key")))
         with self.assertRaisesRegex(UserError, "--tls_client_ca=.*own.key has"):
@@ -189,7 +197,7 @@ class BadFilesTest(TlsTestCase, parameterized.TestCase):
     @parameterized.parameters(
         ('server_kye: "x"', "not a text file of SSLConfig"),
         (b"\xff\xfe", "not a text file of SSLConfig"),
-        ('server_key: "own.key"', "server_key must be the contents"),
+        ('server_key: "own.key"', "must be the contents of PEM files"),
         (
             'server_key: "-----BEGIN" server_cert: "-----BEGIN" '
             "client_verify: true",

@@ -11,7 +11,7 @@ from absl.testing import parameterized
 
 from tests.support import toy_models
 
-_TEXT = "a" * 6_000_000
+_TEXT = "a" * 4_000_000
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 
 
@@ -82,7 +82,7 @@ class UnreadAnswersTest(
             toy_models.wait_until(
                 lambda: (
                     answered in metrics.page()
-                    and 2 * len(_TEXT) <= memory._num_bytes < 3 * len(_TEXT)
+                    and 6 * len(_TEXT) <= memory._num_bytes < 7 * len(_TEXT)
                 )
             )
             for call in calls:

@@ -13,11 +13,13 @@ classifier is its only head that matches: its masked-LM head computes something
 else.
 """
 
+import errno
 import io
 import math
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -339,6 +341,10 @@ def write_model(
         sentences += _check_vocabulary(stored)
     weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
     backbone = _build_backbone(stored.config, weights)
+    size = 4 * backbone.count_params()
+    # HDF5 would print tracebacks when it closes an incomplete file.
+    if "://" not in directory and shutil.disk_usage(directory).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), directory)
     preprocessor = None
     if stored.vocabulary is not None:
         preprocessor = _build_preprocessor(stored)

@@ -13,7 +13,6 @@ Workers and launcher share the work folder, `<output_file>.work`. A killed run
 resumes from it, with or without Beam.
 """
 
-import contextlib
 import dataclasses
 import io
 import os
@@ -63,11 +62,8 @@ def generate(
         files, or if an option for Beam is unknown.
     """
     tf.io.gfile.makedirs(work_dir)
-    # Remote files are written atomically, and a second run writes the same
-    # bytes, so it needs no lock.
     is_local = "://" not in work_dir
-    lock = streaming.locked if is_local else contextlib.nullcontext
-    with lock(work_dir), tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         shared = os.path.join(work_dir, "tokens")
         local = shared if is_local else os.path.join(scratch, "tokens")
         if not _is_complete(shared):

@@ -43,7 +43,6 @@ from bert_tf.data.token_store import read_progress
 from bert_tf.errors import UserError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
-from bert_tf.io import locks
 from bert_tf.io import progress
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
@@ -85,7 +84,7 @@ def generate(
     """
     num_processes = config.num_processes or len(os.sched_getaffinity(0))
     os.makedirs(work_dir, exist_ok=True)
-    with locked(work_dir), worker_processes.pool(num_processes) as pool:
+    with worker_processes.pool(num_processes) as pool:
         store_folder = os.path.join(work_dir, "tokens")
         _tokenize_corpus(
             config, input_files, tokenizer, store_folder, pool, num_processes
@@ -94,14 +93,6 @@ def generate(
         plan = plan_parts(config, tokenizer, work_dir, store, output_files)
         _write_files(plan, store, output_files, pool, num_processes)
     return result(work_dir, store, output_files)
-
-
-@contextlib.contextmanager
-def locked(work_dir: str) -> Iterator[None]:
-    """Locks the work folder, so two runs cannot write the same files."""
-    with open(os.path.join(work_dir, "lock"), "w", encoding="utf-8") as file:
-        locks.lock(file, work_dir, "use another --output_file")
-        yield
 
 
 def _tokenize_corpus(

@@ -386,12 +386,6 @@ class RestartTest(StreamingGeneratorTestCase):
             self.generate()
         self.assertEqual(contents(paths), expected)
 
-    def test_concurrent_runs_are_rejected(self):
-        with streaming_generator.locked(str(self.folder)):
-            with self.assertRaisesRegex(UserError, "Another process writes"):
-                with streaming_generator.locked(str(self.folder)):
-                    pass
-
     def test_a_lost_worker_is_reported(self):
         with self.assertRaisesRegex(UserError, "rerun the same command"):
             with worker_processes.pool(1) as pool:
