@@ -99,12 +99,12 @@ def recognizes(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(_CONFIG_FILE)
-            stored_files.check_size(f"{_CONFIG_FILE} of {path}", info.file_size)
             # Of another compression a few bytes become gigabytes at once.
-            if info.compress_type not in (
+            is_bounded = info.compress_type in (
                 zipfile.ZIP_STORED,
                 zipfile.ZIP_DEFLATED,
-            ):
+            )
+            if not is_bounded or info.file_size > stored_files.MAX_BYTES:
                 return False
             config = json.loads(archive.read(info))
     except (
