@@ -88,7 +88,7 @@ def locked_output(
     """
     arguments = config.input, config.output, config.overwrite
     output = check_paths(*arguments)
-    with locks.one_writer_beside(output, "--output"):
+    with locks.one_writer(output, "--output", is_replaced=True):
         # Another process may have written it meanwhile.
         yield check_paths(*arguments)
 

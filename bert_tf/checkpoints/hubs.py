@@ -6,29 +6,38 @@ its own downloads. They are imported only here, when such a name is used.
 """
 
 import contextlib
-import hashlib
-import importlib
 import importlib.util
 import logging as python_logging
 import os
 import re
 import sys
-import types
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+import huggingface_hub
 from absl import logging
+from huggingface_hub import constants
+from huggingface_hub import errors
+from huggingface_hub.utils import _http
 
 from bert_tf.errors import UserError
 from bert_tf.errors import extras
 from bert_tf.io import download
+from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# Raised for answers of another form, of which the libraries have no checks.
+_WRONG_ANSWERS = (
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_CHUNK_BYTES = 1 << 20
 
 _HUGGING_FACE_FILES = (
     "config.json",
@@ -90,26 +99,29 @@ def fetch_hugging_face(name: str, offline: bool) -> str:
     repository, revision = match[1], match[2] or "main"
     for library in ("httpx", "httpx2"):  # They log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
-    hub = importlib.import_module("huggingface_hub")
-    constants = importlib.import_module("huggingface_hub.constants")
-    errors = importlib.import_module("huggingface_hub.errors")
-    http_error = errors.HfHubHTTPError.__mro__[1]
-    if offline or constants.HF_HUB_OFFLINE or _COMMIT.fullmatch(revision):
-        folder = _cached_snapshot(hub, errors, repository, revision)
+    offline = offline or constants.HF_HUB_OFFLINE
+    if offline or _COMMIT.fullmatch(revision):
+        folder = _cached_snapshot(repository, revision)
         if folder:
             return folder
-    if offline or constants.HF_HUB_OFFLINE:
+    if offline:
         raise _not_cached(name, constants.HF_HUB_CACHE)
+    http_error = errors.HfHubHTTPError.__mro__[1]
     try:
-        return _fetch_snapshot(
-            hub, constants, errors, name, repository, revision
-        )
-    except errors.HfHubHTTPError as error:
+        with _limited_answers():
+            return _fetch_snapshot(name, repository, revision)
+    except UserError:
+        raise
+    except errors.RevisionNotFoundError as error:
         raise UserError(
-            _explain_hugging_face(name, repository, error, constants.ENDPOINT)
+            f"{name}: the model {repository} has no such revision."
         ) from error
+    except errors.HfHubHTTPError as error:
+        hub = constants.ENDPOINT
+        advice = f"accept its terms at {hub}/{repository}, and set HF_TOKEN"
+        raise _explain(name, error, hub, advice) from error
     except (http_error, errors.LocalEntryNotFoundError, OSError) as error:
-        folder = _cached_snapshot(hub, errors, repository, revision)
+        folder = _cached_snapshot(repository, revision)
         reason = str(error).splitlines()[0] if str(error) else ""
         message = (
             f"{name} cannot be fetched from {constants.ENDPOINT} "
@@ -121,6 +133,11 @@ def fetch_hugging_face(name: str, offline: bool) -> str:
             ) from error
         logging.warning("%s; %s is used.", message, folder)
         return folder
+    except _WRONG_ANSWERS as error:
+        raise UserError(
+            f"{name}: {constants.ENDPOINT} answered with what describes no "
+            f"model ({type(error).__name__}: {str(error):.200})."
+        ) from error
 
 
 def needed_files(names: Sequence[str]) -> list[str]:
@@ -132,17 +149,71 @@ def needed_files(names: Sequence[str]) -> list[str]:
     return []
 
 
-def _fetch_snapshot(
-    hub: types.ModuleType,
-    constants: types.ModuleType,
-    errors: types.ModuleType,
-    name: str,
-    repository: str,
-    revision: str,
-) -> str:
-    info = hub.HfApi().model_info(
-        repository, revision=revision, files_metadata=True
+@contextlib.contextmanager
+def _limited_answers() -> Iterator[None]:
+    """Limits the size and the time of answers, for which the library has none.
+
+    Names of its files are parts of answers: they may not lead elsewhere.
+    """
+    make = _http._GLOBAL_CLIENT_FACTORY
+
+    def make_limited():
+        client = make()
+        client.timeout = download.TIMEOUT_SECONDS
+        hooks = client.event_hooks
+        hooks["request"].append(check_redirection)
+        hooks["response"].append(limit)
+        client.event_hooks = hooks
+        return client
+
+    def check_redirection(request):
+        download.check_redirection(constants.ENDPOINT, str(request.url))
+
+    def limit(response):
+        for key in ("etag", "x-linked-etag", "x-repo-commit"):
+            value = response.headers.get(key, "").removeprefix("W/")
+            if "/" in value or ".." in value:
+                raise UserError(
+                    f"{response.url} states the {key} {value:.100}, which is "
+                    "no name of a version."
+                )
+        is_api = response.url.path.startswith("/api/")
+        most = stored_files.MAX_BYTES if is_api else download.MAX_BYTES
+        raw, decoded = response.iter_raw, response.iter_bytes
+
+        def iter_raw(chunk_size=None):
+            pace = download.Pace()
+            for chunk in raw(chunk_size):
+                pace.add(len(chunk))
+                pace.seconds_left()
+                yield chunk
+
+        def iter_bytes(chunk_size=None):
+            num_bytes = 0
+            for chunk in decoded(chunk_size):
+                num_bytes += len(chunk)
+                if num_bytes > most:
+                    raise download.too_large(response.url, most)
+                yield chunk
+
+        response.iter_raw, response.iter_bytes = iter_raw, iter_bytes
+
+    huggingface_hub.set_client_factory(make_limited)
+    try:
+        yield
+    finally:
+        huggingface_hub.set_client_factory(make)
+
+
+def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
+    info = huggingface_hub.HfApi().model_info(
+        repository,
+        revision=revision,
+        files_metadata=True,
+        timeout=download.TIMEOUT_SECONDS,
     )
+    if not _COMMIT.fullmatch(info.sha):
+        raise ValueError(f"the commit {info.sha!r:.100}")
     sizes = {file.rfilename: file.size for file in info.siblings or ()}
     chosen = needed_files(list(sizes))
     if not chosen:
@@ -167,21 +238,25 @@ def _fetch_snapshot(
     new = [x for x in chosen if not os.path.isfile(os.path.join(folder, x))]
     if new:
         num_bytes = [sizes[x] for x in new]
-        size = "size unknown"
-        if None not in num_bytes:
-            size = releases.format_bytes(sum(num_bytes))
+        size = None if None in num_bytes else sum(num_bytes)
+        if size and max(num_bytes) > download.MAX_BYTES:
+            raise download.too_large(name, download.MAX_BYTES)
         download.announce(
-            f"Fetching {name} at {info.sha} ({len(new)} files, {size}) from "
+            f"Fetching {name} at {info.sha} ({len(new)} files, "
+            f"{releases.format_bytes(size)}) from "
             f"{constants.ENDPOINT}/{repository} to {folder}."
         )
-    elif _cached_snapshot(hub, errors, repository, revision) == folder:
+    elif _cached_snapshot(repository, revision) == folder:
         return folder
     # Also records that the branch is at this commit.
-    folder = hub.snapshot_download(
+    folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=chosen
     )
-    for file in new:
-        _verify_blob(name, os.path.join(folder, file))
+    for file in chosen:
+        if not os.path.isfile(path := os.path.join(folder, file)):
+            raise ValueError(f"it lists {file} and has none")
+        if file in new:
+            _verify_blob(name, path)
     return folder
 
 
@@ -191,32 +266,23 @@ def _verify_blob(name: str, path: str) -> None:
     expected = os.path.basename(blob)
     if not _SHA256.fullmatch(expected):
         return
-    digest = hashlib.sha256()
-    with open(blob, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() == expected:
+    actual = files.sha256(blob)
+    if actual == expected:
         return
     os.remove(blob)
     os.remove(path)
     raise UserError(
         f"{name}: {os.path.basename(path)} is damaged: expected the SHA-256 "
-        f"{expected}. Received: {digest.hexdigest()}; it was removed, so fetch "
-        "it again."
+        f"{expected}. Received: {actual}; it was removed, so fetch it again."
     )
 
 
-def _cached_snapshot(
-    hub: types.ModuleType,
-    errors: types.ModuleType,
-    repository: str,
-    revision: str,
-) -> str | None:
+def _cached_snapshot(repository: str, revision: str) -> str | None:
     """Returns the complete folder of a cached model, None if there is none."""
 
     def find(patterns: Sequence[str]) -> str | None:
         try:
-            return hub.snapshot_download(
+            return huggingface_hub.snapshot_download(
                 repository,
                 revision=revision,
                 local_files_only=True,
@@ -230,8 +296,8 @@ def _cached_snapshot(
         return None
     present = [
         os.path.relpath(os.path.join(parent, file), folder)
-        for parent, _, files in os.walk(folder)
-        for file in files
+        for parent, _, names in os.walk(folder)
+        for file in names
     ]
     chosen = set(needed_files(present))
     for index in [x for x in chosen if x.endswith(".index.json")]:
@@ -251,30 +317,6 @@ def _cached_snapshot(
     return find([*chosen, *others])
 
 
-def _explain_hugging_face(
-    name: str, repository: str, error: Exception, endpoint: str
-) -> str:
-    code = getattr(getattr(error, "response", None), "status_code", None)
-    kind = type(error).__name__
-    if kind == "RevisionNotFoundError":
-        return f"{name}: the model {repository} has no such revision."
-    if code in (401, 403):
-        return (
-            f"{name}: the hub refuses access (status {code}), so the model is "
-            "gated, private or not there; accept its terms at "
-            f"{endpoint}/{repository}, and set HF_TOKEN to a token of yours."
-        )
-    if code == 404:
-        return (
-            f"{name}: there is no such model at {endpoint} (status 404); check "
-            "the name, and set HF_TOKEN if the model is private."
-        )
-    return (
-        f"{name}: {endpoint} answered with status {code}; run the same command "
-        "again to resume."
-    )
-
-
 # === Kaggle ===
 
 
@@ -288,43 +330,46 @@ def fetch_kaggle(name: str, offline: bool) -> str:
       UserError: If there is no such model, it needs a login, or it cannot be
         fetched.
     """
-    match = releases.parse_hub_name(name)
-    with contextlib.redirect_stdout(sys.stderr):  # For its log.
-        with extras():
-            kagglehub = importlib.import_module("kagglehub")
-    requests = importlib.import_module("requests")
-    errors = importlib.import_module("kagglehub.exceptions")
-    handle = importlib.import_module("kagglehub.handle").parse_model_handle(
-        match[1]
-    )
+    with contextlib.redirect_stdout(sys.stderr), extras():  # For its log.
+        import kagglehub
+        import requests
+        from kagglehub import cache
+        from kagglehub import config
+        from kagglehub import exceptions
+        from kagglehub.handle import parse_model_handle
+    handle = parse_model_handle(releases.parse_hub_name(name)[1])
     cached = _cached_kaggle(handle)
     if offline:
         if cached:
             return cached
-        cache = importlib.import_module("kagglehub.config").get_cache_folder()
-        raise _not_cached(name, cache)
+        raise _not_cached(name, config.get_cache_folder())
+    # The library itself does not keep processes apart.
+    place = cache.get_cached_path(handle.with_version(1))
+    lock = locks.exclusive(os.path.dirname(place), "fetches")
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # It also prints.
-            handle = _newest_version(handle)
-            folder = _cached_kaggle(handle)
-            if folder:
-                return folder
-            cache = importlib.import_module("kagglehub.cache")
-            # The library itself does not keep processes apart.
-            with locks.exclusive(cache.get_cached_path(handle), "fetches"):
-                folder = _cached_kaggle(handle)
-                if folder:
-                    return folder
-                _announce_kaggle(name, handle)
-                return kagglehub.model_download(str(handle))
+        # It also prints.
+        with lock, contextlib.redirect_stdout(sys.stderr):
+            folder = kagglehub.model_download(str(handle))
+        if folder != cached:
+            download.announce(
+                f"Fetched {name} from {handle.to_url()} to {folder}."
+            )
+        return folder
     except requests.HTTPError as error:
-        raise UserError(_explain_kaggle(name, error)) from error
+        advice = (
+            "accept its terms on its page, and set KAGGLE_API_TOKEN, or "
+            "KAGGLE_USERNAME and KAGGLE_KEY"
+        )
+        raise _explain(name, error, "Kaggle", advice) from error
     except (
-        errors.DataCorruptionError,
-        errors.UnauthenticatedError,
+        exceptions.DataCorruptionError,
+        exceptions.UnauthenticatedError,
         requests.RequestException,
         OSError,
+        *_WRONG_ANSWERS,
     ) as error:
+        if isinstance(error, UserError):
+            raise
         message = (
             f"{name} cannot be fetched ({type(error).__name__}: "
             f"{' '.join(str(error).split())})"
@@ -337,7 +382,7 @@ def fetch_kaggle(name: str, offline: bool) -> str:
 
 def _cached_kaggle(handle) -> str | None:
     """Returns the complete folder of a cached model, None if there is none."""
-    cache = importlib.import_module("kagglehub.cache")
+    from kagglehub import cache
 
     def find(version: int) -> str | None:
         path = cache.get_cached_path(handle.with_version(version))
@@ -353,62 +398,22 @@ def _cached_kaggle(handle) -> str | None:
     return next(filter(None, map(find, reversed(numbers))), None)
 
 
-def _newest_version(handle):
-    """Returns the handle with a version, the newest one by default."""
-    if handle.is_versioned():
-        return handle
-    api = importlib.import_module("kagglesdk.models.types.model_api_service")
-    request = _fill(api.ApiGetModelInstanceRequest(), handle)
-    with _kaggle_client() as client:
-        answer = client.models.model_api_client.get_model_instance(request)
-    return handle.with_version(answer.version_number)
-
-
-def _announce_kaggle(name: str, handle) -> None:
-    api = importlib.import_module("kagglesdk.models.types.model_api_service")
-    request = _fill(api.ApiListModelInstanceVersionFilesRequest(), handle)
-    request.version_number = handle.version
-    with _kaggle_client() as client:
-        service = client.models.model_api_client
-        files = service.list_model_instance_version_files(request).files
-    num_bytes = sum(file.size or 0 for file in files)
-    size = releases.format_bytes(num_bytes) if num_bytes else "size unknown"
-    download.announce(
-        f"Fetching {name}, version {handle.version} ({len(files)} files, "
-        f"{size}) from {handle.to_url()}."
-    )
-
-
-def _fill(request, handle):
-    """Returns a request of Kaggle's for the model of a handle."""
-    request.owner_slug = handle.owner
-    request.model_slug = handle.model
-    request.framework = handle.framework_enum()
-    request.instance_slug = handle.variation
-    return request
-
-
-@contextlib.contextmanager
-def _kaggle_client() -> Iterator[object]:
-    clients = importlib.import_module("kagglehub.clients")
-    with clients.build_kaggle_client() as client:
-        yield client
-
-
-def _explain_kaggle(name: str, error: Exception) -> str:
-    code = getattr(error.response, "status_code", None)
-    if code in (401, 403):
-        return (
-            f"{name}: Kaggle refuses access (status {code}); accept the "
-            "model's terms on its page, and set KAGGLE_API_TOKEN, or "
-            "KAGGLE_USERNAME and KAGGLE_KEY."
-        )
-    if code == 404:
-        return f"{name}: Kaggle has no such model (status 404); check the name."
-    return f"{name}: Kaggle answered with status {code}; try again later."
-
-
 # === Both ===
+
+
+def _explain(name: str, error: Exception, hub: str, advice: str) -> UserError:
+    """Returns the error for a status that a hub answered with."""
+    code = getattr(getattr(error, "response", None), "status_code", None)
+    if code in (401, 403):
+        reason = f"{hub} refuses access (status {code}); {advice}"
+    elif code == 404:
+        reason = (
+            f"{hub} has no such model (status 404); check the name, and, if "
+            f"it is private, {advice}"
+        )
+    else:
+        reason = f"{hub} answered with status {code}; try again later"
+    return UserError(f"{name}: {reason}.")
 
 
 def _not_cached(name: str, cache: str) -> UserError:

@@ -98,7 +98,15 @@ def recognizes(path: str) -> bool:
         return False
     try:
         with zipfile.ZipFile(path) as archive:
-            config = json.loads(archive.read(_CONFIG_FILE))
+            info = archive.getinfo(_CONFIG_FILE)
+            # Of another compression a few bytes become gigabytes at once.
+            is_bounded = info.compress_type in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            )
+            if not is_bounded or info.file_size > stored_files.MAX_BYTES:
+                return False
+            config = json.loads(archive.read(info))
     except (
         EOFError,
         KeyError,

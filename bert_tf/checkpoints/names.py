@@ -9,18 +9,31 @@ A model is named by
   https://there/model.zip, .tar.gz, .tgz      an archive
 
 An existing path wins. Nothing else touches the network.
+
+The cache has one folder for each archive. It appears when the model is complete
+and holds, beside the model, `origin.json`: name, address, ETag and hash.
 """
 
 import functools
+import hashlib
 import os
 import re
+import shutil
+import urllib.parse
 
 from absl import logging
 
+from bert_tf import errors
+from bert_tf.errors import UserError
+from bert_tf.io import archives
+from bert_tf.io import download
+from bert_tf.io import files
+from bert_tf.io import locks
+from bert_tf.io import paths
 from bert_tf.io import stored_files
 from bert_tf.recipes import releases
+from bert_tf.recipes.releases import Release
 
-CACHE_VARIABLE = "BERT_TF_CACHE"
 OFFLINE_VARIABLE = "BERT_TF_OFFLINE"
 
 _PREFIXES = ("hf://", "kaggle://", "https://", "http://")
@@ -31,6 +44,16 @@ _KAGGLE = re.compile(
     r"/models/([^/]+/[^/]+/(?:keras|tensorFlow2)/[^/]+/\d+)(?:/|$)"
 )
 _TRUE = ("1", "true", "yes", "on")
+_ORIGIN_FILE = "origin.json"
+# Removed before a model is looked for among what was unpacked.
+_OTHER_FILES = ("__MACOSX", ".DS_Store", _ORIGIN_FILE)
+_WEIGHTS = (".index", ".safetensors", ".bin", ".h5", "saved_model.pb")
+_RELEASED_FILES = (
+    "bert_config.json",
+    "bert_model.ckpt.data-00000-of-00001",
+    "bert_model.ckpt.index",
+    "vocab.txt",
+)
 
 
 def resolve(
@@ -46,7 +69,7 @@ def resolve(
 
     Raises:
       UserError: If the name is neither a path nor a known name, or the model
-        cannot be fetched.
+        cannot be fetched, is damaged or another one.
     """
     release = releases.find(name)
     if "://" not in name and _exists(name):
@@ -66,13 +89,13 @@ def resolve(
         if name.startswith("hf://"):
             return hubs.fetch_hugging_face(name, offline)
         return hubs.fetch_kaggle(name, offline)
-    # Imports TensorFlow.
-    from bert_tf.checkpoints import archived_models
-
-    cache = os.path.expanduser(cache_dir or _default_cache())
-    if release:
-        return archived_models.fetch_release(release, cache, offline)
-    return archived_models.fetch_url(name, cache, offline)
+    title, url = name, release.url if release else name
+    if not release:
+        paths.require_archive_url(url)
+        title = os.path.basename(urllib.parse.urlsplit(url).path)
+        for ending in paths.ARCHIVE_ENDINGS:
+            title = title.removesuffix(ending)
+    return _fetch(release, title, url, cache_dir or paths.cache_dir(), offline)
 
 
 @functools.cache
@@ -100,7 +123,7 @@ def origin(path: str) -> str | None:
     if match and os.path.isfile(f"{path[: match.end(1)]}.complete"):
         return f"kaggle://{match[1]}"
     for folder in (path, os.path.dirname(path)):
-        file = os.path.join(folder, "origin.json")
+        file = os.path.join(folder, _ORIGIN_FILE)
         if "://" not in path and os.path.isfile(file):
             values = stored_files.read_object(file)
             if not {"name", "url", "sha256"} <= set(values):
@@ -113,13 +136,110 @@ def origin(path: str) -> str | None:
     return None
 
 
-def _default_cache() -> str:
-    if CACHE_VARIABLE in os.environ:
-        return os.environ[CACHE_VARIABLE]
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    return os.path.join(home, "bert_tf")
-
-
 def _exists(path: str) -> bool:
     # A checkpoint's prefix names several files.
     return os.path.exists(path) or os.path.exists(f"{path}.index")
+
+
+# === Archives ===
+
+
+def _fetch(
+    release: Release | None, title: str, url: str, cache: str, offline: bool
+) -> str:
+    """Returns the folder of the model in an archive, fetched if missing.
+
+    The address may end with `#sha256=` and the hash of the archive.
+    """
+    key = hashlib.sha256(url.encode()).hexdigest()[:12]
+    stem = re.sub(r"[^\w.-]", "_", title)
+    folder = os.path.join(os.path.expanduser(cache), f"{stem}-{key}")
+    complete = os.path.join(folder, _ORIGIN_FILE)
+    if os.path.isfile(complete):
+        return folder
+    if offline:
+        raise UserError(
+            f"{title} is not in the cache ({folder}), and --offline or "
+            "BERT_TF_OFFLINE forbids to fetch it; fetch it once without."
+        )
+    url, _, fragment = url.partition("#")
+    expected = re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment)
+    if fragment and not expected:
+        raise UserError(
+            "Expected #sha256= and 64 hexadecimal digits at the end of the "
+            f"address. Received: #{fragment}."
+        )
+    sha256 = release.sha256 if release else expected and expected[1]
+
+    def announce(num_bytes: int | None) -> None:
+        size = releases.format_bytes(num_bytes)
+        download.announce(f"Fetching {title} ({size}) from {url} to {folder}.")
+
+    with locks.exclusive(folder, "fetches"):
+        if os.path.isfile(complete):  # By another process, meanwhile.
+            return folder
+        archive = f"{folder}.archive"
+        fetched = download.fetch(url, archive, sha256, announce)
+        origin = {"name": title, "url": url, **fetched}
+        try:
+            with (
+                errors.naming(folder),
+                files.atomic_directory(folder) as temporary,
+            ):
+                archives.unpack(archive, temporary)
+                _lift(temporary)
+                _check(title, url, temporary, release)
+                files.write_json(os.path.join(temporary, _ORIGIN_FILE), origin)
+        finally:
+            os.remove(archive)
+    return folder
+
+
+def _lift(folder: str) -> None:
+    """Moves the contents of an archive's only folder up into `folder`."""
+    for name in _OTHER_FILES:
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif os.path.exists(path):
+            os.remove(path)
+    names = os.listdir(folder)
+    inner = os.path.join(folder, names[0]) if len(names) == 1 else ""
+    if not os.path.isdir(inner):
+        return
+    # Under a name that none of its files has.
+    moved = f"{folder}/{'_' * 250}"
+    os.rename(inner, moved)
+    for name in os.listdir(moved):
+        os.rename(os.path.join(moved, name), os.path.join(folder, name))
+    os.rmdir(moved)
+    _lift(folder)
+
+
+def _check(title: str, url: str, folder: str, release: Release | None) -> None:
+    """Checks that a folder holds a model, and the one that was released."""
+    names = os.listdir(folder)
+    if release:
+        absent = sorted(set(_RELEASED_FILES) - set(names))
+        if absent:
+            raise UserError(
+                f"The archive at {url} is not {title}: it lacks "
+                f"{', '.join(absent)}."
+            )
+    elif not any(name.endswith(_WEIGHTS) for name in names):
+        raise UserError(
+            f"The archive at {url} holds no model: expected a file of weights "
+            f"({', '.join(_WEIGHTS)}) at its top. Received: "
+            f"{', '.join(sorted(names)[:8]) or 'nothing'}."
+        )
+    for name, expected in (release.files_sha256 if release else {}).items():
+        actual = files.sha256(os.path.join(folder, name))
+        if actual == expected:
+            continue
+        message = (
+            f"{name} of {title} from {url} is not the released one: expected "
+            f"the SHA-256 {expected}. Received: {actual}"
+        )
+        if release.is_official:
+            raise UserError(f"{message}; nothing was kept.")
+        logging.warning("%s; %s is used as it is.", message, url)

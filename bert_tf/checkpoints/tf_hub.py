@@ -128,7 +128,7 @@ def read_model(
 def _read_graph(path: str) -> meta_graph_pb2.MetaGraphDef:
     stored_files.require(path)
     try:
-        saved = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
+        saved = saved_model_pb2.SavedModel.FromString(files.read_small(path))
     except message.DecodeError as error:
         raise damaged(path, error) from error
     graphs = saved.meta_graphs
@@ -296,7 +296,7 @@ def _read_metadata(
     # No package here has the classes of this protocol buffer: `SavedMetadata`
     # of `SavedObject`s with node_path = 3 and metadata = 5.
     try:
-        for node in _fields(files.read_bytes(file)):
+        for node in _fields(files.read_small(file)):
             values = {x.field_number: x.data for x in _fields(node.data)}
             if values.get(3) == b"root":
                 return stored_files.parse_json(values.get(5, b"{}"), file)

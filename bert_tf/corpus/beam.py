@@ -92,7 +92,7 @@ class _Cut(beam_runner.Step):
                 path = extraction.part_path(self.folder, keys[-1])
                 if not os.path.exists(path):
                     yield chunk, path
-            with files.local_file(_list_path(self.work_dir, number)) as path:
+            with files.atomic_file(_list_path(self.work_dir, number)) as path:
                 with open(path, "w", encoding="utf-8") as stored:
                     json.dump(keys, stored)
 

@@ -71,7 +71,7 @@ def _write_part(
         "text": np.frombuffer(gzip.compress(text, 1, mtime=0), np.uint8),
         "tally": np.frombuffer(counts, np.uint8),
     }
-    with files.local_file(path) as temporary, open(temporary, "wb") as file:
+    with files.atomic_file(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)
 
 

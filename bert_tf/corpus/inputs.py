@@ -14,6 +14,7 @@ from absl import logging
 from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
 from bert_tf.io import compression
+from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import tables
 
@@ -100,8 +101,6 @@ def expand(pattern: str, flag: str) -> list[str]:
       UserError: If there are none.
     """
     if paths.is_remote(pattern):
-        from bert_tf.io import files
-
         return files.expand_globs(pattern, flag)
     matches = sorted(glob.glob(pattern)) if pattern else []
     found = []
@@ -166,7 +165,7 @@ def fingerprint(path: str) -> str:
     told apart by their chunks, which are hashed whole.
     """
     digest = hashlib.blake2b(digest_size=16)
-    with compression.open_stored(path) as file:
+    with files.open_binary(path) as file:
         digest.update(file.read(_SAMPLE_BYTES))
         file.seek(0, os.SEEK_END)
         size = file.tell()
@@ -313,7 +312,8 @@ def _read_utf8(
 ) -> Iterator[bytes]:
     """Yields the contents of a file; UTF-16 with a byte order mark as UTF-8."""
     decoder = None
-    for number, block in enumerate(compression.read_blocks(path, on_bytes)):
+    on_block = on_bytes and (lambda block: on_bytes(len(block)))
+    for number, block in enumerate(compression.read_blocks(path, on_block)):
         if number == 0 and block.startswith(_UTF16_MARKS):
             decoder = codecs.getincrementaldecoder("utf-16")()
         if decoder is None:

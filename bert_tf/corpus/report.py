@@ -1,6 +1,5 @@
 """The report of text extraction: counts, shares, samples and a plot."""
 
-import json
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +20,6 @@ from bert_tf.corpus.judging import REASONS
 from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
-from bert_tf.io import files
 
 # Reasons that drop paragraphs, whose count is not one of documents.
 _PARAGRAPHS = (
@@ -126,18 +124,9 @@ def share_languages(
     }
 
 
-def write(path: str, report: Mapping[str, Any]) -> None:
-    """Writes a report; the file appears whole."""
-    with files.local_file(path) as temporary:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=2, ensure_ascii=False)
-            file.write("\n")
-
-
 def write_picture(path: str, report: Mapping[str, Any]) -> None:
-    """Writes the plot of a report as PNG, without importing TensorFlow."""
-    with files.local_file(path) as temporary:
-        draw(report).savefig(temporary, format="png")
+    """Writes the plot of a report as PNG."""
+    reports.write(path, draw(report))
 
 
 def draw(report: Mapping[str, Any]) -> Figure:

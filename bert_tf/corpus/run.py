@@ -42,7 +42,6 @@ from bert_tf.io import compression
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import progress
-from bert_tf.io import temporaries
 from bert_tf.io import worker_processes
 
 # A held-out text of fewer documents gives a warning.
@@ -87,7 +86,7 @@ def run(config: Flags) -> dict[str, Any]:
     work_dir = f"{config.output_file}.work"
     with (
         errors.naming(work_dir),
-        locks.one_writer_beside(config.output_file, "--output_file"),
+        locks.one_writer(config.output_file, "--output_file", is_replaced=True),
     ):
         if config.overwrite_output_dir:
             _start_over(config.output_file, names, work_dir)
@@ -112,7 +111,7 @@ def run(config: Flags) -> dict[str, Any]:
         made = _make(config, found, options, recipe, names, work_dir)
         _clear(names)
         reports.write_picture(reports.picture_of(config.output_file), made)
-        reports.write(reports.path_of(config.output_file), made)
+        files.write_json(reports.path_of(config.output_file), made)
         reports.log(made)
         shutil.rmtree(work_dir)
     return made
@@ -165,7 +164,7 @@ def _store_excluded(
         return None, None
     hashes = filters.read_ngrams(config.exclude_file)
     path = os.path.join(work_dir, "excluded.npy")
-    with files.local_file(path) as temporary, open(temporary, "wb") as file:
+    with files.atomic_file(path) as temporary, open(temporary, "wb") as file:
         np.save(file, hashes)
     digest = hashlib.blake2b(hashes.tobytes(), digest_size=16)
     return path, digest.hexdigest()
@@ -342,13 +341,13 @@ def _write(
         done = stored["files"] if stored["recipe"] == key else {}
     done = {x: y for x, y in done.items() if os.path.exists(x)}
     # From here on, other flags are refused.
-    reports.write(path, {"recipe": key, "files": done})
+    files.write_json(path, {"recipe": key, "files": done})
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
         pool, processes, writing.write, missing
     ):
         done[task[-1]] = vars(written)
-        reports.write(path, {"recipe": key, "files": done})
+        files.write_json(path, {"recipe": key, "files": done})
     return {task[-1]: Written(**done[task[-1]]) for task in tasks}
 
 
@@ -466,7 +465,7 @@ def _clear(names: Sequence[str]) -> None:
     """
     folder = os.path.dirname(names[0]) or "."
     endings = (re.escape(os.path.basename(name)) for name in names)
-    temporaries.clear(folder, "|".join(endings))
+    files.clear_temporaries(folder, "|".join(endings))
 
 
 def _written_path(work_dir: str) -> str:
@@ -504,4 +503,4 @@ def _begin(work_dir: str, names: Sequence[str], recipe: Recipe) -> None:
                 "use another --output_file, or start over with "
                 "--overwrite_output_dir."
             )
-    reports.write(path, vars(recipe))
+    files.write_json(path, vars(recipe))

@@ -33,7 +33,7 @@ class Judged:
 
     def store(self, name: str, array: np.ndarray) -> None:
         """Writes an array."""
-        with files.local_file(self._path(name)) as temporary:
+        with files.atomic_file(self._path(name)) as temporary:
             with open(temporary, "wb") as file:
                 np.save(file, array)
 
@@ -108,7 +108,7 @@ def write(
       path: Ending in .gz, the file is compressed. It appears whole.
     """
     written = Written()
-    with files.local_file(path) as temporary, _open(temporary, path) as file:
+    with files.atomic_file(path) as temporary, _open(temporary, path) as file:
         positions = judged.load(order)[start:stop]
         for _, document, decisions in judged.read(positions):
             kept = [

@@ -53,7 +53,7 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     work_dir = _work_dir(config, names[0])
     # A second process would remove the temporary files of the first.
     with (
-        locks.one_writer_beside(work_dir, "--output_file"),
+        locks.one_writer(work_dir, "--output_file", is_replaced=True),
         errors.naming(work_dir),
     ):
         return _create(_resolve(config), names, work_dir)

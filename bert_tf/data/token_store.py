@@ -13,12 +13,13 @@ writer appended after it is cut off. TensorFlow is not imported.
 """
 
 import dataclasses
-import json
 import mmap
 import os
 from collections.abc import Iterator
 
 import numpy as np
+
+from bert_tf.io import files
 
 # The most tokens in a pass over a document (a long novel has 200,000). It
 # limits the memory for a corpus without blank lines.
@@ -40,24 +41,6 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<i4")
 
 
-def write_json(path: str, values: object) -> None:
-    """Writes JSON to a local file atomically."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(values, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def read_json(path: str) -> dict | None:
-    """Returns the contents of a local JSON file, or None if it is missing."""
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
-
-
 @dataclasses.dataclass
 class Progress:
     """The numbers of what is in the store.
@@ -76,8 +59,8 @@ class Progress:
 
 def read_progress(folder: str) -> Progress:
     """Returns the stored progress of an earlier run, or none made yet."""
-    values = read_json(os.path.join(folder, PROGRESS_FILE))
-    return Progress(**values) if values else Progress()
+    path = os.path.join(folder, PROGRESS_FILE)
+    return Progress(**files.read_json(path) if os.path.exists(path) else {})
 
 
 class TokenStoreWriter:
@@ -140,7 +123,7 @@ class TokenStoreWriter:
             file.flush()
             os.fsync(file.fileno())
         path = os.path.join(self._folder, PROGRESS_FILE)
-        write_json(path, dataclasses.asdict(self.progress))
+        files.write_json(path, dataclasses.asdict(self.progress))
 
     def finish(self) -> None:
         """Marks the store as complete and closes it."""

@@ -62,16 +62,10 @@ def digest(values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def write_bytes(path: str, contents: bytes) -> None:
-    """Writes a local file that appears whole; imports no TensorFlow."""
-    with files.local_file(path) as temporary, open(temporary, "wb") as file:
-        file.write(contents)
-
-
 def write_json(path: str, values: Any) -> None:
-    """Writes a local JSON file that appears whole."""
+    """Writes a JSON file that appears whole; NaN is an error."""
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, f"{text}\n".encode())
+    files.write_text(path, f"{text}\n")
 
 
 Values = Mapping[str, Any]
@@ -254,8 +248,8 @@ def _write(
         rows[split] = _sample(every, most, task.kind, split)
         if not rows[split]:
             raise UserError(f"{task.name} has no {split} rows to use.")
-        contents = _to_text(rows[split], ending).encode()
-        write_bytes(os.path.join(folder, split + ending), contents)
+        contents = _to_text(rows[split], ending)
+        files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
         # With other metrics, too, as a table may score by accuracy.
@@ -418,8 +412,8 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     border, last = places[first], places[:end][-1]
     # The file to train on appears last: with it, both are complete.
     with (
-        files.local_file(train_file) as train_path,
-        files.local_file(f"{folder}/{HELD_OUT}.txt") as held_out_path,
+        files.atomic_file(train_file) as train_path,
+        files.atomic_file(f"{folder}/{HELD_OUT}.txt") as held_out_path,
         open(held_out_path, "wb") as held_out_to,
         open(train_path, "wb") as train_to,
     ):

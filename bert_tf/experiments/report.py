@@ -64,11 +64,8 @@ def write(out_dir: str) -> None:
             planned = [x for x in map(_read_object, names) if x]
             report = build(planned, out_dir)
             for table in report["tables"]:
-                path = f"{out_dir}/{table['name']}.png"
-                with files.local_file(path) as temporary:
-                    draw(table).savefig(temporary, format="png")
-            path = f"{out_dir}/report.md"
-            data.write_bytes(path, f"{text(report)}\n".encode())
+                reports.write(f"{out_dir}/{table['name']}.png", draw(table))
+            files.write_text(f"{out_dir}/report.md", f"{text(report)}\n")
             data.write_json(f"{out_dir}/report.json", report)
     except (OSError, UserError) as error:
         logging.error("The report could not be written: %s", error)

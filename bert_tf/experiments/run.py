@@ -36,6 +36,7 @@ from bert_tf.experiments.plan import Command
 from bert_tf.experiments.plan import Plan
 from bert_tf.experiments.plan import Step
 from bert_tf.flags.experiments import ExperimentsConfig
+from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import text_files
 
@@ -194,7 +195,7 @@ class Runner:
                         log.flush()
                         self._call(step, command, log)
                     if number < len(step.commands):
-                        data.write_bytes(marker, b"")
+                        files.write_bytes(marker, b"")
                 self._record(step, commit, begin)
         except (OSError, ValueError) as error:  # UserErrors among them.
             self._fail(step, shell, path, str(error))

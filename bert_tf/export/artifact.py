@@ -19,7 +19,6 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import stored_files
-from bert_tf.io import temporaries
 
 EXTRAS = "assets.extra"
 CARD_FILE = os.path.join(EXTRAS, "model_card.json")
@@ -178,6 +177,6 @@ def write_version(output_dir: str, version: int) -> Iterator[str]:
     """
     final = os.path.join(output_dir, str(version))
     if not paths.is_remote(output_dir):
-        temporaries.clear(output_dir, _WRITTEN.pattern)
+        files.clear_temporaries(output_dir, _WRITTEN.pattern)
     with files.atomic_directory(final, replace=False) as temporary:
         yield temporary

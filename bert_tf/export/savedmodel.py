@@ -28,7 +28,7 @@ from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.io import locks
-from bert_tf.io import quiet
+from bert_tf.io import terminal
 from bert_tf.modeling import inference
 from bert_tf.tasks import registry as tasks
 
@@ -127,7 +127,7 @@ def write(
             )
             exact_litert = None
             # TensorFlow logs each step of saving.
-            with quiet.below(logging.WARNING):
+            with terminal.below(logging.WARNING):
                 ServingModule(
                     export.head, export.model, artifact.ids_only
                 ).save(temporary)

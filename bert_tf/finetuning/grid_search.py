@@ -24,7 +24,6 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import Experiment
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
-from bert_tf.io import temporaries
 from bert_tf.tasks import result_tables
 from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TEST
@@ -347,7 +346,7 @@ def _copy_up(folder: str, output_dir: str) -> None:
     """Copies model, results and predictions of the best trial."""
     for name in tf.io.gfile.listdir(folder):
         name = name.rstrip("/")
-        if name.startswith(_NOT_COPIED) or temporaries.is_temporary(name):
+        if name.startswith(_NOT_COPIED) or files.is_temporary(name):
             continue
         source = os.path.join(folder, name)
         target = os.path.join(output_dir, name)

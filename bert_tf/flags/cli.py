@@ -31,7 +31,6 @@ from bert_tf.flags import flag_files
 from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.io import interrupts
 from bert_tf.io import paths
-from bert_tf.io import quiet
 from bert_tf.io import terminal
 
 flags.disclaim_key_flags()  # --helpshort lists the flags under the script.
@@ -256,7 +255,7 @@ def run(main: Callable[[Any], None]) -> None:
             level = logging.INFO
         if level <= logging.INFO:
             # TensorFlow's messages would hide the script's own.
-            quiet.drop_noise()
+            terminal.drop_noise()
         terminal.show_log(level)
         try:
             # Before `main` imports TensorFlow, which imports Keras.

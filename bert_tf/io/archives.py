@@ -1,47 +1,51 @@
 """Unpacks zip and tar archives of unknown origin.
 
 Nothing outside the folder is written. Links and devices are refused, and so is
-an archive that unpacks to far more than its own size.
+an archive that unpacks to far more than its own size. Python's libraries read
+whole headers into memory, however long they are; `_Source` limits them.
 """
 
-import contextlib
-import dataclasses
 import gzip
 import os
 import stat
+import struct
 import tarfile
-import urllib.parse
 import zipfile
 import zlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import IO
+from typing import NamedTuple
 
 from bert_tf.errors import UserError
-from bert_tf.io import download
 
-ENDINGS = (".zip", ".tar.gz", ".tgz")
 _CHUNK_BYTES = 1 << 20
 # Weights hardly shrink; a small archive may hold zeros.
 _MAX_RATIO = 200
-_LEAST_LIMIT = 1 << 26
-_MAX_MEMBERS = 10_000
+_LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
+_MAX_MEMBERS = 1_000
+# Of all headers together, or of the directory of a zip.
+_MAX_HEADER_BYTES = 1 << 21
+# File systems have names of 255 bytes; a name of a temporary file is longer.
+_MAX_NAME_BYTES, _MAX_DEPTH = 200, 32
 _DAMAGED = (
     zipfile.BadZipFile,
     tarfile.TarError,
     gzip.BadGzipFile,
     zlib.error,
+    struct.error,
+    ArithmeticError,
     EOFError,
-    NotImplementedError,  # An unknown compression.
-    RuntimeError,  # An encrypted zip.
+    LookupError,
+    ValueError,  # Numbers or names that are none.
+    RuntimeError,  # Encrypted, of an unknown compression, or nested too deep.
     FileExistsError,  # Two entries of one name, or below a file.
     NotADirectoryError,
     IsADirectoryError,
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Member:
+class _Member(NamedTuple):
     """An entry of an archive."""
 
     name: str
@@ -50,14 +54,40 @@ class _Member:
     open: Callable[[], IO[bytes]]
 
 
-def require_address(url: str) -> None:
-    """Raises `UserError` unless an archive may be fetched from an address."""
-    download.require_safe_url(url)
-    if not urllib.parse.urlsplit(url).path.endswith(ENDINGS):
-        raise UserError(
-            "Expected the address of an archive, which ends with "
-            f"{', '.join(ENDINGS)}. Received: {url!r}."
-        )
+class _Source:
+    """An archive's bytes, of which the headers have a limit.
+
+    Attributes:
+      in_member: Whether the contents of a member are being read.
+    """
+
+    def __init__(self, file: IO[bytes], path: str, limit: int) -> None:
+        self._file = file
+        self._path = path
+        self._limit = limit
+        self._left = _MAX_HEADER_BYTES
+        self.in_member = False
+        self.tell, self.seekable = file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        if self.in_member:
+            return self._file.read(size)
+        most = self._left + 1
+        contents = self._file.read(min(size, most) if size >= 0 else most)
+        self._left -= len(contents)
+        if self._left < 0:
+            raise UserError(
+                f"{self._path} has headers of more than {_MAX_HEADER_BYTES} "
+                "bytes, so it is no model."
+            )
+        return contents
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_SET and offset < 0:
+            raise ValueError(f"offset {offset}")
+        if offset > self._limit:
+            raise _too_large(self._path, self._limit)
+        return self._file.seek(offset, whence)
 
 
 def unpack(archive: str, folder: str) -> None:
@@ -68,10 +98,14 @@ def unpack(archive: str, folder: str) -> None:
         holds links, or unpacks to far more than its size.
     """
     limit = max(_MAX_RATIO * os.path.getsize(archive), _LEAST_LIMIT)
+    limit = min(limit, _MOST_LIMIT)
     written = 0
+    is_zip = zipfile.is_zipfile(archive)
+    members = _zip_members if is_zip else _tar_members
     try:
-        with contextlib.ExitStack() as stack:
-            for number, member in enumerate(_members(archive, stack)):
+        with (open if is_zip else gzip.open)(archive, "rb") as file:
+            source = _Source(file, archive, limit)
+            for number, member in enumerate(members(source)):
                 _check(archive, member)
                 if number >= _MAX_MEMBERS:
                     raise UserError(
@@ -83,20 +117,27 @@ def unpack(archive: str, folder: str) -> None:
                     os.makedirs(path, exist_ok=True)
                     continue
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                with member.open() as source, open(path, "xb") as target:
-                    while chunk := source.read(_CHUNK_BYTES):
+                with member.open() as contents, open(path, "xb") as target:
+                    source.in_member = True
+                    while chunk := contents.read(_CHUNK_BYTES):
                         written += len(chunk)
                         if written > limit:
-                            raise UserError(
-                                f"{archive} unpacks to more than {limit} "
-                                "bytes, so it is no model."
-                            )
+                            raise _too_large(archive, limit)
                         target.write(chunk)
+                    source.in_member = False
+    except UserError:
+        raise
     except _DAMAGED as error:
         raise UserError(
             f"{archive} is not a whole archive (.zip or .tar.gz): "
-            f"{type(error).__name__}: {error}."
+            f"{type(error).__name__}: {str(error):.200}."
         ) from error
+
+
+def _too_large(archive: str, limit: int) -> UserError:
+    return UserError(
+        f"{archive} unpacks to more than {limit} bytes, so it is no model."
+    )
 
 
 def _check(archive: str, member: _Member) -> None:
@@ -108,40 +149,48 @@ def _check(archive: str, member: _Member) -> None:
         or ":" in parts[0]
         or "\0" in member.name
     ):
-        raise UserError(
-            f"{archive} names a path outside its folder, so it was not "
-            f"unpacked. Received: {member.name!r}."
-        )
-    if not member.is_folder and not member.is_file:
-        raise UserError(
-            f"{archive} holds a link or a device, so it was not unpacked. "
-            f"Received: {member.name!r}."
-        )
+        reason = "a path outside its folder"
+    elif not member.is_folder and not member.is_file:
+        reason = "a link, a device or an unknown compression"
+    elif (
+        len(parts) > _MAX_DEPTH
+        or max(len(x.encode("utf-8", "replace")) for x in parts)
+        > _MAX_NAME_BYTES
+    ):
+        reason = "a name that is too long, or in too many folders"
+    else:
+        return
+    raise UserError(
+        f"{archive} holds {reason}, so it was not unpacked. Received: "
+        f"{member.name!r:.200}."
+    )
 
 
-def _members(archive: str, stack: contextlib.ExitStack) -> Iterator[_Member]:
-    if zipfile.is_zipfile(archive):
-        return _zip_members(stack.enter_context(zipfile.ZipFile(archive)))
-    return _tar_members(stack.enter_context(tarfile.open(archive, "r:gz")))
-
-
-def _zip_members(file: zipfile.ZipFile) -> Iterator[_Member]:
+def _zip_members(source: _Source) -> Iterator[_Member]:
+    file = zipfile.ZipFile(source)
     for info in file.infolist():
         # The mode of a file that was packed on Unix; 0 elsewhere.
         kind = stat.S_IFMT(info.external_attr >> 16)
+        # Of other compressions a few bytes become gigabytes at once.
+        is_bounded = info.compress_type in (
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+        )
         yield _Member(
             info.orig_filename,
             info.is_dir(),
-            not info.is_dir() and kind in (0, stat.S_IFREG),
+            is_bounded and not info.is_dir() and kind in (0, stat.S_IFREG),
             lambda info=info: file.open(info),
         )
 
 
-def _tar_members(file: tarfile.TarFile) -> Iterator[_Member]:
-    for info in file:
+def _tar_members(source: _Source) -> Iterator[_Member]:
+    file = tarfile.open(fileobj=source, mode="r:")
+    while info := file.next():
+        file.members.clear()  # Each keeps its headers.
         yield _Member(
             info.name.removeprefix("./") or ".",
             info.isdir(),
-            info.isreg(),
+            info.isreg() and not info.issparse(),
             lambda info=info: file.extractfile(info),
         )

@@ -11,12 +11,15 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 from typing import BinaryIO
 
 from bert_tf import errors
 from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.io import paths
 
 _BLOCK_BYTES = 1 << 16
 # Windows of 2 GB, as `zstd --long=31` writes.
@@ -50,37 +53,29 @@ def ending(path: str) -> str:
 
 
 def read_blocks(
-    path: str, on_bytes: Callable[[int], None] | None = None
+    path: str, on_block: Callable[[bytes], object] | None = None
 ) -> Iterator[bytes]:
     """Yields the decompressed contents of a file, block by block.
 
     Args:
       path: A local or remote file. The ending of its name selects the format;
         files with other endings are not compressed.
-      on_bytes: Called with the number of bytes read since the last call, before
-        decompression.
+      on_block: Called with each block of the file as it is stored, after its
+        contents.
 
     Raises:
       UserError: If the file cannot be read, is damaged or is truncated.
     """
-    decompress = _Decompress(path) if ending(path) else None
-    with _errors_of(path), open_stored(path) as file:
-        while block := file.read(_BLOCK_BYTES):
-            if decompress is None:
-                yield block
-            else:
-                yield from decompress(block)
-            if on_bytes:
-                on_bytes(len(block))
-    if decompress is not None:
-        decompress.finish()
+    blocks = _stored_blocks(path, on_block)
+    return _decompress(path, blocks) if ending(path) else blocks
 
 
 def open_decompressed(
-    path: str, on_bytes: Callable[[int], None] | None = None
+    path: str, on_block: Callable[[bytes], object] | None = None
 ) -> BinaryIO:
     """Returns a binary file with what `read_blocks` yields."""
-    return io.BufferedReader(_Blocks(read_blocks(path, on_bytes)))
+    blocks = _Blocks(read_blocks(path, on_block))
+    return io.BufferedReader(blocks, _BLOCK_BYTES)
 
 
 def stored_size(path: str) -> int:
@@ -90,7 +85,7 @@ def stored_size(path: str) -> int:
       UserError: If it cannot be read.
     """
     with _errors_of(path):
-        if "://" in path:
+        if paths.is_remote(path):
             import tensorflow as tf
 
             return tf.io.gfile.stat(path).length
@@ -98,80 +93,55 @@ def stored_size(path: str) -> int:
 
 
 @contextlib.contextmanager
-def open_stored(path: str) -> Iterator[BinaryIO]:
-    """Opens a local or remote file without decompression."""
-    if "://" in path:
-        import tensorflow as tf
-
-        with tf.io.gfile.GFile(path, "rb") as file:
-            yield file
-    else:
-        with open(path, "rb") as file:
-            yield file
-
-
-@contextlib.contextmanager
 def _errors_of(path: str) -> Iterator[None]:
-    remote_errors = ()
-    if "://" in path:
-        import tensorflow as tf
-
-        remote_errors = (tf.errors.OpError,)
     try:
         yield
-    except (OSError, *remote_errors) as error:
+    except (OSError, *files.remote_errors(path)) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 
-class _Decompress:
-    """Decompresses blocks of a file of one or more streams.
+def _stored_blocks(
+    path: str, on_block: Callable[[bytes], object] | None
+) -> Iterator[bytes]:
+    with _errors_of(path), files.open_binary(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
+            if on_block:
+                on_block(block)
 
-    Args:
-      path: The file, for its format and for messages.
-    """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._kind = ending(path)
-        self._new = _DECOMPRESSORS[self._kind]
-        self._stream: Any = None
-        self._offset = 0
-        self._has_streams = False
-
-    def __call__(self, block: bytes) -> Iterator[bytes]:
+def _decompress(path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the contents of the blocks of a file of one or more streams."""
+    kind = ending(path)
+    stream, has_streams, offset = None, False, 0
+    for block in blocks:
         rest = block
         while rest:
-            if self._stream is None:
+            if stream is None:
                 # Zeros pad .gz and .xz files.
-                rest = rest.lstrip(b"\0") if self._has_streams else rest
+                rest = rest.lstrip(b"\0") if has_streams else rest
                 if not rest:
                     break
-                self._stream = self._new()
-                self._has_streams = True
-            start = self._offset + len(block) - len(rest)
+                stream, has_streams = _DECOMPRESSORS[kind](), True
+            start = offset + len(block) - len(rest)
             try:
-                contents = self._stream.decompress(rest)
-            except (OSError, ValueError, *_library_errors(self._kind)) as error:
+                contents = stream.decompress(rest)
+            except (OSError, ValueError, *_library_errors(kind)) as error:
                 raise UserError(
-                    f"{self._path} is not a complete {_NAMES[self._kind]} file "
-                    f"({error}), in the {_BLOCK_BYTES >> 10} KiB from byte "
-                    f"{start}; download it again."
+                    f"{path} is not a complete {_NAMES[kind]} file ({error}), "
+                    f"in the {_BLOCK_BYTES >> 10} KiB from byte {start}; "
+                    "download it again."
                 ) from error
             if contents:
                 yield contents
-            rest = self._stream.unused_data if self._stream.eof else b""
-            if self._stream.eof:
-                self._stream = None
-        self._offset += len(block)
-
-    def finish(self) -> None:
-        """Raises `UserError` if the last stream has no end."""
-        if self._stream is not None or not self._has_streams:
-            raise UserError(
-                f"{self._path} is not a complete {_NAMES[self._kind]} file: it "
-                f"ends at byte {self._offset}, inside a stream; download it "
-                "again."
-            )
+            rest = stream.unused_data if stream.eof else b""
+            stream = None if stream.eof else stream
+        offset += len(block)
+    if stream is not None or not has_streams:
+        raise UserError(
+            f"{path} is not a complete {_NAMES[kind]} file: it ends at byte "
+            f"{offset}, inside a stream; download it again."
+        )
 
 
 def _library_errors(kind: str) -> tuple[type[Exception], ...]:

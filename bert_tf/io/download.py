@@ -1,41 +1,49 @@
 """Downloads one file over HTTP: resumable, verified, and whole or not at all.
 
-`<path>.partial` holds the bytes so far, and `<path>.partial.json` the ETag and
-the length that the server stated for them. A later call asks the server for the
-rest, on the condition that the file is still the same.
+`<path>.partial` holds the bytes so far, and `<path>.partial.json` the headers
+that the server sent for them. A later call asks the server for the rest, on the
+condition that the file is still the same.
 
+A server may be hostile: sizes, times, attempts and redirections have limits.
 Proxies are those of the environment (HTTPS_PROXY, NO_PROXY, ...).
 """
 
 import base64
 import contextlib
-import dataclasses
 import hashlib
 import http.client
+import io
 import ipaddress
 import json
 import os
 import re
+import socket
 import sys
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import tqdm
 from absl import logging
 
 from bert_tf import errors
 from bert_tf.errors import UserError
+from bert_tf.io import paths
 from bert_tf.io import progress
 
 _CHUNK_BYTES = 1 << 20
-_TIMEOUT_SECONDS = 60
-# Attempts in a row that bring no further byte.
+# The largest file; and where the server does not state the size in advance.
+MAX_BYTES = 1 << 35
+_MAX_UNSTATED_BYTES = 1 << 32
+# Headers, and each further `_LEAST_BYTES`, must arrive within this time.
+TIMEOUT_SECONDS = 60
+_LEAST_BYTES = 1 << 16
+# Attempts in a row that bring less than a chunk beyond all earlier ones.
 _TRIES = 3
 _PAUSE_SECONDS = 0.25
 _HASHES = {32: "md5", 64: "sha256"}
@@ -43,23 +51,8 @@ _HASHES = {32: "md5", 64: "sha256"}
 # hashes a file's time and size, and Amazon's store encrypted contents.
 _OTHER_ETAGS = {"server": "uvicorn", "x-amz-server-side-encryption": "aws:kms"}
 _NOT_REACHED = (urllib.error.URLError, OSError, http.client.HTTPException)
-
-
-@dataclasses.dataclass(frozen=True)
-class Download:
-    """A complete download.
-
-    Attributes:
-      url: The address.
-      etag: The server's name for this version of the file, "" if it has none.
-      bytes: The size.
-      sha256: The hash of the contents, in hexadecimal.
-    """
-
-    url: str
-    etag: str
-    bytes: int
-    sha256: str
+# Networks of IPv6 that end with an address of IPv4, beside those Python knows.
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def announce(message: str) -> None:
@@ -74,33 +67,12 @@ class _Interrupted(Exception):
     """A transfer ended early; what has arrived is kept."""
 
 
-def require_safe_url(url: str) -> None:
-    """Raises `UserError` for plain HTTP, except from this machine itself."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme == "https" and parts.hostname:
-        return
-    if parts.scheme == "http" and _is_loopback(parts.hostname or ""):
-        return
-    raise UserError(
-        "Expected an https:// address (http:// is for servers on this machine "
-        f"only). Received: {url!r}."
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
-
-
 def fetch(
     url: str,
     path: str,
     sha256: str | None = None,
     on_start: Callable[[int | None], object] | None = None,
-) -> Download:
+) -> dict[str, Any]:
     """Downloads a file to `path`, resuming an earlier attempt.
 
     Args:
@@ -110,23 +82,27 @@ def fetch(
       on_start: Is called once with the file's size in bytes, or None if the
         server does not state it, before the file is read.
 
+    Returns:
+      The `etag`, "" if the server names none, the size in `bytes` and the
+      `sha256` of the file.
+
     Raises:
-      UserError: If the server has no such file, cannot be reached, sends less
-        or something else than it states, or the hash differs.
+      UserError: If the server has no such file, cannot be reached, sends less,
+        more or something else than it states, or the hash differs.
     """
-    require_safe_url(url)
+    paths.require_safe_url(url)
     transfer = _Transfer(url, f"{path}.partial", on_start)
-    failures = 0
+    failures, most = 0, transfer.num_bytes
     while not transfer.is_complete:
-        before = transfer.num_bytes
         try:
             transfer.run()
         except _Interrupted as error:
-            failures = failures + 1 if transfer.num_bytes <= before else 0
-            total = transfer.notes.get("bytes")
-            so_far = f"{transfer.num_bytes} of {total or 'unknown'} bytes"
+            now, total = transfer.num_bytes, transfer.total
+            failures = failures + 1 if now < most + _CHUNK_BYTES else 0
+            most = max(most, now)
+            so_far = f"{now} of {total or 'unknown'} bytes"
             if failures == _TRIES:
-                if not transfer.num_bytes:
+                if not now:
                     raise UserError(
                         f"{url} cannot be fetched ({error}); check the "
                         "connection and the address."
@@ -137,10 +113,10 @@ def fetch(
                 ) from error
             logging.warning("%s: %s (%s); resuming.", url, so_far, error)
             time.sleep(_PAUSE_SECONDS * (1 << failures))
-    download = _verify(transfer, sha256)
+    found = transfer.verify(sha256)
     os.replace(transfer.partial, path)
     os.remove(transfer.notes_file)
-    return download
+    return found
 
 
 class _Transfer:
@@ -155,9 +131,17 @@ class _Transfer:
         self.url = url
         self.partial = partial
         self.notes_file = f"{partial}.json"
-        self.notes: dict[str, Any] = self._read_notes()
-        self.is_complete = 0 < self.num_bytes == self.notes.get("bytes")
+        self.total: int | None = None
+        self._headers: dict[str, str] = {}
         self._on_start = on_start
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            with open(self.notes_file, encoding="utf-8") as file:
+                notes = json.load(file)
+            if notes["url"] == url:
+                self.total, self._headers = notes["bytes"], notes["headers"]
+        if not self._headers:
+            self._discard()
+        self.is_complete = 0 < self.num_bytes == self.total
 
     @property
     def num_bytes(self) -> int:
@@ -167,93 +151,96 @@ class _Transfer:
         except FileNotFoundError:
             return 0
 
-    def _read_notes(self) -> dict[str, Any]:
-        try:
-            with open(self.notes_file, encoding="utf-8") as file:
-                notes = json.load(file)
-        except (FileNotFoundError, ValueError):
-            notes = {}
-        if notes.get("url") != self.url:
-            self.discard()
-            return {}
-        return notes
-
-    def discard(self) -> None:
+    def _discard(self) -> None:
         """Removes what has arrived."""
         for path in (self.partial, self.notes_file):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
-        self.notes = {}
-        self.is_complete = False
+        self.total, self._headers = None, {}
 
     def run(self) -> None:
         """Gets the rest of the file.
 
         Raises:
           _Interrupted: If less arrives than the server states.
-          UserError: If the server refuses.
+          UserError: If the server refuses; or if its answer is refused, and
+            then nothing is kept.
         """
         headers = {"Accept-Encoding": "identity", "User-Agent": "bert_tf"}
         if self.num_bytes:
             headers["Range"] = f"bytes={self.num_bytes}-"
-            etag = self.notes["etag"]
+            etag = self._headers.get("etag", "")
             # A weak ETag does not promise the same bytes.
             if etag.startswith("W/") or not etag:
-                etag = self.notes["headers"].get("last-modified")
+                etag = self._headers.get("last-modified")
             if etag:
                 headers["If-Range"] = etag
         request = urllib.request.Request(self.url, headers=headers)
-        opener = urllib.request.build_opener(_SafeRedirects)
+        opener = urllib.request.build_opener(_Redirects, _Handler)
         try:
-            with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+            with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
                 self._receive(response)
         except urllib.error.HTTPError as error:
             error.close()
-            self._refuse(error)
+            if error.code == 416:  # The file has become shorter.
+                self._discard()
+            if error.code in (416, 429) or error.code >= 500:
+                raise _Interrupted(f"status {error.code}") from error
+            raise UserError(f"{self.url}: {_explain(error.code)}.") from error
         except _NOT_REACHED as error:
-            raise _Interrupted(
-                f"{getattr(error, 'reason', None) or error}"
+            reason = getattr(error, "reason", None) or error
+            raise _Interrupted(f"{reason!s:.200}") from error
+        except UserError:
+            raise
+        except ValueError as error:  # Also of redirections to no address.
+            self._discard()
+            raise UserError(
+                f"{self.url}: the server's answer is wrong ({error})."
             ) from error
 
-    def _refuse(self, error: urllib.error.HTTPError) -> None:
-        if error.code == 416 or error.code >= 500 or error.code == 429:
-            if error.code == 416:  # The file has become shorter.
-                self.discard()
-            raise _Interrupted(f"status {error.code}") from error
-        raise UserError(f"{self.url}: {_explain(error.code)}.") from error
-
     def _receive(self, response: http.client.HTTPResponse) -> None:
-        start, total = _span(response, self.num_bytes)
-        etag = response.headers.get("ETag", "")
-        if response.status == 206 and (start, total, etag) != (
-            self.num_bytes,
-            self.notes["bytes"],
-            self.notes["etag"],
-        ):
-            self.discard()
-            raise _Interrupted("the file has changed meanwhile")
-        self.notes = {
-            "url": self.url,
-            "etag": etag,
-            "bytes": total,
-            "headers": {
-                name.lower(): ", ".join(response.headers.get_all(name))
-                for name in response.headers
-            },
+        start = self.num_bytes
+        headers = {
+            name.lower(): ", ".join(response.headers.get_all(name))
+            for name in response.headers
         }
+        if response.status == 206 and start:
+            expected = rf"bytes {start}-[0-9]+/{self.total}"
+            same = headers.get("etag", "") == self._headers.get("etag", "")
+            span = headers.get("content-range", "")
+            if not same or not re.fullmatch(expected, span):
+                self._discard()
+                raise _Interrupted("the file has changed meanwhile")
+        elif response.status == 200:
+            length = headers.get("content-length")
+            if length is not None and not re.fullmatch("[0-9]{1,18}", length):
+                raise ValueError(f"it states the length {length:.40}")
+            # Removes what there is, before its headers are replaced.
+            self._discard()
+            start, self.total = 0, None if length is None else int(length)
+        else:
+            status = response.status
+            raise ValueError(f"not what was asked for, with status {status}")
+        self._headers = headers
+        limit = _MAX_UNSTATED_BYTES if self.total is None else MAX_BYTES
+        if (self.total or 0) > limit:
+            self._discard()
+            raise too_large(self.url, limit)
         with (
             errors.full_disks(),
             errors.naming(self.notes_file),
             open(self.notes_file, "w", encoding="utf-8") as file,
         ):
-            json.dump(self.notes, file)
+            notes = {"url": self.url, "bytes": self.total, "headers": headers}
+            json.dump(notes, file)
         if self._on_start:
-            self._on_start(total)
+            self._on_start(self.total)
             self._on_start = None
         bar = progress.bar(
-            total, os.path.basename(self.url), "B", initial=start
+            self.total, os.path.basename(self.url), "B", initial=start
         )
-        with open(self.partial, "ab" if start else "wb") as file, bar:
+        pace = response.fp.raw.pace
+        with open(self.partial, "ab") as file, bar:
             # `read1` returns what has arrived, so that a break loses nothing.
             while chunk := response.read1(_CHUNK_BYTES):
                 # Unlike a lost connection, a full disk is not tried again.
@@ -261,32 +248,147 @@ class _Transfer:
                     file.write(chunk)
                     file.flush()
                 bar.update(len(chunk))
-        if total is not None and self.num_bytes != total:
-            if self.num_bytes > total:
-                self.discard()
+                pace.add(len(chunk))
+                if file.tell() > limit:
+                    self._discard()
+                    raise too_large(self.url, limit)
+        if self.total is not None and self.num_bytes != self.total:
+            if self.num_bytes > self.total:
+                self._discard()
             raise _Interrupted("the server closed the connection")
         self.is_complete = True
 
+    def verify(self, sha256: str | None) -> dict[str, Any]:
+        """Compares the file with the hashes that are known for it."""
+        actual = _hash(self.partial, "sha256")
+        expected = [*_stated_hashes(self._headers)]
+        if sha256:
+            expected.append(("sha256", sha256.lower()))
+        for name, value in expected:
+            received = _hash(self.partial, name) if name == "md5" else actual
+            if received != value:
+                self._discard()
+                raise UserError(
+                    f"{self.url}: the file is damaged or another one: expected "
+                    f"the {name.upper()} {value}. Received: {received}; "
+                    "nothing was kept, so fetch it again, or from elsewhere."
+                )
+        etag = self._headers.get("etag", "")
+        return {"etag": etag, "bytes": self.num_bytes, "sha256": actual}
 
-def _span(
-    response: http.client.HTTPResponse, num_bytes: int
-) -> tuple[int, int | None]:
-    """Returns the first byte that a server sends, and the file's length."""
-    if response.status != 206:
-        length = response.headers.get("Content-Length")
-        return 0, int(length) if length is not None else None
-    match = re.fullmatch(
-        r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", "")
+
+def too_large(source: str, limit: int) -> UserError:
+    """Returns the error for a file that is larger than files of models are."""
+    return UserError(
+        f"{source} is larger than {limit} bytes, so it is no model."
     )
-    return (int(match[1]), int(match[2])) if match else (-1, None)
 
 
-class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirections, but none to plain HTTP on another machine."""
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirections, but none from the Internet to a private network."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):
-        require_safe_url(newurl)
+        fp.close()  # Its contents would be read, however long they are.
+        paths.require_safe_url(newurl)
+        check_redirection(req.full_url, newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def check_redirection(source: str, target: str) -> None:
+    """Raises `UserError` for a way from the Internet to a private network."""
+    hosts = [urlsplit(url).hostname for url in (source, target)]
+    if hosts[0] == hosts[1] or not _is_public(hosts[0]):
+        return
+    if not _is_public(hosts[1]):
+        raise UserError(
+            f"{source} redirects to {target:.200}, an address of a private "
+            "network, which was not followed; fetch the file from elsewhere."
+        )
+
+
+def _is_public(host: str) -> bool:
+    """Returns False if a name has an address on this machine or a private net.
+
+    TLS keeps a name from having another address afterwards: a server there has
+    no certificate for it.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:  # Unknown here; a proxy may know it.
+        return True
+    for address in {ipaddress.ip_address(entry[4][0]) for entry in found}:
+        if address in _NAT64:
+            address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if address.version == 6:
+            address = address.ipv4_mapped or address.sixtofour or address
+        if not address.is_global:
+            return False
+    return True
+
+
+class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens connections whose answers must arrive in time."""
+
+    def do_open(self, http_class, req, **http_conn_args):
+        def connect(host, **kwargs):
+            connection = http_class(host, **kwargs)
+            connection.response_class = _Response
+            return connection
+
+        return super().do_open(connect, req, **http_conn_args)
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Timed(sock))
+
+
+class Pace:
+    """The time until an answer, and each further `_LEAST_BYTES`, must arrive.
+
+    The time limit of a socket alone begins anew with each byte.
+    """
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + TIMEOUT_SECONDS
+        self._recent = 0
+
+    def add(self, num_bytes: int) -> None:
+        """Counts bytes of the contents."""
+        self._recent += num_bytes
+        if self._recent >= _LEAST_BYTES:
+            self.__init__()
+
+    def seconds_left(self) -> float:
+        """Returns the time left; raises `TimeoutError` if there is none."""
+        seconds = self._end - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError(
+                f"less than {_LEAST_BYTES} bytes in {TIMEOUT_SECONDS} seconds"
+            )
+        return seconds
+
+
+class _Timed(io.RawIOBase):
+    """The bytes of a socket, as long as they keep the pace."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._bytes = sock.makefile("rb", 0)
+        self.pace = Pace()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int | None:
+        self._socket.settimeout(self.pace.seconds_left())
+        return self._bytes.readinto(buffer)
+
+    def close(self) -> None:
+        self._bytes.close()
+        super().close()
 
 
 def _explain(code: int) -> str:
@@ -295,30 +397,6 @@ def _explain(code: int) -> str:
     if code in (404, 410):
         return f"the server has no such file (status {code}); check the address"
     return f"the server answered with status {code}"
-
-
-def _verify(transfer: _Transfer, sha256: str | None) -> Download:
-    """Compares a complete file with the hashes that are known for it."""
-    hashes = _hash(transfer.partial)
-    headers = transfer.notes["headers"]
-    expected = dict(_stated_hashes(headers))
-    if sha256:
-        expected["sha256"] = sha256.lower()
-    for algorithm, value in expected.items():
-        if hashes[algorithm] != value:
-            transfer.discard()
-            raise UserError(
-                f"{transfer.url}: the file is damaged or another one: expected "
-                f"the {algorithm.upper()} {value}. Received: "
-                f"{hashes[algorithm]}; nothing was kept, so fetch it again, or "
-                "from elsewhere."
-            )
-    return Download(
-        transfer.url,
-        transfer.notes["etag"],
-        transfer.num_bytes,
-        hashes["sha256"],
-    )
 
 
 def _stated_hashes(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -336,10 +414,6 @@ def _stated_hashes(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "md5", base64.b64decode(match[1]).hex()
 
 
-def _hash(path: str) -> dict[str, str]:
-    digests = {"md5": hashlib.md5(), "sha256": hashlib.sha256()}
+def _hash(path: str, algorithm: str) -> str:
     with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            for digest in digests.values():
-                digest.update(chunk)
-    return {name: digest.hexdigest() for name, digest in digests.items()}
+        return hashlib.file_digest(file, algorithm).hexdigest()

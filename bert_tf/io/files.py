@@ -1,33 +1,60 @@
-"""Atomic files and directories, local copies, path checks, hashes and JSON.
+"""Atomic files and directories, checks of outputs, hashes and JSON.
 
-Everything goes through `tf.io.gfile`, so a path may be local or `gs://`.
-TensorFlow is imported at first use: reading local tables needs none.
+A path may be local or remote, such as `gs://`. TensorFlow is imported for
+remote paths, globs and directories only.
 """
 
 import contextlib
+import ctypes
 import errno
+import functools
 import hashlib
 import json
 import os
+import re
+import secrets
+import shutil
 import types
 from collections.abc import Callable
 from collections.abc import Iterator
+from typing import IO
 from typing import Any
+
+from absl import logging
 
 from bert_tf import errors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import paths
 from bert_tf.io import stored_files
-from bert_tf.io import temporaries
 
 _CHUNK_BYTES = 1 << 24
+_TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
+# Arguments of renameat2, from <fcntl.h> and <linux/fs.h>.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+# Errors of kernels and file systems that cannot exchange two paths.
+_NO_EXCHANGE = (
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EPERM,
+    errno.EXDEV,
+)
+
+
+# Temporary paths that this process made.
+_own: set[str] = set()
 
 
 def _tf() -> types.ModuleType:
     import tensorflow as tf
 
     return tf
+
+
+def remote_errors(path: str) -> tuple[type[Exception], ...]:
+    """Returns the errors of remote file systems, none for a local path."""
+    return (_tf().errors.OpError,) if paths.is_remote(path) else ()
 
 
 def is_file(path: str) -> bool:
@@ -88,6 +115,13 @@ def start_writing(path: str) -> None:
         os.close(descriptor)
 
 
+def open_binary(path: str, mode: str = "rb") -> IO[bytes]:
+    """Opens a local or remote file."""
+    if paths.is_remote(path):
+        return _tf().io.gfile.GFile(path, mode)
+    return open(path, mode)
+
+
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[str]:
     """Yields a temporary path that is renamed to `path` on success.
@@ -96,46 +130,31 @@ def atomic_file(path: str) -> Iterator[str]:
     the old contents or the new ones, never a part.
 
     Raises:
+      OSError: If the disk is full, or the folder cannot be written.
       UserError: If `path` is a device, a pipe or a stream such as /dev/stdout,
         which the file would replace.
     """
     require_no_stream(path)
     folder = os.path.dirname(path)
-    if folder:
-        _tf().io.gfile.makedirs(folder)
-    temporary = temporaries.new_name(path)
+    gfile = _tf().io.gfile if paths.is_remote(path) else None
+    if gfile:
+        gfile.makedirs(folder)
+    elif folder:
+        os.makedirs(folder, exist_ok=True)
+    temporary = _new_name(path)
     try:
         with errors.naming(path):
             yield temporary
         sync(temporary)
-        _tf().io.gfile.rename(temporary, path, overwrite=True)
+        if gfile:
+            gfile.rename(temporary, path, overwrite=True)
+        else:
+            os.replace(temporary, path)
         sync(folder or ".")
     except BaseException:
-        if _tf().io.gfile.exists(temporary):
-            _tf().io.gfile.remove(temporary)
+        if (gfile or os.path).exists(temporary):
+            (gfile or os).remove(temporary)
         raise
-
-
-@contextlib.contextmanager
-def local_file(path: str) -> Iterator[str]:
-    """Replaces a local file like `atomic_file`, without importing TensorFlow.
-
-    Raises:
-      OSError: If the disk is full, or the folder cannot be written.
-    """
-    require_no_stream(path)
-    folder = os.path.dirname(path) or "."
-    os.makedirs(folder, exist_ok=True)
-    temporary = temporaries.new_name(path)
-    try:
-        with errors.naming(path):
-            yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(folder)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
 
 
 def require_no_stream(path: str) -> None:
@@ -156,17 +175,15 @@ def require_no_stream(path: str) -> None:
 def require_writable(path: str, flag: str) -> None:
     """Raises `UserError` if no file can be written at `path`."""
     require_no_stream(path)
-    if _tf().io.gfile.isdir(path):
+    is_remote = paths.is_remote(path)
+    if (_tf().io.gfile.isdir if is_remote else os.path.isdir)(path):
         raise UserError(
             f"{flag} must name a file. Received a directory: {path!r}."
         )
-    try:
-        _try_to_write(os.path.dirname(path))
-    except (OSError, _tf().errors.OpError) as error:
+    if reason := _try_to_write(os.path.dirname(path)):
         raise UserError(
-            f"{flag}={path} cannot be written ({errors.first_line(error)}); "
-            "choose another path."
-        ) from error
+            f"{flag}={path} cannot be written ({reason}); choose another path."
+        )
 
 
 def require_other(output_file: str, *input_files: str) -> None:
@@ -183,13 +200,11 @@ def require_writable_folder(path: str, flag: str) -> None:
 
     A missing folder is created for the check, and removed again.
     """
-    try:
-        _try_to_write(path.rstrip("/"))
-    except (OSError, _tf().errors.OpError) as error:
+    if reason := _try_to_write(path.rstrip("/")):
         raise UserError(
-            f"{flag}={path} is not a writable folder "
-            f"({errors.first_line(error)}); choose another."
-        ) from error
+            f"{flag}={path} is not a writable folder ({reason}); choose "
+            "another."
+        )
 
 
 def require_checkpoint_folder(path: str, flag: str) -> None:
@@ -202,14 +217,20 @@ def require_checkpoint_folder(path: str, flag: str) -> None:
     require_writable_folder(path, flag)
 
 
-def _try_to_write(folder: str) -> None:
-    """Writes a file to a folder, then removes it and any folders it created."""
-    made = make_folders(folder)
-    probe = temporaries.new_name(os.path.join(folder, "probe"))
-    with _tf().io.gfile.GFile(probe, "wb") as file:
-        file.write(b"")
-    _tf().io.gfile.remove(probe)
-    remove_empty(made)
+def _try_to_write(folder: str) -> str | None:
+    """Returns why no file can be written to a folder, None if one can."""
+    probe = _new_name(os.path.join(folder, "probe"))
+    is_remote = paths.is_remote(folder)
+    made = []
+    try:
+        made = make_folders(folder)
+        with open_binary(probe, "wb") as file:
+            file.write(b"")  # Else no remote file is made.
+        (_tf().io.gfile if is_remote else os).remove(probe)
+    except (OSError, *remote_errors(folder)) as error:
+        return errors.first_line(error)
+    finally:
+        remove_empty(made)
 
 
 @contextlib.contextmanager
@@ -228,7 +249,7 @@ def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
       UserError: If there is one that may not be replaced.
     """
     path = os.path.realpath(path) if os.path.islink(path) else path
-    temporary = temporaries.new_name(path)
+    temporary = _new_name(path)
     made = make_folders(os.path.dirname(path.rstrip("/")))
     try:
         _tf().io.gfile.makedirs(temporary)
@@ -272,10 +293,10 @@ def _replace_directory(temporary: str, path: str) -> None:
     if not _tf().io.gfile.exists(path):
         _tf().io.gfile.rename(temporary, path)
         return
-    if temporaries.exchange(temporary, path):
+    if _exchange(temporary, path):
         _tf().io.gfile.rmtree(temporary)
         return
-    previous = temporaries.new_name(path)
+    previous = _new_name(path)
     _tf().io.gfile.rename(path, previous)
     try:
         _tf().io.gfile.rename(temporary, path)
@@ -314,6 +335,98 @@ def remove_empty(folders: list[str]) -> None:
             os.rmdir(folder)
 
 
+# === Temporary files and directories ===
+
+
+def _new_name(path: str) -> str:
+    """Returns a new temporary path beside an output, with the process's id.
+
+    The first call for an output removes the leftovers of killed processes.
+    """
+    _clear_once(os.path.abspath(path))
+    name = f"{path.rstrip('/')}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+    _own.add(os.path.abspath(name))
+    return name
+
+
+def is_temporary(path: str) -> bool:
+    """Returns True for a temporary path that a killed process left behind."""
+    return _TEMPORARY.fullmatch(path.rstrip("/")) is not None
+
+
+@functools.cache
+def _clear_once(path: str) -> None:
+    folder, name = os.path.split(path)
+    if "://" not in path:
+        clear_temporaries(folder, re.escape(name))
+
+
+def clear_temporaries(folder: str, names: str = ".+") -> None:
+    """Removes temporary files and folders of processes that are gone.
+
+    Their names have the ids of their processes. A process of another container
+    or host counts as gone, as it cannot be seen from here; `locks` keep two of
+    them from writing one output. What a killed process left stays while another
+    process has its id.
+
+    Args:
+      folder: A local folder; if it is missing, nothing is done.
+      names: A regular expression of the names of the outputs in it.
+    """
+    if not os.path.isdir(folder):
+        return
+    pattern = re.compile(rf"(?:{names})\.tmp-(\d+)-[0-9a-f]{{8}}")
+    with os.scandir(folder) as entries:
+        found = [(x.path, pattern.fullmatch(x.name)) for x in entries]
+    for path, match in found:
+        if match is None or _is_alive(int(match[1]), path):
+            continue
+        logging.info("Removing %s, which a killed process left.", path)
+        # Another process may be removing it, too.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.remove(path)
+
+
+def _is_alive(process: int, path: str) -> bool:
+    """Returns whether the process that made a temporary path still exists."""
+    if process == os.getpid():  # Each container may give its program this id.
+        return os.path.abspath(path) in _own
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # It is another user's.
+        return True
+    return True
+
+
+def _exchange(first: str, second: str) -> bool:
+    """Swaps two directories in one step, so that neither name is ever free.
+
+    Returns:
+      False where the system cannot: remote, an old kernel, or not Linux.
+
+    Raises:
+      OSError: If it can, and fails.
+    """
+    if "://" in second:
+        return False
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # Another C library.
+        return False
+    a, b = (os.fsencode(path.rstrip("/")) for path in (first, second))
+    if not renameat2(_AT_FDCWD, a, _AT_FDCWD, b, _RENAME_EXCHANGE):
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), second)
+
+
 def write_text(path: str, text: str) -> None:
     """Writes UTF-8 text atomically."""
     write_bytes(path, text.encode("utf-8"))
@@ -321,9 +434,8 @@ def write_text(path: str, text: str) -> None:
 
 def write_bytes(path: str, contents: bytes) -> None:
     """Writes bytes atomically."""
-    with atomic_file(path) as temporary:
-        with _tf().io.gfile.GFile(temporary, "wb") as file:
-            file.write(contents)
+    with atomic_file(path) as temporary, open_binary(temporary, "wb") as file:
+        file.write(contents)
 
 
 def write_json(path: str, values: Any) -> None:
@@ -333,8 +445,21 @@ def write_json(path: str, values: Any) -> None:
 
 def read_bytes(path: str) -> bytes:
     """Returns the contents of a file."""
-    with _tf().io.gfile.GFile(path, "rb") as file:
+    with open_binary(path) as file:
         return file.read()
+
+
+def read_small(path: str) -> bytes:
+    """Returns the contents of a file of a model that is read as a whole.
+
+    Raises:
+      UserError: If it is too large for that.
+    """
+    with open_binary(path) as file:
+        is_remote = paths.is_remote(path)
+        size = file.size() if is_remote else os.fstat(file.fileno()).st_size
+        stored_files.check_size(path, size)
+        return file.read(stored_files.MAX_BYTES)
 
 
 def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
@@ -343,12 +468,7 @@ def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
     `on_bytes` is called with numbers of bytes, for a progress bar.
     """
     digest = hashlib.sha256()
-    is_remote = paths.is_remote(path)
-    with (
-        _tf().io.gfile.GFile(path, "rb")
-        if is_remote
-        else open(path, "rb") as file
-    ):
+    with open_binary(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             if on_bytes:
@@ -360,17 +480,13 @@ def read_json(path: str) -> Any:
     """Returns the parsed contents of a JSON file.
 
     Raises:
-      UserError: If it is not valid JSON, or not a readable file.
+      UserError: If it is not valid JSON, too large, or not a readable file.
     """
-    tf_errors = _tf().errors
+    unread = (IsADirectoryError, PermissionError, *remote_errors(path))
     try:
-        contents = read_bytes(path)
-    # Raised for a directory, or a file without permission.
-    except (
-        tf_errors.FailedPreconditionError,
-        tf_errors.PermissionDeniedError,
-    ) as error:
-        raise UserError(f"{path} cannot be read: {error.message}.") from error
+        contents = read_small(path)
+    except unread as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
     return stored_files.parse_json(contents, path)
 
 

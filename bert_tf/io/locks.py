@@ -8,6 +8,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import IO
 from typing import Any
@@ -56,6 +59,8 @@ def is_current(file: IO[Any] | int, path: str) -> bool:
 def lock(file: IO[Any] | int, path: str, advice: str) -> None:
     """Locks an open file exclusively, until it is closed.
 
+    On a file system without locks it logs that instead.
+
     Args:
       file: The file, or its descriptor.
       path: The output that the lock protects.
@@ -64,146 +69,101 @@ def lock(file: IO[Any] | int, path: str, advice: str) -> None:
     Raises:
       UserError: If another process holds the lock.
     """
-    if not try_lock(file):
-        holder = _holder(file if isinstance(file, int) else file.fileno())
-        process = f" (pid {holder})" if holder else ""
+    try:
+        is_free = try_lock(file)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        logging.warning(
+            "%s is on a file system without locks (%s); start no second "
+            "process that writes to it.",
+            path,
+            error.strerror,
+        )
+        return
+    if not is_free:
         raise UserError(
-            f"Another process{process} writes {path}; wait until it has "
-            f"finished, or {advice}."
+            f"Another process writes {path}; wait until it has finished, or "
+            f"{advice}."
         )
 
 
-def open_locked(name: str, mode: str, path: str, advice: str) -> IO[Any]:
-    """Opens a local file `name` and locks it, until it is closed.
+def open_locked(name: str, flags: int, path: str, advice: str) -> int | None:
+    """Returns the descriptor of a local file that is locked until it is closed.
 
-    A file that another process renamed or removed between the two steps is
-    closed again, and the file that has the name then is opened.
+    Args:
+      name: The file.
+      flags: As for `os.open`.
+      path: As for `lock`.
+      advice: As for `lock`.
 
-    Args: As for `lock`.
+    Returns:
+      None if another process has renamed or removed the file meanwhile.
 
     Raises:
       UserError: If another process holds the lock.
     """
-    while True:
-        file = open(name, mode)  # noqa: SIM115
-        try:
-            lock(file, path, advice)
-            if is_current(file, name):
-                return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()
+    descriptor = os.open(name, flags, 0o666)
+    try:
+        lock(descriptor, path, advice)
+        if is_current(descriptor, name):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
 
 
 @contextlib.contextmanager
-def one_writer(folder: str, flag: str) -> Iterator[None]:
-    """Locks an output folder; a second process that writes to it is refused.
+def one_writer(
+    path: str, flag: str, is_replaced: bool = False
+) -> Iterator[None]:
+    """Locks an output; a second process that writes to it is refused.
 
     A missing folder is created, and removed at the end if it is empty. The lock
-    is on the folder itself, so it adds no file. Remote folders are not locked.
+    is on the folder itself, so it adds no file. Remote outputs are not locked.
 
     Args:
-      folder: The value of the flag.
+      path: The value of the flag: a folder.
       flag: Its name, for the error.
+      is_replaced: Whether the output is a file or folder that is replaced as a
+        whole. Then the lock is a file `<path>.lock`, which is removed at the
+        end; what a killed process leaves of it is not locked.
 
     Raises:
-      UserError: If another process holds the lock, or the folder cannot be
-        opened.
-    """
-    if paths.is_remote(folder):
-        yield
-        return
-    made: list[str] = []
-    try:
-        descriptor = _open_folder(folder, flag, made)
-    except OSError as error:
-        files.remove_empty(made)
-        raise UserError(
-            f"{flag}={folder} is not a writable folder ({error}); choose "
-            "another."
-        ) from error
-    try:
-        yield
-    finally:
-        files.remove_empty(made)
-        os.close(descriptor)
-
-
-def _open_folder(folder: str, flag: str, made: list[str]) -> int:
-    """Returns a locked descriptor; appends created folders to `made`."""
-    while True:
-        made += files.make_folders(folder)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            lock(descriptor, folder, f"choose another {flag}")
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                os.close(descriptor)
-                raise
-            logging.warning(
-                "%s=%s is on a file system without locks (%s); start no "
-                "second process that writes to it.",
-                flag,
-                folder,
-                error.strerror,
-            )
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if is_current(descriptor, folder):
-            return descriptor
-        os.close(descriptor)  # Another process has removed the folder.
-
-
-@contextlib.contextmanager
-def one_writer_beside(path: str, flag: str) -> Iterator[None]:
-    """Locks a local output that is replaced as a whole; see `one_writer`.
-
-    The lock is a file `<path>.lock`, which is removed at the end. A killed
-    process leaves the file, without a lock on it, for the next run to remove.
+      UserError: If another process holds the lock, or the output cannot be
+        written.
     """
     if paths.is_remote(path):
         yield
         return
-    name = f"{path.rstrip('/')}.lock"
+    name, flags, folder = path, os.O_DIRECTORY, path
+    if is_replaced:
+        name, flags = f"{path.rstrip('/')}.lock", os.O_CREAT | os.O_RDWR
+        folder = os.path.dirname(name)
     made: list[str] = []
+    descriptor = None
     try:
         try:
-            made += files.make_folders(os.path.dirname(name))
-            file = open_locked(name, "a", path, f"choose another {flag}")
+            while descriptor is None:
+                made += files.make_folders(folder)
+                advice = f"choose another {flag}"
+                descriptor = open_locked(name, flags, path, advice)
         except OSError as error:
+            reason = "is not a writable folder"
+            if is_replaced:
+                reason = "could not be written"
             raise UserError(
-                f"{flag}={path} could not be written ({error}); choose "
-                "another path."
+                f"{flag}={path} {reason} ({error}); choose another."
             ) from error
-        with file:
-            try:
-                yield
-            finally:
-                os.remove(name)
+        yield
     finally:
+        if is_replaced and descriptor is not None:
+            os.remove(name)
         files.remove_empty(made)
-
-
-def _holder(descriptor: int) -> int | None:
-    """Returns the id of the process that locked a file, if the kernel has it.
-
-    It is unknown in another container, and on a network file system.
-    """
-    status = os.fstat(descriptor)
-    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
-    place = f"{major:02x}:{minor:02x}:{status.st_ino}"
-    try:
-        with open("/proc/locks", encoding="utf-8") as file:
-            rows = [line.split() for line in file]
-    except OSError:  # Some containers hide it.
-        return None
-    for row in rows:
-        # 1: FLOCK ADVISORY WRITE 4711 fe:00:2154805 0 EOF
-        if row[1] == "FLOCK" and row[5] == place and int(row[4]) > 0:
-            return int(row[4])
-    return None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -235,3 +195,57 @@ def exclusive(path: str, work: str) -> Iterator[None]:
             logging.info("Another process %s %s; waiting for it.", work, path)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+class LocalCopy:
+    """A local copy of a folder, shared by all processes of this machine.
+
+    The first process that opens it copies the files, the last one that closes
+    it removes them. Instances made by copying or pickling share one copy.
+
+    Args:
+      folder: The folder, which may be remote. Its files must not change.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._name = f"bert_tf-{secrets.token_hex(8)}"
+        self._lock: IO[Any] | None = None
+
+    def open(self) -> str:
+        """Returns the path of the copy, which exists until `close`."""
+        copy = self._path()
+        name = f"{copy}.lock"
+        while True:
+            self._lock = open(name, "w")  # noqa: SIM115
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            if os.path.exists(copy) and is_current(self._lock, name):
+                return copy
+            # Another process may have been faster between the two locks.
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if not os.path.exists(copy) and is_current(self._lock, name):
+                self._fetch(copy)
+            self._lock.close()
+
+    def close(self) -> None:
+        """Releases the copy; files that are mapped stay readable."""
+        if self._lock is None:
+            return
+        with self._lock:
+            if try_lock(self._lock):  # No other process uses the copy.
+                shutil.rmtree(self._path())
+                os.remove(self._lock.name)
+        self._lock = None
+
+    def _path(self) -> str:
+        return os.path.join(tempfile.gettempdir(), self._name)
+
+    def _fetch(self, copy: str) -> None:
+        import tensorflow as tf
+
+        with files.atomic_directory(copy) as temporary:
+            for name in tf.io.gfile.listdir(self._folder):
+                tf.io.gfile.copy(
+                    os.path.join(self._folder, name),
+                    os.path.join(temporary, name),
+                )

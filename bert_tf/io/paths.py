@@ -4,10 +4,13 @@ A script refuses a wrong path before TensorFlow is imported. Remote paths, such
 as gs://, are checked later, by TensorFlow.
 """
 
+import contextlib
 import dataclasses
 import glob
+import ipaddress
 import os
 import re
+import urllib.parse
 from typing import Any
 
 from bert_tf.errors import UserError
@@ -24,6 +27,8 @@ _MODEL_PARTS = re.compile(
 )
 # Endings of files that are no models.
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
+# Those of archives that are fetched.
+ARCHIVE_ENDINGS = (".zip", ".tar.gz", ".tgz")
 _NAMES_SHOWN = 8
 
 
@@ -70,14 +75,6 @@ def check_inputs(config: Any) -> None:
 def with_hint(error: UserError, hint: str) -> UserError:
     """Returns an error whose message ends with what to do."""
     return UserError(f"{str(error).rstrip('.')}; {hint}")
-
-
-def require_file(path: str, flag: str) -> None:
-    """Raises `UserError` if a local path is no existing file."""
-    if not is_remote(path) and (
-        not os.path.exists(path) or os.path.isdir(path)
-    ):
-        raise no_file(path, flag)
 
 
 def no_file(path: str, flag: str) -> UserError:
@@ -138,9 +135,36 @@ def no_model(path: str, contents: str, flag: str | None = None) -> UserError:
 
 def cache_dir() -> str:
     """Returns the folder of files that can be made or fetched again."""
-    return os.environ.get("BERT_TF_CACHE") or os.path.join(
-        os.path.expanduser("~"), ".cache", "bert_tf"
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = os.environ.get("BERT_TF_CACHE") or os.path.join(home, "bert_tf")
+    return os.path.expanduser(folder)
+
+
+def require_safe_url(url: str) -> None:
+    """Raises `UserError` for plain HTTP, except from this machine itself."""
+    with contextlib.suppress(ValueError):  # No address, or no number.
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname
+        if parts.scheme == "https" and host:
+            return
+        if parts.scheme == "http" and (
+            host == "localhost" or ipaddress.ip_address(host).is_loopback
+        ):
+            return
+    raise UserError(
+        "Expected an https:// address (http:// is for servers on this machine "
+        f"only). Received: {url!r:.200}."
     )
+
+
+def require_archive_url(url: str) -> None:
+    """Raises `UserError` unless an archive may be fetched from an address."""
+    require_safe_url(url)
+    if not urllib.parse.urlsplit(url).path.endswith(ARCHIVE_ENDINGS):
+        raise UserError(
+            "Expected the address of an archive, which ends with "
+            f"{', '.join(ARCHIVE_ENDINGS)}. Received: {url!r}."
+        )
 
 
 def resolve_config(path: str) -> str:
@@ -155,7 +179,10 @@ def resolve_config(path: str) -> str:
 
 
 def _check_file(path: str, flag: str) -> None:
-    require_file(resolve_config(path), flag)
+    path = resolve_config(path)
+    is_file = os.path.exists(path) and not os.path.isdir(path)
+    if not is_file and not is_remote(path):
+        raise no_file(path, flag)
 
 
 def _check_files(patterns: str, flag: str) -> None:
@@ -180,10 +207,7 @@ def _check_model(path: str, flag: str) -> None:
     if is_remote(path):
         releases.refuse_prefix(path, flag)
         if not releases.parse_hub_name(path) and path.startswith("http"):
-            # Imports a library for its bar.
-            from bert_tf.io import archives
-
-            archives.require_address(path)
+            require_archive_url(path)
     elif not may_be_model(path):
         if not os.path.exists(path):
             if releases.find(path):

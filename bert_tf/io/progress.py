@@ -10,9 +10,9 @@ import tqdm
 
 from bert_tf.io import terminal
 
-_BYTES = "B"
-_ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {speed}{left}"
-_IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {speed}{left}"
+_ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {rate_fmt}, {remaining} left"
+_IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left"
+duration = tqdm.tqdm.format_interval
 
 
 class Rate:
@@ -57,7 +57,7 @@ class Rate:
 
 
 class Bar(tqdm.tqdm):
-    """A progress bar with whole numbers and rates in words."""
+    """A progress bar of which the rate may be measured elsewhere."""
 
     # Whether `_rate` replaces the bar's own.
     _has_rate = False
@@ -66,25 +66,11 @@ class Bar(tqdm.tqdm):
     @property
     def format_dict(self) -> Mapping[str, Any]:
         values = super().format_dict
-        rate, elapsed = values["rate"], values["elapsed"]
         if self._has_rate:
             # Without a rate no elapsed time, or tqdm would compute one.
-            rate, elapsed = self._rate, elapsed if self._rate else 0
-        elif rate is None and elapsed > 0:
-            rate = (self.n - self.initial) / elapsed
-        return values | {
-            "rate": rate,
-            "elapsed": elapsed,
-            "speed": _speed(rate, self.unit),
-            "left": self._left(rate),
-        }
-
-    def _left(self, rate: float | None) -> str:
-        """Returns the remaining time in words, nothing if it is not known."""
-        if not rate or not self.total:
-            return ""
-        seconds = (self.total - self.n) / rate
-        return f", {self.format_interval(seconds)} left"
+            elapsed = values["elapsed"] if self._rate else 0
+            values |= {"rate": self._rate, "elapsed": elapsed}
+        return values
 
     def move_to(self, n: int, rate: float | None) -> None:
         """Moves the bar, and shows a rate, or none, in place of its own."""
@@ -134,7 +120,7 @@ def bar(
         total=total,
         desc=description,
         unit=unit,
-        unit_scale=unit == _BYTES,
+        unit_scale=unit == "B",
         initial=initial,
         disable=hidden,
         leave=leave,
@@ -147,22 +133,3 @@ def bar(
         delay=0 if on_terminal else every,
         file=sys.stderr if on_terminal else _Lines(),
     )
-
-
-def _speed(rate: float | None, unit: str) -> str:
-    """Formats a rate, as "3.2 rows/s", or "1.5 s/row" for slow ones."""
-    if unit == _BYTES:
-        return f"{tqdm.tqdm.format_sizeof(rate) if rate else '? '}B/s"
-    plural = "batches" if unit == "batch" else f"{unit}s"
-    if not rate:
-        return f"? {plural}/s"
-    if rate < 1:
-        return f"{1 / rate:.1f} s/{unit}"
-    return f"{rate:,.{1 if rate < 100 else 0}f} {plural}/s"
-
-
-def duration(seconds: float) -> str:
-    """Formats a duration as "1:02:03" or "4 days 1:02:03"."""
-    days, rest = divmod(round(seconds), 24 * 60 * 60)
-    clock = tqdm.tqdm.format_interval(rest)
-    return f"{days} days {clock}" if days else clock

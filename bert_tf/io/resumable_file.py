@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 from typing import BinaryIO
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf import errors
@@ -42,7 +41,7 @@ class PartialFile:
 
     def _read_state(self) -> dict[str, Any]:
         path = _state_path(self._path)
-        if tf.io.gfile.exists(path):
+        if os.path.exists(path):
             state = files.read_json_object(path)
             num_bytes = os.fstat(self._lines.fileno()).st_size
             if (
@@ -96,12 +95,15 @@ def open_partial(
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     partial = f"{path}.partial"
     # Not truncated before it is locked, nor removed without the lock.
-    with locks.open_locked(partial, "a+b", path, "name another file") as lines:
+    flags, lock = os.O_CREAT | os.O_RDWR | os.O_APPEND, None
+    while lock is None:
+        lock = locks.open_locked(partial, flags, path, "name another file")
+    with open(lock, "a+b") as lines:
         try:
             with errors.naming(path):
                 yield PartialFile(path, identity, lines)
         except BaseException:
-            if not tf.io.gfile.exists(_state_path(path)):
+            if not os.path.exists(_state_path(path)):
                 os.remove(partial)
             raise
         files.sync(partial)

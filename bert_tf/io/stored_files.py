@@ -20,6 +20,9 @@ from bert_tf.io import paths
 
 _MAX_NUMBER = 2**31 - 1
 _SHOWN = 200
+# Of files that are read into memory as a whole; the tokenizer.json of a large
+# vocabulary has a seventh of it.
+MAX_BYTES = 1 << 27
 # Those of KerasHub's presets and of SavedModels hold folders, too.
 _FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
@@ -179,6 +182,15 @@ def exists(path: str) -> bool:
         f"{path} must be a regular file, or a link to one. Received: another "
         "kind of file; copy the model again."
     )
+
+
+def check_size(path: str, num_bytes: int) -> None:
+    """Raises `UserError` for a file that is too large to be read as a whole."""
+    if num_bytes > MAX_BYTES:
+        raise UserError(
+            f"{path} is larger than {MAX_BYTES} bytes, so it is not read as "
+            "a whole; copy the model again."
+        )
 
 
 def require(path: str) -> str:

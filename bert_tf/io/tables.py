@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_tf import errors
 from bert_tf.errors import UserError
-from bert_tf.io import compression
+from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import text_files
 
@@ -414,7 +414,7 @@ def open_parquet(path: str) -> Any:
         raise UserError(f"{path}: {reason}.")
     try:
         if paths.is_remote(path):
-            with compression.open_stored(path) as stored:
+            with files.open_binary(path) as stored:
                 return parquet.ParquetFile(pa.BufferReader(stored.read()))
         return parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:

@@ -2,17 +2,14 @@
 
 import contextlib
 import contextvars
-import gzip
 import hashlib
-import io
 import json
 import re
-import zlib
 from collections.abc import Iterator
-from typing import IO
 from typing import Any
 
 from bert_tf.errors import UserError
+from bert_tf.io import compression
 from bert_tf.io import files
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -57,51 +54,15 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
     files.require_file(path, "The path")
     hashes = _hashes.get()
     digest = hashlib.sha256()
-    try:
-        with (
-            _open_bytes(path, None if hashes is None else digest) as raw,
-            gzip.open(raw) if path.lower().endswith(".gz") else raw as file,
-        ):
-            for number, contents in enumerate(file, start=1):
-                if number == 1:
-                    contents = contents.removeprefix(_BYTE_ORDER_MARK)
-                    _check_first(contents, path)
-                yield number, _decode(contents, path, number)
-            if hashes is not None:
-                hashes[path] = digest.hexdigest()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} is not a complete gzip file ({error}); copy it again."
-        ) from error
-
-
-def _open_bytes(path: str, digest: Any) -> IO[bytes]:
-    # Not line by line from `GFile`, which drops each \r of a line.
-    if "://" in path:
-        file = io.BytesIO(files.read_bytes(path))
-    else:
-        file = open(path, "rb")
-    return file if digest is None else io.BufferedReader(_Hashed(file, digest))
-
-
-class _Hashed(io.RawIOBase):
-    """A binary file that is hashed as it is read."""
-
-    def __init__(self, file: IO[bytes], digest: Any) -> None:
-        self._file = file
-        self._digest = digest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:
-        count = self._file.readinto(buffer)
-        self._digest.update(buffer[:count])
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+    on_block = None if hashes is None else digest.update
+    with compression.open_decompressed(path, on_block) as file:
+        for number, contents in enumerate(file, start=1):
+            if number == 1:
+                contents = contents.removeprefix(_BYTE_ORDER_MARK)
+                _check_first(contents, path)
+            yield number, _decode(contents, path, number)
+        if hashes is not None:
+            hashes[path] = digest.hexdigest()
 
 
 def _check_first(contents: bytes, path: str) -> None:

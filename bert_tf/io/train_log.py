@@ -48,11 +48,8 @@ class _Appender(python_logging.StreamHandler):
         super().__init__(stream)
         self.setFormatter(terminal.LineFormatter("%Y-%m-%d %H:%M:%S"))
         self._has_ended = False
-
-    def emit(self, record: python_logging.LogRecord) -> None:
         # The line about the end comes here, too.
-        if not self._has_ended:
-            super().emit(record)
+        self.addFilter(lambda record: not self._has_ended)
 
     def handleError(self, record: python_logging.LogRecord | None) -> None:  # noqa: N802
         del record

@@ -212,8 +212,10 @@ def format_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def format_bytes(number: int) -> str:
-    """Formats a number of bytes, such as "408 MB"."""
+def format_bytes(number: int | None) -> str:
+    """Formats a number of bytes, such as "408 MB"; None is "size unknown"."""
+    if number is None:
+        return "size unknown"
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"

@@ -42,12 +42,11 @@ def read(model_dir: str) -> dict[str, Any]:
     for folder in (model_dir, os.path.join(model_dir, "model")):
         try:
             path = os.path.join(folder, "task.json")
-            with open(stored_files.require(path), "rb") as file:
-                values = stored_files.parse_json(file.read(), path)
+            values = stored_files.read_object(path)
         except (OSError, ValueError):  # The reader of the model reports it.
             continue
         # KerasHub's presets have a file of that name, too.
-        if isinstance(values, dict) and "kind" in values:
+        if "kind" in values:
             task_values.check_task(values, path)
             return values
     return {}

@@ -15,6 +15,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.io import stored_files
 from bert_tf.io.stored_files import FLAG
 from bert_tf.io.stored_files import TEXT
@@ -161,9 +162,6 @@ class Vocabulary:
         return "\n".join(self.tokens) + "\n"
 
     def write(self, path: str) -> None:
-        # Imported here because it imports TensorFlow.
-        from bert_tf.io import files
-
         files.write_text(path, self.to_text())
 
     def check_size(self, vocab_size: int) -> list[str]:
@@ -221,7 +219,7 @@ def _read_added_tokens(path: str) -> Sequence[Mapping[str, Any]]:
     path = os.path.join(os.path.dirname(path), _TOKENIZER_FILE)
     if not stored_files.exists(path):
         return ()
-    contents = _read_bytes(path, "--vocab_file")
+    contents = files.read_small(path)
     # Other libraries have a file of this name, too.
     if b'"vocabulary_hash"' not in contents or b'"added' not in contents:
         return ()
@@ -240,7 +238,7 @@ def read_lines(path: str, flag: str, what: str) -> list[str]:
       UserError: If the file is missing, empty, not UTF-8 or begins with a byte
         order mark. The message has the file and the line.
     """
-    contents = _read_bytes(path, flag)
+    contents = files.read_small(files.require_file(path, flag))
     if contents.startswith(_BYTE_ORDER_MARK):
         raise UserError(
             f"{path}, line 1: begins with a byte order mark (EF BB BF), "
@@ -306,18 +304,3 @@ def _check_token(token: str, where: str) -> None:
             f"{where}: {token!r} has white space at its ends, so no text would "
             "match it; remove the white space."
         )
-
-
-def _read_bytes(path: str, flag: str) -> bytes:
-    if "://" in path:
-        # Imported here because it imports TensorFlow.
-        from bert_tf.io import files
-
-        return files.read_bytes(files.require_file(path, flag))
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise UserError(
-            f"{flag} names a file that does not exist: {path!r}."
-        ) from error

@@ -15,7 +15,6 @@ from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import paths
-from bert_tf.io import temporaries
 from bert_tf.io import train_log
 
 _CAUSES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
@@ -119,5 +118,5 @@ def _output(output_dir: str) -> Iterator[None]:
     files.require_checkpoint_folder(output_dir, "--output_dir")
     with locks.one_writer(output_dir, "--output_dir"):
         if not paths.is_remote(output_dir):
-            temporaries.clear(output_dir)
+            files.clear_temporaries(output_dir)
         yield

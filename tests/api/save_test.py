@@ -25,6 +25,7 @@ from bert_tf.export import savedmodel
 from bert_tf.export.tflite import build as tflite_build
 from bert_tf.export.tflite import run as tflite_export
 from bert_tf.inference import predict
+from bert_tf.io import stored_files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import saving
 from tests.support import files_case
@@ -346,6 +347,15 @@ class KerasFileTest(_SaveTestCase):
             file.write(b"PK\x03\x04")
         with self.assertRaisesRegex(UserError, "a file that is no checkpoint"):
             bert_tf.load_model(path)
+
+    @parameterized.parameters(zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
+    def test_large_configurations_are_not_read(self, method):
+        path = self.path("x.keras")
+        with zipfile.ZipFile(path, "w", method) as file:
+            config = {"registered_name": "bert_tf>A", "a": "b" * 2000}
+            file.writestr("config.json", json.dumps(config))
+        with mock.patch.object(stored_files, "MAX_BYTES", 1000):
+            self.assertFalse(keras_model.recognizes(path))
 
 
 _FLAGS = {"buckets": "5,8", "max_seq_length": 11}

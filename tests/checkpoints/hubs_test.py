@@ -4,15 +4,21 @@ The libraries read their variables when they are imported, so a process of each
 class fetches.
 """
 
+import itertools
+import json
 import os
 import tempfile
+from unittest import mock
 
+import huggingface_hub
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import hubs
 from bert_tf.checkpoints import names
+from bert_tf.errors import UserError
+from bert_tf.io import download
 from tests.support import hub_program
 from tests.support import model_server
 
@@ -76,10 +82,44 @@ class _HubsCase(tf.test.TestCase):
             self.assertEqual(file.read(), files[name])
 
 
-class HuggingFaceTest(_HubsCase):
+class LimitsTest(tf.test.TestCase):
+    """The library's client reads no more and no longer than it may."""
+
     def setUp(self):
         super().setUp()
-        self.repository = f"some/{self.id().rpartition('.')[2]}"
+        self.server = self.enter_context(model_server.ModelServer())
+        self.enter_context(hubs._limited_answers())
+        self._set_endpoint(self.server.url)
+
+    def _set_endpoint(self, url):
+        self.enter_context(mock.patch.object(hubs.constants, "ENDPOINT", url))
+
+    def _refused(self, error, message):
+        page = self.server.add("/a", b"")
+        head = b"HTTP/1.1 200 OK\r\n\r\n"
+        page.raw = lambda: itertools.chain([head], itertools.repeat(b"x"))
+        with self.assertRaisesRegex(error, message):
+            huggingface_hub.get_session().get(f"{self.server.url}/a")
+
+    def test_size(self):
+        with mock.patch.object(download, "MAX_BYTES", 100_000):
+            self._refused(UserError, "larger than 100000 bytes")
+
+    def test_pace(self):
+        clock = mock.Mock(**{"monotonic.side_effect": itertools.count(0, 20)})
+        with mock.patch.object(download, "time", clock):
+            self._refused(TimeoutError, "less than 65536 bytes in 60 seconds")
+
+    def test_a_redirection_to_a_private_network(self):
+        public = "8.8.8.8"
+        self._set_endpoint(f"https://{public}")
+        self._refused(UserError, "private network")
+
+
+class HuggingFaceTest(_HubsCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.repository = f"some/{self._testMethodName}"
         self.name = f"hf://{self.repository}"
         self.server.add_repository(self.repository, _FILES)
         self.url = f"/{self.repository}/resolve/{_COMMIT}/model.safetensors"
@@ -151,7 +191,7 @@ class HuggingFaceTest(_HubsCase):
     def test_no_access(self):
         headers = {"X-Error-Code": "GatedRepo"}
         self._set_pages("", status=401, headers=headers)
-        self._refused(self.name, "gated.*accept its term.*HF_TOKEN")
+        self._refused(self.name, "refuses access .*accept its terms.*HF_TOKEN")
         self._refused(self.name, "not in the cache", offline=True)
 
     def test_not_there(self):
@@ -183,6 +223,36 @@ class HuggingFaceTest(_HubsCase):
         self._assert_holds(path, "model.safetensors", _FILES)
         self.assertLen(self.server.gets(self.url), 2)
 
+    @parameterized.parameters(
+        ({"sha": None}, "TypeError"),
+        ({"sha": "../../elsewhere"}, "the commit '../../elsewhere'"),
+        ({"siblings": [5]}, "TypeError"),
+        (
+            {"siblings": [{"rfilename": "model.safetensors", "size": "x"}]},
+            "Typ",
+        ),
+        (None, "JSONDecodeError"),
+    )
+    def test_answers_of_another_form(self, changes, message):
+        page = self.server.pages[f"/api/models/{self.repository}/revision/main"]
+        values = changes and json.loads(page.contents) | changes
+        page.contents = json.dumps(values).encode() if values else b"<html>"
+        self._refused(self.name, f"describes no model .*{message}")
+
+    def test_a_file_that_is_too_large(self):
+        page = self.server.pages[f"/api/models/{self.repository}/revision/main"]
+        values = json.loads(page.contents)
+        values["siblings"] = [{"rfilename": "tf_model.h5", "size": 1 << 36}]
+        page.contents = json.dumps(values).encode()
+        self._refused(self.name, f"{self.name} is larger than 34359738368 byt")
+
+    @parameterized.parameters("ETag", "X-Linked-Etag", "X-Repo-Commit")
+    def test_names_that_lead_elsewhere(self, key):
+        self.weights.headers[key] = '"../../../../elsewhere"'
+        self._refused(self.name, f"the {key.lower()} .*no name of a version")
+        for _, _, files in os.walk(self.folder):
+            self.assertEmpty([x for x in files if "elsewhere" in x])
+
     def test_wrong_hash(self):
         etag = self.weights.headers["ETag"]
         self.weights.contents = self.weights.contents[::-1]
@@ -201,7 +271,7 @@ class KaggleTest(_HubsCase, parameterized.TestCase):
     @pytest.mark.slow
     def test_whole_then_offline(self):
         path, log = self._fetch(f"{self.name}/a")
-        self.assertRegex(log, r"Fetching .*version 3 \(3 files, 5\.01 kB\) fr")
+        self.assertRegex(log, f"Fetched {self.name}/a from .* to {path}")
         self._assert_holds(path, "model.weights.h5", _PRESET)
         self.assertEqual(names.origin(path), f"{self.name}/a/3")
         self._assert_offline(path, f"{self.name}/a", f"{self.name}/a/3")

@@ -2,7 +2,11 @@
 
 import base64
 import hashlib
+import itertools
 import os
+import socket
+import threading
+import urllib.request
 from unittest import mock
 
 import tensorflow as tf
@@ -15,7 +19,7 @@ from tests.support import model_server
 CONTENTS = bytes(i * i % 251 for i in range(5000))
 
 
-class DownloadTest(tf.test.TestCase, parameterized.TestCase):
+class DownloadCase(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
@@ -36,8 +40,11 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
     def _refused(self, message, left=(), **kwargs):
         with self.assertRaisesRegex(UserError, message):
             self._fetch(**kwargs)
-        self.assertCountEqual(os.listdir(self.folder), left)
+        if left is not None:
+            self.assertCountEqual(os.listdir(self.folder), left)
 
+
+class DownloadTest(DownloadCase):
     def test_whole(self):
         sizes = []
         fetched = self._fetch(on_start=sizes.append)
@@ -45,7 +52,7 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(sizes, [5000])
         digest = hashlib.sha256(CONTENTS).hexdigest()
         self.assertEqual(
-            fetched, download.Download(self.url, f'"{digest}"', 5000, digest)
+            fetched, {"etag": f'"{digest}"', "bytes": 5000, "sha256": digest}
         )
 
     def test_resumes_where_the_connection_broke(self):
@@ -113,14 +120,15 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(self.server.conditions, [None, condition])
 
-    def test_always_truncated(self):
-        self.page.has_ranges = False
+    @parameterized.parameters((True, 3600), (False, 1200))
+    def test_always_truncated(self, has_ranges, size):
+        self.page.has_ranges = has_ranges
         self.page.stops = [1200] * 9
         self._refused(
-            "broke off after 1200 of 5000",
+            f"broke off after {size} of 5000",
             ("model.zip.partial", "model.zip.partial.json"),
         )
-        self.assertLen(self.server.requests, 4)
+        self.assertLen(self.server.requests, 3)
 
     def test_complete_but_not_renamed(self):
         with mock.patch.object(os, "replace", side_effect=KeyboardInterrupt):
@@ -147,7 +155,7 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
     def test_wrong_hash(self):
         self._refused("SHA256 0{64}. Received: [1-9a-f]", sha256="0" * 64)
         right = hashlib.sha256(CONTENTS).hexdigest().upper()
-        self.assertEqual(self._fetch(sha256=right).sha256, right.lower())
+        self.assertEqual(self._fetch(sha256=right)["sha256"], right.lower())
         os.remove(self.path)
         md5 = base64.b64encode(hashlib.md5(b"other").digest()).decode()
         self.page.headers = {"x-goog-hash": f"crc32c=AAAAAA==,md5={md5}"}
@@ -175,6 +183,100 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
         os.remove(self.path)
         headers["Location"] = "http://example.com/x.zip"
         self._refused("Expected an https:// address .*example.com")
+
+
+class HostileServerTest(DownloadCase):
+    def setUp(self):
+        super().setUp()
+        # Each look at the clock takes a second.
+        clock = mock.Mock(**{"monotonic.side_effect": itertools.count()})
+        self.enter_context(mock.patch.object(download, "time", clock))
+
+    def _answer(self, head, piece=None):
+        """Answers with a head, and with a piece again and again."""
+        head = head.encode("latin-1").replace(b"\n", b"\r\n")
+        pieces = [] if piece is None else itertools.repeat(piece)
+        self.page.raw = lambda: itertools.chain([head], pieces)
+
+    @parameterized.parameters("abc", "-5", "+3", "3, 3", "9" * 30, "\xb2")
+    def test_a_wrong_length(self, length):
+        self._answer(f"HTTP/1.1 200 OK\nContent-Length: {length}\n\nabc")
+        self._refused("it states the length ")
+
+    @parameterized.parameters(
+        (
+            "206 Partial\nContent-Range: bytes 5-7/8",
+            "not what was asked for.*206",
+        ),
+        ("204 No Content", "not what was asked for.*204"),
+        ("302 Found\nLocation: http://[::1", "Invalid IPv6"),
+        ("302 Found\nLocation: file:///etc/passwd", "status 302"),
+        ("200 OK\nTransfer-Encoding: chunked\n\nzz", "cannot be fetched"),
+        ("", "cannot be fetched"),
+    )
+    def test_a_wrong_answer(self, head, message):
+        self._answer(f"HTTP/1.1 {head}\n\n")
+        self._refused(message, None)
+
+    @parameterized.parameters(
+        ("", b"x" * 65536),
+        ("Transfer-Encoding: chunked\n", b"ff\r\n" + b"x" * 255 + b"\r\n"),
+        (f"Content-Length: {1 << 40}\n", b"x"),
+    )
+    def test_a_body_without_end(self, headers, piece):
+        self._answer(f"HTTP/1.1 200 OK\n{headers}\n", piece)
+        self.enter_context(
+            mock.patch.object(download, "_MAX_UNSTATED_BYTES", 1 << 20)
+        )
+        self._refused("is larger than [0-9]+ bytes, so it is no model")
+
+    @parameterized.parameters(
+        ("", b"HTTP/1.1 100 Continue\r\n\r\n", "less than 65536 bytes in 60 s"),
+        ("HTTP/1.1 200 OK\nA: ", b"x", "less than 65536 b|more than 65536 b"),
+        ("HTTP/1.1 200 OK\n", b"A: b\r\n", "more than 100 headers"),
+        ("HTTP/1.1 302 OK\nLocation: /a/model.zip\n\n", b"x", "status 302"),
+    )
+    def test_an_answer_without_end(self, head, piece, message):
+        self._answer(head, piece)
+        self._refused(message)
+
+    def test_a_byte_now_and_then(self):
+        """The time limit of the socket is not reached, that of the file is."""
+
+        def pieces():
+            yield b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+            for _ in range(99):
+                event.wait(0.01)
+                yield b"x"
+
+        event = threading.Event()
+        self.page.raw = pieces
+        self._refused("broke off after .* of 100000 bytes .less than", None)
+
+    @parameterized.parameters(
+        *("127.0.0.1", "127.1", "2130706433", "0x7f000001", "0.0.0.0"),
+        *("10.0.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
+        *("[::1]", "[fe80::1]", "[fd00::1]", "[::ffff:10.0.0.1]"),
+        *("[64:ff9b::7f00:1]", "[2002:a00:1::]", "localhost"),
+    )
+    def test_a_redirection_to_a_private_network(self, host):
+        redirect = download._Redirects().redirect_request
+        for source, refused in (("8.8.8.8", True), ("10.1.1.1", False)):
+            request = urllib.request.Request(f"https://{source}/x.zip")
+            arguments = (request, mock.Mock(), 302, "", {}, f"https://{host}/")
+            if refused:
+                with self.assertRaisesRegex(UserError, "not followed"):
+                    redirect(*arguments)
+            else:
+                self.assertIsNotNone(redirect(*arguments))
+
+    def test_a_name_with_a_private_address_among_others(self):
+        found = [(0, 0, 0, "", (x, 0)) for x in ("8.8.8.8", "10.0.0.1")]
+        for count, expected in ((1, True), (2, False)):
+            with mock.patch.object(
+                socket, "getaddrinfo", return_value=found[:count]
+            ):
+                self.assertEqual(download._is_public("a.example"), expected)
 
 
 if __name__ == "__main__":

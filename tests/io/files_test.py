@@ -3,6 +3,9 @@
 import hashlib
 import os
 import stat
+import subprocess
+import sys
+import threading
 from unittest import mock
 
 import tensorflow as tf
@@ -10,7 +13,15 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.io import temporaries
+from bert_tf.io import stored_files
+from bert_tf.text import vocabulary
+from tests.support import files_case
+
+
+def _ended_process():
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait()
+    return process.pid
 
 
 class _Interruption(BaseException):
@@ -101,33 +112,12 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_temporary_files_are_recognized_by_name(self):
         with files.atomic_file(self.path) as temporary:
-            self.assertTrue(temporaries.is_temporary(temporary))
+            self.assertTrue(files.is_temporary(temporary))
             files.write_text(temporary, "")
         with files.atomic_directory(f"{self.path}.d/") as temporary:
-            self.assertTrue(temporaries.is_temporary(f"{temporary}/"))
+            self.assertTrue(files.is_temporary(f"{temporary}/"))
         for name in (self.path, "model/", "a.tmp-1", "model.ckpt-12.json"):
-            self.assertFalse(temporaries.is_temporary(name))
-
-    def test_local_file_appears_whole_or_not_at_all(self):
-        def write(text, error=None):
-            with files.local_file(self.path) as temporary:
-                with open(temporary, "w", encoding="utf-8") as file:
-                    file.write(text)
-                self.assertTrue(temporaries.is_temporary(temporary))
-                if error:
-                    raise error
-
-        for error in (OSError(), _Interruption()):
-            with self.assertRaises(type(error)):
-                write("half", error)
-            self.assertEqual(os.listdir(os.path.dirname(self.path)), [])
-        write("earlier")
-        with self.assertRaises(_Interruption):
-            write("half", _Interruption())
-        self.assertEqual(files.read_bytes(self.path), b"earlier")
-        write("later")
-        self.assertEqual(files.read_bytes(self.path), b"later")
-        self.assertEqual(os.listdir(os.path.dirname(self.path)), ["file.txt"])
+            self.assertFalse(files.is_temporary(name))
 
     def test_body_that_writes_nothing_is_an_error(self):
         with self.assertRaises(OSError):
@@ -174,7 +164,7 @@ class AtomicDirectoryTest(tf.test.TestCase):
         self._write("a")
         # On a file system without exchanges.
         self.enter_context(
-            mock.patch.object(temporaries, "exchange", return_value=False)
+            mock.patch.object(files, "_exchange", return_value=False)
         )
         rename, calls = tf.io.gfile.rename, []
 
@@ -232,6 +222,15 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):
             files.read_json(self.path)
 
+    def test_rejects_large_files_before_they_are_read(self):
+        with open(self.path, "wb") as file:
+            file.truncate(1 << 40)
+        with mock.patch.object(stored_files, "MAX_BYTES", 1000):
+            with self.assertRaisesRegex(UserError, "larger than 1000 bytes"):
+                files.read_json(self.path)
+            with self.assertRaisesRegex(UserError, "larger than 1000 bytes"):
+                vocabulary.Vocabulary.from_file(self.path)
+
     def test_rejects_a_directory_for_json(self):
         os.makedirs(self.path)
         with self.assertRaisesRegex(UserError, "x.json cannot be read: .*dir"):
@@ -270,6 +269,85 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
             files.read_bert_config(self.path)
         files.write_text(self.path, '{"vocab_size": 7}')
         self.assertEqual(files.read_bert_config(self.path).vocab_size, 7)
+
+
+class LeftoversTest(files_case.FolderCase):
+    def _make(self, name):
+        path = os.path.join(self.folder, name)
+        os.mkdir(path)
+        files.write_text(os.path.join(path, "weights"), "many")
+        return path
+
+    def test_next_write_removes_what_processes_that_are_gone_left(self):
+        gone, alive = _ended_process(), os.getppid()
+        self._make(f"model.tmp-{gone}-0a1b2c3d")
+        self._make(f"model.tmp-{os.getpid()}-0a1b2c3d")  # Of a container.
+        kept = [
+            f"model.tmp-{alive}-0a1b2c3d",
+            f"models.tmp-{gone}-0a1b2c3d",
+            f"model.tmp-{gone}-mine",
+        ]
+        for name in kept:
+            self._make(name)
+        path = os.path.join(self.folder, "model")
+        with files.atomic_directory(path) as temporary:
+            # A path of this process stays.
+            files.clear_temporaries(self.folder, "model")
+            files.write_text(os.path.join(temporary, "weights"), "new")
+        self.assertCountEqual(os.listdir(self.folder), [*kept, "model"])
+
+    def test_files_and_links_are_removed_and_targets_stay(self):
+        gone = _ended_process()
+        target = self._make("target")
+        link = os.path.join(self.folder, f"a.tmp-{gone}-00000000")
+        os.symlink(target, link)
+        files.write_text(f"{self.folder}/b.tmp-{gone}-00000000", "half")
+        files.write_text(f"{self.folder}/c.tmp-{10**30}-00000000", "half")
+        files.clear_temporaries(self.folder)
+        self.assertEqual(os.listdir(self.folder), ["target"])
+        self.assertEqual(os.listdir(target), ["weights"])
+        files.clear_temporaries(os.path.join(self.folder, "missing"))
+
+
+class ExchangeTest(tf.test.TestCase):
+    def test_reader_never_finds_the_directory_missing(self):
+        path = os.path.join(self.create_tempdir().full_path, "model")
+        stop, missing, seen = threading.Event(), [], set()
+
+        def read():
+            while not stop.is_set():
+                try:
+                    seen.update(os.listdir(path))
+                except FileNotFoundError as error:
+                    missing.append(error)
+
+        def write(name):
+            with files.atomic_directory(path) as temporary:
+                with open(os.path.join(temporary, name), "wb"):
+                    pass
+
+        write("0")
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for number in range(40):
+                write(str(number))
+                # The reader sees two, however slow it is.
+                while number in (19, 39) and str(number) not in seen:
+                    self.assertEmpty(missing)
+                    self.assertTrue(reader.is_alive())
+        finally:
+            stop.set()
+            reader.join()
+        self.assertEmpty(missing)
+        self.assertGreater(len(seen), 1)
+        self.assertEqual(os.listdir(path), ["39"])
+
+    def test_errors_are_raised(self):
+        folder = self.create_tempdir().full_path
+        with self.assertRaises(FileNotFoundError):
+            files._exchange(folder, f"{folder}/missing")
+        self.assertFalse(files._exchange("gs://a/b", "gs://a/c"))
 
 
 if __name__ == "__main__":

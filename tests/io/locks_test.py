@@ -3,8 +3,10 @@
 import errno
 import fcntl
 import os
+import pickle
 import subprocess
 import sys
+import tempfile
 from unittest import mock
 
 import tensorflow as tf
@@ -47,7 +49,7 @@ class OneWriterTest(LocksTestCase):
         holder = self.hold(self.path)
         with self.assertRaisesRegex(
             UserError,
-            rf"^Another process \(pid {holder.pid}\) writes {self.path}; wait "
+            f"^Another process writes {self.path}; wait "
             "until it has finished, or choose another --output_dir.$",
         ):
             with locks.one_writer(self.path, "--output_dir"):
@@ -102,19 +104,19 @@ class OneWriterTest(LocksTestCase):
 
     def test_remote_folders_are_not_locked(self):
         with locks.one_writer("gs://bucket/out", "--output_dir"):
-            with locks.one_writer_beside("gs://bucket/out", "--output"):
+            with locks.one_writer("gs://bucket/out", "--output", True):
                 pass
         self.assertFalse(os.path.exists("gs:"))
 
     def test_lock_beside_an_output_is_removed(self):
         path = os.path.join(self.path, "model/")
-        with locks.one_writer_beside(path, "--output"):
+        with locks.one_writer(path, "--output", True):
             (name,) = os.listdir(self.path)
             self.assertEqual(name, "model.lock")
             with self.assertRaisesRegex(
-                UserError, f"pid {os.getpid()}.* choose another --output.$"
+                UserError, "Another process.* choose another --output.$"
             ):
-                with locks.one_writer_beside(path, "--output"):
+                with locks.one_writer(path, "--output", True):
                     self.fail("Entered.")
         self.assertEmpty(os.listdir(self.parent))
 
@@ -123,12 +125,12 @@ class OneWriterTest(LocksTestCase):
         with open(holder_path, "w", encoding="utf-8"):
             pass
         holder = self.hold(holder_path)
-        with self.assertRaisesRegex(UserError, f"pid {holder.pid}"):
-            with locks.one_writer_beside(self.path, "--output"):
+        with self.assertRaisesRegex(UserError, "Another process"):
+            with locks.one_writer(self.path, "--output", True):
                 self.fail("Entered.")
         holder.kill()
         holder.wait()
-        with locks.one_writer_beside(self.path, "--output"):
+        with locks.one_writer(self.path, "--output", True):
             pass
         self.assertEmpty(os.listdir(self.parent))
 
@@ -177,6 +179,46 @@ class OpenPartialTest(LocksTestCase):
         with resumable_file.open_partial(self.path, {"x": 1}) as partial:
             self.assertEqual(partial.num_lines, 1)
         self.assertEqual(self._read(), "next\n")
+
+
+class LocalCopyTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.shared = self.create_tempdir("shared")
+        self.shared.create_file("a", "one")
+        self.shared.create_file("b", "two")
+        self.temporary = self.create_tempdir("temporary").full_path
+        self.enter_context(
+            mock.patch.object(tempfile, "tempdir", self.temporary)
+        )
+
+    def test_is_made_once_and_removed_by_the_last_user(self):
+        first = locks.LocalCopy(self.shared.full_path)
+        second = pickle.loads(pickle.dumps(first))
+        path = first.open()
+        self.assertCountEqual(os.listdir(path), ["a", "b"])
+        self.assertNotEqual(path, self.shared.full_path)
+        with open(os.path.join(path, "a"), "w") as file:
+            file.write("changed, as one can tell")
+        self.assertEqual(second.open(), path)
+        first.close()
+        with open(os.path.join(path, "a")) as file:
+            self.assertEqual(file.read(), "changed, as one can tell")
+        second.close()
+        self.assertFalse(os.path.exists(path))
+        # Used again, it is made again.
+        with open(os.path.join(second.open(), "a")) as file:
+            self.assertEqual(file.read(), "one")
+        second.close()
+        second.close()
+        self.assertEmpty(os.listdir(self.temporary))
+
+    def test_instances_have_separate_copies(self):
+        copies = [locks.LocalCopy(self.shared.full_path) for _ in range(2)]
+        paths = [copy.open() for copy in copies]
+        self.assertNotEqual(*paths)
+        for copy in copies:
+            copy.close()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from unittest import mock
 
 import tensorflow as tf
 import tqdm
-from absl.testing import parameterized
 
 from bert_tf.io import progress
 from tests.support.streams import Stream
@@ -41,7 +40,7 @@ class RateTest(tf.test.TestCase):
         self.assertEqual(rate.value, 1 / 8)
 
 
-class BarTest(tf.test.TestCase, parameterized.TestCase):
+class BarTest(tf.test.TestCase):
     def _bar(self, stream, *args, **kwargs):
         """Returns a bar whose clock is `self.now`."""
         self.now = 100.0
@@ -60,13 +59,13 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
         bar.move_to(1, None)
         last = stream.getvalue().split("\r")[-1]
         self.assertStartsWith(last, "training 1/1560 |")
-        self.assertEndsWith(last, "| ? steps/s")
+        self.assertEndsWith(last, "| ?step/s, ? left")
         self.now += 10.0
         bar.set_postfix_str("loss 0.5", False)
         bar.move_to(1351, 135.0)
         last = stream.getvalue().split("\r")[-1]
         self.assertStartsWith(last, "training 1351/1560 |")
-        self.assertEndsWith(last, "| 135 steps/s, 00:01 left, loss 0.5")
+        self.assertEndsWith(last, "| 135.00step/s, 00:01 left, loss 0.5")
 
     def test_a_file_gets_a_line_every_ten_seconds(self):
         stream = Stream(False)
@@ -76,8 +75,8 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
             bar.update(rows)
         self.assertEqual(
             stream.getvalue(),
-            "predicting: 6 of 200, 2.2 s/row, 07:00 left\n"
-            "predicting: 87 of 200, 2.9 rows/s, 00:38 left\n",
+            "predicting: 6 of 200,  2.17s/row, 07:00 left\n"
+            "predicting: 87 of 200,  2.93row/s, 00:38 left\n",
         )
 
     def test_a_file_gets_no_line_twice(self):
@@ -90,8 +89,8 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
             bar.refresh()
         self.assertEqual(
             stream.getvalue(),
-            "predicting: 0 of 200, 4.0 rows/s, 00:50 left, loading\n"
-            "predicting: 80 of 200, 4.0 rows/s, 00:30 left, loading\n",
+            "predicting: 0 of 200,  4.00row/s, 00:50 left, loading\n"
+            "predicting: 80 of 200,  4.00row/s, 00:30 left, loading\n",
         )
 
     def test_units_of_an_earlier_run_are_no_part_of_the_rate(self):
@@ -101,7 +100,7 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
         bar.update(40)
         self.assertEqual(
             stream.getvalue(),
-            "predicting: 140 of 200, 2.0 rows/s, 00:30 left\n",
+            "predicting: 140 of 200,  2.00row/s, 00:30 left\n",
         )
 
     def test_a_file_gets_no_line_of_what_is_short(self):
@@ -111,23 +110,6 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
         bar.update(200)
         bar.close()
         self.assertEqual(stream.getvalue(), "")
-
-    @parameterized.parameters(
-        (200, "row", "200 rows/s"),
-        (2.25, "batch", "2.2 batches/s"),
-        (0.25, "step", "4.0 s/step"),
-        (2.5e6, "B", "2.50MB/s"),
-        (0, "B", "? B/s"),
-        (None, "batch", "? batches/s"),
-    )
-    def test_rates_are_in_words(self, rate, unit, expected):
-        self.assertEqual(progress._speed(rate, unit), expected)
-
-    @parameterized.parameters(
-        (59.6, "01:00"), (3723, "1:02:03"), (349323, "4 days 1:02:03")
-    )
-    def test_durations(self, seconds, expected):
-        self.assertEqual(progress.duration(seconds), expected)
 
 
 if __name__ == "__main__":

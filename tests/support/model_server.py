@@ -11,6 +11,8 @@ import re
 import tempfile
 import threading
 import urllib.parse
+from collections.abc import Callable
+from collections.abc import Iterable
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _KAGGLE_PORT = 7777
@@ -27,6 +29,8 @@ class Page:
       headers: Headers beside Content-Length, ETag and Accept-Ranges.
       has_ranges: Whether a part can be asked for.
       has_conditions: Whether If-Range counts.
+      raw: Returns the bytes of a whole answer, which may be without end, in
+        place of all this.
     """
 
     contents: bytes = b""
@@ -35,6 +39,7 @@ class Page:
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     has_ranges: bool = True
     has_conditions: bool = True
+    raw: Callable[[], Iterable[bytes]] | None = None
 
 
 class ModelServer:
@@ -164,6 +169,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.owner.requests.append((self.command, path, part))
         self.owner.conditions.append(condition)
         page = self.owner.pages.get(path, Page(b"{}", status=404))
+        if page.raw:
+            self.close_connection = True
+            with contextlib.suppress(ConnectionError):
+                for piece in page.raw():
+                    self.wfile.write(piece)
+            return
         contents, status, extra = page.contents, page.status, {}
         etag = page.headers.get("ETag", _etag(contents))
         start = 0

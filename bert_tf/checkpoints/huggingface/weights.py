@@ -207,14 +207,11 @@ def _read_shards(
 
 
 def _read_index(path: str) -> dict[str, str]:
-    contents = files.read_json(path)
-    places = contents.get("weight_map") if isinstance(contents, dict) else None
-    is_valid = isinstance(places, dict) and all(
-        # A name with a folder could be outside of the directory.
-        stored_files.is_base_name(file)
-        for file in places.values()
-    )
-    if not places or not is_valid:
+    places = files.read_json_object(path).get("weight_map")
+    # A name with a folder could be outside of the directory.
+    if not isinstance(places, dict) or not all(
+        map(stored_files.is_base_name, places.values() or [""])
+    ):
         raise UserError(
             f"{path} must hold `weight_map`, from the names of tensors to the "
             "names of files in the same directory."

@@ -33,6 +33,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import stored_files
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -164,33 +165,17 @@ def _load(cls: Any, path: str, **options) -> Any:
         ) from error
 
 
-def _require(path: str, name: str) -> str:
-    """Returns the path of a file of the preset, which must exist."""
-    file = os.path.join(path, name)
-    if not os.path.isfile(file):
-        raise UserError(
-            f"The KerasHub preset {path} is incomplete: there is no {file}; "
-            "copy it again."
-        )
-    return file
-
-
 def _read_object(file: str) -> tuple[str, dict[str, Any]]:
     """Returns the class and the arguments of an object in a JSON file."""
-    values = files.read_json(file)
-    if not isinstance(values, dict) or not isinstance(
-        values.get("config"), dict
-    ):
-        raise UserError(
-            f"{file} must hold a JSON object with the object `config`; copy "
-            "the preset again."
-        )
+    values = stored_files.read_object(file)
+    schema = {"config": stored_files.OBJECT}
+    stored_files.check(values, schema, file, ("config",))
     name = values.get("registered_name") or values.get("class_name") or "?"
     return str(name).split(">")[-1], values["config"]
 
 
 def _read_config(path: str) -> BertConfig:
-    source = _require(path, _CONFIG_FILE)
+    source = stored_files.require(os.path.join(path, _CONFIG_FILE))
     name, theirs = _read_object(source)
     if name != "BertBackbone":
         raise UserError(
@@ -218,7 +203,7 @@ def _check_size(path: str, expected: int) -> None:
     parts = [*pathlib.Path(path).glob("model*.weights.h5")]
     parts = [part for part in parts if part.is_file()]  # No loop of links.
     if not parts:
-        _require(path, _WEIGHTS_FILE)
+        stored_files.require(os.path.join(path, _WEIGHTS_FILE))
     # Two bytes each in half precision.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
@@ -289,7 +274,7 @@ def _read_weights(
     name = _read_object(file)[0] if os.path.isfile(file) else None
     heads, task, notes = (), {}, []
     if name == "BertTextClassifier":
-        _require(path, _TASK_WEIGHTS_FILE)
+        stored_files.require(os.path.join(path, _TASK_WEIGHTS_FILE))
         cls = keras_hub.models.BertTextClassifier
         model = _load(cls, path, dtype="float32")
         heads = (weight_map.CLASSIFIER,)

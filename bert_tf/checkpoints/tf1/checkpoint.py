@@ -117,7 +117,7 @@ def is_object_based(prefix: str) -> bool:
     """
     index = f"{prefix}.index"
     return tf.io.gfile.exists(index) and (
-        OBJECT_GRAPH_KEY.encode() in files.read_bytes(index)
+        OBJECT_GRAPH_KEY.encode() in files.read_small(index)
     )
 
 

@@ -35,7 +35,7 @@ from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.distribute import beam_runner
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
-from bert_tf.io import local_copy
+from bert_tf.io import locks
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -228,7 +228,7 @@ class _WritePart(beam_runner.Step):
     """
 
     plan: PartsPlan
-    store: local_copy.LocalCopy | None
+    store: locks.LocalCopy | None
 
     def setup(self) -> None:
         if self.store:
@@ -299,7 +299,7 @@ def _write_files(
         return
     store = None
     if not beam_runner.on_one_machine(config, work_dir):
-        store = local_copy.LocalCopy(plan.store_folder)
+        store = locks.LocalCopy(plan.store_folder)
 
     def build(pipeline: beam.Pipeline) -> None:
         _ = (

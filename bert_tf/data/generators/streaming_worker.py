@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.data import corpus
-from bert_tf.data import token_store
 from bert_tf.data.generators import masks
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.generators.instances import InstancePlanner
@@ -24,6 +23,7 @@ from bert_tf.data.generators.instances import Instances
 from bert_tf.data.records import serializer
 from bert_tf.data.token_store import TokenStore
 from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import files
 
 # Small enough for the processor's caches.
 _RECORDS_PER_BATCH = 1024
@@ -141,7 +141,7 @@ def write_part(plan: PartsPlan, part: int) -> None:
                 config.left_to_right,
             )
             file.write(serializer.serialize(batch))
-    token_store.write_json(plan.counts_path(part), counts.to_dict())
+    files.write_json(plan.counts_path(part), counts.to_dict())
     os.replace(temporary, plan.records_path(part))
 
 

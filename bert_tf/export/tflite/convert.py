@@ -40,7 +40,7 @@ from tensorflow.lite.python.optimize import calibrator as calibrators
 
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
-from bert_tf.io import quiet
+from bert_tf.io import terminal
 from bert_tf.modeling.layers import Projection
 
 SIGNATURE = "serving_default"
@@ -119,7 +119,7 @@ def convert(
         module = tf.Module()
         traced = serving_module.trace(function, specs)
         module.weights = list(traced.graph.variables)
-        with quiet.below(logging.WARNING):
+        with terminal.below(logging.WARNING):
             tf.saved_model.save(module, saved, signatures={SIGNATURE: traced})
         converter = tf.lite.TFLiteConverter.from_saved_model(
             saved, signature_keys=[SIGNATURE]
@@ -131,7 +131,7 @@ def convert(
         if quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
         try:
-            with quiet.below(logging.ERROR):
+            with terminal.below(logging.ERROR):
                 content = converter.convert()
                 if quantization == "full_int8":
                     content = _quantize(content, samples, per_tensor)

@@ -78,7 +78,9 @@ def run(config: TfliteConfig, origin: str | None = None) -> None:
     """
     keras_backend.require_tensorflow()
     files.require_writable(config.output_file, "--output_file")
-    with locks.one_writer_beside(config.output_file, "--output_file"):
+    with locks.one_writer(
+        config.output_file, "--output_file", is_replaced=True
+    ):
         _run(config, origin)
 
 

@@ -29,7 +29,7 @@ from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.export.verify.texts import Row
 from bert_tf.inference.lite_model import LiteModel
-from bert_tf.io import quiet
+from bert_tf.io import terminal
 
 # The largest allowed difference from the model. The effect of int8 is measured
 # by the score on a dev set instead.
@@ -178,7 +178,7 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     batches = [reference.batches()[0][:1], reference.batches()[-1]]
     packed = []
     # Silences warnings that test sentences are too long.
-    with quiet.below(logging.ERROR):
+    with terminal.below(logging.ERROR):
         for rows in map(reference.pack, batches):
             # At most `_MAX_ROWS` rows, sampled evenly.
             places = np.linspace(0, len(rows["input_ids"]) - 1, _MAX_ROWS)
@@ -208,7 +208,7 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             part = [*part, *[rows[0]] * (size - len(part))]
-            with quiet.below(logging.ERROR):
+            with terminal.below(logging.ERROR):
                 if build.name in functions.HEADS_WITH_OFFSETS:
                     expected = _expect_tokens(reference, build, part)
                 else:

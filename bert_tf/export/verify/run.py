@@ -36,8 +36,8 @@ from bert_tf.export.verify.compare import Check
 from bert_tf.export.verify.compare import Report
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.io import files
-from bert_tf.io import quiet
 from bert_tf.io import stored_files
+from bert_tf.io import terminal
 from bert_tf.serving import errors
 from bert_tf.serving.litert import LitertEngine
 
@@ -165,7 +165,7 @@ def _plan(
     if artifact.litert is not None:
         tolerance = max(tolerance, _LITERT_TOLERANCE)
     # Silences a warning for every long text.
-    with quiet.below(logging.ERROR):
+    with terminal.below(logging.ERROR):
         expected = by_head.build(stored, artifact, directory, tolerance)
         return verify_calls.plan(expected, signatures)
 

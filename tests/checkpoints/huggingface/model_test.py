@@ -91,7 +91,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     def test_an_index_without_a_weight_map(self, contents):
         self._shard()
         self.write("model.safetensors.index.json", contents)
-        self.assert_refused("must hold `weight_map`")
+        self.assert_refused("must hold (`weight_map`|one JSON object)")
 
     def test_a_truncated_shard(self):
         self._shard()
