@@ -1,6 +1,5 @@
 """The report of text extraction: counts, shares, samples and a plot."""
 
-import json
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -124,14 +123,6 @@ def share_languages(
         }
         for number, name in enumerate(names)
     }
-
-
-def write(path: str, report: Mapping[str, Any]) -> None:
-    """Writes a report; the file appears whole."""
-    with files.local_file(path) as temporary:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=2, ensure_ascii=False)
-            file.write("\n")
 
 
 def write_picture(path: str, report: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import types
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -36,6 +37,26 @@ def is_file(path: str) -> bool:
         return os.path.exists(path) and not os.path.isdir(path)
     gfile = _tf().io.gfile
     return gfile.exists(path) and not gfile.isdir(path)
+
+
+def exists(path: str) -> bool:
+    """Returns True if there is a file or folder at a path."""
+    if paths.is_remote(path):
+        return _tf().io.gfile.exists(path)
+    return os.path.exists(path)
+
+
+def remove(path: str) -> None:
+    """Removes a file, or a folder with its files, if there is one."""
+    if paths.is_remote(path):
+        gfile = _tf().io.gfile
+        if gfile.exists(path):
+            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
+    elif os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
@@ -327,8 +348,14 @@ def write_bytes(path: str, contents: bytes) -> None:
 
 
 def write_json(path: str, values: Any) -> None:
-    """Writes indented JSON atomically."""
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    """Writes indented JSON atomically, to a local path without TensorFlow."""
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    if paths.is_remote(path):
+        write_text(path, text)
+        return
+    with local_file(path) as temporary:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
 
 
 def read_bytes(path: str) -> bytes:
