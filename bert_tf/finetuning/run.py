@@ -43,7 +43,6 @@ from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
-from bert_tf.training import start_over as start_overs
 from bert_tf.training.preemption import Preemption
 
 # Builds the task from the flags and, without --do_train, the model's task.json.
@@ -99,7 +98,7 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
     coordinator = experiment.devices.coordinator
     is_chief = coordinator.is_chief
     if config.do_train:
-        start_overs.start_over(config, coordinator)
+        training_output.start_over(config, coordinator)
     if is_chief:
         train_log.open_in(config.output_dir)
     results = _run_trials(experiment)

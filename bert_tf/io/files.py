@@ -24,6 +24,9 @@ from bert_tf.io import temporaries
 
 _CHUNK_BYTES = 1 << 24
 
+# Called with each path before a file or folder gets its name.
+on_write: list[Callable[[str], object]] = []
+
 
 def _tf() -> types.ModuleType:
     import tensorflow as tf
@@ -109,6 +112,17 @@ def start_writing(path: str) -> None:
         os.close(descriptor)
 
 
+def announce(path: str) -> None:
+    """Calls `on_write` for a path that is written in another way than here."""
+    for call in on_write:
+        call(path)
+
+
+def _new_name(path: str) -> str:
+    announce(path)
+    return temporaries.new_name(path)
+
+
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[str]:
     """Yields a temporary path that is renamed to `path` on success.
@@ -124,7 +138,7 @@ def atomic_file(path: str) -> Iterator[str]:
     folder = os.path.dirname(path)
     if folder:
         _tf().io.gfile.makedirs(folder)
-    temporary = temporaries.new_name(path)
+    temporary = _new_name(path)
     try:
         with errors.naming(path):
             yield temporary
@@ -147,7 +161,7 @@ def local_file(path: str) -> Iterator[str]:
     require_no_stream(path)
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, exist_ok=True)
-    temporary = temporaries.new_name(path)
+    temporary = _new_name(path)
     try:
         with errors.naming(path):
             yield temporary
@@ -249,7 +263,7 @@ def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
       UserError: If there is one that may not be replaced.
     """
     path = os.path.realpath(path) if os.path.islink(path) else path
-    temporary = temporaries.new_name(path)
+    temporary = _new_name(path)
     made = make_folders(os.path.dirname(path.rstrip("/")))
     try:
         _tf().io.gfile.makedirs(temporary)

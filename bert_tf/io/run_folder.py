@@ -5,6 +5,9 @@ work and `recipe.json`: what the output depends on, and the files that the run
 writes. A run with another recipe is refused, so that files never mix, and
 starting over removes exactly the registered files. When the output is complete,
 its report or manifest has both, and the folder is removed.
+
+In an `--output_dir` checkpoints hold the recipe (`training.resume`), and
+`written_files.json` registers what runs have written.
 """
 
 import contextlib
@@ -12,6 +15,7 @@ import dataclasses
 import glob
 import os
 import re
+import threading
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -30,6 +34,9 @@ from bert_tf.io import paths
 from bert_tf.io import temporaries
 from bert_tf.io import text_files
 
+WRITTEN_FILE = "written_files.json"
+# Checkpoints are written in a thread.
+_register_lock = threading.Lock()
 _HASH = re.compile(r"[0-9a-f]{32,}")
 _NAMES_SHOWN = 5
 
@@ -203,6 +210,64 @@ class RunFolder(contextlib.ExitStack):
             *dict.fromkeys(x for each in made for x in each.extras),
             *dict.fromkeys(x for each in made for x in each.files),
         ]
+
+
+@contextlib.contextmanager
+def registering(folder: str) -> Iterator[None]:
+    """Registers the files that this process writes to a folder."""
+    record = os.path.join(folder, WRITTEN_FILE)
+
+    def register(path: str) -> None:
+        name = os.path.relpath(path, folder)
+        parts = name.split("/")
+        if parts[0] in ("..", WRITTEN_FILE) or any(
+            map(temporaries.is_temporary, parts)
+        ):
+            return
+        with _register_lock:
+            names = _read_written(folder)
+            if name not in names:
+                files.write_json(record, sorted([*names, name]))
+
+    files.on_write.append(register)
+    try:
+        yield
+    finally:
+        files.on_write.remove(register)
+
+
+def _read_written(folder: str) -> list[str]:
+    record = os.path.join(folder, WRITTEN_FILE)
+    return text_files.read_json(record) if files.exists(record) else []
+
+
+def remove_registered(
+    folder: str, inputs: Iterable[tuple[str, str]]
+) -> list[str]:
+    """Removes the files that runs have registered in a folder.
+
+    Returns:
+      Their names.
+
+    Raises:
+      UserError: If one of the inputs would be removed.
+    """
+    found = {
+        name: path
+        for name in _read_written(folder)
+        if files.exists(path := os.path.join(folder, name))
+    }
+    refuse_removal(found.values(), inputs, "--output_dir")
+    for path in found.values():
+        files.remove(path)
+        while len(path := os.path.dirname(path)) > len(folder):
+            files.remove_empty([path])
+    files.remove(os.path.join(folder, WRITTEN_FILE))
+    if found:
+        logging.info(
+            "Starting over: removed %s from %s.", shown([*found]), folder
+        )
+    return [*found]
 
 
 def _absolute(path: str) -> str:

@@ -39,7 +39,6 @@ from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
 from bert_tf.training import resume as resume_checks
-from bert_tf.training import start_over as start_overs
 from bert_tf.training import state as training_state
 from bert_tf.training import unpad as unpadding
 from bert_tf.training.checkpoints import Checkpoint
@@ -97,7 +96,7 @@ class _PretrainingTrainer(Trainer):
             ),
         )
         # Once the inputs are known to be good.
-        start_overs.start_over(config, self.coordinator)
+        training_output.start_over(config, self.coordinator)
         return resume_checks.describe(
             config,
             data.bert_config,

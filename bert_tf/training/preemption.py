@@ -15,6 +15,7 @@ from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import paths
+from bert_tf.io import run_folder
 from bert_tf.io import temporaries
 from bert_tf.io import train_log
 
@@ -108,8 +109,10 @@ def prepare(
         # Workers must connect before TensorFlow computes anything.
         devices = device_setup.prepare(config)
         with devices.together(), contextlib.ExitStack() as stack:
-            if config.do_train and devices.coordinator.is_chief:
-                stack.enter_context(_output(config.output_dir))
+            if devices.coordinator.is_chief:
+                if config.do_train:
+                    stack.enter_context(_output(config.output_dir))
+                stack.enter_context(run_folder.registering(config.output_dir))
             yield devices, preemption
 
 
