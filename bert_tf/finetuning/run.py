@@ -72,7 +72,7 @@ def run_on(
     build_task: BuildTask,
 ) -> dict[str, Metrics]:
     """Runs fine-tuning on devices that the caller has prepared."""
-    check_setup(config, devices)
+    check_setup(config)
     if config.do_train:
         stored = pretrained_models.read(config)
         task = build_task(config, None)
@@ -84,12 +84,10 @@ def run_on(
     )
 
 
-def check_setup(config: FinetuneConfig, devices: Devices) -> None:
-    """Checks Keras's backend and --output_dir; warns of unused flags."""
+def check_setup(config: FinetuneConfig) -> None:
+    """Checks Keras's backend; warns of unused flags."""
     keras_backend.require_tensorflow()
     training_output.warn_of_flags(config, training_output.MEANINGLESS_FLAGS)
-    if devices.coordinator.is_chief:
-        files.require_checkpoint_folder(config.output_dir, "--output_dir")
 
 
 def run_experiment(experiment: Experiment) -> dict[str, Metrics]:

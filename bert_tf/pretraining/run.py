@@ -26,7 +26,6 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.pretrain import PretrainConfig
-from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
@@ -86,8 +85,6 @@ class _PretrainingTrainer(Trainer):
     def identify(self) -> Mapping[str, Any]:
         """Reads model configuration, records and vocabulary."""
         config = self._flags
-        if self.coordinator.is_chief:
-            files.require_checkpoint_folder(config.output_dir, "--output_dir")
         self._data = data = pretraining_input.read_data(config)
         self._flags = config = dataclasses.replace(
             config,
