@@ -251,8 +251,8 @@ def _contents(folder):
 def _is_unlike(name):
     """Returns whether a file differs between two undisturbed runs, too."""
     # TensorBoard's events and an export's card have times, curves have speeds,
-    # logs all that a start has logged; the fingerprint is random, and hashes
-    # are of files with times.
+    # logs all that a start has logged, as the list of written files; the
+    # fingerprint is random, and hashes are of files with times.
     return "events.out" in name or name.endswith(
         (
             ".log",
@@ -261,6 +261,7 @@ def _is_unlike(name):
             "learning_curves.png",
             "MODEL_CARD.md",
             "model_card.json",
+            "written_files.json",
         )
     )
 

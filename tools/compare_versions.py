@@ -115,7 +115,7 @@ use/distill_resumed SIGTERM train_metrics.jsonl 4: run/distill.py
   --teacher_dir={old}/topics/model --num_hidden_layers=1 --output_dir={out}
   --train_file={inputs}/topics_train.csv --train_batch_size=8 --do_train
   --dev_file={inputs}/topics_dev.csv --do_eval
-use/predict_resumed SIGKILL rows.jsonl.partial.json 0: run/predict.py
+use/predict_resumed SIGKILL rows.jsonl.work/chunk-000000 0: run/predict.py
   --model_dir={old}/topics/model --input_file={inputs}/rows.csv
   --output_file={out}/rows.jsonl
 use/fill_mask: run/fill_mask.py --model_dir={old}/float32/model

@@ -1,17 +1,14 @@
 """Extracts text: splits the input, extracts, judges, and writes.
 
 Finished work is kept in `<output_file>.work/`: the parts of chunks, named by
-their contents, and the output files that are complete. The report is written
-last; with it, the text is finished.
+their contents and flags, and the output files that are complete. The report is
+written last; with it, the text is finished.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import re
-import shutil
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -40,29 +37,14 @@ from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
-from bert_tf.io import locks
 from bert_tf.io import progress
+from bert_tf.io import run_folder
+from bert_tf.io import text_files
 from bert_tf.io import worker_processes
+from bert_tf.io.run_folder import Made
 
 # A held-out text of fewer documents gives a warning.
 _FEW_HELDOUT = 100
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """Everything that the output depends on.
-
-    Attributes:
-      flags: The flags, without paths.
-      inputs: Path, hash and language of each file.
-    """
-
-    flags: dict[str, Any]
-    inputs: list[list[str]]
-
-    def hash(self) -> str:
-        data = json.dumps(vars(self), sort_keys=True).encode()
-        return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 @errors.full_disks()
@@ -83,37 +65,38 @@ def run(config: Flags) -> dict[str, Any]:
         _require_languages(found)
     filter_options = FilterOptions.from_flags(config)
     recipe = _build_recipe(config, found)
-    work_dir = f"{config.output_file}.work"
-    with (
-        errors.naming(work_dir),
-        locks.one_writer(config.output_file, "--output_file", is_replaced=True),
-    ):
+    with run_folder.RunFolder(
+        config.output_file, _flatten(recipe), lambda: _find_finished(config)
+    ) as run:
         if config.overwrite_output_dir:
-            _start_over(config.output_file, names, work_dir)
-        finished = _find_finished(config.output_file, names, recipe)
-        if finished:
+            read = (("--input_file", path) for path, *_ in recipe["inputs"])
+            run.start_over([*run_folder.inputs_of(config), *read])
+        if run.is_finished:
             logging.info(
                 "%s is already finished with these flags; nothing to do.",
                 config.output_file,
             )
-            # A run that was killed at its very end may have left it.
-            shutil.rmtree(work_dir, ignore_errors=True)
-            return finished
-        _begin(work_dir, names, recipe)
+            run.finish()  # A kill at its very end may have left its work.
+            return text_files.read_json(reports.path_of(config.output_file))
+        # Until the first file is complete, a damaged input may be replaced or
+        # a flag corrected: the other parts stay.
+        picture = reports.picture_of(config.output_file)
+        report = reports.path_of(config.output_file)
+        run.resume([*names, picture, report], fits_any=True)
         options = extraction.ExtractOptions(
             config.text_column,
             config.id_column,
             config.replace_invalid_utf8,
             filter_options,
             config.near_duplicate_threshold > 0,
-            *_store_excluded(config, work_dir),
+            *_store_excluded(config, run.work_dir),
         )
-        made = _make(config, found, options, recipe, names, work_dir)
-        _clear(names)
-        reports.write_picture(reports.picture_of(config.output_file), made)
-        files.write_json(reports.path_of(config.output_file), made)
+        made = _make(config, found, options, names, run.work_dir)
+        made["recipe"] = recipe
+        reports.write_picture(picture, made)
+        files.write_json(report, made)
         reports.log(made)
-        shutil.rmtree(work_dir)
+        run.finish()
     return made
 
 
@@ -121,7 +104,6 @@ def _make(
     config: Flags,
     found: Sequence[inputs.InputFile],
     options: extraction.ExtractOptions,
-    recipe: Recipe,
     names: Sequence[str],
     work_dir: str,
 ) -> dict[str, Any]:
@@ -141,9 +123,8 @@ def _make(
         for name, order in orders.items():
             judged.store(name, order)
         tasks = _plan_outputs(config, names, orders, decisions.sizes, judged)
-        written = _write(tasks, recipe, pool, processes, work_dir)
-    made = reports.build(tally, written, languages)
-    return {**made, "recipe": vars(recipe)}
+        written = _write(tasks, pool, processes, work_dir)
+    return reports.build(tally, written, languages)
 
 
 def _require_languages(found: Sequence[inputs.InputFile]) -> None:
@@ -326,28 +307,24 @@ def _plan_outputs(
 
 def _write(
     tasks: Sequence[tuple[Judged, str, int, int, str]],
-    recipe: Recipe,
     pool: Any,
     processes: int,
     work_dir: str,
 ) -> dict[str, Written]:
     """Writes the files that are not finished; returns the counts of all."""
-    path = _written_path(work_dir)
-    key = recipe.hash()
+    path = os.path.join(work_dir, "written.json")
     done: dict[str, Any] = {}
     if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            stored = json.load(file)
-        done = stored["files"] if stored["recipe"] == key else {}
+        done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # From here on, other flags are refused.
-    files.write_json(path, {"recipe": key, "files": done})
+    # Before a file is written again, as a kill may come between both.
+    files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
         pool, processes, writing.write, missing
     ):
         done[task[-1]] = vars(written)
-        files.write_json(path, {"recipe": key, "files": done})
+        files.write_json(path, done)
     return {task[-1]: Written(**done[task[-1]]) for task in tasks}
 
 
@@ -389,8 +366,13 @@ def output_files(config: Flags) -> list[str]:
     return [os.path.join(folder, name) for name in names]
 
 
-def _build_recipe(config: Flags, found: Sequence[inputs.InputFile]) -> Recipe:
-    """Returns the recipe; reads the start and the end of each file.
+def _build_recipe(
+    config: Flags, found: Sequence[inputs.InputFile]
+) -> dict[str, Any]:
+    """Returns what the output depends on; reads both ends of each file.
+
+    Returns:
+      "flags" without paths, and "inputs": path, hash and language of each file.
 
     Raises:
       UserError: If an output file is also read.
@@ -416,91 +398,25 @@ def _build_recipe(config: Flags, found: Sequence[inputs.InputFile]) -> Recipe:
                 "--output_file must differ from the files that are read. "
                 f"Received: {path!r} for both."
             )
-    return Recipe(flags, entries)
+    return {"flags": flags, "inputs": entries}
 
 
-def _find_finished(
-    output_file: str, names: Sequence[str], recipe: Recipe
-) -> dict[str, Any] | None:
-    """Returns the report if the text is complete."""
-    path = reports.path_of(output_file)
+def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Returns a recipe as `run_folder.changes` compares it."""
+    inputs_text = json.dumps(recipe["inputs"]).encode()
+    return {f"--{name}": value for name, value in recipe["flags"].items()} | {
+        "the input files": hashlib.sha256(inputs_text).hexdigest()
+    }
+
+
+def _find_finished(config: Flags) -> list[Made | None]:
+    """Returns the files of the report, if there is one."""
+    path = reports.path_of(config.output_file)
     if not os.path.exists(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        present = json.load(file)
-    difference = _difference(recipe, Recipe(**present["recipe"]))
-    if difference:
-        raise UserError(
-            f"{output_file} already exists, made with {difference}; use "
-            "another --output_file, or start over with --overwrite_output_dir."
-        )
-    return present if all(map(os.path.exists, names)) else None
-
-
-def _difference(recipe: Recipe, present: Recipe) -> str | None:
-    """Returns how another recipe differs, as "another --languages", or None."""
-    for flag, value in recipe.flags.items():
-        if present.flags.get(flag) != value:
-            return f"--{flag}={present.flags.get(flag)}"
-    return None if recipe.inputs == present.inputs else "other input files"
-
-
-def _start_over(output_file: str, names: Sequence[str], work_dir: str) -> None:
-    """Removes an earlier run's files, those of another number of shards too."""
-    path = reports.path_of(output_file)
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            names = [*names, *json.load(file)["files"]]
-    for name in {*names, path, reports.picture_of(output_file)}:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(name)
-    shutil.rmtree(work_dir, ignore_errors=True)
-
-
-def _clear(names: Sequence[str]) -> None:
-    """Removes temporary files that a killed run left beside the output files.
-
-    Workers of a killed run live until the disk has stored what they wrote, so
-    the first writes of the next run can be too early to remove their files.
-    """
-    folder = os.path.dirname(names[0]) or "."
-    endings = (re.escape(os.path.basename(name)) for name in names)
-    files.clear_temporaries(folder, "|".join(endings))
-
-
-def _written_path(work_dir: str) -> str:
-    """Returns the file that lists the output files that are complete."""
-    return os.path.join(work_dir, "written.json")
-
-
-def _begin(work_dir: str, names: Sequence[str], recipe: Recipe) -> None:
-    """Stores the recipe in the work folder, or checks that it is the same.
-
-    Parts are named by their contents and flags, so until the first output file
-    is complete, flags and input may change: after a damaged file is replaced or
-    a column is corrected, the other parts stay.
-
-    Raises:
-      UserError: If output files of another recipe exist.
-    """
-    path = os.path.join(work_dir, "recipe.json")
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            present = Recipe(**json.load(file))
-        difference = _difference(recipe, present)
-        if difference and os.path.exists(_written_path(work_dir)):
-            raise UserError(
-                f"{work_dir} is from an unfinished run with {difference}; "
-                "finish it with its own flags and input, use another "
-                "--output_file, or start over with --overwrite_output_dir."
-            )
-        logging.info("Resuming from %s.", work_dir)
-    else:
-        existing = [name for name in names if os.path.exists(name)]
-        if existing:
-            raise UserError(
-                f"{existing[0]} already exists without a report; delete it, "
-                "use another --output_file, or start over with "
-                "--overwrite_output_dir."
-            )
-    files.write_json(path, vars(recipe))
+        return [None]
+    report = text_files.read_json(path)
+    folder = os.path.dirname(path)
+    # The report may have been written in another current folder.
+    names = [os.path.join(folder, os.path.basename(x)) for x in report["files"]]
+    recipe, picture = report["recipe"], reports.picture_of(config.output_file)
+    return [Made(_flatten(recipe), dict.fromkeys([*names, path]), [picture])]

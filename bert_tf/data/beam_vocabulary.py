@@ -7,7 +7,6 @@ folder next to the output file, which is removed at the end.
 
 import dataclasses
 import os
-import secrets
 import zlib
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ def count_text(config: Flags, paths: list[str], text: CountedText) -> None:
       UserError: If there is no text, if it cannot be read, or if an option for
         Beam is unknown.
     """
-    work_dir = f"{config.output_file}.work-{secrets.token_hex(4)}"
+    work_dir = f"{config.output_file}.work"
     tf.io.gfile.makedirs(work_dir)
     try:
         num_bytes = corpus.count_bytes(paths)

@@ -24,6 +24,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
+from bert_tf.io.run_folder import RunFolder
 from bert_tf.text import learn_vocabulary as vocabulary_learning
 from bert_tf.text.learn_vocabulary import LearnedVocabulary
 from bert_tf.text.learn_vocabulary import WordStatistics
@@ -144,7 +145,11 @@ def run(config: Flags) -> None:
             "%s exists and is replaced once the new vocabulary is complete.",
             config.output_file,
         )
-    with contextlib.closing(CountedText()) as text:
+    with (
+        RunFolder(config.output_file, {}) as run,
+        contextlib.closing(CountedText()) as text,
+    ):
+        run.discard()  # As the words of a killed run may be of other text.
         _counter(config)(config, paths, text)
         statistics = vocabulary_learning.gather_statistics(
             text.learned.items(), config.vocab_size, config.min_frequency
@@ -163,7 +168,7 @@ def run(config: Flags) -> None:
         )
         vocabulary = Vocabulary(learned.tokens)
         report = build_report(config, text, statistics, learned, vocabulary)
-    _write(config.output_file, vocabulary, report)
+        _write(config.output_file, vocabulary, report)
     _warn_of_size(config, learned)
     logging.info(
         "%s: %d tokens from %d words of %d documents; %.4f tokens per word, "

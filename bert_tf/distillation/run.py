@@ -119,7 +119,7 @@ def _run_on(
         devices.coordinator.agree(
             {"the teacher": stored_teacher.fingerprint()}, "teacher"
         )
-    finetuning.check_setup(config, devices)
+    finetuning.check_setup(config)
     if config.do_train:
         student = read_student(config, stored_teacher)
         task = of_student(teacher_task, config)

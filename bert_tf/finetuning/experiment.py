@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-from absl import logging
 
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import fields_affecting
@@ -18,6 +17,7 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
+from bert_tf.io import run_folder
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
@@ -220,24 +220,20 @@ def check_identity(
             f"The files in {where} were not written by fine-tuning; choose "
             "another --output_dir."
         )
-    config = experiment.config
-    paths = _paths(experiment)
-    changes = [
-        resume_checks.change(
-            name, before.get(name), now.get(name), paths.get(name)
-        )
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-        # The same model may be read from a path now.
-        and (name != _REVISION or (name in before and name in now))
-    ]
-    if changes and not config.allow_changed_data:
-        raise UserError(
-            f"Cannot resume the trial in {where}: {'; '.join(changes)}. "
-            f"{resume_checks.HOW_TO_GO_ON}"
-        )
-    for change in changes:
-        logging.warning("Changed in %s, as allowed: %s.", where, change)
+    # The same model may be read from a path now.
+    others = {_REVISION} - (before.keys() & now.keys())
+    changes = run_folder.changes(
+        *(
+            {name: x for name, x in each.items() if name not in others}
+            for each in (before, now)
+        ),
+        _paths(experiment),
+    )
+    resume_checks.refuse(
+        changes,
+        f"Cannot resume the trial in {where}",
+        experiment.config.allow_changed_data,
+    )
 
 
 def _paths(experiment: Experiment) -> dict[str, str]:

@@ -43,7 +43,6 @@ from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
-from bert_tf.training import start_over as start_overs
 from bert_tf.training.preemption import Preemption
 
 # Builds the task from the flags and, without --do_train, the model's task.json.
@@ -73,7 +72,7 @@ def run_on(
     build_task: BuildTask,
 ) -> dict[str, Metrics]:
     """Runs fine-tuning on devices that the caller has prepared."""
-    check_setup(config, devices)
+    check_setup(config)
     if config.do_train:
         stored = pretrained_models.read(config)
         task = build_task(config, None)
@@ -85,12 +84,10 @@ def run_on(
     )
 
 
-def check_setup(config: FinetuneConfig, devices: Devices) -> None:
-    """Checks Keras's backend and --output_dir; warns of unused flags."""
+def check_setup(config: FinetuneConfig) -> None:
+    """Checks Keras's backend; warns of unused flags."""
     keras_backend.require_tensorflow()
     training_output.warn_of_flags(config, training_output.MEANINGLESS_FLAGS)
-    if devices.coordinator.is_chief:
-        files.require_checkpoint_folder(config.output_dir, "--output_dir")
 
 
 def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
@@ -99,7 +96,7 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
     coordinator = experiment.devices.coordinator
     is_chief = coordinator.is_chief
     if config.do_train:
-        start_overs.start_over(config, coordinator)
+        training_output.start_over(config, coordinator)
     if is_chief:
         train_log.open_in(config.output_dir)
     results = _run_trials(experiment)

@@ -26,8 +26,8 @@ from bert_tf.tasks.squad.files import SquadFiles
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task_files import DEV
+from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
-from bert_tf.training import start_over as start_overs
 from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
@@ -95,7 +95,7 @@ def _train_on_triviaqa(
     Source: section 4.2 of the paper, which does not state the hyperparameters;
     this uses those for SQuAD.
     """
-    start_overs.start_over(config, devices.coordinator)
+    training_output.start_over(config, devices.coordinator)
     config = dataclasses.replace(config, overwrite_output_dir=False)
     folder = os.path.join(config.output_dir, TRIVIAQA_FOLDER)
     first = dataclasses.replace(

@@ -5,12 +5,12 @@ import csv
 import io
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +26,7 @@ from bert_tf.flags.options import Flags
 from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.io import progress
-from bert_tf.io import resumable_file
+from bert_tf.io.run_folder import RunFolder
 from bert_tf.modeling import inference
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
@@ -274,24 +274,24 @@ def _run_on(devices: Devices, config: Flags) -> None:
         config.num_length_buckets,
         config.unpad,
     )
-    with _open_output(config, stored, devices) as (num_stored, append):
-        num_stored = coordinator.from_chief(num_stored)
-        head = [rows.header] if rows.header else []
-        num_done = max(0, num_stored - len(head))
-        if num_done:
-            logging.info("Resuming after %d of %d examples.", num_done, total)
+    with _open_output(config, stored, devices) as run:
+        finished = coordinator.from_chief(run and _finished_chunks(run))
+        if finished:
+            logging.info("Resuming after %d chunks of examples.", finished)
         with progress.bar(
             total,
             "predicting",
             "example",
-            initial=num_done,
             hidden=not coordinator.is_chief,
         ) as bar:
-            for lines in _predict_chunks(
-                predictor, config, rows, bar.update, num_done
-            ):
-                append(lines if num_stored else head + lines)
-                num_stored += len(lines)
+            chunks = _predict_chunks(
+                predictor, config, rows, bar.update, finished
+            )
+            for number, lines in enumerate(chunks, start=finished):
+                if run:
+                    files.write_text(_chunk_path(run, number), "".join(lines))
+        if run:
+            _join(run, config.output_file, rows.header)
     if coordinator.is_chief:
         logging.info(
             "Wrote the predictions for %d examples to %s.",
@@ -349,7 +349,7 @@ def _predict_chunks(
     config: Flags,
     rows: OutputRows,
     on_examples: Callable[[int], object],
-    num_done: int = 0,
+    finished: int = 0,
 ) -> Iterator[list[str]]:
     """Yields chunks of lines, one per example, in the file's order.
 
@@ -358,22 +358,22 @@ def _predict_chunks(
       config: The flags.
       rows: The format of the lines.
       on_examples: Called with the number of newly finished examples.
-      num_done: Examples of the first chunks, which are skipped.
+      finished: The number of the first chunks, which are skipped.
 
     Raises:
       UserError: If the file is invalid, or the model's outputs are not finite.
     """
     task = predictor.task
     inputs = iter(rows.inputs() or ())
-    num_seen = 0
-    for examples in task_prediction.chunks(task, _read(task, config)):
-        num_seen += len(examples)
+    chunks = task_prediction.chunks(task, _read(task, config))
+    for number, examples in enumerate(chunks):
         # Of the same rows; none without --keep_columns.
         kept = list(itertools.islice(inputs, len(examples)))
         kept = kept or [{}] * len(examples)
         computed = [x for x in examples if not _is_empty(x, config)]
-        if num_seen <= num_done:
+        if number < finished:
             predictor.choose_lengths(computed)
+            on_examples(len(examples))
             continue
         answers = iter(predictor.describe(computed, on_examples))
         yield [
@@ -396,26 +396,48 @@ def _is_empty(example: Any, config: Flags) -> bool:
 @contextlib.contextmanager
 def _open_output(
     config: Flags, stored: StoredModel, devices: Devices
-) -> Iterator[tuple[int, Callable[[Sequence[str]], object]]]:
-    """Yields the number of stored lines, and the function that adds lines.
+) -> Iterator[RunFolder | None]:
+    """Yields the chunks that a killed run left, for the chief.
 
-    The file gets its name when it is complete.
+    Those of another model, input or flag are removed.
     """
-    path = config.output_file
     if not devices.coordinator.is_chief:
-        yield 0, lambda lines: None
-    elif "://" in path:  # Remote disks cannot append to a file.
-        with (
-            files.atomic_file(path) as temporary,
-            tf.io.gfile.GFile(temporary, "w") as file,
-        ):
-            yield 0, lambda lines: file.write("".join(lines))
-    else:
-        identity = config.common_flags() | {
-            "the model": stored.fingerprint(),
-            "the file of --input_file": files.sha256(config.input_file),
-            "the precision": devices.precision.name,
-            "examples of a chunk": task_prediction.EXAMPLES_PER_CHUNK,
-        }
-        with resumable_file.open_partial(path, identity) as output:
-            yield output.num_lines, output.append
+        yield None
+        return
+    identity = config.common_flags() | {
+        "the model": stored.fingerprint(),
+        "the file of --input_file": files.sha256(config.input_file),
+        "the precision": devices.precision.name,
+        "examples of a chunk": task_prediction.EXAMPLES_PER_CHUNK,
+    }
+    with RunFolder(config.output_file, identity) as run:
+        if difference := run.difference:
+            logging.warning("Starting over, as %s.", difference)
+            run.start_over()
+        run.resume(())
+        try:
+            yield run
+        except BaseException:
+            if not _finished_chunks(run):
+                run.discard()
+            raise
+
+
+def _chunk_path(run: RunFolder, number: int) -> str:
+    return os.path.join(run.work_dir, f"chunk-{number:06d}")
+
+
+def _finished_chunks(run: RunFolder) -> int:
+    return next(
+        x for x in itertools.count() if not files.exists(_chunk_path(run, x))
+    )
+
+
+def _join(run: RunFolder, path: str, header: str | None) -> None:
+    """Writes the output from its chunks."""
+    with files.atomic_file(path) as temporary:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write((header or "").encode())
+            for number in range(_finished_chunks(run)):
+                file.write(files.read_bytes(_chunk_path(run, number)))
+    run.finish()

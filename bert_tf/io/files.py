@@ -40,10 +40,10 @@ _NO_EXCHANGE = (
     errno.EPERM,
     errno.EXDEV,
 )
-
-
 # Temporary paths that this process made.
 _own: set[str] = set()
+# Called with each path before a file or folder gets its name.
+on_write: list[Callable[[str], object]] = []
 
 
 def _tf() -> types.ModuleType:
@@ -63,6 +63,26 @@ def is_file(path: str) -> bool:
         return os.path.exists(path) and not os.path.isdir(path)
     gfile = _tf().io.gfile
     return gfile.exists(path) and not gfile.isdir(path)
+
+
+def exists(path: str) -> bool:
+    """Returns True if there is a file or folder at a path."""
+    if paths.is_remote(path):
+        return _tf().io.gfile.exists(path)
+    return os.path.exists(path)
+
+
+def remove(path: str) -> None:
+    """Removes a file, or a folder with its files, if there is one."""
+    if paths.is_remote(path):
+        gfile = _tf().io.gfile
+        if gfile.exists(path):
+            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
+    elif os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
@@ -122,6 +142,17 @@ def open_binary(path: str, mode: str = "rb") -> IO[bytes]:
     return open(path, mode)
 
 
+def announce(path: str) -> None:
+    """Calls `on_write` for a path that is written in another way than here."""
+    for call in on_write:
+        call(path)
+
+
+def _announced(path: str) -> str:
+    announce(path)
+    return _new_name(path)
+
+
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[str]:
     """Yields a temporary path that is renamed to `path` on success.
@@ -141,7 +172,7 @@ def atomic_file(path: str) -> Iterator[str]:
         gfile.makedirs(folder)
     elif folder:
         os.makedirs(folder, exist_ok=True)
-    temporary = _new_name(path)
+    temporary = _announced(path)
     try:
         with errors.naming(path):
             yield temporary
@@ -249,7 +280,7 @@ def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
       UserError: If there is one that may not be replaced.
     """
     path = os.path.realpath(path) if os.path.islink(path) else path
-    temporary = _new_name(path)
+    temporary = _announced(path)
     made = make_folders(os.path.dirname(path.rstrip("/")))
     try:
         _tf().io.gfile.makedirs(temporary)
@@ -439,7 +470,7 @@ def write_bytes(path: str, contents: bytes) -> None:
 
 
 def write_json(path: str, values: Any) -> None:
-    """Writes indented JSON atomically."""
+    """Writes indented JSON atomically, to a local path without TensorFlow."""
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -26,7 +26,6 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.pretrain import PretrainConfig
-from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
@@ -39,7 +38,6 @@ from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
 from bert_tf.training import resume as resume_checks
-from bert_tf.training import start_over as start_overs
 from bert_tf.training import state as training_state
 from bert_tf.training import unpad as unpadding
 from bert_tf.training.checkpoints import Checkpoint
@@ -87,8 +85,6 @@ class _PretrainingTrainer(Trainer):
     def identify(self) -> Mapping[str, Any]:
         """Reads model configuration, records and vocabulary."""
         config = self._flags
-        if self.coordinator.is_chief:
-            files.require_checkpoint_folder(config.output_dir, "--output_dir")
         self._data = data = pretraining_input.read_data(config)
         self._flags = config = dataclasses.replace(
             config,
@@ -97,7 +93,7 @@ class _PretrainingTrainer(Trainer):
             ),
         )
         # Once the inputs are known to be good.
-        start_overs.start_over(config, self.coordinator)
+        training_output.start_over(config, self.coordinator)
         return resume_checks.describe(
             config,
             data.bert_config,

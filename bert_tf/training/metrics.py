@@ -33,10 +33,11 @@ class MetricsLog:
             text = "".join(json.dumps(row) + "\n" for row in rows)
             if text.encode() != files.read_bytes(self.path):
                 files.write_text(self.path, text)
+        summaries = os.path.join(output_dir, SUMMARY_FOLDER)
+        files.announce(self.path)
+        files.announce(summaries)
         self._file = tf.io.gfile.GFile(self.path, "a")
-        self._summaries = tf.summary.create_file_writer(
-            os.path.join(output_dir, SUMMARY_FOLDER)
-        )
+        self._summaries = tf.summary.create_file_writer(summaries)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the metrics of a step.

@@ -17,8 +17,10 @@ from bert_tf import errors
 from bert_tf import reports
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
+from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import run_folder
 from bert_tf.io import terminal
 from bert_tf.io import train_log
 from bert_tf.text.vocabulary import Vocabulary
@@ -58,6 +60,35 @@ _FILES = (
     (LEARNING_CURVES_FILE, "loss and scores by step"),
     (train_log.FILE, "the log"),
 )
+
+
+def start_over(config: Any, coordinator: Coordinator) -> None:
+    """Removes what earlier runs wrote, if --overwrite_output_dir is set.
+
+    Args:
+      config: The flags of a training script.
+      coordinator: The workers; the chief removes, and all wait.
+
+    Raises:
+      UserError: If no run has registered any of the files in the folder, or if
+        one of the flags names a path that would be removed.
+    """
+    if not (config.overwrite_output_dir and config.do_train):
+        return
+    folder = config.output_dir
+    if coordinator.is_chief and tf.io.gfile.isdir(folder):
+        removed = run_folder.remove_registered(
+            folder.rstrip("/"), run_folder.inputs_of(config)
+        )
+        others = {*tf.io.gfile.listdir(folder)} - {train_log.FILE}
+        if others and not removed:
+            raise UserError(
+                "--overwrite_output_dir replaces an earlier run. Received: "
+                f"{folder}, in which none has registered "
+                f"{run_folder.shown(sorted(others))}; choose another "
+                "--output_dir, or drop the flag."
+            )
+    coordinator.from_chief(None)
 
 
 def write_model_directory(output_dir: str, *contents: Any) -> None:

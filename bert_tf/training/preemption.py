@@ -14,7 +14,7 @@ from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from bert_tf.io import locks
-from bert_tf.io import paths
+from bert_tf.io import run_folder
 from bert_tf.io import train_log
 
 _CAUSES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
@@ -96,7 +96,8 @@ def prepare(
 ) -> Iterator[tuple[Devices, Preemption]]:
     """Prepares devices, handles signals and records the log in the block.
 
-    Before training, the chief locks --output_dir; other workers write nothing.
+    The chief registers what it writes to --output_dir, and locks it before
+    training; other workers write nothing.
 
     Raises:
       UserError: If another process trains in --output_dir, or it cannot be
@@ -107,16 +108,14 @@ def prepare(
         # Workers must connect before TensorFlow computes anything.
         devices = device_setup.prepare(config)
         with devices.together(), contextlib.ExitStack() as stack:
-            if config.do_train and devices.coordinator.is_chief:
-                stack.enter_context(_output(config.output_dir))
+            if devices.coordinator.is_chief:
+                folder = config.output_dir
+                files.require_checkpoint_folder(folder, "--output_dir")
+                if config.do_train:
+                    stack.enter_context(
+                        locks.one_writer(folder, "--output_dir")
+                    )
+                    # Killed runs may leave some.
+                    files.clear_temporaries(folder)
+                stack.enter_context(run_folder.registering(folder))
             yield devices, preemption
-
-
-@contextlib.contextmanager
-def _output(output_dir: str) -> Iterator[None]:
-    """Locks the output of training and removes what killed runs left in it."""
-    files.require_checkpoint_folder(output_dir, "--output_dir")
-    with locks.one_writer(output_dir, "--output_dir"):
-        if not paths.is_remote(output_dir):
-            files.clear_temporaries(output_dir)
-        yield

@@ -13,9 +13,9 @@ A run resumes from its last checkpoint. Then
 import dataclasses
 import hashlib
 import os
-import re
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,28 +27,17 @@ from bert_tf.data.records.manifest import Manifest
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.io import run_folder
 from bert_tf.training.checkpoints import Checkpoint
 
-_FIXED = (
-    "vocabulary_hash",
-    "bert_config",
-    "seed",
-    "optimizer",
-    "use_next_sentence",
-)
+_VOCABULARY = "vocabulary_hash"
+_FIXED = ("seed", "optimizer", "use_next_sentence")
 # Keys of bert_config that do not affect an evaluation.
 _TRAINING_ONLY = (
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "initializer_range",
 )
-# The ways out of a refused change.
-HOW_TO_GO_ON = (
-    "Rerun it with the settings it was started with, choose another "
-    "--output_dir, start over with --overwrite_output_dir, or add "
-    "--allow_changed_data to resume nevertheless."
-)
-_HASH = re.compile(r"[0-9a-f]{32,}")
 # Bytes at either end of a record file that are hashed.
 _END_BYTES = 1 << 16
 # Maximum number of files that a message names.
@@ -68,9 +57,6 @@ def describe(
         "flags": dataclasses.asdict(config),
         "vocabulary_hash": vocabulary_hash,
         "bert_config": bert_config.to_dict(),
-        "seed": config.seed,
-        "optimizer": config.optimizer,
-        "use_next_sentence": config.use_next_sentence,
         # By name, so that records may move to another folder.
         "record_files": {
             name: _describe_file(path)
@@ -100,12 +86,9 @@ def log_devices(
     before: Mapping[str, Any], now: Mapping[str, Any], step: int
 ) -> None:
     """Logs the devices that differ from those of the checkpoint."""
-    changes = [
-        change(name, before[name], value)
-        for name, value in now.items()
-        if name in before and before[name] != value
-    ]
-    if changes:
+    both = {name: now[name] for name in now if name in before}
+    known = {name: before[name] for name in both}
+    if changes := run_folder.changes(known, both):
         logging.info("Changed at step %d: %s.", step, "; ".join(changes))
 
 
@@ -171,26 +154,18 @@ def check_continuation(
     """
     if not before:
         return False
-    changed = _fixed_changes(before, now)
-    phase = [
-        change(flag, before["flags"].get(flag), now["flags"][flag])
-        for flag in _PHASE_FLAGS
-        if before["flags"].get(flag) != now["flags"][flag]
-    ]
+    changed = run_folder.changes(
+        *_fixed(before, now), {_VOCABULARY: now["flags"]["vocab_file"]}
+    )
+    phase = _flag_changes(before, now, _PHASE_FLAGS)
     data_changes = _data_changes(before, now)
     if data_changes and not phase:
         changed.append(
             "the records behind --input_file have changed: "
             f"{', '.join(data_changes)}"
         )
-    if changed and not allow_changes:
-        raise UserError(
-            f"The run in --output_dir={now['flags']['output_dir']} at step "
-            f"{step} cannot resume with these changes: {'; '.join(changed)}. "
-            f"{HOW_TO_GO_ON}"
-        )
-    for each in changed:
-        logging.warning("Changed at step %d, as allowed: %s.", step, each)
+    where = f"{now['flags']['output_dir']} (step {step})"
+    refuse(changed, f"Cannot resume the run in {where}", allow_changes)
     # Another pattern for the same records is no new phase.
     is_new_phase = bool(data_changes and phase)
     if is_new_phase:
@@ -200,7 +175,10 @@ def check_continuation(
             step,
             "; ".join(phase),
         )
-    _log_options(before["flags"], now["flags"], step)
+    without_effect = fields_affecting(PretrainConfig, "place", "nothing")
+    others = now["flags"].keys() - {*without_effect, *_PHASE_FLAGS, *_FIXED}
+    if options := _flag_changes(before, now, others):
+        logging.warning("Changed at step %d: %s.", step, "; ".join(options))
     return is_new_phase
 
 
@@ -215,58 +193,63 @@ def check_model(
       UserError: If settings differ that affect the scores; it names them.
     """
     old, new = before.get("bert_config", {}), now["bert_config"]
-    changes = [
-        change(f"bert_config.{key}", value, new.get(key))
-        for key, value in old.items()
-        if value != new.get(key) and key not in _TRAINING_ONLY
-    ]
+    names = [name for name in old if name not in _TRAINING_ONLY]
+    changes = run_folder.changes(
+        {f"bert_config.{name}": old[name] for name in names},
+        {f"bert_config.{name}": new.get(name) for name in names},
+    )
+    refuse(changes, "The checkpoint is of another model", allow_changes)
+
+
+def refuse(changes: Sequence[str], problem: str, allow_changes: bool) -> None:
+    """Raises `UserError` for changes, or logs them if they are allowed."""
     if changes and not allow_changes:
         raise UserError(
-            "The checkpoint in --output_dir is of another model: "
-            f"{'; '.join(changes)}. Use the settings that it was trained with, "
-            "or --allow_changed_data."
+            f"{problem}: {'; '.join(changes)}. Rerun it with the settings it "
+            "was started with, choose another --output_dir, start over with "
+            "--overwrite_output_dir, or add --allow_changed_data to resume "
+            "nevertheless."
         )
     for each in changes:
-        logging.warning("Evaluated with a change, as allowed: %s.", each)
+        logging.warning("Changed, as allowed: %s.", each)
 
 
-def _fixed_changes(before, now) -> list[str]:
-    changes = []
-    for name in _FIXED:
-        old, new = before.get(name), now[name]
-        if old == new or (name == "vocabulary_hash" and None in (old, new)):
-            continue
-        if name == "bert_config":
-            changes += [
-                change(f"bert_config.{key}", old.get(key), new.get(key))
-                for key in sorted(old.keys() | new.keys())
-                if old.get(key) != new.get(key)
-            ]
-        else:
-            source = now["flags"].get("vocab_file")
-            changes.append(change(name, old, new, source))
-    return changes
+def _fixed(*identities: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the values that must not change, of runs to compare."""
+    hashes = [each.get(_VOCABULARY) for each in identities]
+    if None in hashes:  # Records may be read without a vocabulary.
+        hashes = [None] * len(identities)
+    return [
+        {_VOCABULARY: vocabulary}
+        | {f"--{name}": each["flags"].get(name) for name in _FIXED}
+        | {f"bert_config.{x}": y for x, y in each["bert_config"].items()}
+        for each, vocabulary in zip(identities, hashes, strict=True)
+    ]
+
+
+def _flag_changes(before, now, names: Iterable[str]) -> list[str]:
+    return run_folder.changes(
+        *(
+            {f"--{x}": each["flags"].get(x) for x in names}
+            for each in (before, now)
+        )
+    )
 
 
 def _data_changes(before, now) -> list[str]:
     """Lists how the record files differ from before."""
-    old, new = before.get("record_files", {}), now["record_files"]
-    changes = [f"{name} is gone" for name in old if name not in new]
-    for name, entry in new.items():
-        if name not in old:
-            changes.append(f"{name} is new")
-            continue
-        num_bytes = old[name]["bytes"]
-        if num_bytes != entry["bytes"]:
-            changes.append(
-                f"{name} had {num_bytes} bytes and has {entry['bytes']} now"
-            )
-        elif old[name] != entry:
-            changes.append(f"{name} has other contents")
-    fingerprints = before.get("data_fingerprint"), now["data_fingerprint"]
+    old, new = (
+        {
+            name: f"{file['bytes']:x}{file['sha256_of_both_ends']}"
+            for name, file in each.get("record_files", {}).items()
+        }
+        for each in (before, now)
+    )
+    changes = run_folder.changes(old, new)
     # JSON keeps the order, on which the examples of a step depend, too.
     if not changes and [*old] != [*new]:
         changes.append("they come in another order")
+    fingerprints = before.get("data_fingerprint"), now["data_fingerprint"]
     if not changes and None not in fingerprints and len({*fingerprints}) > 1:
         changes.append("their manifest describes other data")
     if len(changes) > _MAX_NAMED:
@@ -296,38 +279,3 @@ def _describe_file(path: str) -> dict[str, Any]:
         ends += file.read(_END_BYTES)
     digest = hashlib.sha256(ends).hexdigest()
     return {"bytes": num_bytes, "sha256_of_both_ends": digest}
-
-
-def _log_options(before, now, step: int) -> None:
-    """Logs the other options with an effect that have changed."""
-    without_effect = fields_affecting(PretrainConfig, "place", "nothing")
-    not_logged = {*without_effect, *_PHASE_FLAGS, *_FIXED}
-    changes = [
-        change(f"--{name}", before.get(name), value)
-        for name, value in now.items()
-        if name not in not_logged and before.get(name) != value
-    ]
-    if changes:
-        logging.warning("Changed at step %d: %s.", step, "; ".join(changes))
-
-
-def change(name: str, old: Any, new: Any, source: str | None = None) -> str:
-    """Describes the change of a setting.
-
-    Hashes are not shown, but the file or model whose hash it is.
-
-    Args:
-      name: The name of the setting.
-      old: The earlier value; None if there was none.
-      new: The value now.
-      source: The path whose hash is the value, if it is one.
-    """
-    is_hash = [isinstance(x, str) and _HASH.fullmatch(x) for x in (old, new)]
-    if not any(is_hash):
-        return f"{name} was {old!r} and is {new!r} now"
-    here = f": {source}" if source else ""
-    if old is None:
-        return f"{name} was not used and is now{here}"
-    if new is None:
-        return f"{name} was used and is not now"
-    return f"{name} was changed or replaced{here}"

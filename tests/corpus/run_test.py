@@ -193,7 +193,7 @@ class OutputTest(corpus_case.CorpusCase):
             self.assertEqual({x: self._time(x) for x in made}, times)
             self.assertGreater(len(made), 3)
             shard = os.stat(self.folder / shards[0])
-            with self.assertRaisesRegex(UserError, "with --heldout_share=0.1"):
+            with self.assertRaisesRegex(UserError, r"--heldout_share was 0\.1"):
                 self.extract("a.jsonl.gz", "x.txt.gz", num_shards=3)
             self.extract("a.jsonl.gz", "x.txt.gz", **flags)
             self.assertEqual(

@@ -142,11 +142,11 @@ class CreateTest(record_case.RecordCase):
         self.assertEqual(again, made)
 
     @parameterized.parameters(
-        ({"dupe_factor": 2}, "--dupe_factor=3 instead of 2"),
-        ({"do_lower_case": False}, "--do_lower_case=True instead of False"),
-        ({"generator": "streaming"}, "original instead of streaming"),
-        ({"input_file": "other.txt"}, "other text"),
-        ({"vocab_file": "other_words.txt"}, "another vocabulary"),
+        ({"dupe_factor": 2}, "--dupe_factor was 3 and is 2 now"),
+        ({"do_lower_case": False}, "--do_lower_case was True and is False"),
+        ({"generator": "streaming"}, "was 'original' and is 'streaming'"),
+        ({"input_file": "other.txt"}, "the text was changed"),
+        ({"vocab_file": "other_words.txt"}, "the vocabulary was changed"),
     )
     def test_another_data_set_of_this_name_is_rejected(self, flags, message):
         self.write("other.txt", record_case.make_text(30, seed=2))
@@ -160,7 +160,7 @@ class CreateTest(record_case.RecordCase):
             for flag, value in flags.items()
         }
 
-        with self.assertRaisesRegex(UserError, f"already exists, .*{message}"):
+        with self.assertRaisesRegex(UserError, f"other flags or .*{message}"):
             pretraining_data.create(self._config(**flags))
 
         self.assertEqual(self._contents(), before)
@@ -213,7 +213,9 @@ class InterruptedRunTest(record_case.RecordCase):
         self._interrupt(killed)
         self.assertIn("x.tfrecord.work", os.listdir(self.path("killed")))
         shard = "-00000-of-00002" if generator == "streaming" else ""
-        self.write(f"killed/x{shard}.tfrecord.tmp-17-2f", "half a reco")
+        self.write(
+            f"killed/x{shard}.tfrecord.tmp-9999999-00c0ffee", "half a reco"
+        )
 
         pretraining_data.create(killed)
 
@@ -238,7 +240,9 @@ class InterruptedRunTest(record_case.RecordCase):
         self._interrupt(self._config())
         before = os.listdir(self.path("out"))
 
-        with self.assertRaisesRegex(UserError, "--random_seed=12345 .* of 6;"):
+        with self.assertRaisesRegex(
+            UserError, "--random_seed was 12345 .* 6 now;"
+        ):
             pretraining_data.create(self._config(random_seed=6))
 
         self.assertEqual(os.listdir(self.path("out")), before)
@@ -327,7 +331,7 @@ class BadInputTest(record_case.RecordCase):
     def test_file_of_unknown_origin_is_not_overwritten(self):
         path = self.write("precious.tfrecord", "made by hand")
 
-        self._assert_refused("without a manifest", output_file=path)
+        self._assert_refused("No run has registered", output_file=path)
 
         with open(path) as file:
             self.assertEqual(file.read(), "made by hand")

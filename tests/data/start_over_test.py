@@ -1,7 +1,6 @@
 """Tests of --overwrite_output_dir for pretraining data."""
 
 import os
-from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -9,7 +8,6 @@ from absl.testing import parameterized
 
 from bert_tf.data import create as pretraining_data
 from bert_tf.errors import UserError
-from bert_tf.errors import WorkerEndedError
 from tests.support import record_case
 
 _SHARDS = {"num_shards": 2, "generator": "streaming", "num_processes": 1}
@@ -40,21 +38,9 @@ class StartOverTest(record_case.RecordCase):
             if name.endswith(".tfrecord"):
                 self.assertEqual(made[name], expected[name])
 
-    def test_another_unfinished_run_is_replaced(self):
-        recipe = self.path("out/x.tfrecord.work/recipe.json")
-        with mock.patch.object(
-            pretraining_data, "_finish", side_effect=WorkerEndedError("x")
-        ):
-            with self.assertRaises(WorkerEndedError):
-                pretraining_data.create(self._config(random_seed=6))
-        self.assertTrue(os.path.exists(recipe))
-        made = pretraining_data.create(self._config(overwrite_output_dir=True))
-        self.assertEqual(made.seed, 12345)
-        self.assertFalse(os.path.exists(os.path.dirname(recipe)))
-
     def test_files_that_no_run_wrote_stay(self):
         path = self.write("mine.tfrecord", "made by hand")
-        with self.assertRaisesRegex(UserError, "exists without a manifest"):
+        with self.assertRaisesRegex(UserError, "No run has registered"):
             pretraining_data.create(
                 self._config(output_file=path, overwrite_output_dir=True)
             )

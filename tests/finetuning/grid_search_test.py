@@ -15,6 +15,7 @@ from bert_tf.finetuning import grid_search
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.trial import Trial
 from bert_tf.io import files
+from bert_tf.io import run_folder
 from tests.support import finetuning_case
 from tests.support import tiny_finetuning
 
@@ -125,7 +126,8 @@ class GridSearchTest(
         best = self.out("output/runs/rate_0.003_batch_4_epochs_2_seed_12345")
         self.assertContainsSubset(
             os.listdir(self.out("output")),
-            {"runs", "runs.txt", "train.log", "notes.txt", *os.listdir(best)},
+            {"runs", "runs.txt", "train.log", "notes.txt", *os.listdir(best)}
+            | {run_folder.WRITTEN_FILE},
         )
 
     @pytest.mark.thorough

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.io import files
+from bert_tf.io import run_folder
 from bert_tf.training.losses import TaskObjective
 from tests.support import finetuning_case
 from tests.support import killed_process
@@ -141,7 +142,9 @@ class ResumeTest(
         # All of the earlier run is gone but what this one has written again.
         left = written & set(os.listdir(config.output_dir))
         self.assertLessEqual(
-            left, {"train.log", "train_metrics.jsonl", "summaries"}
+            left,
+            {"train.log", "train_metrics.jsonl", "summaries"}
+            | {run_folder.WRITTEN_FILE},
         )
         self.assertEqual(files.read_bytes(mine), b"mine")
 

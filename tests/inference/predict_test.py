@@ -20,7 +20,7 @@ from bert_tf.commands.predict import PredictConfig
 from bert_tf.errors import UserError
 from bert_tf.inference import predict
 from bert_tf.inference.predict import OutputRows
-from bert_tf.io import resumable_file
+from bert_tf.io import run_folder
 from bert_tf.io import tables
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.classification.examples import Columns
@@ -300,8 +300,9 @@ class PredictTest(files_case.FilesCase):
         os.remove(self.output)
 
         self._fail_after(path, 2, **flags)
-        with open(f"{self.output}.partial", "ab") as file:
-            file.write(b'{"label": "no", "pro')  # As a kill may leave it.
+        # As a kill may leave it.
+        leftover = f"{self.output}.work/chunk-000002.tmp-9999999-00c0ffee"
+        pathlib.Path(leftover).write_bytes(b'{"label": "no", "pro')
         with self._chunks_of(7) as sizes, _lengths_chosen() as again:
             self._run(path, **flags)
 
@@ -365,7 +366,7 @@ class PredictTest(files_case.FilesCase):
             tiny_model.write_task(self.model, task)
 
         def lose_lines():
-            os.truncate(f"{self.output}.partial", 9)
+            os.remove(f"{self.output}.work/chunk-000000")
 
         for change in (change_input, change_model, lose_lines, None):
             self._fail_after(path, 2)
@@ -380,8 +381,8 @@ class PredictTest(files_case.FilesCase):
     def test_refuses_a_file_that_another_process_writes(self):
         path = self.write("texts.txt", "cat")
         with (
-            resumable_file.open_partial(self.output, {}),
-            self.assertRaisesRegex(UserError, "Another process writes .*;"),
+            run_folder.RunFolder(self.output, {}),
+            self.assertRaisesRegex(UserError, "Another process .* writes .*;"),
         ):
             self._run(path)
 

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.io.locks and bert_tf.io.resumable_file."""
+"""Tests for bert_tf.io.locks."""
 
 import errno
 import fcntl
@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.io import locks
-from bert_tf.io import resumable_file
 
 # Holds a lock until its standard input ends.
 _HOLDER = """
@@ -133,52 +132,6 @@ class OneWriterTest(LocksTestCase):
         with locks.one_writer(self.path, "--output", True):
             pass
         self.assertEmpty(os.listdir(self.parent))
-
-
-class OpenPartialTest(LocksTestCase):
-    def _write(self, *lines):
-        with resumable_file.open_partial(self.path, {"x": 1}) as partial:
-            partial.append([f"{line}\n" for line in lines])
-
-    def _read(self):
-        with open(self.path, encoding="utf-8") as file:
-            return file.read()
-
-    def test_finishing_between_open_and_lock_keeps_the_finished_file(self):
-        flock, calls = fcntl.flock, []
-
-        def finish_first(file, operation):
-            calls.append(operation)
-            if len(calls) == 1:  # The other process gets the lock before.
-                self._write("first", "second")
-            flock(file, operation)
-
-        self.enter_context(mock.patch.object(fcntl, "flock", finish_first))
-        with resumable_file.open_partial(self.path, {"x": 1}) as partial:
-            self.assertEqual(self._read(), "first\nsecond\n")
-            self.assertEqual(partial.num_lines, 0)
-            partial.append(["third\n"])
-        self.assertEqual(self._read(), "third\n")
-        self.assertEqual(os.listdir(self.parent), ["out"])
-
-    def test_record_of_the_next_process_is_not_removed(self):
-        replace = os.replace
-
-        def begin_next(source, target):
-            replace(source, target)
-            if target == self.path:
-                with self.assertRaises(KeyError):
-                    with resumable_file.open_partial(
-                        self.path, {"x": 1}
-                    ) as partial:
-                        partial.append(["next\n"])
-                        raise KeyError  # It is killed.
-
-        with mock.patch.object(os, "replace", begin_next):
-            self._write("first")
-        with resumable_file.open_partial(self.path, {"x": 1}) as partial:
-            self.assertEqual(partial.num_lines, 1)
-        self.assertEqual(self._read(), "next\n")
 
 
 class LocalCopyTest(tf.test.TestCase):

@@ -52,20 +52,20 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._check(self._describe(), self._describe())
 
     @parameterized.parameters(
-        (300_001 * "x", "b.tfrecord had 300000 bytes and has 300001 now"),
-        ("y" + 299_999 * "x", "b.tfrecord has other contents"),
-        (299_999 * "x" + "y", "b.tfrecord has other contents"),
+        300_001 * "x", "y" + 299_999 * "x", 299_999 * "x" + "y"
     )
-    def test_names_a_record_file_that_changed(self, text, message):
+    def test_names_a_record_file_that_changed(self, text):
         before = self._describe()
         self._write("b", text)
-        self._check_refused(message, before, self._describe())
+        self._check_refused(
+            "b.tfrecord was changed or replaced", before, self._describe()
+        )
 
     def test_names_new_and_missing_record_files(self):
         before = self._describe()
         self._path("a").rename(self._path("c"))
         self._check_refused(
-            "have changed: a.tfrecord is gone, c.tfrecord is new",
+            "a.tfrecord was used and is not now, c.tfrecord was not used and",
             before,
             self._describe(),
         )
@@ -73,11 +73,10 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
     def test_limits_the_number_of_named_files(self):
         before = self._describe()
         files = before["record_files"]
-        now = before | {
-            "record_files": files | {f"{n}.tfrecord": {} for n in range(50)}
-        }
+        more = {f"{n}.tfrecord": files["a.tfrecord"] for n in range(50)}
+        now = before | {"record_files": files | more}
         self._check_refused(
-            "18.tfrecord is new, 19.tfrecord is new, and 30 further files",
+            "19.tfrecord was not used and is now, and 30 further files",
             before,
             now,
         )
@@ -108,13 +107,11 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._write(f"{folder}/part", 9 * "x")
         before = describe()
         self._write("wiki/part", 9 * "y")
-        self._check_refused(
-            r"part.tfrecord has other contents", before, describe()
-        )
+        self._check_refused(r"part.tfrecord was changed", before, describe())
         self._write("wiki/part", 9 * "x")
         self._write("books/part", 9 * "y")
         self._check_refused(
-            r"part.tfrecord \(2\) has other contents", before, describe()
+            r"part.tfrecord \(2\) was changed", before, describe()
         )
 
     def test_other_records_are_a_new_phase(self):
@@ -150,21 +147,6 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             "vocabulary_hash was '12ab' and is '34cd' now",
             before,
             self._describe(vocabulary_hash="34cd"),
-        )
-
-    def test_names_no_hashes(self):
-        old, new = "0" * 64, "f" * 64
-        self.assertEqual(
-            resume_checks.change("the data", old, new, "a.csv"),
-            "the data was changed or replaced: a.csv",
-        )
-        self.assertEqual(
-            resume_checks.change("the data", None, new, "a.csv"),
-            "the data was not used and is now: a.csv",
-        )
-        self.assertEqual(
-            resume_checks.change("the data", old, None),
-            "the data was used and is not now",
         )
 
     def test_devices_may_change(self):

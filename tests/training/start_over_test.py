@@ -1,8 +1,9 @@
-"""Tests for bert_tf.training.start_over."""
+"""Tests of --overwrite_output_dir for training."""
 
 import contextlib
 import dataclasses
 import os
+from concurrent import futures
 from unittest import mock
 
 import tensorflow as tf
@@ -12,41 +13,24 @@ from bert_tf import config as options
 from bert_tf.commands.finetune_classifier import ClassifierConfig
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
-from bert_tf.training import start_over as start_overs
+from bert_tf.io import files
+from bert_tf.io import run_folder
+from bert_tf.training import output as training_output
 
 _OF_A_RUN = (
     "model.ckpt-7.index",
-    "model.ckpt-7.data-00000-of-00001",
-    "model.ckpt-7.json",
-    "checkpoint",
-    "model/checksums.json",
-    "model/vocab.txt",
-    "model/README.md",
-    "vocab.txt",
     "best/model.ckpt-3.index",
-    "summaries/train/events.out",
     "runs/rate_5e-05_batch_8_epochs_3_seed_1/run.json",
     "train_metrics.jsonl",
-    "learning_curves.png",
-    "eval_results.json",
-    "runs.txt",
     "dev_predictions.jsonl",
-    "dev_mismatched_predictions.jsonl",
-    "test_predictions.conll",
-    "test_mismatched_results.tsv",
-    "test_confusion_matrix.png",
-    "entity_scores.txt",
-    "nbest_predictions.json",
-    "null_odds.json",
+    "report_of_a_new_task.txt",
 )
 _OTHERS = (
     "notes.txt",
-    "README.md",
-    "train.csv",
-    "best/idea.txt.d/a",
-    "bert_config.json",
+    "model.ckpt-8.index",
+    "best/idea.txt",
     "runs/mine/events",
-    "test.jsonl",
+    "runs/rate_5e-05_batch_8_epochs_3_seed_1/notes.txt",
     "my_model/checksums.json",
     "train.log",
 )
@@ -72,9 +56,23 @@ class StartOverTest(tf.test.TestCase, parameterized.TestCase):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             open(path, "w").close()
 
+    def _run(self):
+        """Writes the files of a run, some of them in a thread."""
+        with (
+            run_folder.registering("out"),
+            futures.ThreadPoolExecutor() as threads,
+        ):
+            for name in _OF_A_RUN[2:]:
+                threads.submit(files.write_text, f"out/{name}", name).result()
+            for name in _OF_A_RUN[:2]:
+                files.write_text(f"out/{name}", name)
+            with files.atomic_directory("out/model") as folder:
+                files.write_text(f"{folder}/checksums.json", "")
+        files.write_text("elsewhere.txt", "")
+
     def _start_over(self, **flags):
         config = _Flags(**{"output_dir": "out"} | flags)
-        start_overs.start_over(
+        training_output.start_over(
             config, Coordinator(tf.distribute.get_strategy())
         )
 
@@ -85,43 +83,33 @@ class StartOverTest(tf.test.TestCase, parameterized.TestCase):
             for name in names
         }
 
-    def test_removes_what_a_run_wrote_and_nothing_else(self):
-        others = set(_OTHERS) - {"best/idea.txt.d/a"}
-        self._write(*_OF_A_RUN, *others)
-        self._start_over()
-        self.assertEqual(self._left(), others)
-        self._write("model/checksums.json")
+    def test_removes_what_runs_registered_and_nothing_else(self):
+        self._write(*_OTHERS)
+        self._run()
+        made = {*_OF_A_RUN, "model/checksums.json", run_folder.WRITTEN_FILE}
+        self.assertEqual(self._left(), {*_OTHERS, *made})
         self._start_over(overwrite_output_dir=False)
-        self.assertIn("model/checksums.json", self._left())
+        self._start_over(do_train=False)
+        with mock.patch.object(Coordinator, "is_chief", False):
+            self._start_over()
+        self.assertEqual(self._left(), {*_OTHERS, *made})
+        self._start_over()
+        self.assertEqual(self._left(), {*_OTHERS})
+        self.assertFalse(os.path.exists("out/model"))
+        self.assertTrue(os.path.exists("elsewhere.txt"))
 
     def test_accepts_no_folder_and_an_empty_one(self):
         self._start_over()
         os.mkdir("out")
         self._start_over()
-        self._write("train.log", "record_counts.json")
+        self._write("train.log")
         self._start_over()
-        self.assertEqual(self._left(), {"train.log", "record_counts.json"})
-
-    def test_keeps_a_configuration_that_is_no_copy(self):
-        for text in ("mine", ""):
-            self._write("model/checksums.json", "model/bert_config.json")
-            with open("out/bert_config.json", "w") as file:
-                file.write(text)
-            self._start_over()
-            self.assertEqual(bool(self._left()), bool(text))
-
-    def test_only_the_chief_removes_and_only_for_training(self):
-        self._write(*_OF_A_RUN)
-        self._start_over(do_train=False)
-        with mock.patch.object(Coordinator, "is_chief", False):
-            self._start_over()
-        self.assertEqual(self._left(), set(_OF_A_RUN))
+        self.assertEqual(self._left(), {"train.log"})
 
     def test_refuses_a_folder_of_other_files(self):
         self._write(*_OTHERS)
         with self.assertRaisesRegex(
-            UserError,
-            "out, which has no output .* bert_config.json, best, .* 3 m",
+            UserError, "out, in which none has registered best.*; choose"
         ):
             self._start_over()
         self.assertEqual(self._left(), set(_OTHERS))
@@ -133,11 +121,12 @@ class StartOverTest(tf.test.TestCase, parameterized.TestCase):
         "elsewhere,out/model",
     )
     def test_refuses_to_remove_an_input(self, path):
-        self._write(*_OF_A_RUN)
+        self._run()
+        before = self._left()
         named = path.rpartition(",")[2]
         with self.assertRaisesRegex(UserError, f"would remove --start={named}"):
             self._start_over(start=path)
-        self.assertEqual(self._left(), set(_OF_A_RUN))
+        self.assertEqual(self._left(), before)
 
     def test_is_for_training(self):
         with self.assertRaisesRegex(UserError, "_dir needs --do_train"):

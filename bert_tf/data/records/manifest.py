@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,19 +70,6 @@ def record_files(output_file: str, num_shards: int) -> list[str]:
     ]
 
 
-def record_paths(output_file: str, names: Iterable[str]) -> list[str]:
-    """Returns the files of a manifest that belong to its output file.
-
-    Args:
-      output_file: One of the names in `--output_file`.
-      names: The names in the manifest, relative to it.
-    """
-    folder = os.path.dirname(output_file)
-    paths = [os.path.normpath(os.path.join(folder, name)) for name in names]
-    own = os.path.normpath(output_file)
-    return [path for path in paths if own in (path, _unsharded(path))]
-
-
 def _unsharded(path: str) -> str | None:
     """Returns the output file of a shard; None for a file without shards."""
     shard = _SHARD.fullmatch(path)
@@ -114,34 +101,25 @@ class Recipe:
 
     def hash(self) -> str:
         """Returns a hash that is equal for equal records."""
-        values = dataclasses.asdict(self) | {"flags": self._flags_with_effect()}
+        values = dataclasses.asdict(self) | {"flags": _with_effect(self.flags)}
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _flags_with_effect(self) -> dict[str, Any]:
-        return {
-            flag: value
-            for flag, value in (_ADDED | self.flags).items()
-            if flag not in _PLACES
-        }
 
-    def difference(self, present: "Recipe") -> str:
-        """Describes how the recipe `present` differs from this one."""
-        theirs = present._flags_with_effect()
-        differences = [
-            f"--{flag}={theirs.get(flag)} instead of {value}"
-            for flag, value in self._flags_with_effect().items()
-            if theirs.get(flag) != value
-        ]
-        for field, description in (
-            ("vocabulary_hash", "another vocabulary"),
-            ("inputs", "other text"),
-            ("num_output_files", "another number of files"),
-            ("version", "another version of bert_tf"),
-        ):
-            if getattr(self, field) != getattr(present, field):
-                differences.append(description)
-        return ", ".join(differences)
+def _with_effect(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {x: y for x, y in (_ADDED | flags).items() if x not in _PLACES}
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a recipe as `run_folder.changes` compares them."""
+    text = json.dumps(values["inputs"], sort_keys=True).encode()
+    flags = _with_effect(values["flags"])
+    return {f"--{name}": value for name, value in flags.items()} | {
+        "the vocabulary": values["vocabulary_hash"],
+        "the text": hashlib.sha256(text).hexdigest(),
+        "the number of files": values["num_output_files"],
+        "the version of the records": values["version"],
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +167,7 @@ class Manifest(Recipe):
         values = dataclasses.asdict(self)
         del values["source"]
         values["files"] = {
-            _relative_name(record_file, path): entry
+            relative_name(record_file, path): entry
             for record_file, entry in self.files.items()
         }
         bert_files.write_json(path, {"format": FORMAT, **values})
@@ -324,7 +302,7 @@ def _find_one(
 
 
 def _entry(manifest: Manifest, path: str) -> dict[str, int]:
-    name = _relative_name(path, manifest.source)
+    name = relative_name(path, manifest.source)
     if name not in manifest.files:
         raise UserError(
             f"{path} is not one of the files that {manifest.source} describes; "
@@ -333,7 +311,8 @@ def _entry(manifest: Manifest, path: str) -> dict[str, int]:
     return manifest.files[name]
 
 
-def _relative_name(path: str, manifest_file: str) -> str:
+def relative_name(path: str, manifest_file: str) -> str:
+    """Returns the name of a record file in a manifest."""
     return os.path.relpath(path, os.path.dirname(manifest_file) or ".")
 
 

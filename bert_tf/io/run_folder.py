@@ -1,0 +1,350 @@
+"""The output of one run: a lock, a recipe, resuming, and starting over.
+
+Until the output is complete, `<output_file>.work` holds finished parts of the
+work and `recipe.json`: what the output depends on, and the files that the run
+writes. A run with another recipe is refused, so that files never mix, and
+starting over removes exactly the registered files. When the output is complete,
+its report or manifest has both, and the folder is removed.
+
+In an `--output_dir` checkpoints hold the recipe (`training.resume`), and
+`written_files.json` registers what runs have written.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import os
+import re
+import threading
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf import errors
+from bert_tf.errors import UserError
+from bert_tf.io import compression
+from bert_tf.io import files
+from bert_tf.io import locks
+from bert_tf.io import paths
+from bert_tf.io import text_files
+
+WRITTEN_FILE = "written_files.json"
+# Checkpoints are written in a thread.
+_register_lock = threading.Lock()
+_HASH = re.compile(r"[0-9a-f]{32,}")
+_NAMES_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """Files that a run has written or registered, and their recipe.
+
+    Attributes:
+      recipe: JSON values that the output depends on, by name: "--seed", "the
+        vocabulary".
+      files: Path to size in bytes; None if it does not matter. The last one
+        marks a complete output.
+      extras: Paths of files without which the output is complete, too.
+    """
+
+    recipe: Mapping[str, Any]
+    files: Mapping[str, int | None]
+    extras: Sequence[str] = ()
+
+    def is_complete(self) -> bool:
+        return all(
+            files.exists(path) and size in (None, compression.stored_size(path))
+            for path, size in self.files.items()
+        )
+
+
+class RunFolder(contextlib.ExitStack):
+    """The output of a run; in the context no other process writes it.
+
+    Args:
+      path: The output file; other names of the output begin with it.
+      recipe: See `Made`.
+      find_finished: Reads reports or manifests; returns what each registers,
+        with any recipe, and None for a missing one.
+      work_dir: The folder of unfinished work.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        recipe: Mapping[str, Any],
+        find_finished: Callable[[], Sequence[Made | None]] = tuple,
+        work_dir: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._recipe = recipe
+        self._find_finished = find_finished
+        self.work_dir = work_dir or f"{path}.work"
+        self._folder = os.path.dirname(self.work_dir) or "."
+        self._record = os.path.join(self.work_dir, "recipe.json")
+
+    def __enter__(self) -> "RunFolder":
+        self.enter_context(errors.naming(self.work_dir))
+        # A second process would remove the temporary files of the first.
+        self.enter_context(
+            locks.one_writer(self.work_dir, "--output_file", is_replaced=True)
+        )
+        return self
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the output is complete and has the same recipe."""
+        found = self._find_finished()
+        return bool(found) and all(
+            each is not None
+            and each.is_complete()
+            and not changes(each.recipe, self._recipe)
+            for each in found
+        )
+
+    @property
+    def difference(self) -> str:
+        """How the recipe of what is there differs from this one, if it does."""
+        for each in self._registered():
+            if changed := changes(each.recipe, self._recipe):
+                return "; ".join(changed)
+        return ""
+
+    def resume(self, outputs: Sequence[str], fits_any: bool = False) -> bool:
+        """Registers the files to write; returns False if nothing is done yet.
+
+        Args:
+          outputs: The files.
+          fits_any: Whether the work so far is named by what it was made from,
+            so that another recipe may use it until the first file exists.
+
+        Raises:
+          UserError: If there is output of another recipe, or of no run.
+        """
+        known = {_absolute(path) for path in self._files()}
+        existing = [path for path in (*known, *outputs) if files.exists(path)]
+        if (existing or not fits_any) and (difference := self.difference):
+            raise UserError(
+                f"{self._path} was made with other flags or input: "
+                f"{difference}; use those, another --output_file, or start "
+                "over with --overwrite_output_dir."
+            )
+        foreign = [path for path in existing if _absolute(path) not in known]
+        if foreign:
+            raise UserError(
+                f"No run has registered {shown(foreign)}, which this run would "
+                "replace; delete it or use another --output_file."
+            )
+        is_begun = files.exists(self._record)
+        if is_begun:
+            logging.info("Resuming from %s.", self.work_dir)
+        else:  # What a killed removal left may be of another recipe.
+            files.remove(self.work_dir)
+        names = [
+            path
+            if paths.is_remote(path)
+            else os.path.relpath(path, self._folder)
+            for path in outputs
+        ]
+        values = {"recipe": self._recipe, "files": names}
+        files.write_json(self._record, values)
+        return is_begun
+
+    def finish(self) -> None:
+        """Removes the work, and what killed processes left of the output."""
+        found = self._files()
+        for folder in {os.path.dirname(path) for path in found}:
+            names = [re.escape(os.path.basename(path)) for path in found]
+            files.clear_temporaries(folder or ".", "|".join(names))
+        self.discard()
+
+    def discard(self) -> None:
+        """Removes the work; first what makes it count."""
+        files.remove(self._record)
+        files.remove(self.work_dir)
+
+    def start_over(self, inputs: Iterable[tuple[str, str]] = ()) -> None:
+        """Removes the files that earlier runs registered, and their work.
+
+        Args:
+          inputs: Flags and the paths that they name.
+
+        Raises:
+          UserError: If one of the inputs would be removed.
+        """
+        found = [path for path in self._files() if files.exists(path)]
+        refuse_removal(found, inputs, "--output_file")
+        for path in found:
+            files.remove(path)
+        if files.exists(self.work_dir):
+            self.discard()
+            found.append(self.work_dir)
+        if found:
+            logging.info("Starting over: removed %s.", shown(found))
+
+    def _registered(self) -> list[Made]:
+        """Returns the unfinished output, if any, and the finished ones."""
+        found = [each for each in self._find_finished() if each is not None]
+        if files.exists(self._record):
+            stored = text_files.read_json(self._record)
+            # That of an earlier version has neither.
+            names = [
+                x if paths.is_remote(x) else os.path.join(self._folder, x)
+                for x in stored.get("files", [])
+            ]
+            begun = Made(stored.get("recipe", {}), dict.fromkeys(names))
+            found.insert(0, begun)
+        return found
+
+    def _files(self) -> list[str]:
+        """Returns all registered files; those that mark an output last."""
+        made = self._registered()
+        return [
+            *dict.fromkeys(x for each in made for x in each.extras),
+            *dict.fromkeys(x for each in made for x in each.files),
+        ]
+
+
+@contextlib.contextmanager
+def registering(folder: str) -> Iterator[None]:
+    """Registers the files that this process writes to a folder."""
+    record = os.path.join(folder, WRITTEN_FILE)
+
+    def register(path: str) -> None:
+        name = os.path.relpath(path, folder)
+        parts = name.split("/")
+        if parts[0] in ("..", WRITTEN_FILE) or any(
+            map(files.is_temporary, parts)
+        ):
+            return
+        with _register_lock:
+            names = _read_written(folder)
+            if name not in names:
+                files.write_json(record, sorted([*names, name]))
+
+    files.on_write.append(register)
+    try:
+        yield
+    finally:
+        files.on_write.remove(register)
+
+
+def _read_written(folder: str) -> list[str]:
+    record = os.path.join(folder, WRITTEN_FILE)
+    return text_files.read_json(record) if files.exists(record) else []
+
+
+def remove_registered(
+    folder: str, inputs: Iterable[tuple[str, str]]
+) -> list[str]:
+    """Removes the files that runs have registered in a folder.
+
+    Returns:
+      Their names.
+
+    Raises:
+      UserError: If one of the inputs would be removed.
+    """
+    found = {
+        name: path
+        for name in _read_written(folder)
+        if files.exists(path := os.path.join(folder, name))
+    }
+    refuse_removal(found.values(), inputs, "--output_dir")
+    for path in found.values():
+        files.remove(path)
+        while len(path := os.path.dirname(path)) > len(folder):
+            files.remove_empty([path])
+    files.remove(os.path.join(folder, WRITTEN_FILE))
+    if found:
+        logging.info(
+            "Starting over: removed %s from %s.", shown([*found]), folder
+        )
+    return [*found]
+
+
+def _absolute(path: str) -> str:
+    return path if paths.is_remote(path) else os.path.abspath(path)
+
+
+def changes(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    sources: Mapping[str, str | None] | None = None,
+) -> list[str]:
+    """Describes how a recipe differs from an earlier one.
+
+    Args:
+      before: The earlier recipe.
+      now: The recipe now.
+      sources: The paths whose hashes are in the recipe, by its names.
+    """
+    return [
+        change(name, before.get(name), now.get(name), (sources or {}).get(name))
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+
+
+def change(name: str, old: Any, new: Any, source: str | None = None) -> str:
+    """Describes the change of a setting.
+
+    Hashes are not shown, but the file or model whose hash it is.
+
+    Args:
+      name: The name of the setting.
+      old: The earlier value; None if there was none.
+      new: The value now.
+      source: The path whose hash is the value, if it is one.
+    """
+    is_hash = [isinstance(x, str) and _HASH.fullmatch(x) for x in (old, new)]
+    if not any(is_hash):
+        return f"{name} was {old!r} and is {new!r} now"
+    here = f": {source}" if source else ""
+    if old is None:
+        return f"{name} was not used and is now{here}"
+    if new is None:
+        return f"{name} was used and is not now"
+    return f"{name} was changed or replaced{here}"
+
+
+def inputs_of(config: Any) -> Iterator[tuple[str, str]]:
+    """Yields the flags that name inputs, with each path that they name."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not field.metadata["reads"] or not value:
+            continue
+        for path in map(str.strip, value.split(",")):
+            found = [] if paths.is_remote(path) else glob.glob(path)
+            yield from ((f"--{field.name}", x) for x in (path, *found))
+
+
+def refuse_removal(
+    removed: Iterable[str], inputs: Iterable[tuple[str, str]], flag: str
+) -> None:
+    """Raises `UserError` if an input of a run would be removed."""
+    real = set(map(os.path.realpath, removed))
+    for name, path in inputs:
+        above = os.path.realpath(path)
+        while above not in real and above != os.path.dirname(above):
+            above = os.path.dirname(above)
+        # Also the prefix of a checkpoint.
+        prefix = os.path.realpath(path) + "."
+        if above in real or any(x.startswith(prefix) for x in real):
+            raise UserError(
+                f"--overwrite_output_dir would remove {name}={path}; choose "
+                f"another {flag}, or give a copy of the input."
+            )
+
+
+def shown(names: Sequence[str]) -> str:
+    """Returns the first names and the number of the others, for a message."""
+    more = len(names) - _NAMES_SHOWN
+    text = ", ".join(names[:_NAMES_SHOWN])
+    return f"{text} and {more} more" if more > 0 else text
