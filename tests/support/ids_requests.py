@@ -13,9 +13,9 @@ import numpy as np
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
-from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
+from bert_tf.export.verify.reference import Reference
 from tests.support import every_head
 
 _TOLERANCE = 1e-5
@@ -83,10 +83,9 @@ class IdsRequests:
 
 def _plan(directory, model_dir):
     signatures = serving_module.read_signatures(directory)
-    expected = by_head.build(
+    expected = Reference(
         checkpoint_loading.read(model_dir, flag="--model_dir"),
         artifacts.read(directory),
-        directory,
         _TOLERANCE,
     )
     planned = verify_calls.plan(expected, signatures)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_tf.export import serving_module
 from bert_tf.export.serving_module import ATTENTION
 from bert_tf.export.serving_module import FROM_EXAMPLES
 from bert_tf.export.serving_module import FROM_IDS
@@ -28,8 +29,6 @@ from bert_tf.export.verify.texts import Row
 
 Arrays = Mapping[str, np.ndarray]
 
-# Signatures with an interface of their own.
-_METHODS = ("classify", "regress")
 _TEXTS_PER_CALL = 64
 # The attention of a row has layers x heads x length x length numbers.
 _ROWS_OF_ATTENTION = 4
@@ -143,7 +142,9 @@ def _plan_strings(
     """Yields calls with strings, directly and as Examples."""
     nothing: dict[str, np.ndarray] = {}
     for number, rows in enumerate(batches):
-        expected = reference.expect(rows)
+        found = reference.expect(rows)
+        names = serving_module.for_predict(reference.head, found.values)
+        expected = found.only(names)
         inputs = test_texts.to_inputs(rows)
         description = f"batch {number} of {len(rows)}"
         yield Planned(description, Call(SERVING, inputs), expected)
@@ -153,13 +154,11 @@ def _plan_strings(
             examples = test_texts.to_examples(rows)
             call = Call(FROM_EXAMPLES, {"examples": examples})
             yield Planned(description, call, expected)
-            for method in _METHODS:
-                if method in signatures:
-                    values = reference.method_values(expected)
-                    call = Call(method, {"inputs": examples})
-                    yield Planned(description, call, ReferenceOutputs(values))
-    if reference.takes_invalid_bytes:
-        yield _plan_invalid(reference, batches[0][0])
+            if reference.head.method in signatures:
+                of_method = found.only(set(found.values) - set(names))
+                call = Call(reference.head.method, {"inputs": examples})
+                yield Planned(description, call, of_method)
+    yield _plan_invalid(reference, batches[0][0])
     inputs = test_texts.to_inputs(batches[0])
     for call in (
         Call(SERVING, {name: x[:0] for name, x in inputs.items()}),
@@ -175,10 +174,11 @@ def _plan_invalid(reference: Reference, like: Row) -> Planned:
         _replace_texts(like, data.decode("utf-8", "ignore"))
         for data in test_texts.INVALID
     ]
+    found = reference.expect(decoded)
     return Planned(
         "bytes that are not UTF-8",
         Call(SERVING, test_texts.to_inputs(raw)),
-        reference.expect(decoded),
+        found.only(serving_module.for_predict(reference.head, found.values)),
     )
 
 
@@ -203,12 +203,7 @@ def _plan_ids(
         for description, packed in calls.items():
             expected = reference.expect_ids(packed)
             if reference.artifact.ids_only:
-                numbers = {
-                    name: x
-                    for name, x in expected.values.items()
-                    if x.dtype != object
-                }
-                expected = dataclasses.replace(expected, values=numbers)
+                expected = expected.numbers()
             yield Planned(description, Call(signature, packed), expected)
 
 
