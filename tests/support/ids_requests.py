@@ -13,6 +13,7 @@ import numpy as np
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
+from bert_tf.export.heads import registry as heads
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify.reference import Reference
@@ -83,10 +84,14 @@ class IdsRequests:
 
 def _plan(directory, model_dir):
     signatures = serving_module.read_signatures(directory)
+    stored = checkpoint_loading.read(model_dir, flag="--model_dir")
+    artifact = artifacts.read(directory)
     expected = Reference(
-        checkpoint_loading.read(model_dir, flag="--model_dir"),
-        artifacts.read(directory),
+        artifact.head,
+        heads.restore(artifact, stored),
+        stored,
         _TOLERANCE,
+        artifact.ids_only,
     )
     planned = verify_calls.plan(expected, signatures)
     if not planned:

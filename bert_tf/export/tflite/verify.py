@@ -80,7 +80,11 @@ def verify(content: bytes, build: Build) -> Verification:
     model = LiteModel(content, os.cpu_count() or 1, takes_text)
     tolerance = comparison.LITE_TOLERANCES.get(build.quantization)
     reference = Reference(
-        build.stored, build.artifact(), tolerance or _CLOSE_IN_INT8
+        build.name,
+        build.head,
+        build.stored,
+        tolerance or _CLOSE_IN_INT8,
+        ids_only=not takes_text,
     )
     calls = list(
         _calls_of_text(reference, build)
@@ -179,7 +183,7 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
             chosen = np.unique(places.astype(int))
             packed.append({name: x[chosen] for name, x in rows.items()})
     if length is None:
-        longest = reference.artifact.max_seq_length
+        longest = reference.head.max_seq_length
         packed.append(reference_lib.pad(packed[-1], longest))
     else:
         packed = [reference_lib.pad(rows, length) for rows in packed]

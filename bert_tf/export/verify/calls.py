@@ -117,7 +117,7 @@ def plan(
       signatures: The signatures of the export.
     """
     batches = reference.batches()
-    if reference.artifact.ids_only:
+    if reference.ids_only:
         return list(_plan_ids(reference, batches, SERVING))
     planned = list(_plan_strings(reference, batches, signatures))
     planned += _plan_ids(reference, batches, FROM_IDS)
@@ -198,11 +198,11 @@ def _plan_ids(
         calls = {description: reference.pack(rows)}
         if number == len(batches) - 1:
             calls[f"{description}, padded"] = reference_lib.pad(
-                calls[description], reference.artifact.max_seq_length
+                calls[description], reference.head.max_seq_length
             )
         for description, packed in calls.items():
             expected = reference.expect_ids(packed)
-            if reference.artifact.ids_only:
+            if reference.ids_only:
                 expected = expected.numbers()
             yield Planned(description, Call(signature, packed), expected)
 

@@ -23,9 +23,9 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.export import serving_module
-from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry as heads
 from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.texts import Row
 from bert_tf.inference import load
@@ -74,26 +74,34 @@ class Reference:
     """Computes the reference outputs of an export.
 
     Args:
+      name: The name of the head, a key of `heads.registry.ENTRIES`.
+      head: The head.
       stored: The stored model, which is computed in float32.
-      artifact: The description of the export.
       tolerance: The largest allowed difference of numbers.
+      ids_only: Whether the signatures take token ids instead of strings.
     """
 
     def __init__(
-        self, stored: StoredModel, artifact: Artifact, tolerance: float
+        self,
+        name: str,
+        head: ServingHead,
+        stored: StoredModel,
+        tolerance: float,
+        ids_only: bool = False,
     ) -> None:
-        if artifact.ids_only and artifact.head == "classification":
+        if ids_only and name == "classification":
             # Every classifier takes the ids of pairs, which have two segments.
-            settings = {**artifact.settings, "pair": True}
-            artifact = dataclasses.replace(artifact, settings=settings)
-        self.artifact = artifact
-        self.head = heads.restore(artifact, stored)
-        self.tokenizer = self.head.tokenizer
+            head = dataclasses.replace(head, pair=True)
+        self.head = head
+        self.ids_only = ids_only
+        self.tokenizer = head.tokenizer
+        self._is_masked = name == "fill_mask"
+        self._layer = getattr(head, "layer", -1)
         self._function: Callable | None = None
         self._disturbance = TIMES_FOR_LOGITS * tolerance
         self._model = load.build_model(
             stored,
-            heads.ENTRIES[artifact.head].model_kind,
+            heads.ENTRIES[name].model_kind,
             return_all_layers=True,
             return_attention_probs=True,
         )
@@ -103,7 +111,7 @@ class Reference:
         special_tokens = 1 + len(self.head.inputs)
         lengths = {
             bucket - special_tokens + more
-            for bucket in self.artifact.buckets
+            for bucket in self.head.buckets
             for more in (0, 1)
         }
         by_length = test_texts.of_length(
@@ -113,8 +121,8 @@ class Reference:
             self.head.inputs,
             [*by_length, *test_texts.TEXTS, *test_texts.SENTENCES],
             self.tokenizer,
-            self.artifact.max_seq_length,
-            self.artifact.head == "fill_mask",
+            self.head.max_seq_length,
+            self._is_masked,
         )
         return [[row] for row in rows[: len(by_length)]] + [
             rows[first : first + _ROWS_PER_CALL]
@@ -144,7 +152,7 @@ class Reference:
         tokens = tf.where(packed["input_mask"] > 0, tokens, "").numpy()
         layers = self._model(packed, training=False)["attention_probs"]
         # The export lacks the layers above that of embeddings.
-        last = self.artifact.settings.get("layer", -1) % len(layers)
+        last = self._layer % len(layers)
         attention = np.stack([x.numpy() for x in layers[: last + 1]], 1)
         return ReferenceOutputs({"tokens": tokens, "attention": attention})
 
@@ -212,8 +220,7 @@ class Reference:
 
     def _call(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         outputs = self._model(dict(inputs), training=False)
-        layer = self.artifact.settings.get("layer", -1)
-        outputs["sequence_output"] = outputs["encoder_outputs"][layer]
+        outputs["sequence_output"] = outputs["encoder_outputs"][self._layer]
         return {name: outputs[name] for name in self.head.outputs}
 
 

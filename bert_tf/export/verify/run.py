@@ -24,6 +24,7 @@ from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
+from bert_tf.export.heads import registry as heads
 from bert_tf.export.serving_module import ATTENTION
 from bert_tf.export.serving_module import SERVING
 from bert_tf.export.verify import calls as verify_calls
@@ -163,7 +164,10 @@ def _plan(
         tolerance = max(tolerance, LITE_TOLERANCES["none"])
     # Silences a warning for every long text.
     with quiet.below(logging.ERROR):
-        expected = Reference(stored, artifact, tolerance)
+        head = heads.restore(artifact, stored)
+        expected = Reference(
+            artifact.head, head, stored, tolerance, artifact.ids_only
+        )
         return verify_calls.plan(expected, signatures)
 
 

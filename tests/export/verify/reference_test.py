@@ -13,6 +13,7 @@ from bert_tf.checkpoints import formats
 from bert_tf.export import artifact as artifacts
 from bert_tf.export.heads import classification
 from bert_tf.export.heads import next_sentence
+from bert_tf.export.heads import registry as heads
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.reference import Reference
@@ -48,6 +49,12 @@ def _read(name, **settings):
     return stored, dataclasses.replace(artifact, settings=settings)
 
 
+def _build(name, tolerance=1e-5, **settings):
+    stored, artifact = _read(name, **settings)
+    head = heads.restore(artifact, stored)
+    return Reference(artifact.head, head, stored, tolerance)
+
+
 class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         *((name, {}) for name in _PREDICTED),
@@ -57,8 +64,8 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
     )
     @pytest.mark.slow
     def test_believes_what_the_library_predicts(self, name, settings):
-        stored, artifact = _read(name, **settings)
-        reference = Reference(stored, artifact, 1e-5)
+        stored, _ = _read(name)
+        reference = _build(name, **settings)
         task = dataclasses.replace(tasks.from_stored(stored), **settings)
         predictor = Predictor(
             load.build_model(stored), task, stored.build_tokenizer()
@@ -97,8 +104,8 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_labels_of_next_sentence_are_in_the_order_of_the_original(self):
-        stored, artifact = _read("next_sentence")
-        reference = Reference(stored, artifact, 1e-5)
+        stored, _ = _read("next_sentence")
+        reference = _build("next_sentence")
         rows = [{"text": x, "text_pair": "dog"} for x in tiny_exports.TEXTS]
         packed = reference.pack(rows)
         model = load.build_model(stored)
@@ -112,7 +119,7 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_attention_is_that_of_the_first_window(self):
-        reference = Reference(*_read("tagging", doc_stride=3), 1e-5)
+        reference = _build("tagging", doc_stride=3)
         texts = ["the cat", "the mat dog, " * 5]
         expected = reference.expect_attention([{"text": x} for x in texts])
         tokens = expected.values["tokens"].tolist()
@@ -129,7 +136,7 @@ class DoubtTest(tf.test.TestCase, parameterized.TestCase):
     """A decision is doubtful if the tolerance may change it."""
 
     def _decide(self, name, **outputs):
-        reference = Reference(*_read(name), 1e-3)
+        reference = _build(name, 1e-3)
         outputs = {x: tf.constant(value) for x, value in outputs.items()}
         with mock.patch.object(reference, "_compute", lambda _: outputs):
             return reference.decide(
@@ -158,7 +165,7 @@ class DoubtTest(tf.test.TestCase, parameterized.TestCase):
             ("question_answering", "score", {"question": "a", "context": text}),
             ("tagging", "tags", {"text": text}),
         ):
-            reference = Reference(*_read(name), 1e-3)
+            reference = _build(name, 1e-3)
             compute = reference._compute
 
             def equal(inputs, compute=compute):
