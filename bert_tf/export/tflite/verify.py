@@ -97,6 +97,7 @@ def verify(content: bytes, build: Build) -> Verification:
         _compare(one, answer, tolerance)
         for one, answer in zip(expected, answers, strict=True)
     ]
+    task = getattr(build.head, "task", None)
     faults = [fault for one in differences for fault in one.faults]
     if faults:
         raise UserError(
@@ -112,7 +113,7 @@ def verify(content: bytes, build: Build) -> Verification:
         agreement=measure_agreement(
             [one.values for one in expected],
             answers,
-            getattr(build.head, "problem_type", None) == "multi_label",
+            getattr(task, "problem_type", None) == "multi_label",
         ),
     )
 
