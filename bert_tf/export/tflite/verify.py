@@ -19,7 +19,6 @@ import numpy as np
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.export import serving_module
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite.build import Build
 from bert_tf.export.verify import compare as comparison
@@ -215,8 +214,7 @@ def _expect(
         found = reference.decide(head.answer_ids, packed)
         places = {name: x.numpy() for name, x in packed.state.items()}
         return ReferenceOutputs({**found.values, **places})
-    found = reference.decide(head.answer, packed)
-    return found.only(serving_module.for_predict(head, found.values))
+    return reference.for_predict(reference.decide(head.answer, packed))
 
 
 def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.export import serving_module
 from bert_tf.export.serving_module import ATTENTION
 from bert_tf.export.serving_module import FROM_EXAMPLES
 from bert_tf.export.serving_module import FROM_IDS
@@ -143,8 +142,7 @@ def _plan_strings(
     nothing: dict[str, np.ndarray] = {}
     for number, rows in enumerate(batches):
         found = reference.expect(rows)
-        names = serving_module.for_predict(reference.head, found.values)
-        expected = found.only(names)
+        expected = reference.for_predict(found)
         inputs = test_texts.to_inputs(rows)
         description = f"batch {number} of {len(rows)}"
         yield Planned(description, Call(SERVING, inputs), expected)
@@ -155,7 +153,7 @@ def _plan_strings(
             call = Call(FROM_EXAMPLES, {"examples": examples})
             yield Planned(description, call, expected)
             if reference.head.method in signatures:
-                of_method = found.only(set(found.values) - set(names))
+                of_method = found.only(found.values.keys() - expected.values)
                 call = Call(reference.head.method, {"inputs": examples})
                 yield Planned(description, call, of_method)
     yield _plan_invalid(reference, batches[0][0])
@@ -174,11 +172,10 @@ def _plan_invalid(reference: Reference, like: Row) -> Planned:
         _replace_texts(like, data.decode("utf-8", "ignore"))
         for data in test_texts.INVALID
     ]
-    found = reference.expect(decoded)
     return Planned(
         "bytes that are not UTF-8",
         Call(SERVING, test_texts.to_inputs(raw)),
-        found.only(serving_module.for_predict(reference.head, found.values)),
+        reference.for_predict(reference.expect(decoded)),
     )
 
 

@@ -138,6 +138,10 @@ class Reference:
         """Returns the reference outputs for ids, <int32>[R, T] each."""
         inputs = {name: tf.constant(x) for name, x in packed.items()}
         found = self.decide(self.head.answer_ids, self.head.ids_rows(inputs))
+        return self.for_predict(found)
+
+    def for_predict(self, found: ReferenceOutputs) -> ReferenceOutputs:
+        """Returns outputs without those of classify or regress alone."""
         return found.only(serving_module.for_predict(self.head, found.values))
 
     def expect_tokens(self, column: Sequence[str]) -> ReferenceOutputs:
