@@ -31,7 +31,7 @@ from bert_tf.export.verify.texts import Row
 from bert_tf.inference import load
 from bert_tf.tasks.predict import MODEL_INPUTS
 
-# Texts per request, of mixed lengths.
+# The most texts of a request, of mixed lengths.
 _ROWS_PER_CALL = 8
 # Bounds the memory, as long texts have any number of windows.
 _WINDOWS = 32
@@ -124,9 +124,9 @@ class Reference:
             self.head.max_seq_length,
             self._is_masked,
         )
+        count = -(-len(rows) // _ROWS_PER_CALL)
         return [[row] for row in rows[: len(by_length)]] + [
-            rows[first : first + _ROWS_PER_CALL]
-            for first in range(0, len(rows), _ROWS_PER_CALL)
+            rows[number::count] for number in range(count)
         ]
 
     def expect(self, rows: Sequence[Row]) -> ReferenceOutputs:
