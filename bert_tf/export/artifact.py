@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.flags.export import HEADS
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import stored_files
@@ -39,7 +40,7 @@ _ARTIFACT = {
             isinstance(value, int) and not isinstance(value, bool) and value > 0
         ),
     ),
-    "head": stored_files.TEXT,
+    "head": stored_files.choice(*HEADS),
     "precision": stored_files.choice("float32", "bfloat16"),
     "ids_only": stored_files.FLAG,
     "max_seq_length": stored_files.integer(),

@@ -13,9 +13,10 @@ import numpy as np
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
-from bert_tf.export.verify import by_head
+from bert_tf.export.heads import registry as heads
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
+from bert_tf.export.verify.reference import Reference
 from tests.support import every_head
 
 _TOLERANCE = 1e-5
@@ -83,11 +84,14 @@ class IdsRequests:
 
 def _plan(directory, model_dir):
     signatures = serving_module.read_signatures(directory)
-    expected = by_head.build(
-        checkpoint_loading.read(model_dir, flag="--model_dir"),
-        artifacts.read(directory),
-        directory,
+    stored = checkpoint_loading.read(model_dir, flag="--model_dir")
+    artifact = artifacts.read(directory)
+    expected = Reference(
+        artifact.head,
+        heads.restore(artifact, stored),
+        stored,
         _TOLERANCE,
+        artifact.ids_only,
     )
     planned = verify_calls.plan(expected, signatures)
     if not planned:

@@ -2,7 +2,7 @@
 
 Shapes:
   B: number of texts.
-  L: number of labels; 1 for regression.
+  L: number of labels.
 """
 
 import dataclasses
@@ -21,8 +21,6 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 
-# The minimum probability of an assigned label in multi-label problems.
-_THRESHOLD = 0.5
 # Bounds the memory: a book has thousands of windows.
 _MAX_ROWS_AT_ONCE = 64
 
@@ -32,8 +30,7 @@ class Classification(head.ServingHead):
     """Serves classifiers of one label or several, and regression.
 
     Args, in addition to those of `ServingHead`:
-      labels: Label names in the order of the logits; None for regression.
-      problem_type: "single_label", "multi_label" or "regression".
+      task: The task, which decodes the outputs.
       pair: Whether inputs are pairs, with `text_pair` in addition to `text`.
       doc_stride: The distance in tokens between the starts of the windows of
         long texts; None truncates them.
@@ -42,14 +39,13 @@ class Classification(head.ServingHead):
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     flags = ("pair", "doc_stride")
 
-    labels: Sequence[str] | None
-    problem_type: str
+    task: ClassificationTask
     pair: bool
     doc_stride: int | None = None
 
     def __post_init__(self) -> None:
         self.inputs = ("text", "text_pair") if self.pair else ("text",)
-        self.method = "regress" if self.labels is None else "classify"
+        self.method = "regress" if self.task.labels is None else "classify"
         if self.doc_stride is not None:
             self.max_rows_at_once = _MAX_ROWS_AT_ONCE
 
@@ -60,8 +56,7 @@ class Classification(head.ServingHead):
         pair, doc_stride = source.config.pair, source.config.doc_stride
         return cls(
             *source.parts(),
-            task.labels,
-            task.problem_type,
+            task,
             _is_pair(task) if pair is None else pair,
             task.doc_stride if doc_stride is None else doc_stride,
         )
@@ -81,80 +76,23 @@ class Classification(head.ServingHead):
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns `label` or `labels` with `probabilities`, or `score`.
-
-        Probabilities and scores are averaged over the windows of a text.
-        """
-        values = self._values(outputs["logits"])
-        if self.doc_stride is not None:
-            values = tf.math.segment_mean(values, rows.state["texts"])
-        return self._name(values)
+        """Returns what the task decodes, and what `method` returns."""
+        answer = self.task.decode(outputs, rows.state.get("texts"))
+        if self.method == "regress":
+            return answer | {"outputs": answer["score"]}
+        return answer | all_labels(answer["probabilities"], self.task.labels)
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns the outputs of `answer` and `logits`."""
-        del rows  # One per text.
-        logits = outputs["logits"]
-        return self._name(self._values(logits)) | {"logits": logits}
-
-    def _values(self, logits: tf.Tensor) -> tf.Tensor:
-        """Returns probabilities or scores, of the shape of `logits`."""
-        if self.problem_type == "regression":
-            return logits
-        if self.problem_type == "multi_label":
-            return tf.sigmoid(logits)
-        return tf.nn.softmax(logits)
-
-    def _name(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
-        if self.problem_type == "regression":
-            return {"score": values[:, 0], "outputs": values[:, 0]}
-        if self.problem_type == "multi_label":
-            labels = {"labels": self._assigned_labels(values)}
-            return labels | all_labels(values, self.labels)
-        return choose_label(values, self.labels)
-
-    def _assigned_labels(self, probs: tf.Tensor) -> tf.Tensor:
-        """Returns the assigned labels in the order of their ids, then "".
-
-        Args:
-          probs: <float32>[B, L].
-
-        Returns:
-          <string>[B, L].
-        """
-        count = len(self.labels)
-        is_assigned = probs >= _THRESHOLD
-        # Assigned labels first, then by label id.
-        key = tf.range(count) + tf.where(is_assigned, 0, count)
-        order = tf.argsort(key, -1)
-        number = tf.where(
-            tf.gather(is_assigned, order, batch_dims=1), order, count
-        )
-        return tf.gather(tf.constant([*self.labels, ""]), number)
-
-
-def choose_label(
-    probs: tf.Tensor, labels: Sequence[str]
-) -> dict[str, tf.Tensor]:
-    """Returns the outputs of single-label classification.
-
-    Args:
-      probs: <float32>[B, L].
-      labels: L names.
-
-    Returns:
-      `label` <string>[B], `probabilities`, `classes` and `scores` [B, L].
-    """
-    best = tf.argmax(probs, -1, output_type=tf.int32)
-    label = tf.gather(tf.constant(labels), best)
-    return {"label": label} | all_labels(probs, labels)
+        return self.answer(outputs, rows) | {"logits": outputs["logits"]}
 
 
 def all_labels(probs: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Returns `probabilities`, and `classes` with their `scores`."""
+    """Returns `classes` <string>[B, L] with their `scores`."""
     classes = tf.tile([list(labels)], [tf.shape(probs)[0], 1])
-    return {"probabilities": probs, "classes": classes, "scores": probs}
+    return {"classes": classes, "scores": probs}
 
 
 def _is_pair(task: ClassificationTask) -> bool:

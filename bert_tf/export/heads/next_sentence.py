@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_tf.export.heads import classification
 from bert_tf.export.heads import head
 from bert_tf.export.heads.head import Rows
+from bert_tf.tasks.classification import task as classification_task
 
 # In the order of the logits (create_pretraining_data.py:326 of the original).
 LABELS = ("is_next", "not_next")
@@ -35,4 +36,6 @@ class NextSentence(head.ServingHead):
         """Returns `label` and `probabilities`."""
         del rows  # One per pair.
         probs = tf.nn.softmax(outputs["next_sentence_logits"])
-        return classification.choose_label(probs, LABELS)
+        label = classification_task.choose_label(probs, LABELS)
+        others = classification.all_labels(probs, LABELS)
+        return {"label": label, "probabilities": probs} | others

@@ -8,7 +8,6 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export import assets_extra
 from bert_tf.export import savedmodel
-from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
@@ -55,20 +54,6 @@ class Build:
     def command(self) -> str:
         """The command line that reproduces the file."""
         return savedmodel.command_line(_SCRIPT, self.config, self.stored)
-
-    def artifact(self) -> Artifact:
-        """Returns the description of the export for `verify.reference`."""
-        return Artifact(
-            model_name=self.name,
-            version=1,
-            head=self.name,
-            precision="float32",
-            ids_only=self.config.input == "ids",
-            max_seq_length=self.head.max_seq_length,
-            buckets=self.head.buckets,
-            settings=self.head.settings(),
-            command=self.command,
-        )
 
 
 def prepare(config: TfliteConfig, origin: str | None = None) -> Build:

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
 from bert_tf.export.heads.head import Rows
@@ -127,21 +126,7 @@ def adapt(build: Build) -> Build:
         )
     if hasattr(head, "doc_stride"):
         head.doc_stride = None
-    fields = dataclasses.fields(build.stored)
-    stored = _LiteStoredModel(
-        **{field.name: getattr(build.stored, field.name) for field in fields}
-    )
-    return dataclasses.replace(build, stored=stored, head=head)
-
-
-@dataclasses.dataclass(frozen=True)
-class _LiteStoredModel(StoredModel):
-    """A stored model whose tokenizer uses operators of TensorFlow Lite."""
-
-    def build_tokenizer(
-        self, preserve_special_tokens: bool | None = None
-    ) -> LiteTokenizer:
-        return LiteTokenizer(super().build_tokenizer(preserve_special_tokens))
+    return dataclasses.replace(build, head=head)
 
 
 def pack(build: Build, strings: Mapping[str, tf.Tensor]) -> Rows:

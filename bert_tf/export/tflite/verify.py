@@ -21,7 +21,6 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite.build import Build
-from bert_tf.export.verify import by_head
 from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import texts as test_texts
@@ -31,9 +30,6 @@ from bert_tf.export.verify.texts import Row
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.io import terminal
 
-# The largest allowed difference from the model. The effect of int8 is measured
-# by the score on a dev set instead.
-TOLERANCES = {"none": 1e-4, "float16": 5e-3}
 # Numbers that are closer than this may change their order in int8.
 _CLOSE_IN_INT8 = 0.05
 # Rows per call, as large models take about a second for a few.
@@ -43,9 +39,6 @@ _THRESHOLD = 0.5
 
 _Arrays = Mapping[str, np.ndarray]
 _Call = tuple[_Arrays, ReferenceOutputs]
-
-_NOWHERE = -1
-_PLACES = ("starts", "ends")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +77,13 @@ def verify(content: bytes, build: Build) -> Verification:
     """
     takes_text = build.config.input == "text"
     model = LiteModel(content, os.cpu_count() or 1, takes_text)
-    tolerance = TOLERANCES.get(build.quantization)
-    reference = by_head.build(
-        build.stored, build.artifact(), "", tolerance or _CLOSE_IN_INT8
+    tolerance = comparison.LITE_TOLERANCES.get(build.quantization)
+    reference = Reference(
+        build.name,
+        build.head,
+        build.stored,
+        tolerance or _CLOSE_IN_INT8,
+        ids_only=not takes_text,
     )
     calls = list(
         _calls_of_text(reference, build)
@@ -99,6 +96,7 @@ def verify(content: bytes, build: Build) -> Verification:
         _compare(one, answer, tolerance)
         for one, answer in zip(expected, answers, strict=True)
     ]
+    task = getattr(build.head, "task", None)
     faults = [fault for one in differences for fault in one.faults]
     if faults:
         raise UserError(
@@ -114,7 +112,7 @@ def verify(content: bytes, build: Build) -> Verification:
         agreement=measure_agreement(
             [one.values for one in expected],
             answers,
-            getattr(build.head, "problem_type", None) == "multi_label",
+            getattr(task, "problem_type", None) == "multi_label",
         ),
     )
 
@@ -185,20 +183,15 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
             chosen = np.unique(places.astype(int))
             packed.append({name: x[chosen] for name, x in rows.items()})
     if length is None:
-        longest = reference.artifact.max_seq_length
+        longest = reference.head.max_seq_length
         packed.append(reference_lib.pad(packed[-1], longest))
     else:
         packed = [reference_lib.pad(rows, length) for rows in packed]
     for rows in packed:
         for inputs in split(rows, build.batch_size):
-            expected = reference.expect_ids(inputs)
-            numbers = {
-                name: value
-                for name, value in expected.values.items()
-                if value.dtype != object
-                and name not in functions.OMITTED_FOR_IDS
-            }
-            yield inputs, dataclasses.replace(expected, values=numbers)
+            found = reference.expect_ids(inputs).numbers()
+            names = set(found.values) - set(functions.OMITTED_FOR_IDS)
+            yield inputs, found.only(names)
 
 
 def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
@@ -208,62 +201,20 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             part = [*part, *[rows[0]] * (size - len(part))]
-            with terminal.below(logging.ERROR):
-                if build.name in functions.HEADS_WITH_OFFSETS:
-                    expected = _expect_tokens(reference, build, part)
-                else:
-                    expected = reference.expect(part)
-            yield test_texts.to_inputs(part), expected
+            yield test_texts.to_inputs(part), _expect(reference, build, part)
 
 
-def _expect_tokens(
+def _expect(
     reference: Reference, build: Build, rows: Sequence[Row]
 ) -> ReferenceOutputs:
-    """Returns the outputs of `expect_ids` and offsets <int32>[B, T].
-
-    Rows are packed here a second time, token by token, so that a fault in the
-    file's own packing is found.
-    """
-    shape = (len(rows), reference.artifact.max_seq_length)
-    pad_id = reference.tokenizer.vocabulary.pad_id
-    columns = {"input_ids": pad_id, "input_mask": 0, "segment_ids": 0}
-    columns |= dict.fromkeys(_PLACES, _NOWHERE)
-    packed = {name: np.full(shape, x, np.int32) for name, x in columns.items()}
-    for number, row in enumerate(rows):
-        texts = [row[name] for name in reference.inputs]
-        for place, token in enumerate(_pack_tokens(reference, build, texts)):
-            for values, value in zip(packed.values(), token, strict=True):
-                values[number, place] = value
-    places = {name: packed.pop(name) for name in _PLACES}
-    outputs = reference.expect_ids(packed)
-    return dataclasses.replace(outputs, values={**outputs.values, **places})
-
-
-def _pack_tokens(
-    reference: Reference, build: Build, texts: Sequence[str]
-) -> list[tuple[int, ...]]:
-    """Returns id, mask, segment, start and end of each token of a row."""
-    tokenizer = reference.tokenizer
-    segments = [
-        list(zip(*(x.numpy() for x in found), strict=True))
-        for found in map(tokenizer.tokenize_with_offsets, texts)
-    ]
-    if build.name == "question_answering":
-        # Questions have no offsets.
-        question = segments[0][: build.head.task.max_query_length]
-        segments[0] = [(token, _NOWHERE, _NOWHERE) for token, *_ in question]
-    # A text without tokens has no [SEP] either.
-    segments = [segments[0], *filter(None, segments[1:])]
-    others = 1 + len(segments) + sum(map(len, segments[:-1]))
-    length = reference.artifact.max_seq_length
-    segments[-1] = segments[-1][: length - others]
-    sep = (tokenizer.vocabulary.sep_id, _NOWHERE, _NOWHERE)
-    cls = (tokenizer.vocabulary.cls_id, 1, 0, _NOWHERE, _NOWHERE)
-    return [cls] + [
-        (token, 1, number, start, end)
-        for number, segment in enumerate(segments)
-        for token, start, end in (*segment, sep)
-    ]
+    """Returns the outputs of `functions.TextFunction`, computed eagerly."""
+    head = reference.head
+    packed = functions.pack(build, reference_lib.to_tensors(rows))
+    if build.name in functions.HEADS_WITH_OFFSETS:
+        found = reference.decide(head.answer_ids, packed)
+        places = {name: x.numpy() for name, x in packed.state.items()}
+        return ReferenceOutputs({**found.values, **places})
+    return reference.for_predict(reference.decide(head.answer, packed))
 
 
 def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:

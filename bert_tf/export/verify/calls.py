@@ -28,8 +28,6 @@ from bert_tf.export.verify.texts import Row
 
 Arrays = Mapping[str, np.ndarray]
 
-# Signatures with an interface of their own.
-_METHODS = ("classify", "regress")
 _TEXTS_PER_CALL = 64
 # The attention of a row has layers x heads x length x length numbers.
 _ROWS_OF_ATTENTION = 4
@@ -118,7 +116,7 @@ def plan(
       signatures: The signatures of the export.
     """
     batches = reference.batches()
-    if reference.artifact.ids_only:
+    if reference.ids_only:
         return list(_plan_ids(reference, batches, SERVING))
     planned = list(_plan_strings(reference, batches, signatures))
     planned += _plan_ids(reference, batches, FROM_IDS)
@@ -143,7 +141,8 @@ def _plan_strings(
     """Yields calls with strings, directly and as Examples."""
     nothing: dict[str, np.ndarray] = {}
     for number, rows in enumerate(batches):
-        expected = reference.expect(rows)
+        found = reference.expect(rows)
+        expected = reference.for_predict(found)
         inputs = test_texts.to_inputs(rows)
         description = f"batch {number} of {len(rows)}"
         yield Planned(description, Call(SERVING, inputs), expected)
@@ -153,13 +152,11 @@ def _plan_strings(
             examples = test_texts.to_examples(rows)
             call = Call(FROM_EXAMPLES, {"examples": examples})
             yield Planned(description, call, expected)
-            for method in _METHODS:
-                if method in signatures:
-                    values = reference.method_values(expected)
-                    call = Call(method, {"inputs": examples})
-                    yield Planned(description, call, ReferenceOutputs(values))
-    if reference.takes_invalid_bytes:
-        yield _plan_invalid(reference, batches[0][0])
+            if reference.head.method in signatures:
+                of_method = found.only(found.values.keys() - expected.values)
+                call = Call(reference.head.method, {"inputs": examples})
+                yield Planned(description, call, of_method)
+    yield _plan_invalid(reference, batches[0][0])
     inputs = test_texts.to_inputs(batches[0])
     for call in (
         Call(SERVING, {name: x[:0] for name, x in inputs.items()}),
@@ -178,7 +175,7 @@ def _plan_invalid(reference: Reference, like: Row) -> Planned:
     return Planned(
         "bytes that are not UTF-8",
         Call(SERVING, test_texts.to_inputs(raw)),
-        reference.expect(decoded),
+        reference.for_predict(reference.expect(decoded)),
     )
 
 
@@ -198,17 +195,12 @@ def _plan_ids(
         calls = {description: reference.pack(rows)}
         if number == len(batches) - 1:
             calls[f"{description}, padded"] = reference_lib.pad(
-                calls[description], reference.artifact.max_seq_length
+                calls[description], reference.head.max_seq_length
             )
         for description, packed in calls.items():
             expected = reference.expect_ids(packed)
-            if reference.artifact.ids_only:
-                numbers = {
-                    name: x
-                    for name, x in expected.values.items()
-                    if x.dtype != object
-                }
-                expected = dataclasses.replace(expected, values=numbers)
+            if reference.ids_only:
+                expected = expected.numbers()
             yield Planned(description, Call(signature, packed), expected)
 
 

@@ -12,7 +12,14 @@ from scipy import special
 from bert_tf.errors import UserError
 from bert_tf.export.verify.calls import Answer
 from bert_tf.export.verify.calls import Planned
+from bert_tf.export.verify.reference import TIMES_FOR_LOGITS
 from bert_tf.export.verify.reference import ReferenceOutputs
+
+# The largest allowed difference of numbers: by the precision of an export, or
+# the quantization of a .tflite file. The effect of int8 is measured by the
+# score on a dev set instead.
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
+LITE_TOLERANCES = {"none": 1e-4, "float16": 5e-3}
 
 _MAX_SHOWN = 60
 _MAX_FAULTS_OF_CHECK = 3
@@ -21,7 +28,6 @@ _OF_FULL_PRECISION = 1e-4
 # Logits of real models differ by more than their last bits if sums are computed
 # in another order, most of all with padding.
 _LOGITS = "logits"
-_TIMES_FOR_LOGITS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +209,7 @@ def _compare(
         apart = np.abs(
             special.softmax(actual, -1) - special.softmax(expected, -1)
         )
-        is_near = distance <= _TIMES_FOR_LOGITS * tolerance
+        is_near = distance <= TIMES_FOR_LOGITS * tolerance
         correct |= is_near & (apart <= tolerance)
     wrong = ~correct
     return Difference(

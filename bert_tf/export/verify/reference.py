@@ -1,60 +1,49 @@
-"""Reference outputs for verifying an export, computed by the library.
+"""Reference outputs for verifying an export: its head, called eagerly.
 
-Strings go through the task, as in `load_model(path).predict`, and the JSON
-values that it describes its predictions with become the outputs of the same
-names. Rows of ids go through the model alone.
+The head and the model are built from the model directory. So an export must
+have the settings, labels, weights and vocabulary of the model, and its graph
+must compute what the operators compute one by one: without the fused model,
+without leaving out padding, in calls of other sizes. The tests of each head
+compare it with the predictions of its task.
 
 Shapes:
   B: number of rows.
   R: rows of the model.
   T: row length.
-  P: tokens per text.
 """
 
-import abc
 import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.export import serving_module
-from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry as heads
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.texts import Row
 from bert_tf.inference import load
-from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.predict import MODEL_INPUTS
-from bert_tf.tasks.predict import Predictor
-from bert_tf.tasks.task import Task
-from bert_tf.text import packing
 
-_BATCH_SIZE = 16
-# Rows of mixed lengths per call.
+# The most texts of a request, of mixed lengths.
 _ROWS_PER_CALL = 8
-# The minimum probability of an assigned label in multi-label problems.
-_THRESHOLD = 0.5
-# The JSON values of predictions that exports return, with their padding, which
-# has their type and stands for null, too.
-_PADDING: Mapping[str, str | int | float] = {
-    "answer": "",
-    "start": -1,
-    "end": -1,
-    "label": "",
-    "labels": "",
-    "index": -1,
-    "probabilities": 0.0,
-    "score": 0.0,
-    "no_answer_score": 0.0,
-    "words": "",
-    "tags": "",
-    "starts": -1,
-    "ends": -1,
-}
+# Bounds the memory, as long texts have any number of windows.
+_WINDOWS = 32
+# Logits may differ by this many times the tolerance.
+TIMES_FOR_LOGITS = 10
+# Pairs of opposite disturbances. A decision between equal numbers changes in
+# one of each pair, and one between numbers a tenth of the disturbance apart
+# in all but one of ten.
+_DISTURBANCES = 4
+
+_Answer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
+_Arrays = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,65 +56,93 @@ class ReferenceOutputs:
         depends on less than the tolerance.
     """
 
-    values: Mapping[str, np.ndarray]
-    doubtful: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    values: _Arrays
+    doubtful: _Arrays = dataclasses.field(default_factory=dict)
+
+    def only(self, names: Iterable[str]) -> "ReferenceOutputs":
+        """Returns some of the outputs."""
+        return ReferenceOutputs(
+            {name: self.values[name] for name in names}, self.doubtful
+        )
+
+    def numbers(self) -> "ReferenceOutputs":
+        """Returns the outputs that are no strings."""
+        return self.only(n for n, x in self.values.items() if x.dtype != object)
 
 
-class Reference(abc.ABC):
-    """Computes the reference outputs of one kind of export.
+class Reference:
+    """Computes the reference outputs of an export.
 
     Args:
+      name: The name of the head, a key of `heads.registry.ENTRIES`.
+      head: The head.
       stored: The stored model, which is computed in float32.
-      artifact: The description of the export.
       tolerance: The largest allowed difference of numbers.
+      ids_only: Whether the signatures take token ids instead of strings.
     """
 
-    # Whether the library accepts bytes that are not UTF-8.
-    takes_invalid_bytes = True
-    # The names of classes; by default their numbers.
-    labels: Sequence[str] | None = None
-
     def __init__(
-        self, stored: StoredModel, artifact: Artifact, tolerance: float
+        self,
+        name: str,
+        head: ServingHead,
+        stored: StoredModel,
+        tolerance: float,
+        ids_only: bool = False,
     ) -> None:
-        self.artifact = artifact
-        self.tolerance = tolerance
-        self.head = heads.restore(artifact, stored)
-        self.inputs = self.head.inputs
-        self.tokenizer = self.head.tokenizer
-        self.model = load.build_model(
+        if ids_only and name == "classification":
+            # Every classifier takes the ids of pairs, which have two segments.
+            head = dataclasses.replace(head, pair=True)
+        self.head = head
+        self.ids_only = ids_only
+        self.tokenizer = head.tokenizer
+        self._is_masked = name == "fill_mask"
+        self._layer = getattr(head, "layer", -1)
+        self._function: Callable | None = None
+        self._disturbance = TIMES_FOR_LOGITS * tolerance
+        self._model = load.build_model(
             stored,
-            heads.ENTRIES[artifact.head].model_kind,
+            heads.ENTRIES[name].model_kind,
             return_all_layers=True,
             return_attention_probs=True,
         )
 
     def batches(self) -> list[list[Row]]:
-        """Returns the rows of each call: texts or pairs, alone and mixed."""
-        by_length = test_texts.of_length(self.tokenizer, self.lengths())
-        rows = self._rows([*test_texts.TEXTS, *by_length])
-        return [self._rows([text]) for text in by_length] + [
-            rows[first : first + _ROWS_PER_CALL]
-            for first in range(0, len(rows), _ROWS_PER_CALL)
+        """Returns the rows of each call: texts of each length, and mixed."""
+        special_tokens = 1 + len(self.head.inputs)
+        lengths = {
+            bucket - special_tokens + more
+            for bucket in self.head.buckets
+            for more in (0, 1)
+        }
+        by_length = test_texts.of_length(
+            self.tokenizer, sorted(x for x in lengths if x > 0)
+        )
+        rows = test_texts.make_rows(
+            self.head.inputs,
+            [*by_length, *test_texts.TEXTS, *test_texts.SENTENCES],
+            self.tokenizer,
+            self.head.max_seq_length,
+            self._is_masked,
+        )
+        count = -(-len(rows) // _ROWS_PER_CALL)
+        return [[row] for row in rows[: len(by_length)]] + [
+            rows[number::count] for number in range(count)
         ]
 
     def expect(self, rows: Sequence[Row]) -> ReferenceOutputs:
-        """Returns the reference outputs for strings, by default truncated."""
-        tokens = [
-            self.tokenizer.tokenize([row[name] for row in rows])
-            for name in self.inputs
-        ]
-        packed = packing.pack(
-            tokens[0],
-            tokens[1] if len(tokens) > 1 else None,
-            self.artifact.max_seq_length,
-            self.tokenizer.vocabulary,
-        )
-        return self.expect_ids(_cut(packed))
+        """Returns the outputs for strings, those of all methods together."""
+        packed = self.head.pack(to_tensors(rows))
+        return self.decide(self.head.answer, packed)
 
-    @abc.abstractmethod
-    def expect_ids(self, packed: Mapping[str, np.ndarray]) -> ReferenceOutputs:
+    def expect_ids(self, packed: _Arrays) -> ReferenceOutputs:
         """Returns the reference outputs for ids, <int32>[R, T] each."""
+        inputs = {name: tf.constant(x) for name, x in packed.items()}
+        found = self.decide(self.head.answer_ids, self.head.ids_rows(inputs))
+        return self.for_predict(found)
+
+    def for_predict(self, found: ReferenceOutputs) -> ReferenceOutputs:
+        """Returns outputs without those of classify or regress alone."""
+        return found.only(serving_module.for_predict(self.head, found.values))
 
     def expect_tokens(self, column: Sequence[str]) -> ReferenceOutputs:
         """Returns the tokens of texts; see `serving_module.tokenize`."""
@@ -134,144 +151,84 @@ class Reference(abc.ABC):
 
     def expect_attention(self, rows: Sequence[Row]) -> ReferenceOutputs:
         """Returns `tokens` [B, T] and `attention` [B, layers, heads, T, T]."""
-        packed = self.head.attention_rows(_tensors(rows))
+        packed = self.head.attention_rows(to_tensors(rows))
         tokens = self.tokenizer.tokens(packed["input_ids"])
         tokens = tf.where(packed["input_mask"] > 0, tokens, "").numpy()
-        layers = [x.numpy() for x in self.compute(packed)["attention_probs"]]
+        layers = self._model(packed, training=False)["attention_probs"]
         # The export lacks the layers above that of embeddings.
-        last = self.artifact.settings.get("layer", -1) % len(layers)
-        attention = np.stack(layers[: last + 1], 1)
+        last = self._layer % len(layers)
+        attention = np.stack([x.numpy() for x in layers[: last + 1]], 1)
         return ReferenceOutputs({"tokens": tokens, "attention": attention})
 
-    def method_values(
-        self, expected: ReferenceOutputs
-    ) -> dict[str, np.ndarray]:
-        """Returns the reference outputs of TensorFlow Serving's other methods.
+    def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        """Returns the ids of strings without the padding that all rows have."""
+        packed = self.head.pack(to_tensors(rows)).inputs
+        longest = tf.reduce_max(tf.reduce_sum(packed["input_mask"], -1))
+        return {x: packed[x][..., :longest].numpy() for x in MODEL_INPUTS}
+
+    def decide(self, answer: _Answer, rows: Rows) -> ReferenceOutputs:
+        """Returns the answer to rows, and which of its decisions are doubtful.
+
+        A decision, which is a string or an index, is doubtful if it changes
+        with small changes of the model's outputs; with it all numbers that
+        come one per row, such as the score of the chosen answer.
 
         Args:
-          expected: The reference outputs of serving_default.
-
-        Returns:
-          `classes` and `scores` [B, C], or `outputs` [B].
+          answer: A method of the head.
+          rows: What it gets, besides the model's outputs.
         """
-        if "score" in expected.values:
-            return {"outputs": expected.values["score"]}
-        scores = expected.values["probabilities"]
-        names = self.labels or [str(n) for n in range(scores.shape[1])]
-        return {
-            "classes": test_texts.to_array([names] * len(scores), ""),
-            "scores": scores,
-        }
-
-    def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        """Returns the model's inputs for strings, <int32>[R, T] each."""
-        return _cut(self.head.pack(_tensors(rows)).inputs)
-
-    def compute(self, packed: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the outputs of the model."""
-        return self.model(
-            {name: tf.convert_to_tensor(x) for name, x in packed.items()},
-            training=False,
+        outputs = self._compute(rows.inputs)
+        values = {x: t.numpy() for x, t in answer(outputs, rows).items()}
+        decided = [x for x, value in values.items() if value.dtype.kind != "f"]
+        count = len(next(iter(values.values())))
+        if not decided or not count:
+            return ReferenceOutputs(values)
+        doubtful = {name: np.zeros(count, bool) for name in decided}
+        rng = np.random.default_rng(0)
+        for _ in range(_DISTURBANCES):
+            noise = {
+                name: rng.uniform(-1, 1, x.shape) * self._disturbance
+                for name, x in outputs.items()
+            }
+            for sign in (1, -1):
+                disturbed = {
+                    name: x + tf.cast(sign * noise[name], x.dtype)
+                    for name, x in outputs.items()
+                }
+                others = answer(disturbed, rows)
+                for name in decided:
+                    differs = others[name].numpy() != values[name]
+                    doubtful[name] |= differs.reshape(count, -1).any(-1)
+        of_row = np.any([*doubtful.values()], axis=0)
+        scalars = [x for x, value in values.items() if value.ndim == 1]
+        return ReferenceOutputs(
+            values, dict.fromkeys(scalars, of_row) | doubtful
         )
 
-    def lengths(self) -> list[int]:
-        """Returns token counts just below and just above each bucket."""
-        special_tokens = 1 + len(self.inputs)
-        lengths = {
-            length
-            for bucket in self.artifact.buckets
-            for length in (bucket - special_tokens, bucket - special_tokens + 1)
-        }
-        return sorted(length for length in lengths if length > 0)
-
-    def _rows(self, column: Sequence[str]) -> list[Row]:
-        """Returns rows of texts, for two inputs paired with other texts.
-
-        Either text of a pair may be the longer one, or empty.
-        """
-        if len(self.inputs) == 1:
-            return [{self.inputs[0]: text} for text in column]
-        longest = self.artifact.max_seq_length
-        lengths = [1 + (7 * number) % longest for number in range(len(column))]
-        others = [
-            test_texts.TEXTS[number % len(test_texts.TEXTS)]
-            if number % 2
-            else other
-            for number, other in enumerate(
-                test_texts.of_length(self.tokenizer, lengths, 1), len(column)
+    def _compute(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the outputs that the head reads."""
+        if self._function is None:
+            specs = {
+                name: tf.TensorSpec([None] * x.shape.rank, x.dtype)
+                for name, x in inputs.items()
+            }
+            self._function = tf.function(
+                self._call, input_signature=[specs], autograph=False
             )
+        # Zero rows make one part, too, as concatenation needs at least one.
+        parts = [
+            self._function({x: t[i : i + _WINDOWS] for x, t in inputs.items()})
+            for i in range(0, max(len(inputs["input_ids"]), 1), _WINDOWS)
         ]
-        return [
-            dict(zip(self.inputs, pair, strict=True))
-            for pair in zip(column, others, strict=True)
-        ]
+        return {x: tf.concat([one[x] for one in parts], 0) for x in parts[0]}
 
-    def decide(self, values: Mapping[str, np.ndarray]) -> ReferenceOutputs:
-        """Adds to outputs which of their decisions are doubtful."""
-        doubtful = {}
-        for name in {"label", "index"} & set(values):
-            doubtful[name] = is_close_call(
-                values["probabilities"], self.tolerance
-            )
-        if "labels" in values:
-            distance = np.abs(values["probabilities"] - _THRESHOLD).min(-1)
-            doubtful["labels"] = distance < 2 * self.tolerance
-        return ReferenceOutputs(values, doubtful)
+    def _call(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        outputs = self._model(dict(inputs), training=False)
+        outputs["sequence_output"] = outputs["encoder_outputs"][self._layer]
+        return {name: outputs[name] for name in self.head.outputs}
 
 
-class TaskReference(Reference):
-    """Computes the reference outputs of a model for a task."""
-
-    def __init__(self, stored: StoredModel, artifact: Artifact, *args) -> None:
-        super().__init__(stored, artifact, *args)
-        task = tasks.from_stored(stored)
-        fields = {field.name for field in dataclasses.fields(task)}
-        settings = {x: v for x, v in artifact.settings.items() if x in fields}
-        self.task: Task = dataclasses.replace(
-            task, max_seq_length=artifact.max_seq_length, **settings
-        )
-        self._predictor = Predictor(
-            self.model, self.task, self.tokenizer, _BATCH_SIZE
-        )
-
-    @abc.abstractmethod
-    def example(self, row: Row) -> Any:
-        """Converts a row to an example of the task."""
-
-    def describe(self, row: Row, prediction: Any) -> dict[str, Any]:
-        """Returns the JSON values of a prediction that are in `_PADDING`."""
-        return self.task.prediction_to_json(self.example(row), prediction)
-
-    def expect(self, rows: Sequence[Row]) -> ReferenceOutputs:
-        predictions = self._predictor.predict([self.example(x) for x in rows])
-        described = map(self.describe, rows, predictions)
-        return self.doubt(to_outputs(list(described)), rows, predictions)
-
-    def doubt(
-        self,
-        values: Mapping[str, np.ndarray],
-        rows: Sequence[Row],
-        predictions: Sequence[Any],
-    ) -> ReferenceOutputs:
-        """Adds to outputs for rows which decisions are doubtful."""
-        del rows, predictions
-        return self.decide(values)
-
-
-def to_outputs(described: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Converts the JSON values of predictions to outputs, by `_PADDING`."""
-    outputs = {}
-    for name, padding in _PADDING.items():
-        if name in described[0]:
-            column = [
-                list(x[name].values()) if isinstance(x[name], dict) else x[name]
-                for x in described
-            ]
-            outputs[name] = test_texts.to_array(column, padding)
-    return outputs
-
-
-def pad(packed: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
+def pad(packed: _Arrays, length: int) -> dict[str, np.ndarray]:
     """Pads the model's inputs to a length."""
     missing = length - packed["input_ids"].shape[-1]
     return {
@@ -280,20 +237,7 @@ def pad(packed: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
     }
 
 
-def is_close_call(probabilities: np.ndarray, tolerance: float) -> np.ndarray:
-    """Returns where the two best of the last axis are almost equal, <bool>."""
-    if probabilities.shape[-1] < 2:
-        return np.zeros(probabilities.shape[:-1], bool)
-    best = np.sort(probabilities, -1)[..., -2:]
-    return best[..., 1] - best[..., 0] < 2 * tolerance
-
-
-def _cut(packed: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    """Returns the model's inputs without the padding that all rows share."""
-    longest = tf.reduce_max(tf.reduce_sum(packed["input_mask"], -1))
-    return {x: packed[x][..., :longest].numpy() for x in MODEL_INPUTS}
-
-
-def _tensors(rows: Sequence[Row]) -> dict[str, tf.Tensor]:
+def to_tensors(rows: Sequence[Row]) -> dict[str, tf.Tensor]:
+    """Returns a tensor for each input string of a head."""
     inputs = test_texts.to_inputs(rows)
     return {name: tf.constant(x, tf.string) for name, x in inputs.items()}

@@ -24,16 +24,19 @@ from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
+from bert_tf.export.heads import registry as heads
 from bert_tf.export.serving_module import ATTENTION
 from bert_tf.export.serving_module import SERVING
-from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify.calls import Answer
 from bert_tf.export.verify.calls import Call
 from bert_tf.export.verify.calls import Planned
+from bert_tf.export.verify.compare import LITE_TOLERANCES
+from bert_tf.export.verify.compare import TOLERANCES
 from bert_tf.export.verify.compare import Check
 from bert_tf.export.verify.compare import Report
+from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.io import files
 from bert_tf.io import stored_files
@@ -41,10 +44,6 @@ from bert_tf.io import terminal
 from bert_tf.serving import errors
 from bert_tf.serving.litert import LitertEngine
 
-# The largest allowed difference of numbers, by precision.
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
-# That of litert/ in float32.
-_LITERT_TOLERANCE = 1e-4
 # Outputs that are decisions; all others are numbers or offsets of words.
 _CHOICES = ("answer", "index", "label", "labels", "tags", "tokens")
 # Signatures that the engine lacks.
@@ -99,7 +98,7 @@ def examine(
     if missing:
         return Report(directory, stored.path, (*checks, *missing))
     tolerance = TOLERANCES[artifact.precision]
-    planned = _plan(directory, artifact, stored, signatures)
+    planned = _plan(artifact, stored, signatures)
     warmups = _plan_warmups(directory, num_timings)
     answers = call(directory, [x.call for x in (*planned, *warmups)])
     of_warmups = answers[len(planned) :]
@@ -155,7 +154,6 @@ def _check_vocabulary(directory: str, stored: StoredModel) -> Check:
 
 
 def _plan(
-    directory: str,
     artifact: Artifact,
     stored: StoredModel,
     signatures: Mapping[str, serving_module.Signature],
@@ -163,10 +161,13 @@ def _plan(
     """Returns the calls to make, with their reference outputs."""
     tolerance = TOLERANCES[artifact.precision]
     if artifact.litert is not None:
-        tolerance = max(tolerance, _LITERT_TOLERANCE)
+        tolerance = max(tolerance, LITE_TOLERANCES["none"])
     # Silences a warning for every long text.
     with terminal.below(logging.ERROR):
-        expected = by_head.build(stored, artifact, directory, tolerance)
+        head = heads.restore(artifact, stored)
+        expected = Reference(
+            artifact.head, head, stored, tolerance, artifact.ids_only
+        )
         return verify_calls.plan(expected, signatures)
 
 
@@ -295,7 +296,7 @@ def examine_litert(
     checks = []
     if quantization == "none":
         checks += comparison.check_answers(
-            sent, answers, name, _LITERT_TOLERANCE
+            sent, answers, name, LITE_TOLERANCES["none"]
         )
     else:
         if exact is not None:
@@ -303,7 +304,7 @@ def examine_litert(
                 planned,
                 call_litert(directory, [x.call for x in planned], exact),
                 "LiteRT (float32)",
-                _LITERT_TOLERANCE,
+                LITE_TOLERANCES["none"],
             )
         checks.append(_measure(sent, answers, name))
     check = _check_warmups(f"warm-up by {name}", warmups, of_warmups)

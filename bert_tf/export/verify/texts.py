@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import MASK
 
 # A string for each input, or a list of strings for inputs with another axis.
 Row = Mapping[str, Any]
@@ -63,6 +64,64 @@ SENTENCES = (
     "Angela Merkel visited Paris, France on 3 July 2019.",
     "U.N. official Ekeus heads for Baghdad.",
 )
+
+
+def make_rows(
+    inputs: Sequence[str],
+    column: Sequence[str],
+    tokenizer: BertTokenizer,
+    longest: int,
+    is_masked: bool = False,
+) -> list[Row]:
+    """Returns a row for each text, with other texts for its other inputs.
+
+    Args:
+      inputs: The names of a head's input strings.
+      column: The texts.
+      tokenizer: The tokenizer of the model.
+      longest: The maximum number of tokens of a row.
+      is_masked: Whether to put one to three [MASK]s into each text.
+    """
+    if is_masked:
+        column = [_mask(text, number) for number, text in enumerate(column)]
+    if len(inputs) == 1:
+        return [{inputs[0]: text} for text in column]
+    if "context" in inputs:
+        return [
+            {"question": QUESTIONS[number % len(QUESTIONS)], "context": text}
+            for number, text in enumerate([*column, *CONTEXTS])
+        ]
+    if "choices" in inputs:
+        typed = [text for text in column if text.strip()]
+        return [
+            {
+                "text": text,
+                "choices": [
+                    typed[(number + 5 * n) % len(typed)]
+                    for n in range(2 + number % 3)
+                ],
+            }
+            for number, text in enumerate(column)
+        ]
+    # Either text of a pair may be the longer one, or empty.
+    lengths = [1 + (7 * number) % longest for number in range(len(column))]
+    others = of_length(tokenizer, lengths, 1)
+    others[1::2] = [
+        TEXTS[number % len(TEXTS)] for number in range(1, len(others), 2)
+    ]
+    return [
+        dict(zip(inputs, pair, strict=True))
+        for pair in zip(column, others, strict=True)
+    ]
+
+
+def _mask(text: str, number: int) -> str:
+    half = len(text) // 2
+    return (
+        f"{text} {MASK}",
+        f"{MASK}{text}{MASK}",
+        f"{text[:half]} {MASK}, {MASK} {text[half:]} {MASK}",
+    )[number % 3]
 
 
 def of_length(

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from scipy import special
 from sklearn import metrics as sklearn_metrics
 
 from bert_tf.errors import UserError
@@ -174,17 +173,59 @@ class ClassificationTask(ClassificationFiles, task.Task):
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
         """Returns probabilities or scores, means over an example's windows."""
-        logits = np.stack(outputs["logits"]).astype(np.float64)
+        logits = tf.constant(np.stack(outputs["logits"]), tf.float64)
+        counts = np.diff(features.example_splits)
+        texts = np.repeat(np.arange(len(counts)), counts)
+        decoded = self.decode({"logits": logits}, texts)
         if self.problem_type == "regression":
-            values = logits
-        elif self.problem_type == "multi_label":
-            values = special.expit(logits)
+            values = decoded["score"][:, tf.newaxis]
         else:
-            values = special.softmax(logits, axis=-1)
-        splits = features.example_splits
-        sums = np.add.reduceat(values, splits[:-1], axis=0)
-        means = sums / np.diff(splits)[:, np.newaxis]
-        return [Prediction(row) for row in means.astype(np.float32)]
+            values = decoded["probabilities"]
+        return [Prediction(row) for row in values.numpy().astype(np.float32)]
+
+    def decode(
+        self,
+        outputs: Mapping[str, tf.Tensor],
+        texts: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Returns the predictions of texts by name, eagerly or in graph.
+
+        Args:
+          outputs: `logits` <float>[N, L].
+          texts: <int>[N], the text of each row, ascending; None if each text
+            has one.
+
+        Returns:
+          `score` <float>[texts], or `probabilities` <float>[texts, L] with
+          `label` <string>[texts], or `labels` <string>[texts, L], in the order
+          of their ids and padded with "". Means over the rows of a text.
+        """
+        values = outputs["logits"]
+        if self.problem_type == "multi_label":
+            values = tf.sigmoid(values)
+        elif self.problem_type == "single_label":
+            values = tf.nn.softmax(values)
+        if texts is not None:
+            values = tf.math.segment_mean(values, texts)
+        if self.problem_type == "regression":
+            return {"score": values[:, 0]}
+        if self.problem_type == "multi_label":
+            named = {"labels": self._assigned_labels(values)}
+        else:
+            named = {"label": choose_label(values, self.labels)}
+        return named | {"probabilities": values}
+
+    def _assigned_labels(self, probs: tf.Tensor) -> tf.Tensor:
+        """Returns <string>[texts, L], assigned labels and then ""."""
+        count = len(self.labels)
+        is_assigned = probs >= _THRESHOLD
+        # Assigned labels first, then by label id.
+        key = tf.range(count) + tf.where(is_assigned, 0, count)
+        order = tf.argsort(key, -1)
+        number = tf.where(
+            tf.gather(is_assigned, order, batch_dims=1), order, count
+        )
+        return tf.gather(tf.constant([*self.labels, ""]), number)
 
     def prediction_to_json(
         self, example: InputExample, prediction: Prediction
@@ -351,6 +392,12 @@ class ClassificationTask(ClassificationFiles, task.Task):
             doc_stride=values.get("doc_stride"),
             head=values.get("head", "linear"),
         )
+
+
+def choose_label(probs: tf.Tensor, labels: Sequence[str]) -> tf.Tensor:
+    """Returns the most probable labels, <string>[B] for <float>[B, L]."""
+    best = tf.argmax(probs, -1, output_type=tf.int32)
+    return tf.gather(tf.constant(labels), best)
 
 
 def results_text(predictions: Sequence[Prediction]) -> str:

@@ -5,7 +5,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
-from bert_tf.export.heads import classification
 from bert_tf.export.heads.classification import Classification
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
@@ -87,11 +86,13 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(values, [0.25, -7.5])
 
     def test_ties_choose_the_first_label(self):
-        answer = classification.choose_label(
-            tf.constant([[0.25, 0.375, 0.375]]), ("a", "b", "c")
+        head = self._build()
+        logits = tf.constant([[0.25, 0.375, 0.375]])
+        answer = head.answer({"logits": logits}, Rows({}))
+        self.assertAllEqual(answer["label"], [b"yes"])
+        self.assertAllEqual(
+            answer["classes"], [[b"no", b"yes", "ümlaut".encode()]]
         )
-        self.assertAllEqual(answer["label"], [b"b"])
-        self.assertAllEqual(answer["classes"], [[b"a", b"b", b"c"]])
 
 
 if __name__ == "__main__":

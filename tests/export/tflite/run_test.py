@@ -50,7 +50,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(report["max_seq_length"], 8)
         self.assertIsNone(report["batch_size"])
         self.assertGreater(report["operators"]["FULLY_CONNECTED"], 4)
-        self.assertEqual(report["verification"]["num_values"], 18)
+        self.assertEqual(report["verification"]["num_values"], 24)
         self.assertIn("agreement", report["verification"])
         self.assertStartsWith(report["command"], "python export/tflite.py --m")
         self.assertCountEqual(

@@ -19,10 +19,10 @@ from bert_tf.export import assets_extra
 from bert_tf.export import savedmodel
 from bert_tf.export import serving_module
 from bert_tf.export import warmup
-from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.calls import Call
+from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
 from bert_tf.text import packing
@@ -45,7 +45,7 @@ def setUpModule():
     # Enough to find what is broken here; the exporter sends all of them in the
     # tests of what other programs read.
     mock.patch.object(
-        by_head.Classification,
+        Reference,
         "batches",
         lambda self: [_ROWS[:1], _ROWS],
     ).start()
