@@ -210,8 +210,8 @@ class DistillScriptTest(
         )
         self.assertEqual(
             cli.command_line("run/distill.py", config),
-            "python run/distill.py --output_dir=output --do_train "
-            "--teacher_dir=teacher --train_file=train.csv "
+            "python run/distill.py --do_train --output_dir=output "
+            "--train_file=train.csv --teacher_dir=teacher "
             "--num_hidden_layers=3 --hidden_size=192",
         )
 

@@ -12,6 +12,7 @@ from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.groups import DeviceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
 from tests.support import worker_processes
@@ -19,7 +20,7 @@ from tests.support import worker_processes
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _TrainingFlags(TrainingDeviceConfig):
-    do_train: bool = True
+    do_train: bool = options.training(True, "Whether to train.")
 
 
 class DevicesTest(tf.test.TestCase, parameterized.TestCase):

@@ -97,7 +97,7 @@ class RematTest(tf.test.TestCase):
                 attention_weight=1.0,
                 remat=True,
             )
-        with self.assertRaisesRegex(UserError, "--remat has no effect"):
+        with self.assertRaisesRegex(UserError, "--remat cannot be used with"):
             TaggerConfig(
                 output_dir="out",
                 pretrained_model_dir="model",

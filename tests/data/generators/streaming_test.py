@@ -239,7 +239,7 @@ class ResultTest(StreamingGeneratorTestCase):
         {"max_ngram": 2},
     )
     def test_masking_flags_are_rejected_without_masking(self, **flags):
-        with self.assertRaisesRegex(UserError, "effect with --left_to_right"):
+        with self.assertRaisesRegex(UserError, "with --left_to_right"):
             self.config(left_to_right=True, **flags)
 
     def test_whole_words_and_runs(self):
