@@ -35,6 +35,7 @@ EXTRAS = {
     "prometheus_client": "serve",
     "py3langid": "corpus",
     "pyarrow": "parquet",
+    "requests": "interop",
     "starlette": "serve",
     "uvicorn": "serve",
     "zstandard": "corpus",
