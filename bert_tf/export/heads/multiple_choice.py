@@ -6,21 +6,30 @@ Shapes:
   T: tokens per row.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
+from typing import Self
 
 import tensorflow as tf
 
 from bert_tf.export.heads import head
 from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import Source
+from bert_tf.tasks import registry as tasks
+from bert_tf.tasks.task import Task
 from bert_tf.text import packing
 
 
+@dataclasses.dataclass(eq=False)
 class MultipleChoice(head.ServingHead):
     """Serves models for multiple choice.
 
     Missing choices are "", and have probability 0. If the text itself is "",
     the choices are packed alone, as for models trained without a context.
+
+    Args, in addition to those of `ServingHead`:
+      task: The task, which decodes the outputs.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
@@ -30,6 +39,13 @@ class MultipleChoice(head.ServingHead):
     has_attention = False
     # Bounds the memory: a text may have thousands of choices.
     max_rows_at_once = max_ids_rows_at_once = 64
+
+    task: Task
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a stored model."""
+        return cls(*source.parts(), tasks.from_stored(source.stored))
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns `text` <string>[B] and `choices` <string>[B, C]."""
@@ -73,29 +89,13 @@ class MultipleChoice(head.ServingHead):
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns `index` <int32>[B] and `probabilities` <float32>[B, C]."""
-        logits, is_there = outputs["logits"], rows.state["is_there"]
-        # Avoids NaN for a text without any choice.
-        is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
-        return self._answer(tf.where(is_there, logits, tf.float32.min))
+        """Returns what the task decodes, `classes` and `scores`.
 
-    def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `answer`, as no choice is missing."""
-        del rows
-        return self._answer(outputs["logits"])
-
-    def _answer(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        probs = tf.nn.softmax(logits)
+        With token ids, no choice is missing.
+        """
+        answer = self.task.decode(outputs, rows.state.get("is_there"))
+        probs = answer["probabilities"]
         shape = tf.shape(probs)
         names = tf.strings.as_string(tf.range(shape[1]))
-        # An empty batch of Examples has no choices, and argmax needs one.
-        missing = tf.cast(shape[1] == 0, tf.int32)
-        padded = tf.pad(probs, [[0, 0], [0, missing]])
-        return {
-            "index": tf.argmax(padded, -1, output_type=tf.int32),
-            "probabilities": probs,
-            "classes": tf.broadcast_to(names, shape),
-            "scores": probs,
-        }
+        classes = tf.broadcast_to(names, shape)
+        return answer | {"classes": classes, "scores": probs}

@@ -8,8 +8,11 @@ import tensorflow as tf
 from scipy import special
 
 import bert_tf
+from bert_tf.checkpoints import formats
 from bert_tf.export import serving_module
+from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.multiple_choice import MultipleChoice
+from bert_tf.tasks import registry as tasks
 from tests.support import tiny_exports
 
 _ROWS = (
@@ -41,7 +44,12 @@ class MultipleChoiceTest(tf.test.TestCase):
         path = tiny_exports.write(folder, tiny_exports.multiple_choice())
         cls.model = bert_tf.load_model(path)
         cls.tokenizer = bert_tf.load_tokenizer(path)
-        cls.head = MultipleChoice(cls.tokenizer, 12, (5, 8, 12))
+        cls.head = MultipleChoice(
+            cls.tokenizer,
+            12,
+            (5, 8, 12),
+            tasks.from_stored(formats.read(path)),
+        )
         parsed = serving_module.parse_examples(
             tf.constant([_to_example(*row) for row in _ROWS]),
             cls.head.input_specs(),
@@ -98,7 +106,9 @@ class MultipleChoiceTest(tf.test.TestCase):
             self.assertEqual(self.inputs[name].shape, [5, 3, 12])
         outputs = self.model(self.inputs)
         self.assertAllClose(
-            self.head.answer_ids(outputs, None)["probabilities"][2],
+            self.head.answer_ids(outputs, Rows(self.inputs))["probabilities"][
+                2
+            ],
             self.answer["probabilities"][2],
         )
 
