@@ -194,7 +194,7 @@ def find_labels(head: str, stored: StoredModel) -> tuple[str, ...]:
     if head == "next_sentence":
         labels = next_sentence.LABELS
     elif head in ("classification", "tagging"):
-        labels = tuple(tasks.from_stored(stored).labels or ())
+        labels = tuple(getattr(tasks.from_stored(stored), "labels", None) or ())
     for label in labels:
         if "\n" in label or "\r" in label:
             raise UserError(

@@ -116,6 +116,16 @@ class Task(TaskFiles):
     ) -> Features:
         """Converts examples to rows of token ids."""
 
+    @property
+    def is_pair(self) -> bool:
+        """True if an export takes pairs of texts unless --pair decides."""
+        return False
+
+    @property
+    def method(self) -> Literal["classify", "regress"] | None:
+        """The other method of TensorFlow Serving that its exports have."""
+        return None
+
     def rows_per_step(
         self, batch_size: int, num_examples: int, num_rows: int
     ) -> int:
@@ -196,6 +206,28 @@ class Task(TaskFiles):
         Returns:
           Tensors [B, ...].
         """
+
+    def decode(
+        self,
+        outputs: Mapping[str, tf.Tensor],
+        texts: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Returns what an export answers, eagerly or in graph.
+
+        By default, means of `select_outputs` over the rows of each text.
+
+        Args:
+          outputs: The model's outputs for N rows.
+          texts: <int>[N], the text of each row, ascending; None if each text
+            has one.
+
+        Returns:
+          Tensors [texts, ...].
+        """
+        selected = self.select_outputs(outputs)
+        if texts is None:
+            return selected
+        return {x: tf.math.segment_mean(t, texts) for x, t in selected.items()}
 
     @abc.abstractmethod
     def predict(

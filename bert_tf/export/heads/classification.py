@@ -1,5 +1,7 @@
 """The serving head of classification and regression of texts or pairs.
 
+Tasks of other subclasses of `Task` with this head are served by it, too.
+
 Shapes:
   B: number of texts.
   L: number of labels.
@@ -17,7 +19,7 @@ from bert_tf.export.heads import head
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
-from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.task import Task
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 
@@ -39,13 +41,13 @@ class Classification(head.ServingHead):
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     flags = ("pair", "doc_stride")
 
-    task: ClassificationTask
+    task: Task
     pair: bool
     doc_stride: int | None = None
 
     def __post_init__(self) -> None:
         self.inputs = ("text", "text_pair") if self.pair else ("text",)
-        self.method = "regress" if self.task.labels is None else "classify"
+        self.method = self.task.method
         if self.doc_stride is not None:
             self.max_rows_at_once = _MAX_ROWS_AT_ONCE
 
@@ -57,8 +59,10 @@ class Classification(head.ServingHead):
         return cls(
             *source.parts(),
             task,
-            _is_pair(task) if pair is None else pair,
-            task.doc_stride if doc_stride is None else doc_stride,
+            task.is_pair if pair is None else pair,
+            getattr(task, "doc_stride", None)
+            if doc_stride is None
+            else doc_stride,
         )
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
@@ -80,7 +84,9 @@ class Classification(head.ServingHead):
         answer = self.task.decode(outputs, rows.state.get("texts"))
         if self.method == "regress":
             return answer | {"outputs": answer["score"]}
-        return answer | all_labels(answer["probabilities"], self.task.labels)
+        if self.method == "classify":
+            answer |= all_labels(answer["probabilities"], self.task.labels)
+        return answer
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
@@ -93,10 +99,3 @@ def all_labels(probs: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
     """Returns `classes` <string>[B, L] with their `scores`."""
     classes = tf.tile([list(labels)], [tf.shape(probs)[0], 1])
     return {"classes": classes, "scores": probs}
-
-
-def _is_pair(task: ClassificationTask) -> bool:
-    """Returns whether a task is known to have pairs of texts."""
-    if task.official is not None:
-        return task.official.is_pair
-    return task.columns is not None and len(task.columns.texts) > 1

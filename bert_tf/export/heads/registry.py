@@ -17,6 +17,7 @@ from bert_tf.export.heads.next_sentence import NextSentence
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.export.heads.tagging import Tagging
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks import registry as tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,8 @@ def choose(name: str, stored: StoredModel) -> str:
     kind = stored.task["kind"]
     of_model = [key for key, entry in ENTRIES.items() if kind in entry.kinds]
     variant = stored.task.get("variant")
-    if variant is not None:
+    is_served = kind == "classification" and variant in tasks.TASKS
+    if variant is not None and not is_served:
         # A custom task, which derives its own predictions from the outputs.
         of_model = [key for key in of_model if ENTRIES[key].model_kind]
         if name == "auto":

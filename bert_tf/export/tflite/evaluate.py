@@ -182,7 +182,11 @@ def compute_outputs(
         for start in range(0, count, size or _BATCH_SIZE):
             part = order[start : start + (size or _BATCH_SIZE)]
             answer = file.run(_inputs(file, rows, part))
-            computed = rows.task.select_outputs(_as_of_model(rows.task, answer))
+            computed = answer
+            # Exports of other tasks answer with these outputs.
+            if rows.task.variant is None:
+                outputs_of_model = _as_of_model(rows.task, answer)
+                computed = rows.task.select_outputs(outputs_of_model)
             for name, values in computed.items():
                 of_rows = outputs.setdefault(name, [None] * count)
                 # The remaining rows of the call are padding.

@@ -81,6 +81,16 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """True unless `metric` is an error."""
         return self.metric not in metrics.LESS_IS_BETTER
 
+    @property
+    def is_pair(self) -> bool:
+        if self.official is not None:
+            return self.official.is_pair
+        return self.columns is not None and len(self.columns.texts) > 1
+
+    @property
+    def method(self) -> str:
+        return "regress" if self.labels is None else "classify"
+
     def featurize(
         self,
         examples: Sequence[InputExample],
