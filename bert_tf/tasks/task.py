@@ -197,15 +197,14 @@ class Task(TaskFiles):
         """
         return self.featurize(examples, tokenizer)
 
-    @abc.abstractmethod
     def select_outputs(
         self, outputs: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Selects the tensors that `predict` reads, in graph.
+        """Returns what `predict` reads, [B, ...] each; by default the logits.
 
-        Returns:
-          Tensors [B, ...].
+        It runs in the graph.
         """
+        return {"logits": outputs["logits"]}
 
     def decode(
         self,
@@ -216,13 +215,8 @@ class Task(TaskFiles):
 
         By default, means of `select_outputs` over the rows of each text.
 
-        Args:
-          outputs: The model's outputs for N rows.
-          texts: <int>[N], the text of each row, ascending; None if each text
-            has one.
-
-        Returns:
-          Tensors [texts, ...].
+        `texts` <int>[N] is the text of each row, ascending; None if each text
+        has one.
         """
         selected = self.select_outputs(outputs)
         if texts is None:
@@ -264,9 +258,9 @@ class Task(TaskFiles):
         del example
         return {}
 
-    @abc.abstractmethod
     def is_labeled(self, examples: Sequence[Any]) -> bool:
         """Returns True if the examples have the labels that `score` needs."""
+        return bool(examples) and examples[0].label is not None
 
     @abc.abstractmethod
     def score(

@@ -8,12 +8,12 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads.classification import Classification
-from bert_tf.export.heads.embeddings import Embeddings
-from bert_tf.export.heads.fill_mask import FillMask
+from bert_tf.export.heads.classification import MultipleChoice
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
-from bert_tf.export.heads.multiple_choice import MultipleChoice
-from bert_tf.export.heads.next_sentence import NextSentence
+from bert_tf.export.heads.pretrained import Embeddings
+from bert_tf.export.heads.pretrained import FillMask
+from bert_tf.export.heads.pretrained import NextSentence
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.export.heads.tagging import Tagging
 from bert_tf.flags.export import SavedModelConfig

@@ -218,16 +218,10 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         outputs: Mapping[str, tf.Tensor],
         is_there: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
-        """Returns the chosen choices, eagerly or in graph.
+        """Returns `index` <int32>[B] and `probabilities` <float>[B, C].
 
-        Args:
-          outputs: `logits` <float>[B, C].
-          is_there: <bool>[B, C], False for missing choices; None if there are
-            none.
-
-        Returns:
-          `index` <int32>[B] and `probabilities` <float>[B, C], 0 for missing
-          choices.
+        `is_there` <bool>[B, C] is False for missing choices, which have
+        probability 0; None if there are none.
         """
         logits = outputs[_LOGITS]
         if is_there is not None:
@@ -266,9 +260,6 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         if len(columns) > 1 and set(example.names) <= set(columns):
             return [columns.index(name) for name in example.names]
         return list(range(len(example.names)))
-
-    def is_labeled(self, examples: Sequence[MultipleChoiceExample]) -> bool:
-        return bool(examples) and examples[0].label is not None
 
     def score(
         self,

@@ -216,16 +216,13 @@ class TaggingTask(TaggingFiles, task.Task):
         rows: tf.Tensor,
         positions: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns the tags of words, eagerly or in graph.
+        """Returns the tags of words, eagerly or in graph: <string>[...].
 
         Args:
           outputs: `logits` <float>[N, T, L], or `tag_ids` <int32>[N, T].
-          rows: <int32>[...], the row of each word's first token, -1 for words
-            without one, which are tagged O.
-          positions: <int32>[...], the positions of these tokens in their rows.
-
-        Returns:
-          <string>[...].
+          rows: <int32>[...], the rows of words' first tokens, -1 for no token,
+            which is tagged O.
+          positions: <int32>[...], the positions of these tokens.
         """
         ids = outputs.get(_TAG_IDS)
         if ids is None:
