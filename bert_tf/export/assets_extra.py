@@ -25,7 +25,7 @@ from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.heads import next_sentence
+from bert_tf.export.heads import pretrained
 from bert_tf.export.serving_module import SERVING
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.calls import Call
@@ -192,9 +192,9 @@ def find_labels(head: str, stored: StoredModel) -> tuple[str, ...]:
     """
     labels = ()
     if head == "next_sentence":
-        labels = next_sentence.LABELS
+        labels = pretrained.NEXT_SENTENCE_LABELS
     elif head in ("classification", "tagging"):
-        labels = tuple(tasks.from_stored(stored).labels or ())
+        labels = tuple(getattr(tasks.from_stored(stored), "labels", None) or ())
     for label in labels:
         if "\n" in label or "\r" in label:
             raise UserError(

@@ -1,11 +1,21 @@
-"""Exports a model directory as a SavedModel with serving signatures."""
+"""Exports a model directory as a SavedModel with serving signatures.
+
+Shapes:
+  B: batch size.
+  R: rows of the model, on one axis or two.
+  T: row length.
+  P: predicted tokens per row.
+"""
 
 import contextlib
 import dataclasses
+import functools
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 from absl import logging
 
 from bert_tf import errors
@@ -16,12 +26,16 @@ from bert_tf.distribute import precision as precisions
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
+from bert_tf.export import serving_module
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry
+from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
-from bert_tf.export.litert_module import LitertModule
 from bert_tf.export.serving_module import ServingModule
+from bert_tf.export.tflite import convert as conversion
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
 from bert_tf.flags import cli
 from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
@@ -30,10 +44,15 @@ from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import terminal
 from bert_tf.modeling import inference
+from bert_tf.serving import litert
 from bert_tf.tasks import registry as tasks
 
 _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
+_STATE_PREFIX = "state_"
+
+_Tensors = Mapping[str, tf.Tensor]
+_Specs = dict[str, tf.TensorSpec]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,3 +251,238 @@ def _trained_length(stored: StoredModel) -> int:
     if stored.task["kind"] in tasks.TASKS:
         return tasks.from_stored(stored).max_seq_length
     return min(stored.task.get("max_seq_length", longest), longest)
+
+
+class LitertModule:
+    """The graphs and the .tflite file that the server's LiteRT engine runs.
+
+    The .tflite file takes any number of rows of any length. A SavedModel
+    without weights surrounds it. Its signatures convert strings, Examples or
+    ids to rows, and the model's outputs to answers. The tensors between the two
+    have flat names: the model's inputs keep theirs, `row_lengths` is the number
+    of columns of each row that the model must read, and the state that `answer`
+    needs has a prefix.
+
+    Args:
+      head: Converts strings to the model's inputs, and its outputs to answers.
+      model: The model in its inference form, in float32.
+
+    Raises:
+      UserError: If TensorFlow Lite cannot run the model.
+    """
+
+    def __init__(self, head: ServingHead, model: keras.Model) -> None:
+        if getattr(model, "lstms", None):
+            raise UserError(
+                "The head must be linear for --litert, as BiLSTMs need "
+                "operators that TensorFlow Lite lacks; drop --litert."
+            )
+        self._head = head
+        self._model = model
+        # Two signatures call it, but the graph holds it once.
+        self._pack_once = tf.function(
+            self._pack_strings,
+            input_signature=[head.input_specs()],
+            autograph=False,
+        )
+        self._pack = serving_module.trace(
+            lambda **strings: self._pack_once(strings), head.input_specs()
+        )
+        packed = _specs_of(self._pack)
+        self._model_inputs = [
+            name
+            for name in packed
+            if name != litert.ROW_LENGTHS and not name.startswith(_STATE_PREFIX)
+        ]
+        self._axes_of_rows = packed[litert.ROW_LENGTHS].shape
+        self._model_specs = {
+            name: tf.TensorSpec([None, None], packed[name].dtype, name)
+            for name in self._model_inputs
+        }
+        self._outputs = _specs_of(
+            serving_module.trace(self._compute, self._model_specs)
+        )
+
+    def save(self, directory: str, quantization: str) -> bytes:
+        """Writes the folder litert/ of a version directory.
+
+        Args:
+          directory: The version directory.
+          quantization: One of `flags.export.LITERT_QUANTIZATIONS`.
+
+        Returns:
+          The .tflite file of the model in float32.
+
+        Raises:
+          UserError: If TensorFlow Lite cannot run the model.
+        """
+        tf.saved_model.save(
+            tf.Module(),
+            os.path.join(directory, litert.FOLDER),
+            signatures=self._signatures(),
+        )
+        exact = conversion.convert(self._compute, self._model_specs)
+        content = exact
+        if quantization != "none":
+            content = conversion.convert(
+                self._compute, self._model_specs, quantization
+            )
+        files.write_bytes(os.path.join(directory, litert.MODEL_FILE), content)
+        return exact
+
+    def _signatures(self):
+        head = self._head
+        pack_ids = serving_module.trace(self._pack_ids, head.ids_specs())
+
+        def pack_examples(**inputs):
+            return self._pack_once(
+                serving_module.parse_examples(
+                    inputs[litert.EXAMPLES], head.input_specs()
+                )
+            )
+
+        return {
+            litert.PACK: self._pack,
+            litert.PACK_EXAMPLES: serving_module.trace(
+                pack_examples,
+                {
+                    litert.EXAMPLES: serving_module.examples_spec(
+                        litert.EXAMPLES
+                    )
+                },
+            ),
+            litert.PACK_IDS: pack_ids,
+            litert.ANSWER: serving_module.trace(
+                lambda **values: head.answer(*self._restore(values)),
+                self._answer_specs(_specs_of(self._pack)),
+            ),
+            litert.ANSWER_IDS: serving_module.trace(
+                lambda **values: head.answer_ids(*self._restore(values)),
+                self._answer_specs(_specs_of(pack_ids)),
+            ),
+            litert.TOKENIZE: serving_module.trace(
+                functools.partial(serving_module.tokenize, self._head),
+                serving_module.TOKENIZE_SPECS,
+            ),
+        }
+
+    def _answer_specs(self, packed: _Specs) -> _Specs:
+        """Returns the inputs of `answer`: packed rows and model outputs."""
+        specs = {
+            name: spec
+            for name, spec in packed.items()
+            if name != litert.ROW_LENGTHS
+        }
+        for name, spec in self._outputs.items():
+            key = f"{litert.OUTPUT_PREFIX}{name}"
+            # The server restores the original axes of the rows.
+            shape = self._axes_of_rows.concatenate(spec.shape[1:])
+            specs[key] = tf.TensorSpec(shape, spec.dtype, key)
+        return specs
+
+    def _pack_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
+        rows = self._head.pack(serving_module.check_rows(strings))
+        return _flatten(rows, self._head.reads_padding)
+
+    def _pack_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        checks = self._check_ids(inputs)
+        rows = self._head.ids_rows(serving_module.after(checks, inputs))
+        has_token_outputs = len(self._model_inputs) == len(
+            self._head.ids_specs()
+        ) and any(
+            spec.shape.rank > 1 and spec.shape[1] is None
+            for spec in self._outputs.values()
+        )
+        # Clients that send padding get outputs for padding, too.
+        return _flatten(rows, whole=has_token_outputs)
+
+    def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
+        """Returns assertions with clearer messages than LiteRT's own."""
+        config = self._model.bert_config
+        ids = inputs[INPUT_IDS.name]
+        shape = tf.shape(ids)
+        checks = [
+            tf.debugging.assert_equal(
+                tf.shape(x),
+                shape,
+                f"`{name}` must have the shape of `input_ids`.",
+            )
+            for name, x in inputs.items()
+        ]
+        longest = config.max_position_embeddings
+        checks += [
+            tf.debugging.assert_less_equal(
+                shape[-1], longest, f"Rows must have at most {longest} tokens."
+            ),
+            tf.debugging.assert_positive(
+                shape[-1], "Rows must have at least one token."
+            ),
+            tf.debugging.assert_non_negative(
+                ids, "`input_ids` must not be negative."
+            ),
+            tf.debugging.assert_less(
+                ids,
+                config.vocab_size,
+                f"`input_ids` must be less than {config.vocab_size}.",
+            ),
+            serving_module.check_segments(self._model, inputs),
+        ]
+        return checks
+
+    def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns outputs for inputs <int32>[R, T] or [R, P]."""
+        if self._axes_of_rows.rank == 1:
+            return self._head.condense(self._model(inputs, training=False))
+        # The model takes rows on two axes.
+        inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
+        kept = self._head.condense(self._model(inputs, training=False))
+        return {name: tf.squeeze(x, 1) for name, x in kept.items()}
+
+    def _restore(self, values: _Tensors) -> tuple[dict, Rows]:
+        """Returns the model's outputs and the rows that `_flatten` received."""
+        rows = Rows(
+            {name: values[name] for name in self._model_inputs},
+            _strip(values, _STATE_PREFIX),
+        )
+        return _strip(values, litert.OUTPUT_PREFIX), rows
+
+
+def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
+    """Returns the tensors of rows under flat names, with `row_lengths`.
+
+    If `whole`, the model must read padding, too.
+    """
+    state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
+    return {
+        **rows.inputs,
+        **state,
+        litert.ROW_LENGTHS: _row_lengths(rows.inputs[INPUT_MASK.name], whole),
+    }
+
+
+def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
+    """Returns <int32>[R], the number of columns up to the last token of a row.
+
+    If `whole`, that is T for every row.
+    """
+    length = tf.shape(input_mask)[-1]
+    places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
+    last = tf.reduce_max(places, -1)
+    # Rows of padding only are read whole.
+    return tf.where((last == 0) | whole, length, last)
+
+
+def _strip(values: _Tensors, prefix: str) -> dict[str, tf.Tensor]:
+    return {
+        name.removeprefix(prefix): x
+        for name, x in values.items()
+        if name.startswith(prefix)
+    }
+
+
+def _specs_of(function) -> _Specs:
+    """Returns the output specs of a traced function."""
+    return {
+        name: tf.TensorSpec(x.shape, x.dtype, name)
+        for name, x in function.structured_outputs.items()
+    }

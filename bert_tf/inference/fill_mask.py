@@ -1,24 +1,123 @@
-"""Predicts the tokens at the [MASK]s of a text with a pretrained model."""
+"""Predicts the tokens at the [MASK]s of a text with a pretrained model.
+
+The functions in front are those of the serving head, too.
+
+Shapes:
+  B: number of texts.
+  T: row length.
+  P: maximum number of [MASK]s in a text.
+  k: candidates.
+"""
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
 from bert_tf.inference import load
 from bert_tf.text import masking
+from bert_tf.text import packing
+from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import MASK
+from bert_tf.text.vocabulary import Vocabulary
+
+POSITIONS = "masked_lm_positions"
 
 _BATCH_SIZE = 32
+
+
+def tokenize(tokenizer: BertTokenizer, text: tf.Tensor) -> tf.RaggedTensor:
+    """Returns the tokens of texts, ragged <int32>[B, None]."""
+    parts = tf.strings.split(text, MASK)
+    mask_ids = tf.fill(
+        [tf.size(parts.flat_values)], tokenizer.vocabulary.mask_id
+    )
+    return join(parts, tokenizer.tokenize(parts.flat_values), mask_ids)
+
+
+def find_masks(
+    inputs: Mapping[str, tf.Tensor], vocabulary: Vocabulary
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the [MASK]s of rows from left to right.
+
+    Args:
+      inputs: `input_ids` and `input_mask`, <int32>[B, T] each.
+      vocabulary: The vocabulary.
+
+    Returns:
+      Their positions <int32>[B, P], padded with 0, and <bool>[B, P], False at
+      this padding.
+    """
+    is_mask = (inputs[INPUT_IDS.name] == vocabulary.mask_id) & (
+        inputs[INPUT_MASK.name] > 0
+    )
+    count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
+    most = tf.reduce_max(tf.concat([count, [0]], 0))
+    length = tf.shape(is_mask)[1]
+    # The first positions have the greatest values, other tokens have 0.
+    from_end = tf.where(is_mask, length - tf.range(length), 0)
+    from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
+    is_mask = from_end > 0
+    return tf.where(is_mask, length - from_end, 0), is_mask
+
+
+def best_tokens(
+    logits: tf.Tensor, vocabulary: Vocabulary, top_k: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the best tokens, the most likely first.
+
+    Args:
+      logits: <float>[B, P, rows of the embedding matrix].
+      vocabulary: The vocabulary.
+      top_k: k.
+
+    Returns:
+      Probabilities <float32>[B, P, k], and token ids <int32>[B, P, k].
+    """
+    probs = tf.nn.softmax(tf.cast(logits, tf.float32))
+    probs = masking.without_blank_rows(probs, vocabulary)
+    return tf.math.top_k(probs, top_k)
+
+
+def join(
+    parts: tf.RaggedTensor, values: tf.RaggedTensor, of_masks: tf.Tensor
+) -> tf.RaggedTensor:
+    """Joins the values of tokens between [MASK]s with those of the [MASK]s.
+
+    Args:
+      parts: The strings around the [MASK]s, ragged <string>[B, None].
+      values: The values of the tokens of each part, such as ids or offsets,
+        ragged <int32>[number of parts, None].
+      of_masks: The value of the [MASK] before each part, <int32>[number of
+        parts].
+
+    Returns:
+      Ragged <int32>[B, None].
+    """
+    # A [MASK] separates two parts of a text.
+    rows = parts.value_rowids()
+    follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[: tf.size(rows)]
+    masks = tf.RaggedTensor.from_row_lengths(
+        tf.boolean_mask(of_masks, follows),
+        tf.cast(follows, tf.int64),
+        validate=False,
+    )
+    joined = tf.concat([masks, values], axis=1)
+    return tf.RaggedTensor.from_row_splits(
+        joined.flat_values,
+        tf.gather(joined.row_splits, parts.row_splits),
+        validate=False,
+    )
 
 
 class Candidate(NamedTuple):
@@ -85,77 +184,61 @@ class FillMask:
                 "The number of candidates must lie between 1 and the size of "
                 f"the vocabulary, {most}. Received: {top_k}."
             )
-        rows = [self._encode(text) for text in texts]
+        tokens = tokenize(self._tokenizer, tf.constant(texts, tf.string))
+        lengths = tokens.row_lengths().numpy() + 2  # With [CLS] and [SEP].
+        for text, length in zip(texts, lengths, strict=True):
+            self._check(text, length)
         candidates = []
-        for first in range(0, len(rows), _BATCH_SIZE):
-            batch = rows[first : first + _BATCH_SIZE]
-            candidates += self._predict(batch, top_k)
+        for first in range(0, len(texts), _BATCH_SIZE):
+            part = slice(first, first + _BATCH_SIZE)
+            candidates += self._predict(
+                tokens[part], int(lengths[part].max()), top_k
+            )
         return candidates
 
-    def _encode(self, text: str) -> np.ndarray:
-        """Returns the ids of a text, <int32>[length]."""
-        parts = text.split(MASK)
-        if len(parts) == 1:
+    def _check(self, text: str, length: int) -> None:
+        """Checks a text with a number of tokens."""
+        if MASK not in text:
             raise UserError(
                 f"The text must contain at least one {MASK}, in capitals. "
                 f"Received: {text!r}."
             )
-        vocabulary = self._vocabulary
-        ids = [vocabulary.cls_id]
-        for number, part in enumerate(self._tokenizer.tokenize(parts)):
-            ids += [vocabulary.mask_id] * (number > 0) + part.numpy().tolist()
-        ids.append(vocabulary.sep_id)
-        if len(ids) > self._longest:
+        if length > self._longest:
             raise UserError(
                 "The text is too long: the model reads at most "
                 f"{self._longest} tokens, with [CLS] and [SEP]. Received: "
-                f"{len(ids)} tokens; shorten the text."
+                f"{length} tokens; shorten the text."
             )
-        if self._trained_length and len(ids) > self._trained_length:
+        if self._trained_length and length > self._trained_length:
             logging.warning(
                 "The text has %d tokens, but the model was trained on at most "
                 "%d; predictions beyond that are unreliable.",
-                len(ids),
+                length,
                 self._trained_length,
             )
-        return np.array(ids, np.int32)
 
     def _predict(
-        self, rows: Sequence[np.ndarray], top_k: int
+        self, tokens: tf.RaggedTensor, length: int, top_k: int
     ) -> list[list[list[Candidate]]]:
-        """Predicts one batch of encoded texts."""
-        mask_id = self._vocabulary.mask_id
-        places = [np.flatnonzero(row == mask_id) for row in rows]
-        outputs = self._model(
-            {
-                "input_ids": _pad(rows, self._vocabulary.pad_id),
-                "input_mask": _pad([np.ones_like(row) for row in rows], 0),
-                "masked_lm_positions": _pad(places, 0),
-            }
+        """Predicts one batch of texts, padded to a length."""
+        inputs = packing.pack(tokens, None, length, self._vocabulary)
+        positions, is_mask = find_masks(inputs, self._vocabulary)
+        outputs = self._model({**inputs, POSITIONS: positions})
+        probs, ids = best_tokens(
+            outputs["masked_lm_logits"], self._vocabulary, top_k
         )
-        probs = tf.nn.softmax(outputs["masked_lm_logits"])  # [B, P, V]
-        probs = masking.without_blank_rows(probs, self._vocabulary)
-        best = tf.math.top_k(probs, top_k)
+        names = self._vocabulary.tokens
         return [
             [
-                self._name(best.indices[row, mask], best.values[row, mask])
-                for mask in range(len(places[row]))
+                [Candidate(names[i], i, p) for i, p in zip(*one, strict=True)]
+                for one in zip(*masks, strict=True)
             ]
-            for row in range(len(rows))
-        ]
-
-    def _name(self, ids: tf.Tensor, probs: tf.Tensor) -> list[Candidate]:
-        return [
-            Candidate(self._vocabulary.tokens[token_id], token_id, prob)
-            for token_id, prob in zip(
-                ids.numpy().tolist(), probs.numpy().tolist(), strict=True
+            for masks in zip(
+                tf.ragged.boolean_mask(ids, is_mask).to_list(),
+                tf.ragged.boolean_mask(probs, is_mask).to_list(),
+                strict=True,
             )
         ]
-
-
-def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
-    """Pads rows to the longest, <int32>[n, length]."""
-    return keras.utils.pad_sequences(rows, padding="post", value=value)
 
 
 def render(text: str, masks: Sequence[Sequence[Candidate]]) -> str:

@@ -116,6 +116,16 @@ class Task(TaskFiles):
     ) -> Features:
         """Converts examples to rows of token ids."""
 
+    @property
+    def is_pair(self) -> bool:
+        """True if an export takes pairs of texts unless --pair decides."""
+        return False
+
+    @property
+    def method(self) -> Literal["classify", "regress"] | None:
+        """The other method of TensorFlow Serving that its exports have."""
+        return None
+
     def rows_per_step(
         self, batch_size: int, num_examples: int, num_rows: int
     ) -> int:
@@ -187,15 +197,31 @@ class Task(TaskFiles):
         """
         return self.featurize(examples, tokenizer)
 
-    @abc.abstractmethod
     def select_outputs(
         self, outputs: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Selects the tensors that `predict` reads, in graph.
+        """Returns what `predict` reads, [B, ...] each; by default the logits.
 
-        Returns:
-          Tensors [B, ...].
+        It runs in the graph.
         """
+        return {"logits": outputs["logits"]}
+
+    def decode(
+        self,
+        outputs: Mapping[str, tf.Tensor],
+        texts: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Returns what an export answers, eagerly or in graph.
+
+        By default, means of `select_outputs` over the rows of each text.
+
+        `texts` <int>[N] is the text of each row, ascending; None if each text
+        has one.
+        """
+        selected = self.select_outputs(outputs)
+        if texts is None:
+            return selected
+        return {x: tf.math.segment_mean(t, texts) for x, t in selected.items()}
 
     @abc.abstractmethod
     def predict(
@@ -232,9 +258,9 @@ class Task(TaskFiles):
         del example
         return {}
 
-    @abc.abstractmethod
     def is_labeled(self, examples: Sequence[Any]) -> bool:
         """Returns True if the examples have the labels that `score` needs."""
+        return bool(examples) and examples[0].label is not None
 
     @abc.abstractmethod
     def score(

@@ -14,13 +14,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import bert_tf
 from bert_tf.checkpoints import formats
 from bert_tf.commands.predict import PredictConfig
 from bert_tf.errors import UserError
+from bert_tf.export import savedmodel
+from bert_tf.export.tflite import run as tflite
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.flags.export import TfliteConfig
+from bert_tf.inference import load
 from bert_tf.inference import predict
+from bert_tf.inference.lite_model import LiteModel
 from bert_tf.tasks import registry
+from bert_tf.tasks.predict import Predictor
 from tests.support import files_case
 from tests.support import tiny_model
+from tests.support import toy_models
 
 _DOCUMENTS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 _WORDS = ("the", "dog", "on", "mat", "sitting", "東")
@@ -107,6 +116,57 @@ class AddingATaskTest(files_case.FolderCase):
         )
         text = pathlib.Path(self.path("stars.jsonl")).read_text()
         return [json.loads(line) for line in text.splitlines()]
+
+    @pytest.mark.slow
+    def test_rows_exports_and_the_server(self):
+        path = tiny_model.write_task(
+            self.path("model"), self.module.StarsTask(max_seq_length=12)
+        )
+        texts = ["the cat", "a dog on the mat", "東"]
+        model = bert_tf.load_model(path)
+        model.compile(optimizer="adam")
+        history = model.fit(texts, ["1", "5", 2], verbose=0)
+        self.assertTrue(np.isfinite(history.history["loss"]).all())
+
+        stored = formats.read(path)
+        task = registry.from_stored(stored)
+        self.assertEqual(
+            task.example_to_json(
+                task.add_label(task.example_from_row("a"), "4")
+            ),
+            {"text": "a", "gold_label": "4"},
+        )
+        predictor = Predictor(
+            load.build_model(stored), task, stored.build_tokenizer()
+        )
+        expected = predictor.predict(list(map(task.example_from_row, texts)))
+        self.assertLen(set(expected), 3)
+
+        savedmodel.run(
+            SavedModelConfig(
+                model_dir=path, output_dir=self.path("served"), version=1
+            )
+        )
+        _, config = self.enter_context(
+            toy_models.serving(self.path("served"), model_name="stars")
+        )
+        status, answer = toy_models.ask(
+            config.rest_api_port,
+            "POST",
+            "/v1/models/stars:predict",
+            {"instances": texts},
+        )
+        self.assertEqual(status, 200, answer)
+        self.assertAllClose(answer["predictions"], expected, 1e-4)
+
+        for kind in ("ids", "text"):
+            file = self.path(f"{kind}.tflite")
+            tflite.run(
+                TfliteConfig(model_dir=path, output_file=file, input=kind)
+            )
+        lite = LiteModel(pathlib.Path(file).read_bytes(), text_operators=True)
+        inputs = {"text": np.array([x.encode() for x in texts], object)}
+        self.assertAllClose(lite.run(inputs)["stars"], expected, 1e-4)
 
     def test_losses_and_wrong_files(self):
         task = self.module.StarsTask(files={"dev": self.path("bad.csv")})

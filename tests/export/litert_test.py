@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
-from bert_tf.export import litert_module
 from bert_tf.export import savedmodel
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import run as verification
@@ -146,7 +145,7 @@ class RowLengthsTest(tf.test.TestCase):
     def test_row_lengths_end_with_the_last_token_or_the_row(self):
         mask = [[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
         for whole, lengths in ((False, [2, 3, 4]), (True, [4, 4, 4])):
-            found = litert_module._row_lengths(tf.constant(mask), whole)
+            found = savedmodel._row_lengths(tf.constant(mask), whole)
             self.assertAllEqual(found, lengths)
 
 

@@ -1,23 +1,24 @@
-"""The serving head of classification and regression of texts or pairs.
+"""The serving heads of classification, regression and multiple choice.
 
 Shapes:
   B: number of texts.
   L: number of labels.
+  C: maximum number of choices of a text.
+  T: tokens per row.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import ClassVar
 from typing import Self
 
 import tensorflow as tf
 
-from bert_tf.export.heads import head
 from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
-from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.task import Task
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 
@@ -26,7 +27,7 @@ _MAX_ROWS_AT_ONCE = 64
 
 
 @dataclasses.dataclass(eq=False)
-class Classification(head.ServingHead):
+class Classification(ServingHead):
     """Serves classifiers of one label or several, and regression.
 
     Args, in addition to those of `ServingHead`:
@@ -39,13 +40,13 @@ class Classification(head.ServingHead):
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     flags = ("pair", "doc_stride")
 
-    task: ClassificationTask
+    task: Task
     pair: bool
     doc_stride: int | None = None
 
     def __post_init__(self) -> None:
         self.inputs = ("text", "text_pair") if self.pair else ("text",)
-        self.method = "regress" if self.task.labels is None else "classify"
+        self.method = self.task.method
         if self.doc_stride is not None:
             self.max_rows_at_once = _MAX_ROWS_AT_ONCE
 
@@ -57,16 +58,17 @@ class Classification(head.ServingHead):
         return cls(
             *source.parts(),
             task,
-            _is_pair(task) if pair is None else pair,
-            task.doc_stride if doc_stride is None else doc_stride,
+            task.is_pair if pair is None else pair,
+            getattr(task, "doc_stride", None)
+            if doc_stride is None
+            else doc_stride,
         )
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Packs texts or pairs, cutting long ones into windows."""
-        texts = [strings[name] for name in self.inputs]
         if self.doc_stride is None:
-            return Rows(self.pack_texts(*texts))
-        tokens = [self.tokenizer.tokenize(text) for text in texts]
+            return super().pack(strings)
+        tokens = [self.tokenizer.tokenize(strings[x]) for x in self.inputs]
         windows = text_windows.cut(tokens, self.max_seq_length, self.doc_stride)
         ids = tf.concat([one.flat_values for one in tokens], 0)
         layout = packing.lay_out(windows.segments, tf.size(ids), self.buckets)
@@ -80,7 +82,11 @@ class Classification(head.ServingHead):
         answer = self.task.decode(outputs, rows.state.get("texts"))
         if self.method == "regress":
             return answer | {"outputs": answer["score"]}
-        return answer | all_labels(answer["probabilities"], self.task.labels)
+        if self.method == "classify":
+            probs = answer["probabilities"]
+            classes = tf.tile([list(self.task.labels)], [tf.shape(probs)[0], 1])
+            answer |= {"classes": classes, "scores": probs}
+        return answer
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
@@ -89,14 +95,99 @@ class Classification(head.ServingHead):
         return self.answer(outputs, rows) | {"logits": outputs["logits"]}
 
 
-def all_labels(probs: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Returns `classes` <string>[B, L] with their `scores`."""
-    classes = tf.tile([list(labels)], [tf.shape(probs)[0], 1])
-    return {"classes": classes, "scores": probs}
+@dataclasses.dataclass(eq=False)
+class MultipleChoice(ServingHead):
+    """Serves models for multiple choice.
 
+    Missing choices are "", and have probability 0. If the text itself is "",
+    the choices are packed alone, as for models trained without a context.
 
-def _is_pair(task: ClassificationTask) -> bool:
-    """Returns whether a task is known to have pairs of texts."""
-    if task.official is not None:
-        return task.official.is_pair
-    return task.columns is not None and len(task.columns.texts) > 1
+    Args, in addition to those of `ServingHead`:
+      task: The task, which decodes the outputs.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
+    outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    method = "classify"
+    # Each text has several rows.
+    has_attention = False
+    # Bounds the memory: a text may have thousands of choices.
+    max_rows_at_once = max_ids_rows_at_once = 64
+
+    task: Task
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a stored model."""
+        return cls(*source.parts(), tasks.from_stored(source.stored))
+
+    def input_specs(self) -> dict[str, tf.TensorSpec]:
+        """Returns `text` <string>[B] and `choices` <string>[B, C]."""
+        return {
+            "text": tf.TensorSpec([None], tf.string, name="text"),
+            "choices": tf.TensorSpec([None, None], tf.string, name="choices"),
+        }
+
+    def ids_specs(self) -> dict[str, tf.TensorSpec]:
+        """Returns the specs of the token ids, <int32>[B, C, T] each."""
+        return {
+            name: tf.TensorSpec([None, None, None], spec.dtype, name=name)
+            for name, spec in super().ids_specs().items()
+        }
+
+    def pack(
+        self, strings: Mapping[str, tf.Tensor], by_tokens: bool = False
+    ) -> Rows:
+        """Packs each choice after its text, truncating the longer one first.
+
+        Args:
+          strings: `text` and `choices`.
+          by_tokens: True if texts and choices without tokens count as missing,
+            as TensorFlow Lite cannot count characters.
+        """
+        choices = strings["choices"]
+        shape = tf.shape(choices)
+        tokens = [
+            self.tokenizer.tokenize(x)
+            for x in (strings["text"], tf.reshape(choices, [-1]))
+        ]
+        (text, choice), num_tokens = packing.find_segments(tokens)
+        if by_tokens:
+            has_text = text[1] > 0
+            is_there = tf.reshape(choice[1] > 0, shape)
+        else:
+            stripped = tf.strings.strip(strings["text"])
+            has_text = tf.strings.length(stripped) > 0
+            is_there = tf.strings.length(choices) > 0
+        # Tokens of a text are not repeated for each choice, only their place.
+        # TensorFlow Lite has no `tf.repeat`.
+        *text, has_text = (
+            tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1])
+            for x in (*text, has_text)
+        )
+        starts, lengths = choice
+        first = [tf.where(has_text, *x) for x in zip(text, choice, strict=True)]
+        second = (starts, tf.where(has_text, lengths, 0))
+        layout = packing.lay_out([first, second], num_tokens, self.buckets)
+        ids = tf.concat([x.flat_values for x in tokens], 0)
+        packed = layout.inputs(ids, self.tokenizer.vocabulary)
+        inputs = {}
+        for name, value in packed.items():
+            shape_of_rows = tf.concat([shape, tf.shape(value)[1:]], 0)
+            rows = tf.reshape(value, shape_of_rows)
+            inputs[name] = tf.ensure_shape(rows, [None, None, None])
+        return Rows(inputs, {"is_there": is_there})
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns what the task decodes, `classes` and `scores`.
+
+        With token ids, no choice is missing.
+        """
+        answer = self.task.decode(outputs, rows.state.get("is_there"))
+        probs = answer["probabilities"]
+        shape = tf.shape(probs)
+        names = tf.strings.as_string(tf.range(shape[1]))
+        classes = tf.broadcast_to(names, shape)
+        return answer | {"classes": classes, "scores": probs}

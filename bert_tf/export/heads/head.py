@@ -157,7 +157,11 @@ class ServingHead(abc.ABC):
         Args:
           strings: A tensor for each of `inputs`.
         """
-        return self.pack_texts(*(strings[name] for name in self.inputs))
+        tokens = [self.tokenizer.tokenize(strings[x]) for x in self.inputs]
+        first, second = (*tokens, None)[:2]
+        return packing.pack_to_bucket(
+            first, second, self.buckets, self.tokenizer.vocabulary
+        )
 
     def tokenize_with_offsets(
         self, text: tf.Tensor
@@ -173,13 +177,15 @@ class ServingHead(abc.ABC):
         """
         return self.tokenizer.tokenize_with_offsets(text)
 
-    @abc.abstractmethod
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Tokenizes and packs strings, padded to one of the buckets.
+
+        By default each text or pair has a row, truncated.
 
         Args:
           strings: A tensor for each of `inputs`.
         """
+        return Rows(self.attention_rows(strings))
 
     @abc.abstractmethod
     def answer(
@@ -228,14 +234,3 @@ class ServingHead(abc.ABC):
           rows: The result of `ids_rows`.
         """
         return self.answer(outputs, rows)
-
-    def pack_texts(
-        self, text: tf.Tensor, text_pair: tf.Tensor | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Packs texts or pairs, <string>[R] each, to <int32>[R, T]."""
-        return packing.pack_to_bucket(
-            self.tokenizer.tokenize(text),
-            None if text_pair is None else self.tokenizer.tokenize(text_pair),
-            self.buckets,
-            self.tokenizer.vocabulary,
-        )

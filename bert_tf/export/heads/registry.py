@@ -8,15 +8,16 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads.classification import Classification
-from bert_tf.export.heads.embeddings import Embeddings
-from bert_tf.export.heads.fill_mask import FillMask
+from bert_tf.export.heads.classification import MultipleChoice
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
-from bert_tf.export.heads.multiple_choice import MultipleChoice
-from bert_tf.export.heads.next_sentence import NextSentence
+from bert_tf.export.heads.pretrained import Embeddings
+from bert_tf.export.heads.pretrained import FillMask
+from bert_tf.export.heads.pretrained import NextSentence
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.export.heads.tagging import Tagging
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks import registry as tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,8 @@ def choose(name: str, stored: StoredModel) -> str:
     kind = stored.task["kind"]
     of_model = [key for key, entry in ENTRIES.items() if kind in entry.kinds]
     variant = stored.task.get("variant")
-    if variant is not None:
+    is_served = kind == "classification" and variant in tasks.TASKS
+    if variant is not None and not is_served:
         # A custom task, which derives its own predictions from the outputs.
         of_model = [key for key in of_model if ENTRIES[key].model_kind]
         if name == "auto":

@@ -10,7 +10,6 @@ Shapes:
 
 import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 from typing import Self
 
@@ -21,7 +20,7 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
-from bert_tf.tasks.tagging.schemes import OUTSIDE
+from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text import packing
 from bert_tf.text import word_windows
 from bert_tf.text import words as words_lib
@@ -36,7 +35,7 @@ class Tagging(ServingHead):
     Long texts are cut into windows.
 
     Args, in addition to those of `ServingHead`:
-      labels: The tags in the order of their ids.
+      task: The task, which decodes the outputs.
       doc_stride: The maximum distance in tokens between the starts of two
         windows; None for a single window, after which words are tagged "O".
 
@@ -50,7 +49,7 @@ class Tagging(ServingHead):
     flags = ("doc_stride",)
     max_rows_at_once = 32
 
-    labels: Sequence[str]
+    task: TaggingTask
     doc_stride: int | None
 
     def __post_init__(self) -> None:
@@ -72,7 +71,7 @@ class Tagging(ServingHead):
         stride = source.config.doc_stride
         return cls(
             *source.parts(),
-            task.labels,
+            task,
             task.stride if stride is None else stride,
         )
 
@@ -145,11 +144,7 @@ class Tagging(ServingHead):
           ends exclusive, padded with -1.
         """
         state = rows.state
-        best = tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)
-        place = tf.stack([state["rows"], state["positions"]], axis=-1)
-        ids = tf.gather_nd(best, tf.maximum(place, 0))
-        tags = tf.gather(tf.constant(self.labels), ids)
-        tags = tf.where(state["rows"] == _NONE, OUTSIDE, tags)
+        tags = self.task.decode(outputs, state["rows"], state["positions"])
         return {
             "words": state["words"],
             "tags": tf.where(state["starts"] == _NONE, "", tags),

@@ -182,7 +182,10 @@ def compute_outputs(
         for start in range(0, count, size or _BATCH_SIZE):
             part = order[start : start + (size or _BATCH_SIZE)]
             answer = file.run(_inputs(file, rows, part))
-            computed = rows.task.select_outputs(_as_of_model(rows.task, answer))
+            computed = answer  # Of other tasks, it is what they select.
+            if rows.task.variant is None:
+                of_model = _as_of_model(rows.task, answer)
+                computed = rows.task.select_outputs(of_model)
             for name, values in computed.items():
                 of_rows = outputs.setdefault(name, [None] * count)
                 # The remaining rows of the call are padding.

@@ -179,43 +179,12 @@ def _pack_questions(
     )
 
 
-def _pack_choices(head: ServingHead, strings: Mapping[str, tf.Tensor]) -> Rows:
-    """Packs each choice after its text, truncating the longer one first.
-
-    Choices and texts without tokens count as missing; in the SavedModel, those
-    without characters do.
-    """
-    shape = tf.shape(strings["choices"])
-    texts = head.tokenizer.tokenize(strings["text"])
-    choices = head.tokenizer.tokenize(tf.reshape(strings["choices"], [-1]))
-    ids = tf.concat([texts.flat_values, choices.flat_values], 0)
-    (text, choice), num_tokens = packing.find_segments([texts, choices])
-    text = [
-        tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1]) for x in text
-    ]
-    has_text = text[1] > 0
-    layout = packing.lay_out(
-        [
-            tuple(map(lambda a, b: tf.where(has_text, a, b), text, choice)),
-            (choice[0], tf.where(has_text, choice[1], 0)),
-        ],
-        num_tokens,
-        head.buckets,
-    )
-    inputs = layout.inputs(ids, head.tokenizer.vocabulary)
-    rows_shape = tf.concat([shape, [head.max_seq_length]], 0)
-    return Rows(
-        {name: tf.reshape(x, rows_shape) for name, x in inputs.items()},
-        {"is_there": tf.reshape(choice[1] > 0, shape)},
-    )
-
-
 _PACKERS = {
     **dict.fromkeys(
         ("classification", "next_sentence", "embeddings"),
         lambda head, strings: head.pack(strings),
     ),
-    "multiple_choice": _pack_choices,
+    "multiple_choice": lambda head, strings: head.pack(strings, by_tokens=True),
     "tagging": _pack_texts,
     "question_answering": _pack_questions,
 }

@@ -112,8 +112,7 @@ def add_metadata(
       labels: The names of the columns of `probabilities`, or ().
 
     Raises:
-      UserError: If the file has other inputs or outputs, or another number of
-        labels.
+      UserError: If the file has other inputs, or another number of labels.
     """
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     signature, subgraph = model.signatureDefs[0], model.subgraphs[0]
@@ -128,7 +127,8 @@ def add_metadata(
             for key in _in_order(signature.inputs, subgraph.inputs)
         ],
         3: [
-            _tensor_table(_OUTPUTS, key, labels)
+            # Other tasks have outputs of their own.
+            _tensor_table({key: (key, "An answer.")} | _OUTPUTS, key, labels)
             for key in _in_order(signature.outputs, subgraph.outputs)
         ],
         5: [{0: _BERT_TOKENIZER_OPTIONS, 1: tokenizer}],  # ProcessUnit

@@ -81,6 +81,16 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """True unless `metric` is an error."""
         return self.metric not in metrics.LESS_IS_BETTER
 
+    @property
+    def is_pair(self) -> bool:
+        if self.official is not None:
+            return self.official.is_pair
+        return self.columns is not None and len(self.columns.texts) > 1
+
+    @property
+    def method(self) -> str:
+        return "regress" if self.labels is None else "classify"
+
     def featurize(
         self,
         examples: Sequence[InputExample],
@@ -159,12 +169,6 @@ class ClassificationTask(ClassificationFiles, task.Task):
         del batch
         return (task.SoftTargets(outputs["logits"], _FORMS[self.problem_type]),)
 
-    def select_outputs(
-        self, outputs: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """Returns the logits, <float32>[B, L]."""
-        return {"logits": outputs["logits"]}
-
     def predict(
         self,
         examples: Sequence[InputExample],
@@ -212,7 +216,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
         if self.problem_type == "multi_label":
             named = {"labels": self._assigned_labels(values)}
         else:
-            named = {"label": choose_label(values, self.labels)}
+            best = tf.argmax(values, -1, output_type=tf.int32)
+            named = {"label": tf.gather(tf.constant(self.labels), best)}
         return named | {"probabilities": values}
 
     def _assigned_labels(self, probs: tf.Tensor) -> tf.Tensor:
@@ -250,9 +255,6 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def label(self, prediction: Prediction) -> str:
         """Returns the most probable label of a single-label problem."""
         return self.labels[int(np.argmax(prediction.values))]
-
-    def is_labeled(self, examples: Sequence[InputExample]) -> bool:
-        return bool(examples) and examples[0].label is not None
 
     def score(
         self,
@@ -392,12 +394,6 @@ class ClassificationTask(ClassificationFiles, task.Task):
             doc_stride=values.get("doc_stride"),
             head=values.get("head", "linear"),
         )
-
-
-def choose_label(probs: tf.Tensor, labels: Sequence[str]) -> tf.Tensor:
-    """Returns the most probable labels, <string>[B] for <float>[B, L]."""
-    best = tf.argmax(probs, -1, output_type=tf.int32)
-    return tf.gather(tf.constant(labels), best)
 
 
 def results_text(predictions: Sequence[Prediction]) -> str:

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from scipy import special
 from sklearn import metrics as sklearn_metrics
 
 from bert_tf.features import INPUT_IDS
@@ -204,10 +203,39 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     ) -> list[Prediction]:
         """Returns the probabilities of each example's choices."""
         del features, tokenizer  # A row is an example.
+        logits = tf.constant(np.stack(outputs[_LOGITS]), tf.float64)
+        counts = [len(example.choices) for example in examples]
+        is_there = tf.sequence_mask(counts, logits.shape[1])
+        decoded = self.decode({_LOGITS: logits}, is_there)
+        probs = decoded["probabilities"].numpy().astype(np.float32)
         return [
-            Prediction(special.softmax(logits[: len(example.choices)]))
-            for example, logits in zip(examples, outputs[_LOGITS], strict=True)
+            Prediction(row[:count])
+            for row, count in zip(probs, counts, strict=True)
         ]
+
+    def decode(
+        self,
+        outputs: Mapping[str, tf.Tensor],
+        is_there: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Returns `index` <int32>[B] and `probabilities` <float>[B, C].
+
+        `is_there` <bool>[B, C] is False for missing choices, which have
+        probability 0; None if there are none.
+        """
+        logits = outputs[_LOGITS]
+        if is_there is not None:
+            # Avoids NaN for a text without any choice.
+            is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
+            logits = tf.where(is_there, logits, logits.dtype.min)
+        probs = tf.nn.softmax(logits)
+        # An empty batch of Examples has no choices, and argmax needs one.
+        missing = tf.cast(tf.shape(probs)[1] == 0, tf.int32)
+        padded = tf.pad(probs, [[0, 0], [0, missing]])
+        return {
+            "index": tf.argmax(padded, -1, output_type=tf.int32),
+            "probabilities": probs,
+        }
 
     def prediction_to_json(
         self, example: MultipleChoiceExample, prediction: Prediction
@@ -232,9 +260,6 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         if len(columns) > 1 and set(example.names) <= set(columns):
             return [columns.index(name) for name in example.names]
         return list(range(len(example.names)))
-
-    def is_labeled(self, examples: Sequence[MultipleChoiceExample]) -> bool:
-        return bool(examples) and examples[0].label is not None
 
     def score(
         self,

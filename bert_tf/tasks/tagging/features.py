@@ -1,4 +1,4 @@
-"""Tagging features: windows of tokens with labels, and decoding of tags.
+"""Tagging features: windows of tokens with labels.
 
 Each word is tokenized independently, and its first token represents it
 (section 5.3 of the paper): this token has the label, the others have none.
@@ -11,7 +11,6 @@ Shapes:
 """
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -22,7 +21,6 @@ from bert_tf.errors import UserError
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import TaggingExample
-from bert_tf.tasks.tagging.schemes import OUTSIDE
 from bert_tf.text import word_windows
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -130,35 +128,6 @@ def convert_examples_to_features(
         num_words_without_token=int(np.sum(lengths == 0)),
         num_truncated_words=int(np.sum(~is_covered & (lengths > 0))),
     )
-
-
-def decode_tags(
-    features: TaggingFeatures,
-    predictions: Sequence[np.ndarray],
-    labels: Sequence[str],
-) -> list[tuple[str, ...]]:
-    """Returns the predicted tags of each example, one per word.
-
-    Args:
-      features: The features.
-      predictions: N arrays <int>[at least the window's length], the predicted
-        label ids at each position of each window.
-      labels: The names of the labels.
-    """
-    tags = []
-    for row, position in zip(
-        features.word_rows.tolist(),
-        features.word_positions.tolist(),
-        strict=True,
-    ):
-        predicted = row != _NONE
-        tags.append(
-            labels[predictions[row][position]] if predicted else OUTSIDE
-        )
-    return [
-        tuple(tags[start:end])
-        for start, end in itertools.pairwise(features.example_splits.tolist())
-    ]
 
 
 def _check_lengths(max_seq_length: int, doc_stride: int | None) -> None:

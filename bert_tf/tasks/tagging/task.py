@@ -11,11 +11,13 @@ Shapes:
 """
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -35,6 +37,7 @@ from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.features import TaggingFeatures
 from bert_tf.tasks.tagging.files import TaggingFiles
+from bert_tf.tasks.tagging.schemes import OUTSIDE
 from bert_tf.text.tokenizer import BertTokenizer
 
 _TAG_IDS = "tag_ids"
@@ -192,10 +195,41 @@ class TaggingTask(TaggingFiles, task.Task):
           NotFiniteError: If the model computes numbers that are not finite.
         """
         del examples, tokenizer  # The features have all that is needed.
-        ids = outputs.get(_TAG_IDS, ())
-        if any((row == _BROKEN).any() for row in ids):
+        # Words without a token point at the last row, so there must be one.
+        ids = keras.utils.pad_sequences(
+            [*outputs.get(_TAG_IDS, ()), [0]], padding="post"
+        )
+        if (ids == _BROKEN).any():
             raise NotFiniteError(task.NOT_FINITE)
-        return tagging_features.decode_tags(features, ids, self.labels)
+        tags = self.decode(
+            {_TAG_IDS: ids}, features.word_rows, features.word_positions
+        )
+        names = [tag.decode() for tag in tags.numpy()]
+        return [
+            tuple(names[start:end])
+            for start, end in itertools.pairwise(features.example_splits)
+        ]
+
+    def decode(
+        self,
+        outputs: Mapping[str, tf.Tensor],
+        rows: tf.Tensor,
+        positions: tf.Tensor,
+    ) -> tf.Tensor:
+        """Returns the tags of words, eagerly or in graph: <string>[...].
+
+        Args:
+          outputs: `logits` <float>[N, T, L], or `tag_ids` <int32>[N, T].
+          rows: <int32>[...], the rows of words' first tokens, -1 for no token,
+            which is tagged O.
+          positions: <int32>[...], the positions of these tokens.
+        """
+        ids = outputs.get(_TAG_IDS)
+        if ids is None:
+            ids = tf.argmax(outputs["logits"], -1, output_type=tf.int32)
+        ids = tf.gather_nd(ids, tf.maximum(tf.stack([rows, positions], -1), 0))
+        tags = tf.gather(tf.constant(self.labels), ids)
+        return tf.where(rows < 0, OUTSIDE, tags)
 
     def prediction_to_json(
         self, example: TaggingExample, prediction: Prediction

@@ -1,17 +1,45 @@
 """Tests for export.heads.classification."""
 
+import tempfile
+
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from scipy import special
 
+import bert_tf
 from bert_tf.checkpoints import formats
+from bert_tf.export import serving_module
 from bert_tf.export.heads.classification import Classification
+from bert_tf.export.heads.classification import MultipleChoice
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification import glue_tasks
 from tests.support import tiny_exports
 from tests.support import tiny_model
+
+_ROWS = (
+    ("the cat", ["sat", "dog 東"]),
+    ("", ["the mats", "cat", "sitting on the dog . " * 4]),
+    (" \t", ["dog", "the", "cat"]),
+    ("dog " * 20, ["cat"]),
+    ("the", []),
+)
+
+
+def _to_example(text, choices):
+    def feature(values):
+        values = [value.encode() for value in values]
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+    return tf.train.Example(
+        features=tf.train.Features(
+            feature={"text": feature([text]), "choices": feature(choices)}
+        )
+    ).SerializeToString()
 
 
 class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
@@ -93,6 +121,109 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(
             answer["classes"], [[b"no", b"yes", "ümlaut".encode()]]
         )
+
+
+class MultipleChoiceTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        path = tiny_exports.write(folder, tiny_exports.multiple_choice())
+        cls.model = bert_tf.load_model(path)
+        cls.tokenizer = bert_tf.load_tokenizer(path)
+        cls.head = MultipleChoice(
+            cls.tokenizer,
+            12,
+            (5, 8, 12),
+            tasks.from_stored(formats.read(path)),
+        )
+        parsed = serving_module.parse_examples(
+            tf.constant([_to_example(*row) for row in _ROWS]),
+            cls.head.input_specs(),
+        )
+        cls.choices = parsed["choices"]
+        rows = cls.head.pack(parsed)
+        cls.inputs = rows.inputs
+        cls.answer = cls.head.answer(cls.model(rows.inputs), rows)
+
+    def _logits(self, text, choices):
+        """Returns the model's probabilities of choices packed by hand."""
+        logits = []
+        for choice in choices:
+            first = self.tokenizer.tokenize(text).numpy().tolist()
+            second = self.tokenizer.tokenize(choice).numpy().tolist()
+            if not text.strip():
+                first, second = second[:10], []
+            while len(first) + len(second) > (9 if second else 10):
+                (first if len(first) > len(second) else second).pop()
+            ids = [2, *first, 3, *second, *([3] if second else [])]
+            segments = [0] * (len(first) + 2)
+            segments += [1] * (len(ids) - len(segments))
+            outputs = self.model(
+                {
+                    "input_ids": tf.constant([[ids]]),
+                    "segment_ids": tf.constant([[segments]]),
+                }
+            )
+            logits.append(float(outputs["logits"][0, 0]))
+        return logits
+
+    def test_missing_choices_have_no_probability(self):
+        self.assertEqual(self.choices.shape, [5, 3])
+        for row, (text, choices) in enumerate(_ROWS[:-1]):
+            expected = special.softmax(self._logits(text, choices))
+            expected = np.pad(expected, [0, 3 - len(choices)])
+            self.assertAllClose(
+                self.answer["probabilities"][row], expected, atol=1e-5
+            )
+            self.assertEqual(self.answer["index"][row], expected.argmax())
+
+    def test_a_text_without_choices_returns_finite_numbers(self):
+        self.assertAllClose(
+            self.answer["probabilities"][-1], np.full([3], 1 / 3), atol=1e-6
+        )
+
+    def test_classes_are_the_indices_of_choices(self):
+        self.assertAllEqual(self.answer["classes"], [[b"0", b"1", b"2"]] * 5)
+        self.assertAllEqual(self.answer["scores"], self.answer["probabilities"])
+
+    def test_ids_have_an_axis_of_choices(self):
+        for name, spec in self.head.ids_specs().items():
+            self.assertEqual(spec.shape.rank, 3)
+            self.assertEqual(self.inputs[name].shape, [5, 3, 12])
+        outputs = self.model(self.inputs)
+        self.assertAllClose(
+            self.head.answer_ids(outputs, Rows(self.inputs))["probabilities"][
+                2
+            ],
+            self.answer["probabilities"][2],
+        )
+
+    @pytest.mark.slow
+    def test_many_choices_of_a_text_are_computed_in_parts(self):
+        words = ["cat", "dog", "mat", "sat", "the", "sitting"]
+        choices = [
+            " ".join(words[i] for i in (row % 6, n % 6, n // 6 % 6, n // 36))
+            for row in range(2)
+            for n in range(75)
+        ]
+        strings = {
+            "text": tf.constant(["the cat", ""]),
+            "choices": tf.reshape(choices, [2, 75]),
+        }
+        rows = self.head.pack(strings)
+        expected = self.head.answer(self.model(rows.inputs), rows)
+        module = serving_module.ServingModule(self.head, self.model)
+        graph = module.signatures["serving_default"].graph.as_graph_def()
+        names = {x.op for f in graph.library.function for x in f.node_def}
+        self.assertTrue({"While", "StatelessWhile"} & names)
+        for name, inputs in (
+            ("serving_default", strings),
+            ("from_ids", rows.inputs),
+        ):
+            answer = module.signatures[name](**inputs)
+            for key in ("index", "probabilities"):
+                self.assertAllClose(answer[key], expected[key], atol=1e-6)
 
 
 if __name__ == "__main__":

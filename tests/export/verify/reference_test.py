@@ -12,7 +12,7 @@ from scipy import special
 
 from bert_tf.checkpoints import formats
 from bert_tf.export import artifact as artifacts
-from bert_tf.export.heads import next_sentence
+from bert_tf.export.heads import pretrained
 from bert_tf.export.heads import registry as heads
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
@@ -237,7 +237,9 @@ class FaultTest(tf.test.TestCase, parameterized.TestCase):
         (
             "next_sentence",
             mock.patch.object(
-                next_sentence, "LABELS", next_sentence.LABELS[::-1]
+                pretrained,
+                "NEXT_SENTENCE_LABELS",
+                pretrained.NEXT_SENTENCE_LABELS[::-1],
             ),
             "label is",
         ),

@@ -11,6 +11,7 @@ from bert_tf.errors import UserError
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging.examples import TaggingExample
+from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support.shared_data import golden
@@ -38,6 +39,12 @@ def _convert(examples, max_seq_length=10, **kwargs):
     return tagging_features.convert_examples_to_features(
         examples, _TOKENIZER, max_seq_length, **kwargs
     )
+
+
+def _decode(features, tag_ids, labels):
+    task = TaggingTask(name="tagging", labels=tuple(labels))
+    outputs = {"tag_ids": tag_ids}
+    return task.predict((), features, outputs, _TOKENIZER)
 
 
 def _tag_capitalized(words, document):
@@ -144,9 +151,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(_windows(features), ["a b c", "h"])
         self.assertEqual(features.num_truncated_words, 2)
-        tags = tagging_features.decode_tags(
-            features, [np.ones(5, int)] * 2, _LABELS
-        )
+        tags = _decode(features, [np.ones(5, int)] * 2, _LABELS)
         self.assertEqual(tags, [("B-x",) * 3 + ("O", "O"), ("B-x",)])
 
     def test_every_label_is_learned_once(self):
@@ -177,9 +182,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
                     batch["label_weights"].sum(),
                     sum(len(example.words) for example in examples),
                 )
-                tags = tagging_features.decode_tags(
-                    features, batch["label_ids"], _LABELS
-                )
+                tags = _decode(features, batch["label_ids"], _LABELS)
                 self.assertEqual(tags, [example.tags for example in examples])
 
     def test_words_without_tokens(self):
@@ -187,9 +190,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             [TaggingExample(("\u200b",), ("B-x",))], doc_stride=1
         )
         self.assertLen(features, 0)
-        self.assertEqual(
-            tagging_features.decode_tags(features, [], _LABELS), [("O",)]
-        )
+        self.assertEqual(_decode(features, [], _LABELS), [("O",)])
         self.assertLen(_convert([], doc_stride=1), 0)
 
     @parameterized.parameters(
@@ -226,9 +227,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(features.num_truncated_words, 0)
         batch = features.batch(np.arange(len(features)), 128)
-        tags = tagging_features.decode_tags(
-            features, batch["label_ids"], labels
-        )
+        tags = _decode(features, batch["label_ids"], labels)
         self.assertEqual(tags, [example.tags for example in examples])
         # Far from a document's ends every word has context on both sides.
         last = features.lengths[features.word_rows] - 1

@@ -1,5 +1,6 @@
-"""Tests for export.heads.fill_mask."""
+"""Tests for export.heads.pretrained."""
 
+import dataclasses
 import os
 import tempfile
 from unittest import mock
@@ -7,19 +8,25 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
-from bert_tf.export.heads import fill_mask as fill_mask_head
-from bert_tf.export.heads.fill_mask import FillMask
+from bert_tf.export.heads import pretrained
+from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
+from bert_tf.export.heads.pretrained import Embeddings
+from bert_tf.export.heads.pretrained import FillMask
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import fill_mask
 from bert_tf.inference import load
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
+_LENGTHS = [1, 4, 6]
 _TOP_K = 4
 _BUCKETS = (5, 8, 12)
 _TEXTS = (
@@ -149,12 +156,12 @@ class FillMaskTest(tf.test.TestCase):
 
     def test_rows_with_more_masks_are_computed_in_smaller_parts(self):
         head = _build(self.path)
-        most = fill_mask_head._MAX_LOGITS // len(tiny_model.TOKENS)
+        most = pretrained._MAX_LOGITS // len(tiny_model.TOKENS)
         for masks, expected in ((0, most), (1, most), (3, most // 3)):
             positions = tf.zeros([2, masks], tf.int32)
             rows = head.rows_at_once({"masked_lm_positions": positions})
             self.assertAllEqual(rows, expected)
-        with mock.patch.object(fill_mask_head, "_MAX_LOGITS", 2):
+        with mock.patch.object(pretrained, "_MAX_LOGITS", 2):
             self.assertAllEqual(
                 head.rows_at_once({"masked_lm_positions": tf.zeros([2, 3])}), 1
             )
@@ -200,6 +207,75 @@ class FillMaskTest(tf.test.TestCase):
     def test_rejects_more_candidates_than_tokens(self):
         with self.assertRaisesRegex(UserError, "at most .* 16. Received: 17"):
             _build(self.path, top_k=17)
+
+
+def _build_embeddings(pooling, layer, **changes):
+    return Embeddings(
+        BertTokenizer(Vocabulary(tiny_model.TOKENS)),
+        12,
+        (12,),
+        dataclasses.replace(tiny_model.CONFIG, **changes),
+        pooling,
+        layer,
+    )
+
+
+class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        rng = np.random.default_rng(5)
+        self.states = rng.normal(size=[3, 6, 16]).astype(np.float32) - 2
+        self.rows = Rows(
+            {"input_mask": tf.sequence_mask(_LENGTHS, 6, tf.int32)}
+        )
+
+    @parameterized.parameters("mean", "max", "cls", "last")
+    def test_pooling_ignores_padding(self, pooling):
+        changes = {}
+        if pooling == "last":
+            pooling, changes = "cls", {"left_to_right": True}
+        head = _build_embeddings(pooling, -1, **changes)
+        outputs = {"sequence_output": tf.constant(self.states)}
+        pool = {
+            "mean": lambda x: x.mean(0),
+            "max": lambda x: x.max(0),
+            "cls": lambda x: x[-1 if changes else 0],
+        }[pooling]
+        expected = [
+            pool(row[:length])
+            for row, length in zip(self.states, _LENGTHS, strict=True)
+        ]
+        for answer in (
+            head.answer(outputs, self.rows),
+            head.answer_ids(outputs, self.rows),
+        ):
+            self.assertEqual(list(answer), ["embedding"])
+            self.assertAllClose(answer["embedding"], expected, atol=1e-6)
+
+    @parameterized.parameters("mean", "max", "cls")
+    def test_half_precision_returns_float32(self, pooling):
+        states = tf.constant(self.states, tf.bfloat16)
+        answer = _build_embeddings(pooling, -1).answer(
+            {"sequence_output": states}, self.rows
+        )
+        self.assertEqual(answer["embedding"].dtype, tf.float32)
+
+    def test_rows_of_padding_return_finite_numbers(self):
+        rows = Rows({"input_mask": tf.zeros([3, 6], tf.int32)})
+        outputs = {"sequence_output": tf.constant(self.states)}
+        for pooling in ("mean", "max", "cls"):
+            answer = _build_embeddings(pooling, -1).answer_ids(outputs, rows)
+            self.assertTrue(np.isfinite(answer["embedding"]).all())
+
+    @parameterized.parameters((0, 1), (1, 2), (-1, 2), (-2, 1))
+    def test_leaves_out_layers_above_the_chosen_one(self, layer, count):
+        values = _build_embeddings("mean", layer).model_values()
+        self.assertEqual(values["config"]["num_hidden_layers"], count)
+
+    @parameterized.parameters(2, -3)
+    def test_rejects_a_missing_layer(self, layer):
+        with self.assertRaisesRegex(UserError, f"between -2 and 1.* {layer}"):
+            _build_embeddings("mean", layer)
 
 
 if __name__ == "__main__":

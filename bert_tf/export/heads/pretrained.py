@@ -1,0 +1,289 @@
+"""Serving heads that need no fine-tuning: [MASK]s, next sentence, embeddings.
+
+Shapes, in addition to those of `head`:
+  P: maximum number of [MASK]s in a text.
+  k: candidates.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+from typing import ClassVar
+from typing import Self
+
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.export.heads.classification import Classification
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import ServingHead
+from bert_tf.export.heads.head import Source
+from bert_tf.features import INPUT_MASK
+from bert_tf.inference import fill_mask
+from bert_tf.modeling import heads
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.text import packing
+from bert_tf.text.vocabulary import MASK
+
+# In the order of the logits (create_pretraining_data.py:326 of the original).
+NEXT_SENTENCE_LABELS = ("is_next", "not_next")
+
+_IS_MASK = "is_mask"
+_IDS = "best_ids"
+_PROBABILITIES = "best_probabilities"
+# The maximum in memory at once: 128 MiB, and the same for the probabilities. A
+# batch of rows with nothing but [MASK]s would have gigabytes.
+_MAX_LOGITS = 1 << 25
+
+
+@dataclasses.dataclass(eq=False)
+class FillMask(ServingHead):
+    """Serves the masked-LM head, as `bert_tf.inference.fill_mask` uses it.
+
+    Only [MASK] is special in a text: other names in brackets are text. Tokens
+    beyond the maximum length are truncated, with any [MASK]s among them.
+
+    Args, in addition to those of `ServingHead`:
+      top_k: The number of candidates.
+
+    Raises:
+      UserError: If `top_k` exceeds the size of the vocabulary.
+    """
+
+    inputs = ("text",)
+    outputs = ("masked_lm_logits",)
+    flags = ("top_k",)
+
+    top_k: int
+
+    def __post_init__(self) -> None:
+        most = len(self.tokenizer.vocabulary.token_ids)
+        if self.top_k > most:
+            raise UserError(
+                "--top_k must be at most the size of the vocabulary, "
+                f"{most}. Received: {self.top_k}."
+            )
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a pretrained model."""
+        parts = source.parts(preserve_special_tokens=False)
+        return cls(*parts, source.config.top_k)
+
+    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+        """Packs texts, in which "[MASK]" is one token."""
+        tokens = fill_mask.tokenize(self.tokenizer, strings["text"])
+        return self.ids_rows(
+            packing.pack_to_bucket(
+                tokens, None, self.buckets, self.tokenizer.vocabulary
+            )
+        )
+
+    def tokenize_with_offsets(
+        self, text: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns token ids and offsets, "[MASK]" as one token."""
+        parts = tf.strings.split(text, MASK)
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(
+            parts.flat_values
+        )
+        # Where each part begins in its text, and the [MASK] before it ends.
+        size = len(MASK)
+        sizes = tf.strings.length(parts.flat_values) + size
+        begins = tf.cumsum(sizes, exclusive=True)
+        of_texts = tf.gather(tf.concat([begins, [0]], 0), parts.row_starts())
+        begins -= tf.gather(of_texts, parts.value_rowids())
+        mask_id = self.tokenizer.vocabulary.mask_id
+        return (
+            fill_mask.join(parts, ids, tf.fill([tf.size(begins)], mask_id)),
+            fill_mask.join(parts, _move(starts, begins), begins - size),
+            fill_mask.join(parts, _move(ends, begins), begins),
+        )
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns the settings that leave out the next-sentence head."""
+        return {"heads": ["masked_lm"]}
+
+    def rows_at_once(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns fewer rows, the more [MASK]s a row has."""
+        most = tf.maximum(tf.shape(inputs[fill_mask.POSITIONS])[1], 1)
+        of_row = most * len(self.tokenizer.vocabulary)
+        return tf.maximum(_MAX_LOGITS // of_row, 1)
+
+    def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Returns the best candidates, <int32> and <float32>[B, P, k]."""
+        probs, ids = fill_mask.best_tokens(
+            outputs["masked_lm_logits"], self.tokenizer.vocabulary, self.top_k
+        )
+        return {_IDS: ids, _PROBABILITIES: probs}
+
+    def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
+        """Returns rows with the positions of their [MASK]s."""
+        positions, is_mask = fill_mask.find_masks(
+            inputs, self.tokenizer.vocabulary
+        )
+        return Rows(
+            {**inputs, fill_mask.POSITIONS: positions}, {_IS_MASK: is_mask}
+        )
+
+    def attention_rows(
+        self, strings: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the rows of the texts."""
+        return self.pack(strings).inputs
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns the candidates for each [MASK].
+
+        Returns:
+          `tokens` <string>[B, P, k] and `probabilities` <float32>[B, P, k] for
+          the [MASK]s of each text from left to right, the most likely first;
+          padded with "" and 0.
+        """
+        return self._name(*self._best(outputs, rows))
+
+    def answer_ids(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `answer` and `token_ids` <int32>[B, P, k].
+
+        `token_ids` are padded with -1.
+        """
+        ids, probs = self._best(outputs, rows)
+        return self._name(ids, probs) | {"token_ids": ids}
+
+    def _name(self, ids: tf.Tensor, probs: tf.Tensor) -> dict[str, tf.Tensor]:
+        tokens = self.tokenizer.tokens(tf.maximum(ids, 0))
+        return {
+            "tokens": tf.where(ids >= 0, tokens, ""),
+            "probabilities": probs,
+        }
+
+    def _best(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns ids <int32> and probabilities <float32>, [B, P, k] each."""
+        best = outputs if _IDS in outputs else self.condense(outputs)
+        # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+        is_mask = tf.expand_dims(rows.state[_IS_MASK], -1)
+        return (
+            tf.where(is_mask, best[_IDS], -1),
+            tf.where(is_mask, best[_PROBABILITIES], 0.0),
+        )
+
+
+def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
+    """Adds an offset to the places of each row."""
+    return places.with_flat_values(
+        places.flat_values + tf.gather(by, places.value_rowids())
+    )
+
+
+class NextSentence(Classification):
+    """Serves the next-sentence head of pretrained models, a classifier."""
+
+    outputs = ("next_sentence_logits",)
+    flags = ()
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a pretrained model."""
+        task = ClassificationTask(labels=NEXT_SENTENCE_LABELS, metric_names=())
+        return cls(*source.parts(), task, pair=True)
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns the settings that leave out the masked-LM head."""
+        return {"heads": ["next_sentence"]}
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns `label`, `probabilities`, `classes` and `scores`."""
+        return super().answer({"logits": outputs["next_sentence_logits"]}, rows)
+
+    answer_ids = ServingHead.answer_ids
+
+
+@dataclasses.dataclass(eq=False)
+class Embeddings(ServingHead):
+    """Serves the hidden states of a layer, pooled over the tokens of a text.
+
+    [CLS] and [SEP] count as tokens.
+
+    Args, in addition to those of `ServingHead`:
+      config: The configuration of the model.
+      pooling: "mean", "cls" or "max". In a left-to-right model, whose [CLS]
+        attends to nothing else, "cls" is the last token.
+      layer: The index of the layer, from 0, or from -1 backward.
+
+    Raises:
+      UserError: If the model has no such layer, or pooling is another word.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("text",)
+    outputs: ClassVar[tuple[str, ...]] = ("sequence_output",)
+    flags: ClassVar[tuple[str, ...]] = ("pooling", "layer")
+
+    config: BertConfig
+    pooling: str
+    layer: int
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("mean", "cls", "max"):
+            raise UserError(
+                "The pooling of embeddings must be mean, cls or max. Received: "
+                f"{self.pooling!r}."
+            )
+        count = self.config.num_hidden_layers
+        if not -count <= self.layer < count:
+            raise UserError(
+                f"--layer must lie between {-count} and {count - 1}, as the "
+                f"model has {count} layers. Received: {self.layer}."
+            )
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of any stored model."""
+        return cls(
+            *source.parts(),
+            source.stored.config,
+            source.config.pooling,
+            source.config.layer,
+        )
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns the settings that make the layer the last one."""
+        count = self.layer % self.config.num_hidden_layers + 1
+        config = dataclasses.replace(self.config, num_hidden_layers=count)
+        return {"config": config.to_dict(), "has_pooler": False}
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns `embedding` <float32>[B, hidden size]."""
+        input_mask = rows.inputs[INPUT_MASK.name]
+        states = tf.cast(outputs["sequence_output"], tf.float32)
+        # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+        is_token = tf.expand_dims(input_mask, -1) > 0
+        if self.pooling == "mean":
+            counts = tf.reduce_sum(tf.cast(is_token, tf.float32), 1)
+            total = tf.reduce_sum(tf.where(is_token, states, 0.0), 1)
+            # Clients may send rows of padding only.
+            embedding = total / tf.maximum(counts, 1.0)
+        elif self.pooling == "max":
+            masked = tf.where(is_token, states, tf.float32.min)
+            embedding = tf.reduce_max(masked, 1)
+        elif self.config.left_to_right:
+            embedding = heads.take_last_token(
+                states, input_mask, for_inference=True
+            )
+        else:
+            embedding = states[:, 0]
+        return {
+            "embedding": tf.ensure_shape(
+                embedding, [None, self.config.hidden_size]
+            )
+        }
