@@ -1,6 +1,6 @@
 r"""Kills every script that writes (kill -9) at random, and compares the files.
 
-  python benchmarks/kills.py --kills=40
+  python benchmarks/kills.py --kills=60 --folder=kills
 
 Each script runs once undisturbed, on what the scripts before it made of a small
 made-up text. Then it runs again, is killed at a random moment, is started
@@ -8,9 +8,11 @@ again, and so on; at the end it runs undisturbed. All its files must have the
 same bytes as those of the first run, and no other may be left. What has times
 or speeds in it is compared without them: see `_normalize`. The last line says
 whether all went well; if not, the script ends with 1.
+
+Scripts that are done are in `kills.json` of the folder, and are skipped when
+the same command is started again.
 """
 
-import collections
 import csv
 import hashlib
 import json
@@ -27,12 +29,13 @@ import time
 from absl import app
 from absl import flags
 
-_KILLS = flags.DEFINE_integer("kills", 40, "In all; at least two a script.")
-_SCRIPTS = flags.DEFINE_list("scripts", None, "Names; all by default.")
+_KILLS = flags.DEFINE_integer("kills", 60, "In all, spread evenly.")
+_SCRIPTS = flags.DEFINE_list("scripts", None, "Names to kill; all by default.")
+_FOLDER = flags.DEFINE_string("folder", None, "Where to resume; temporary.")
 _SEED = flags.DEFINE_integer("seed", 1, "Of the moments.")
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_TIMEOUT_SECONDS = 600
+_TIMEOUT_SECONDS = 1800
 # Shares of the undisturbed run's time, between which a kill may come.
 _FROM, _TO = 0.2, 0.9
 # Starts that may end before their kill.
@@ -43,117 +46,89 @@ _TIMES = re.compile(
     r"|\d+(?:\.\d+)? (?:ms|s|seconds)\b"
     r"|\d{4}-\d\d-\d\d[T ][\d:.+]*"
 )
-_MADE = "{made}"
-_OUT = "{out}"
-
-_MODEL = f"{_MADE}/finetune_classifier/run/model"
-_TABLE = {
-    "task_name": "custom",
-    "train_file": f"{_MADE}/train.csv",
-    "dev_file": f"{_MADE}/dev.csv",
-    "max_seq_length": 32,
-    "train_batch_size": 8,
-    "num_train_epochs": 4,
-    "learning_rate": 1e-3,
-    "save_checkpoints_steps": 10,
-    "do_train": True,
-    "do_eval": True,
-}
+_MODEL = "{made}/finetune_classifier/run/model"
+_PRETRAINED = "{made}/pretrain/run/model"
+_FINETUNING = (
+    "output_dir={out}/run max_seq_length=32 train_batch_size=8 do_train do_eval"
+    " learning_rate=1e-3 save_checkpoints_steps=10 num_train_epochs=4 "
+)
+_START = f"{_FINETUNING} pretrained_model_dir={_PRETRAINED} "
+_TABLE = "train_file={made}/train.csv dev_file={made}/dev.csv "
 _COMMANDS = {
-    "extract_text": {
-        "input_file": f"{_MADE}/raw.jsonl",
-        "output_file": f"{_OUT}/text.txt",
-        "num_shards": 3,
-    },
-    "learn_vocabulary": {
-        "input_file": f"{_MADE}/extract_text/*.txt",
-        "output_file": f"{_OUT}/vocab.txt",
-        "vocab_size": 600,
-        "num_unused": 99,
-    },
-    "create_pretraining_data": {
-        "input_file": f"{_MADE}/extract_text/*.txt",
-        "vocab_file": f"{_MADE}/learn_vocabulary/vocab.txt",
-        "output_file": f"{_OUT}/x.tfrecord",
-        "max_seq_length": 32,
-        "max_predictions_per_seq": 5,
-        "num_shards": 3,
-        "dupe_factor": 20,
-    },
-    "pretrain": {
-        "bert_config_file": "configs/L-2_H-128_A-2/bert_config.json",
-        "input_file": f"{_MADE}/create_pretraining_data/*.tfrecord",
-        "vocab_file": f"{_MADE}/learn_vocabulary/vocab.txt",
-        "output_dir": f"{_OUT}/run",
-        "max_seq_length": 32,
-        "max_predictions_per_seq": 5,
-        "train_batch_size": 8,
-        "num_train_steps": 300,
-        "save_checkpoints_steps": 20,
-        "save_checkpoints_secs": 0,
-        "do_train": True,
-    },
-    "finetune_classifier": _TABLE
-    | {
-        "pretrained_model_dir": f"{_MADE}/pretrain/run/model",
-        "output_dir": f"{_OUT}/run",
-    },
-    "finetune_tagger": {
-        "data_dir": f"{_MADE}/tags",
-        "pretrained_model_dir": f"{_MADE}/pretrain/run/model",
-        "output_dir": f"{_OUT}/run",
-        "max_seq_length": 32,
-        "train_batch_size": 8,
-        "num_train_epochs": 4,
-        "save_checkpoints_steps": 10,
-        "do_train": True,
-        "do_eval": True,
-    },
-    "distill": {x: y for x, y in _TABLE.items() if x != "task_name"}
-    | {
-        "teacher_dir": _MODEL,
-        "num_hidden_layers": 1,
-        "output_dir": f"{_OUT}/run",
-    },
-    "predict": {
-        "model_dir": _MODEL,
-        "input_file": f"{_MADE}/many.csv",
-        "output_file": f"{_OUT}/predictions.jsonl",
-    },
-    "tokenize_file": {
-        "vocab_file": f"{_MADE}/learn_vocabulary/vocab.txt",
-        "input_file": f"{_MADE}/lines.txt",
-        "output_file": f"{_OUT}/tokens.jsonl",
-    },
-    "extract_features": {
-        "model_dir": f"{_MADE}/pretrain/run/model",
-        "input_file": f"{_MADE}/lines.txt",
-        "max_seq_length": 32,
-        "output_file": f"{_OUT}/features.jsonl",
-    },
-    "convert_checkpoint": {
-        "input": f"{_MADE}/pretrain/run/model",
-        "to": "huggingface",
-        "output": f"{_OUT}/converted",
-    },
-    "extend_vocabulary": {
-        "input": f"{_MADE}/pretrain/run/model",
-        "new_words_file": f"{_MADE}/words.txt",
-        "output": f"{_OUT}/extended",
-    },
-    "export_savedmodel": {
-        "model_dir": _MODEL,
-        "output_dir": f"{_OUT}/served",
-        "version": 1,
-    },
-    "export_tflite": {
-        "model_dir": _MODEL,
-        "output_file": f"{_OUT}/model.tflite",
-    },
+    "extract_text": (
+        "input_file={made}/raw.jsonl output_file={out}/text.txt num_shards=3"
+    ),
+    "learn_vocabulary": (
+        "input_file={made}/extract_text/*.txt output_file={out}/vocab.txt "
+        "vocab_size=600 num_unused=99"
+    ),
+    "create_pretraining_data": (
+        "input_file={made}/extract_text/*.txt output_file={out}/x.tfrecord "
+        "vocab_file={made}/learn_vocabulary/vocab.txt max_seq_length=32 "
+        "max_predictions_per_seq=5 num_shards=3 dupe_factor=20"
+    ),
+    "pretrain": (
+        "bert_config_file=configs/L-2_H-128_A-2/bert_config.json "
+        "input_file={made}/create_pretraining_data/*.tfrecord "
+        "vocab_file={made}/learn_vocabulary/vocab.txt output_dir={out}/run "
+        "max_seq_length=32 max_predictions_per_seq=5 train_batch_size=8 "
+        "num_train_steps=300 save_checkpoints_steps=20 "
+        "save_checkpoints_secs=0 do_train"
+    ),
+    "finetune_classifier": f"{_START} {_TABLE} task_name=custom",
+    "finetune_tagger": _START + "data_dir={made}/tags",
+    "finetune_multiple_choice": (
+        _START + "task_name=custom train_file={made}/choices.csv "
+        "dev_file={made}/choices.csv choice_columns=a,b"
+    ),
+    "finetune_squad": (
+        _START + "train_file={made}/squad.json predict_file={made}/squad.json "
+        "do_predict triviaqa_file={made}/trivia.json max_query_length=8 "
+        "triviaqa_evidence_dir={made}/evidence doc_stride=8 num_train_epochs=2"
+    ),
+    "grid_search": (
+        _START + "task_name=cola data_dir={made}/glue/CoLA "
+        "learning_rate=1e-3,5e-4 num_train_epochs=2"
+    ),
+    "distill": (
+        f"{_FINETUNING} {_TABLE} teacher_dir={_MODEL} num_hidden_layers=1"
+    ),
+    "glue_submission": (
+        "glue_dir={made}/glue model_dirs={made}/grid_search/run/model "
+        "output_file={out}/submission.zip allow_missing_tasks"
+    ),
+    "experiments": (
+        "experiments=table7 scale=smoke corpus={made}/extract_text/*.txt "
+        "data_dir={made}/tasks output_dir={out}/experiments"
+    ),
+    "predict": (
+        f"model_dir={_MODEL} "
+        "input_file={made}/many.csv output_file={out}/predictions.jsonl"
+    ),
+    "tokenize_file": (
+        "vocab_file={made}/learn_vocabulary/vocab.txt "
+        "input_file={made}/lines.txt output_file={out}/tokens.jsonl"
+    ),
+    "extract_features": (
+        f"model_dir={_PRETRAINED} max_seq_length=32 "
+        "input_file={made}/lines.txt output_file={out}/features.jsonl"
+    ),
+    "convert_checkpoint": (
+        f"input={_PRETRAINED} " + "to=huggingface output={out}/converted"
+    ),
+    "extend_vocabulary": (
+        f"input={_PRETRAINED} "
+        "new_words_file={made}/words.txt output={out}/extended"
+    ),
+    "export_savedmodel": (
+        f"model_dir={_MODEL} " + "output_dir={out}/served version=1"
+    ),
+    "export_tflite": f"model_dir={_MODEL} " + "output_file={out}/model.tflite",
 }
 _DOORS = {
     "export_savedmodel": "export/savedmodel.py",
     "export_tflite": "export/tflite.py",
+    "grid_search": "run/finetune_classifier.py",
 }
 
 
@@ -179,32 +154,67 @@ def _write_inputs(made):
             for _ in range(count):
                 text = sentence()
                 writer.writerow((text, "even" if "e" in text else "odd"))
-    (made / "tags").mkdir()
-    for name, count in (("train", 200), ("dev", 50), ("test", 50)):
-        with open(made / "tags" / f"{name}.txt", "w") as file:
-            for _ in range(count):
-                for word in sentence().split():
-                    tag = "B-PER" if "1" in word else "O"
-                    file.write(f"{word} {tag}\n")
-                file.write("\n")
+    tags = [
+        "".join(
+            f"{word} {'B-PER' if '1' in word else 'O'}\n"
+            for word in sentence().split()
+        )
+        for _ in range(300)
+    ]
+    for name, start, stop in (
+        ("train", 0, 200),
+        ("dev", 200, 250),
+        ("test", 250, 300),
+    ):
+        _write(made / "tags" / f"{name}.txt", "\n".join(tags[start:stop]))
+    _write(made / "tasks/names/train.conll", "\n".join(tags))
+    task = {"kind": "tagging", "train": "train.conll"}
+    _write(made / "tasks/names/task.json", json.dumps(task))
+    choices = [(sentence(), sentence(), sentence(), i % 2) for i in range(150)]
+    rows = "".join(",".join(map(str, row)) + "\n" for row in choices)
+    _write(made / "choices.csv", "context,a,b,label\n" + rows)
+    for name, count in (("train", 120), ("dev", 40)):
+        rows = (f"x\t{i % 2}\t\t{sentence()}\n" for i in range(count))
+        _write(made / f"glue/CoLA/{name}.tsv", "".join(rows))
+    rows = (f"{i}\t{sentence()}\n" for i in range(1063))
+    _write(made / "glue/CoLA/test.tsv", "index\tsentence\n" + "".join(rows))
+    _write_questions(made, sentence)
     lines = "".join(sentence() + "\n" for _ in range(4000))
     (made / "lines.txt").write_text(lines, encoding="utf-8")
     (made / "words.txt").write_text("w1x\nw2y\n", encoding="utf-8")
 
 
-def _command(name, places):
+def _write_questions(made, sentence):
+    """Writes files in the formats of SQuAD and TriviaQA."""
+    paragraphs, trivia = [], []
+    for i in range(100):
+        text = " ".join(sentence() for _ in range(3))
+        word = text.split()[i % 7]
+        question = f"Where is {word} here?"
+        answers = [{"text": word, "answer_start": text.index(word)}]
+        qas = [{"id": f"q{i}", "question": question, "answers": answers}]
+        paragraphs.append({"context": text, "qas": qas})
+        _write(made / f"evidence/{i}.txt", text)
+        answer = {"Value": word, "Aliases": [], "NormalizedAliases": []}
+        values = {"QuestionId": f"t{i}", "Question": question, "Answer": answer}
+        trivia.append(values | {"EntityPages": [{"Filename": f"{i}.txt"}]})
+    articles = [{"title": "Words", "paragraphs": paragraphs}]
+    squad = {"version": "1.1", "data": articles}
+    _write(made / "squad.json", json.dumps(squad))
+    _write(made / "trivia.json", json.dumps({"Data": trivia}))
+
+
+def _write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _command(name, made):
     """Returns the words that start a script."""
     door = _DOORS.get(name, f"run/{name}.py")
-    words = [sys.executable, str(_ROOT / door)]
-    for flag, value in _COMMANDS[name].items():
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no{flag}")
-            continue
-        text = str(value)
-        for place, path in places.items():
-            text = text.replace(place, str(path))
-        words.append(f"--{flag}={text}")
-    return words
+    flags_of = _COMMANDS[name].format(made=made, out=made / name)
+    start = [sys.executable, str(_ROOT / door)]
+    return start + [f"--{flag}" for flag in flags_of.split()]
 
 
 def _start(words, log):
@@ -293,25 +303,29 @@ def _compare(expected, found):
 
 
 def _check(name, num_kills, made):
-    """Runs one script undisturbed and killed; returns the differences."""
+    """Runs a script undisturbed and killed; returns kills and differences."""
     out = made / name
-    words = _command(name, {_MADE: made, _OUT: out})
+    words = _command(name, made)
     log = made / f"{name}.log"
+    shutil.rmtree(out, ignore_errors=True)  # Of a call that was ended.
     out.mkdir()
     seconds, status = _run_undisturbed(words, log)
     if status:
         sys.exit(f"{name} failed:\n{log.read_text()[-2000:]}")
     expected = _contents(out)
-    shutil.rmtree(out)
-    out.mkdir()
-    kills = sum(_run_killed(words, log, seconds, out) for _ in range(num_kills))
-    _, status = _run_undisturbed(words, log)
+    kills = 0
+    if num_kills:
+        shutil.rmtree(out)
+        out.mkdir()
+        for _ in range(num_kills):
+            kills += _run_killed(words, log, seconds, out)
+        _, status = _run_undisturbed(words, log)
     differences = _compare(expected, _contents(out))
     # What was killed after its last rename is refused, as it is there already.
     if status and not re.search(r"already", log.read_text()[-500:]):
         differences.append(f"the last start ended with {status}")
     print(
-        f"| {name} | {kills} | {len(expected)} | "
+        f"| {name} | {kills} | {len(expected)} | {seconds:.0f} | "
         f"{'; '.join(differences) or 'same bytes'} |",
         flush=True,
     )
@@ -320,22 +334,36 @@ def _check(name, num_kills, made):
 
 def main(argv):
     del argv
-    random.seed(_SEED.value)
     names = list(_COMMANDS)
     chosen = _SCRIPTS.value or names
-    counts = collections.Counter(chosen * 2)
-    while counts.total() < _KILLS.value:
-        counts[random.choice(chosen)] += 1
-    print("| script | kills | files | result |\n|---|---|---|---|")
-    kills, differences = 0, []
-    with tempfile.TemporaryDirectory() as folder:
-        made = pathlib.Path(folder)
-        _write_inputs(made)
+    print(
+        "| script | kills | files | seconds | result |\n|---|---|---|---|---|"
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        made = pathlib.Path(_FOLDER.value or temporary).resolve()
+        made.mkdir(exist_ok=True)
+        state = made / "kills.json"
+        done = json.loads(state.read_text()) if state.exists() else {}
+        if not done:
+            _write_inputs(made)
+        needed = {*chosen}
+        for name in reversed(names):  # What it reads is made before it.
+            if name in needed:
+                words = _COMMANDS[name]
+                needed |= {x for x in names if f"{{made}}/{x}/" in words}
         for name in names:
-            done, found = _check(name, counts[name], made)
-            kills += done
-            differences += found
-    print(f"{kills} kills, {len(differences)} differences")
+            if name in done or name not in needed:
+                continue
+            random.seed(f"{_SEED.value} {name}")
+            kills = 0
+            if name in chosen:
+                each, more = divmod(_KILLS.value, len(chosen))
+                kills = each + (chosen.index(name) < more)
+            done[name] = _check(name, kills, made)
+            _write(state, json.dumps(done))
+    kills = sum(kills for kills, _ in done.values())
+    differences = sum(len(found) for _, found in done.values())
+    print(f"{kills} kills, {differences} differences")
     sys.exit(1 if differences else 0)
 
 

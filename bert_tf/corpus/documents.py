@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
 from typing import Any
 
 NUM_SAMPLES = 10
@@ -23,8 +22,6 @@ class Chunk:
         the first row in it and the one after the last.
       header: The XML before the first page of a dump; else "".
       language: The language given with the file, as in de=GLOB; else "".
-      omitted: Characters of a document that is too large, behind the payload,
-        which is only its start; 0 if the payload is whole.
     """
 
     path: str
@@ -34,7 +31,6 @@ class Chunk:
     payload: Any
     header: bytes = b""
     language: str = ""
-    omitted: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +55,11 @@ class Dropped:
       id: The document's.
       reason: A few words, such as "redirect".
       text: The dropped text; the title of a page that was not parsed.
-      omitted: Characters of the dropped text that `text` does not have.
     """
 
     id: str
     reason: str
     text: str
-    omitted: int = 0
 
 
 @dataclasses.dataclass
@@ -98,7 +92,7 @@ class Tally:
         """Counts a document or paragraph."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         reason.count += 1
-        reason.characters += len(dropped.text) + dropped.omitted
+        reason.characters += len(dropped.text)
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:
@@ -130,12 +124,4 @@ class Tally:
         """Returns the tally of `to_json`."""
         tally = cls()
         tally.reasons = {x: Reason(**y) for x, y in values.items()}
-        return tally
-
-    @classmethod
-    def of(cls, dropped: Iterable[Dropped]) -> "Tally":
-        """Returns a tally of these."""
-        tally = cls()
-        for one in dropped:
-            tally.add(one)
         return tally

@@ -27,7 +27,6 @@ from bert_tf.corpus.filters import FilterOptions
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.io import files
 
-TOO_LARGE = "document of over 256 MB"
 # Changes when the same chunk gives another part.
 _VERSION = 3
 
@@ -132,7 +131,6 @@ def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     settings = dataclasses.asdict(options)
     del settings["excluded_file"]
     digest.update(json.dumps([_VERSION, chunk.format, settings]).encode())
-    digest.update(chunk.omitted.to_bytes(8))
     if chunk.format == "parquet":
         contents = f"{inputs.fingerprint(chunk.path)} {chunk.payload}".encode()
     else:
@@ -173,11 +171,7 @@ def _read(
     chunk: Chunk, options: ExtractOptions
 ) -> Iterator[Document | Dropped]:
     replace_invalid = options.replace_invalid_utf8
-    if chunk.omitted:
-        start = readers.decode(chunk, replace_invalid=True)
-        name = readers.id_of_text(start)
-        yield Dropped(name, TOO_LARGE, start, chunk.omitted)
-    elif chunk.format == "wikipedia":
+    if chunk.format == "wikipedia":
         yield from wikipedia.read(chunk, replace_invalid)
     elif chunk.format == "jsonl":
         yield from readers.read_jsonl(

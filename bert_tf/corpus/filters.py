@@ -6,12 +6,10 @@ runs of letters and digits in lower case.
 """
 
 import collections
-import csv
 import dataclasses
 import functools
 import json
 import unicodedata
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -248,25 +246,15 @@ def _texts(path: str) -> Iterator[str]:
     if name.endswith(".json"):
         yield from _strings(text_files.read_json(path))
         return
-    lines = text_files.read_lines(path)
     if name.endswith(".csv"):
-        yield from _cells(path, (f"{line}\n" for _, line in lines))
+        for _, cells in tables.read_csv(path):
+            yield from cells
         return
-    for number, line in lines:
+    for number, line in text_files.read_lines(path):
         if name.endswith((".jsonl", ".ndjson")):
             yield from _strings(_parse(line, f"{path}, line {number}"))
         else:
             yield from line.split("\t")
-
-
-def _cells(path: str, lines: Iterable[str]) -> Iterator[str]:
-    try:
-        for row in csv.reader(lines, strict=True):
-            yield from row
-    except csv.Error as error:
-        raise UserError(
-            f"{path} is not CSV ({error}); a quotation mark may be missing."
-        ) from error
 
 
 def _parse(line: str, where: str) -> Any:

@@ -1,6 +1,5 @@
 """Input files of text extraction: globs, formats, and cuts into chunks."""
 
-import codecs
 import dataclasses
 import glob
 import hashlib
@@ -8,8 +7,6 @@ import os
 import re
 from collections.abc import Callable
 from collections.abc import Iterator
-
-from absl import logging
 
 from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
@@ -19,8 +16,7 @@ from bert_tf.io import paths
 from bert_tf.io import tables
 
 _LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
-# Decompressed bytes of a chunk, and the most of a document; larger ones, which
-# mostly lack separators, are dropped without being in memory.
+# Decompressed bytes of a chunk, and the most of a document: memory holds it.
 _CHUNK_BYTES = 1 << 22
 _MAX_DOCUMENT_BYTES = 1 << 28
 # Decompressed bytes of a chunk of rows of a Parquet file.
@@ -35,8 +31,6 @@ _ADVICE = {
     "jsonl": "each line must be one object",
     "wikipedia": "a history has each revision, pages-articles only the last",
 }
-# Bytes that do not begin a character.
-_CONTINUATIONS = bytes(range(0x80, 0xC0))
 _DUMP = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki\b")
 # Between two dumps in one file, as `cat` joins them.
 _NEXT_DUMP = re.compile(rb"(?<=</mediawiki>)(?=%s)" % _DUMP.pattern)
@@ -50,7 +44,6 @@ _REFUSED = tuple(
     ".tfrecord .tgz .tsv .zip".split()
 )
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SAMPLE_BYTES = 1 << 20
 
 
@@ -154,8 +147,9 @@ def _format_of(path: str, input_format: str) -> str:
             f"{path} is the index of a multistream dump, which has no text; "
             "leave it out, as --input_file='*-multistream*.xml*.bz2' does."
         )
-    start = next(_read_utf8(path), b"").removeprefix(_BYTE_ORDER_MARK)
-    return "wikipedia" if _DUMP.match(start) else "text"
+    start = next(compression.read_blocks(path), b"")
+    is_dump = _DUMP.match(start.removeprefix(_BYTE_ORDER_MARK))
+    return "wikipedia" if is_dump else "text"
 
 
 def fingerprint(path: str) -> str:
@@ -190,27 +184,17 @@ def split(
         return
     header, start = b"", 0
     pieces = _cut(file, on_bytes)
-    if file.format == "wikipedia":
-        pieces = _split_dumps(pieces)
-    for number, piece in enumerate(pieces):
-        contents = piece.contents
+    is_dump = file.format == "wikipedia"
+    pieces = _split_dumps(pieces) if is_dump else ((x, False) for x in pieces)
+    for number, (contents, starts_dump) in enumerate(pieces):
         if number == 0:
             _refuse_utf16(file.path, contents)
-        if piece.starts_dump:
+        if starts_dump:
             header, contents = _split_header(file.path, contents)
             start += len(header)
         elif number == 0 and contents.startswith(_BYTE_ORDER_MARK):
             contents = contents.removeprefix(_BYTE_ORDER_MARK)
             start += len(_BYTE_ORDER_MARK)
-        if piece.omitted_bytes:
-            logging.warning(
-                "Dropping a document of over %d MB in %s, from byte %d of the "
-                "decompressed file; %s.",
-                _MAX_DOCUMENT_BYTES >> 20,
-                file.path,
-                start,
-                _ADVICE[file.format],
-            )
         yield Chunk(
             file.path,
             number,
@@ -219,115 +203,50 @@ def split(
             contents,
             header,
             file.language,
-            piece.omitted,
         )
-        start += len(contents) + piece.omitted_bytes
-
-
-@dataclasses.dataclass
-class _Piece:
-    """A stretch of a file.
-
-    Attributes:
-      contents: Whole documents, or the start of one that is too large.
-      omitted_bytes: The bytes behind it of a document that is too large.
-      omitted: Their characters.
-      starts_dump: Whether it starts with the header of a dump.
-    """
-
-    contents: bytes
-    omitted_bytes: int = 0
-    omitted: int = 0
-    starts_dump: bool = False
-
-    def omit(self, contents: bytes | bytearray) -> None:
-        self.omitted_bytes += len(contents)
-        # More than the characters where the bytes are not UTF-8.
-        self.omitted += len(contents.translate(None, _CONTINUATIONS))
+        start += len(contents)
 
 
 def _cut(
     file: InputFile, on_bytes: Callable[[int], None] | None
-) -> Iterator[_Piece]:
+) -> Iterator[bytes]:
     """Yields the contents of a file, cut behind separators."""
     rest = bytearray()
     searched = start = 0
-    separators = _SEPARATORS[file.format]
-    large: _Piece | None = None
-    for block in _read_utf8(file.path, on_bytes):
+    on_block = on_bytes and (lambda block: on_bytes(len(block)))
+    for block in compression.read_blocks(file.path, on_block):
         rest += block
-        while large or len(rest) >= _CHUNK_BYTES:
-            if large is not None:
-                end = _find_next(rest, separators, 0)
-                # Without one, the last bytes may be its start.
-                stop = max(len(rest) - 16, 0) if end is None else end
-                large.omit(rest[:stop])
-                if end is not None:
-                    yield large
-                    large = None
-            else:
-                end = _find_end(rest, separators, searched)
-                if (end or len(rest)) > _MAX_DOCUMENT_BYTES:
-                    # It is the first document of `rest`.
-                    stop = min(_SAMPLE_BYTES, _MAX_DOCUMENT_BYTES // 2)
-                    large = _Piece(bytes(rest[:stop]))
-                    end = stop
-                elif end is None:
-                    searched = len(rest)
-                    break
-                else:
-                    stop = end
-                    yield _Piece(bytes(rest[:stop]))
-            start += stop
-            del rest[:stop]
-            searched = 0
+        while len(rest) >= _CHUNK_BYTES:
+            end = _find_end(rest, _SEPARATORS[file.format], searched)
+            if (end or len(rest)) > _MAX_DOCUMENT_BYTES:
+                raise UserError(
+                    f"{file.path} has a document of over "
+                    f"{_MAX_DOCUMENT_BYTES >> 20} MB from byte {start} of the "
+                    f"decompressed file on; {_ADVICE[file.format]}."
+                )
             if end is None:
+                searched = len(rest)
                 break
+            yield bytes(rest[:end])
+            start += end
+            del rest[:end]
+            searched = 0
     if file.format == "wikipedia":
         _check_end(file.path, rest, start)
-    if large is not None:
-        large.omit(rest)
-        yield large
-    elif rest:
-        yield _Piece(bytes(rest))
+    if rest:
+        yield bytes(rest)
 
 
-def _split_dumps(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
-    """Yields the pieces of one or more dumps, cut between these."""
+def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Cuts pieces between dumps; yields whether each starts with a header."""
     starts_dump = True
     for piece in pieces:
         # A page cannot have it: there, < is &lt;.
-        if b"<mediawiki" in piece.contents:
-            *others, piece.contents = _NEXT_DUMP.split(piece.contents)
-            for contents in others:
-                yield _Piece(contents, starts_dump=starts_dump)
-                starts_dump = True
-        piece.starts_dump = starts_dump
-        yield piece
+        has_start = b"<mediawiki" in piece
+        for contents in _NEXT_DUMP.split(piece) if has_start else [piece]:
+            yield contents, starts_dump
+            starts_dump = True
         starts_dump = False
-
-
-def _read_utf8(
-    path: str, on_bytes: Callable[[int], None] | None = None
-) -> Iterator[bytes]:
-    """Yields the contents of a file; UTF-16 with a byte order mark as UTF-8."""
-    decoder = None
-    on_block = on_bytes and (lambda block: on_bytes(len(block)))
-    for number, block in enumerate(compression.read_blocks(path, on_block)):
-        if number == 0 and block.startswith(_UTF16_MARKS):
-            decoder = codecs.getincrementaldecoder("utf-16")()
-        if decoder is None:
-            yield block
-            continue
-        try:
-            yield decoder.decode(block).encode()
-        except UnicodeError as error:
-            raise UserError(
-                f"{path} is not UTF-16, as its start says: {error}; save it as "
-                "UTF-8."
-            ) from error
-    if decoder is not None and decoder.getstate()[0]:
-        raise UserError(f"{path} ends inside a character of UTF-16.")
 
 
 def _find_end(
@@ -342,13 +261,7 @@ def _find_end(
     ends = [place + size for place, size in ends if place >= 0]
     if ends:
         return max(ends)
-    return _find_next(contents, separators, max(searched - 16, 0))
-
-
-def _find_next(
-    contents: bytearray, separators: tuple[bytes, ...], first: int
-) -> int | None:
-    """Returns where the first separator from `first` on ends."""
+    first = max(searched - 16, 0)
     ends = [(contents.find(x, first), len(x)) for x in separators]
     ends = [place + size for place, size in ends if place >= 0]
     return min(ends) if ends else None

@@ -10,17 +10,24 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bert_tf import errors
+from bert_tf import reports
+from bert_tf.data.generators import masks
 from bert_tf.data.generators import original as original_generator
 from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators.counts import GenerationResult
+from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import manifest
-from bert_tf.data.records import report as data_report
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.data.records.manifest import Recipe
 from bert_tf.errors import UserError
@@ -36,6 +43,11 @@ _GENERATORS = {
     "original": original_generator.generate,
     "streaming": streaming_generator.generate,
 }
+
+# Sentences give about 54%. Paragraphs used as sentences give 73%, because a
+# single one often fills a sequence, and then B must be random.
+_MOST_RANDOM_NEXT = 0.6
+_NUM_LENGTH_BARS = 32
 
 
 @errors.full_disks()
@@ -152,7 +164,7 @@ def _resolve(
 def _other_files(name: str) -> list[str]:
     """Returns the files beside the records; the manifest is the last one."""
     return [
-        *data_report.paths(name),
+        *report_paths(name),
         manifest.vocabulary_path(name),
         manifest.manifest_path(name),
     ]
@@ -211,10 +223,222 @@ def _finish(
         counts=result.counts.to_dict(),
         random_next_share=result.counts.random_next_share,
     )
-    report = data_report.build(config, result)
+    report = build_report(config, result)
     for name in names:
-        data_report.write(name, report)
+        write_report(name, report)
         vocabulary.write(manifest.vocabulary_path(name))
         made.write(name)
-    data_report.log(report)
+    log_report(report)
     return manifest.read(names[0])
+
+
+# === The report: expected and actual statistics, with a plot ===
+
+
+def build_report(
+    config: CreatePretrainingDataConfig, result: GenerationResult
+) -> dict[str, Any]:
+    """Returns the report as JSON values."""
+    counts = result.counts
+    instances = max(1, counts.num_instances)
+    predicted = max(1, counts.num_predicted)
+    return {
+        "num_documents": result.num_documents,
+        "num_sentences": result.num_sentences,
+        "num_instances": counts.num_instances,
+        "num_pieces": counts.num_pieces,
+        "num_predicted": counts.num_predicted,
+        "mean_length": counts.num_pieces / instances,
+        "padding_share": 1
+        - counts.num_pieces / (instances * config.max_seq_length),
+        "masked_share": counts.num_predicted / max(1, counts.num_pieces),
+        "replaced_by_mask_share": counts.num_masked / predicted,
+        "kept_share": counts.num_same / predicted,
+        "replaced_by_random_share": counts.num_random / predicted,
+        "random_next_share": counts.random_next_share,
+        "truncated_share": counts.num_truncated / instances,
+        "asked": _expected_shares(config),
+        "length_histogram": _length_bars(config, counts),
+        "warnings": _warnings(config, result),
+    }
+
+
+def _expected_shares(config: CreatePretrainingDataConfig) -> dict[str, float]:
+    rates = (config.mask_rate, config.same_rate, config.random_rate)
+    if config.left_to_right:
+        rates = (0.0, 1.0, 0.0)  # Nothing is masked.
+    return {
+        "masked_share": config.masked_lm_prob,
+        "replaced_by_mask_share": rates[0],
+        "kept_share": rates[1],
+        "replaced_by_random_share": rates[2],
+    }
+
+
+def _length_bars(
+    config: CreatePretrainingDataConfig, counts: RecordCounts
+) -> list[dict[str, int]]:
+    """Returns the number of records per inclusive range of lengths."""
+    width = -(-config.max_seq_length // _NUM_LENGTH_BARS)
+    histogram = counts.length_histogram
+    bars = []
+    for first in range(1, config.max_seq_length + 1, width):
+        last = min(first + width - 1, config.max_seq_length)
+        records = int(np.sum(histogram[first : last + 1]))
+        bars.append({"from": first, "to": last, "records": records})
+    return bars
+
+
+def _warnings(
+    config: CreatePretrainingDataConfig, result: GenerationResult
+) -> list[str]:
+    counts = result.counts
+    warnings = [
+        counts.describe_cut(
+            _num_predictions(config, counts), config.max_predictions_per_seq
+        ),
+        _warn_of_pairs(config, result),
+    ]
+    return [warning for warning in warnings if warning]
+
+
+def _num_predictions(
+    config: CreatePretrainingDataConfig, counts: RecordCounts
+) -> np.ndarray:
+    """Returns the predictions of a record of each length, without a maximum."""
+    lengths = np.arange(len(counts.length_histogram))
+    if config.left_to_right:
+        return lengths - config.num_special_tokens
+    return masks.num_predictions(
+        lengths, config.masked_lm_prob, config.max_seq_length
+    )
+
+
+def _warn_of_pairs(
+    config: CreatePretrainingDataConfig, result: GenerationResult
+) -> str | None:
+    share = result.counts.random_next_share
+    if not config.next_sentence_pairs:
+        return None
+    if result.num_documents == 1 and result.num_sentences > 1:
+        return (
+            "The text is one document, so random next sentences come from it, "
+            "too, and may be the true ones; put an empty line after each "
+            "document."
+        )
+    if share <= _MOST_RANDOM_NEXT:
+        return None
+    is_random = f"{share:.1%} of the pairs are random instead of about 54%: "
+    # A true pair needs two sentences of a document.
+    if result.num_sentences < 1.5 * result.num_documents:
+        return (
+            f"{is_random}most documents have one sentence; remove the empty "
+            "lines inside documents."
+        )
+    advice = (
+        "write one sentence per line"
+        if config.generator == "original" or config.split_sentences
+        else "set --split_sentences, or write one sentence per line"
+    )
+    cause = "lines seem to be paragraphs instead of sentences"
+    if config.max_seq_length < 128:  # At 64, sentences give 66%.
+        cause = (
+            f"rows of --max_seq_length={config.max_seq_length} hold few "
+            "sentences, which is no fault, or lines are paragraphs"
+        )
+    return f"{is_random}{cause}; {advice}."
+
+
+def report_paths(output_file: str) -> tuple[str, str]:
+    """Returns the paths of the report and of its picture."""
+    return f"{output_file}.report.json", f"{output_file}.report.png"
+
+
+def write_report(output_file: str, report: dict[str, Any]) -> None:
+    """Writes `<output_file>.report.json` and `<output_file>.report.png`."""
+    path, picture = report_paths(output_file)
+    files.write_json(path, report)
+    reports.write(picture, draw_report(report, os.path.basename(output_file)))
+
+
+def log_report(report: dict[str, Any]) -> None:
+    """Logs the report in two lines, and its warnings."""
+    logging.info(
+        "%d records of %.1f tokens on average from %d documents, %d sentences.",
+        report["num_instances"],
+        report["mean_length"],
+        report["num_documents"],
+        report["num_sentences"],
+    )
+    logging.info(
+        "Predicted %.1f%% of the tokens: %.1f%% as [MASK], %.1f%% kept, %.1f%% "
+        "random. Random next %.1f%%. Truncated %.1f%%.",
+        *(
+            100 * report[name]
+            for name in (
+                "masked_share",
+                "replaced_by_mask_share",
+                "kept_share",
+                "replaced_by_random_share",
+                "random_next_share",
+                "truncated_share",
+            )
+        ),
+    )
+    for warning in report["warnings"]:
+        logging.warning("%s", warning)
+
+
+def draw_report(report: dict[str, Any], title: str) -> Figure:
+    """Draws the report: lengths, replacements, shares."""
+    summary = (
+        f"{title}: {report['num_instances']:,} records, "
+        f"{report['mean_length']:.1f} tokens on average, "
+        f"{report['padding_share']:.1%} padding"
+    )
+    figure, panels = reports.new_panels(summary, [5, 3, 3])
+    _draw_lengths(panels[0], report)
+    names = {
+        "replaced_by_mask_share": "[MASK]",
+        "kept_share": "kept",
+        "replaced_by_random_share": "random",
+    }
+    series = {
+        label: [100 * values[name] for name in names]
+        for label, values in (("actual", report), ("expected", report["asked"]))
+    }
+    _draw_shares(panels[1], [*names.values()], series)
+    reports.finish(panels[1], "x", "Replacements, % of the predicted tokens")
+    names = {
+        "masked_share": "predicted, of tokens",
+        "random_next_share": "random next, of records",
+        "truncated_share": "truncated, of records",
+    }
+    series = {"": [100 * report[name] for name in names]}
+    _draw_shares(panels[2], [*names.values()], series)
+    most = 100 * _MOST_RANDOM_NEXT
+    panels[2].vlines(most, 0.5, 1.5, reports.ORANGE, ":")
+    reports.finish(panels[2], "x", "Shares, %; the dotted line is the maximum")
+    reports.add_legend(figure)
+    return figure
+
+
+def _draw_shares(
+    axes: Axes, names: Sequence[str], series: Mapping[str, Sequence[float]]
+) -> None:
+    reports.draw_bars(axes, names, series, text="{:.1f}")
+    axes.set_xlim(0, 112)
+
+
+def _draw_lengths(axes: Axes, report: dict[str, Any]) -> None:
+    bars = report["length_histogram"]
+    axes.bar(
+        [bar["from"] for bar in bars],
+        [bar["records"] for bar in bars],
+        width=[bar["to"] - bar["from"] + 0.9 for bar in bars],
+        align="edge",
+        color=reports.BLUE,
+    )
+    axes.set_yscale("symlog")
+    axes.set(xlabel="tokens in a record", ylabel="records")
+    reports.finish(axes, "y", "Lengths")

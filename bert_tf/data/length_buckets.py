@@ -153,7 +153,7 @@ def prediction_batches(
 ) -> list[Batch]:
     """Plans batches for prediction: each example once, longest first.
 
-    So memory use peaks at the start. `restore_order` restores the order.
+    So memory use peaks at the start.
 
     Raises:
       UserError: If an example is longer than the greatest allowed length.
@@ -164,20 +164,6 @@ def prediction_batches(
     else:
         order = np.argsort(-lengths, kind="stable")
     return _cut(order, lengths, batch_size, allowed_lengths)
-
-
-def restore_order(
-    batches: Sequence[Batch], values: Sequence[np.ndarray]
-) -> np.ndarray:
-    """Returns the values of all batches in the order of the examples.
-
-    `values` has <any>[B, ...] for each batch; the result is <any>[N, ...].
-    """
-    indices = np.concatenate([batch.indices for batch in batches])
-    joined = np.concatenate(values)
-    restored = np.empty_like(joined)
-    restored[indices] = joined
-    return restored
 
 
 def share_of_tokens(

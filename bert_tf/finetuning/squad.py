@@ -4,9 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import model_directory
@@ -31,10 +29,8 @@ from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
-# TriviaQA in SQuAD's format, and the description of its source.
 _CONVERTED_FILE = "train.json"
-_CONVERSION_FILE = "conversion.json"
-# Written last: the flags of the finished training.
+# Written last: what the finished training depended on.
 _DONE_FILE = "done.json"
 
 # Flags that do not affect the training on TriviaQA.
@@ -111,25 +107,32 @@ def _train_on_triviaqa(
     # Paths and devices may differ when the command is rerun; the contents of
     # files and the precision may not.
     places = fields_affecting(type(config), "place")
-    flags = {
+    recipe = {
         name: value
         for name, value in dataclasses.asdict(first).items()
         if name not in places
-    } | {"the model": pretrained_models.read(first).fingerprint()}
+    } | {
+        "the model": pretrained_models.read(first).fingerprint(),
+        "triviaqa_file": files.sha256(
+            files.require_file(config.triviaqa_file, "--triviaqa_file")
+        ),
+        "triviaqa_evidence_dir": config.triviaqa_evidence_dir,
+    }
     coordinator = devices.coordinator
     is_done = coordinator.from_chief(
         coordinator.is_chief
-        and not _convert(config, folder, first.train_file)
         and model_directory.recognizes(model_dir)
-        and _read_json_if_exists(done_file) == flags
+        and files.exists(done_file)
+        and files.read_json(done_file) == recipe
     )
     if is_done:
         logging.info("The fine-tuning on TriviaQA is done: %s.", model_dir)
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
+        coordinator.from_chief(coordinator.is_chief and _convert(config, first))
         finetuning.run_on(devices, preemption, first, build_task)
         if coordinator.is_chief:
-            files.write_json(done_file, flags)
+            files.write_json(done_file, recipe)
         # Other workers wait until the chief has written the model.
         coordinator.barrier("the model of TriviaQA")
     logging.info("Fine-tuning on SQuAD.")
@@ -142,40 +145,20 @@ def _train_on_triviaqa(
     )
 
 
-def _convert(config: FinetuneConfig, folder: str, target: str) -> bool:
-    """Converts TriviaQA if necessary; returns whether it was."""
-    conversion_file = os.path.join(folder, _CONVERSION_FILE)
-    files.require_file(config.triviaqa_file, "--triviaqa_file")
-    source = {
-        "triviaqa_file": files.sha256(config.triviaqa_file),
-        "triviaqa_evidence_dir": config.triviaqa_evidence_dir,
-    }
-    done = _read_json_if_exists(conversion_file)
-    if done is not None and done["source"] == source:
-        return False
+def _convert(config: FinetuneConfig, first: FinetuneConfig) -> None:
+    """Writes TriviaQA in SQuAD's format, for the first training."""
     converted = triviaqa.convert_to_squad(
         config.triviaqa_file, config.triviaqa_evidence_dir
     )
-    counts = {
-        name: value
-        for name, value in dataclasses.asdict(converted).items()
-        if name != "squad"
-    }
     logging.info(
-        "TriviaQA: %(num_questions)d questions with %(num_documents)d "
-        "documents; %(num_without_answer)d have no answer near their start and "
-        "%(num_missing)d are missing in --triviaqa_evidence_dir.",
-        counts,
+        "TriviaQA: %d questions with %d documents; %d have no answer near "
+        "their start and %d are missing in --triviaqa_evidence_dir.",
+        converted.num_questions,
+        converted.num_documents,
+        converted.num_without_answer,
+        converted.num_missing,
     )
-    files.write_json(target, converted.squad)
-    files.write_json(conversion_file, {"source": source} | counts)
-    return True
-
-
-def _read_json_if_exists(path: str) -> dict[str, Any] | None:
-    if not tf.io.gfile.exists(path):
-        return None
-    return files.read_json_object(path)
+    files.write_json(first.train_file, converted.squad)
 
 
 # === Ensembles ===

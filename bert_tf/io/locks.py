@@ -56,46 +56,10 @@ def is_current(file: IO[Any] | int, path: str) -> bool:
         return False
 
 
-def lock(file: IO[Any] | int, path: str, advice: str) -> None:
-    """Locks an open file exclusively, until it is closed.
-
-    On a file system without locks it logs that instead.
-
-    Args:
-      file: The file, or its descriptor.
-      path: The output that the lock protects.
-      advice: What to do instead of waiting, for the error.
-
-    Raises:
-      UserError: If another process holds the lock.
-    """
-    try:
-        is_free = try_lock(file)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        logging.warning(
-            "%s is on a file system without locks (%s); start no second "
-            "process that writes to it.",
-            path,
-            error.strerror,
-        )
-        return
-    if not is_free:
-        raise UserError(
-            f"Another process writes {path}; wait until it has finished, or "
-            f"{advice}."
-        )
-
-
-def open_locked(name: str, flags: int, path: str, advice: str) -> int | None:
+def _open_locked(name: str, flags: int, path: str, flag: str) -> int | None:
     """Returns the descriptor of a local file that is locked until it is closed.
 
-    Args:
-      name: The file.
-      flags: As for `os.open`.
-      path: As for `lock`.
-      advice: As for `lock`.
+    On a file system without locks it logs that instead.
 
     Returns:
       None if another process has renamed or removed the file meanwhile.
@@ -103,15 +67,29 @@ def open_locked(name: str, flags: int, path: str, advice: str) -> int | None:
     Raises:
       UserError: If another process holds the lock.
     """
-    descriptor = os.open(name, flags, 0o666)
-    try:
-        lock(descriptor, path, advice)
+    with contextlib.ExitStack() as stack:
+        descriptor = os.open(name, flags, 0o666)
+        stack.callback(os.close, descriptor)
+        try:
+            is_free = try_lock(descriptor)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            logging.warning(
+                "%s is on a file system without locks (%s); start no second "
+                "process that writes to it.",
+                path,
+                error.strerror,
+            )
+            is_free = True
+        if not is_free:
+            raise UserError(
+                f"Another process writes {path}; wait until it has finished, "
+                f"or choose another {flag}."
+            )
         if is_current(descriptor, name):
+            stack.pop_all()
             return descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
     return None
 
 
@@ -148,8 +126,7 @@ def one_writer(
         try:
             while descriptor is None:
                 made += files.make_folders(folder)
-                advice = f"choose another {flag}"
-                descriptor = open_locked(name, flags, path, advice)
+                descriptor = _open_locked(name, flags, path, flag)
         except OSError as error:
             reason = "is not a writable folder"
             if is_replaced:

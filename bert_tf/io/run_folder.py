@@ -280,38 +280,29 @@ def changes(
 ) -> list[str]:
     """Describes how a recipe differs from an earlier one.
 
+    Hashes are not shown, but the file or model whose hash it is.
+
     Args:
       before: The earlier recipe.
       now: The recipe now.
       sources: The paths whose hashes are in the recipe, by its names.
     """
-    return [
-        change(name, before.get(name), now.get(name), (sources or {}).get(name))
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
-    ]
-
-
-def change(name: str, old: Any, new: Any, source: str | None = None) -> str:
-    """Describes the change of a setting.
-
-    Hashes are not shown, but the file or model whose hash it is.
-
-    Args:
-      name: The name of the setting.
-      old: The earlier value; None if there was none.
-      new: The value now.
-      source: The path whose hash is the value, if it is one.
-    """
-    is_hash = [isinstance(x, str) and _HASH.fullmatch(x) for x in (old, new)]
-    if not any(is_hash):
-        return f"{name} was {old!r} and is {new!r} now"
-    here = f": {source}" if source else ""
-    if old is None:
-        return f"{name} was not used and is now{here}"
-    if new is None:
-        return f"{name} was used and is not now"
-    return f"{name} was changed or replaced{here}"
+    found = []
+    for name in {**before, **now}:
+        pair = old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        source = (sources or {}).get(name)
+        here = f": {source}" if source else ""
+        if not any(isinstance(x, str) and _HASH.fullmatch(x) for x in pair):
+            found.append(f"{name} was {old!r} and is {new!r} now")
+        elif old is None:
+            found.append(f"{name} was not used and is now{here}")
+        elif new is None:
+            found.append(f"{name} was used and is not now")
+        else:
+            found.append(f"{name} was changed or replaced{here}")
+    return found
 
 
 def inputs_of(config: Any) -> Iterator[tuple[str, str]]:

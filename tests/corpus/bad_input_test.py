@@ -1,7 +1,6 @@
 """Tests of input that is damaged, too large or too slow to read."""
 
 import contextlib
-import json
 import os
 import pathlib
 from unittest import mock
@@ -71,48 +70,36 @@ class SlowPagesTest(corpus_case.CorpusCase):
 
 
 class LargeDocumentTest(corpus_case.CorpusCase):
-    @parameterized.product(
-        format=("text", "jsonl", "wikipedia"),
-        block=(7, 100, 1 << 16),
-        place=(0, 1, 3),
+    @parameterized.parameters(
+        ("text", "blank lines must separate", 0),
+        ("jsonl", "each line must be one object", 4),
+        ("wikipedia", "a history has each revision", 1),
     )
-    def test_is_dropped_and_counted(self, format, block, place):
-        texts = [f"Text {i}." for i in range(3)]
-        # Of two bytes a character; not cut at line ends.
-        texts.insert(place, "ä\n" * 2500 if format == "text" else "ä" * 3000)
+    def test_is_refused_without_being_read_whole(self, format, advice, place):
+        texts = ["Text."] * 5
+        texts.insert(place, "\u00e4" * 3000)
         written = {
             "text": "\n\n".join(texts),
-            "jsonl": "".join(
-                json.dumps({"text": x}, ensure_ascii=False) + "\n"
-                for x in texts
-            ),
+            "jsonl": self.rows(texts),
             "wikipedia": corpus_case.dump(texts),
         }[format]
         source = self.write("a", written)
-        chunks = {"_CHUNK_BYTES": 300, "_MAX_DOCUMENT_BYTES": 4000}
+        sizes = {"_CHUNK_BYTES": 100, "_MAX_DOCUMENT_BYTES": 4000}
+        starts = {
+            "text": 0,
+            "jsonl": 72,
+            "wikipedia": written.find("<page><title>Title 2"),
+        }
         with (
-            mock.patch.multiple(inputs, **chunks),
-            mock.patch.object(compression, "_BLOCK_BYTES", block),
-            self.assertLogs(level="WARNING") as logs,
-        ):
-            report = self.extract("a", input_format=format)
-        self.assertEqual(self.read(), "Text 0.\n\nText 1.\n\nText 2.\n")
-        self.assertEqual(self.dropped(report), {"document of over 256 MB": 1})
-        dropped = report["dropped"]["document of over 256 MB"]
-        contents, starts = {
-            "text": (texts[place] + "\n" * (place < 3), "ä"),
-            "jsonl": (json.dumps({"text": texts[place]}) + "\n", '{"text": "ä'),
-            "wikipedia": (
-                corpus_case.page(place + 1, texts[place]),
-                "<page><title>",
+            mock.patch.multiple(inputs, **sizes),
+            mock.patch.object(compression, "_BLOCK_BYTES", 100),
+            self.assertRaisesRegex(
+                UserError,
+                f"{source} has a document of over .* from byte "
+                f"{starts[format]} of the decompressed file on; {advice}",
             ),
-        }[format]
-        if format == "jsonl":
-            contents = contents.replace("\\u00e4", "ä")
-        self.assertNear(dropped["characters"], len(contents), 3)
-        self.assertStartsWith(dropped["samples"][0]["text"], starts)
-        byte = written.encode().index(contents.encode())
-        self.assertIn(f"in {source}, from byte {byte} of", logs.output[0])
+        ):
+            self.extract("a", input_format=format)
 
 
 class BadInputTest(corpus_case.CorpusCase):

@@ -66,7 +66,7 @@ class DecontaminationTest(tf.test.TestCase):
         text = (" ".join(words[1:37]),)
         self.assertFalse(filters.is_excluded(Document("", text), hashes))
         folder.create_file("d.csv", '"' + "x" * 200000)
-        with self.assertRaisesRegex(UserError, "d.csv is not CSV"):
+        with self.assertRaisesRegex(UserError, "d.csv, line 1 is not CSV"):
             filters.read_ngrams(f"{folder.full_path}/d.csv")
         with self.assertRaisesRegex(UserError, "would exclude nothing"):
             filters.read_ngrams(f"{folder.full_path}/b.tsv")
@@ -101,14 +101,21 @@ class TallyTest(tf.test.TestCase):
     def test_samples_do_not_depend_on_the_order(self):
         order = np.random.default_rng(3).permutation(100)
         dropped = [filters.Dropped(str(i), "r", f"text {i}") for i in order]
-        whole = Tally.of(dropped)
-        merged = Tally.of(sorted(dropped[:60], key=lambda x: x.id))
-        merged.merge(Tally.of(dropped[60:]))
+        whole = _tally(dropped)
+        merged = _tally(sorted(dropped[:60], key=lambda x: x.id))
+        merged.merge(_tally(dropped[60:]))
         self.assertEqual(merged.to_json(), whole.to_json())
         self.assertEqual(whole.reasons["r"].count, 100)
         samples = [int(name) for _, name, _ in whole.reasons["r"].samples]
         self.assertLen(set(samples), 10)
         self.assertGreater(max(samples), 50)
+
+
+def _tally(dropped):
+    tally = Tally()
+    for one in dropped:
+        tally.add(one)
+    return tally
 
 
 if __name__ == "__main__":

@@ -9,13 +9,9 @@ import os
 import pathlib
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from unittest import mock
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pytest
 import tensorflow as tf
@@ -34,20 +30,6 @@ from tests.support import full_disk
 _ROOT = pathlib.Path(__file__).parents[2]
 _DUMP = _ROOT / "tests" / "testdata" / "corpus" / "dump.xml"
 _LONG = "A paragraph of many words that two documents share. " * 4
-# Chunks are small, so that there are many.
-_KILLED = """
-import sys
-from bert_tf.corpus import inputs, run
-from bert_tf.commands.extract_text import ExtractTextConfig
-
-inputs._CHUNK_BYTES = 2000
-source, output = sys.argv[1:]
-run.run(
-    ExtractTextConfig(
-        input_file=source, output_file=output, num_shards=20, num_processes=2
-    )
-)
-"""
 _PARQUET_ROWS = {"text": ["From Parquet.", None], "key": [7, 8]}
 
 
@@ -231,58 +213,6 @@ class OutputTest(corpus_case.CorpusCase):
         return os.stat(
             self.folder / "x.txt.gz.work" / "parts" / part
         ).st_mtime_ns
-
-    @pytest.mark.slow
-    def test_killed_process_resumes_to_the_same_bytes(self):
-        pages = [f"Text number {i}.\n\n{_LONG * (i % 5)}" for i in range(400)]
-        self.write("a.xml", corpus_case.dump(pages))
-        shards = [f"out-{i:05d}-of-00020.txt" for i in range(20)]
-        os.mkdir(self.path("expected"))
-        with mock.patch.object(inputs, "_CHUNK_BYTES", 2000):
-            self.extract("a.xml", "expected/out.txt", num_shards=20)
-        for stage in (
-            lambda: len(self._listed("made/out.txt.work/parts")) > 30,
-            lambda: shards[2] in self._recorded("made/out.txt.work"),
-        ):
-            process = self._start("made")
-            while not stage() and process.poll() is None:
-                pass
-            workers = psutil.Process(process.pid).children(recursive=True)
-            process.kill()
-            self.assertEqual(process.wait(), -signal.SIGKILL)
-            # They end once the disk has stored what they were writing.
-            psutil.wait_procs(workers)
-        finished = os.stat(self.path(f"made/{shards[2]}"))
-        self.assertEqual(self._start("made").wait(), 0)
-        self.assertEqual(
-            os.stat(self.path(f"made/{shards[2]}")).st_ino,
-            finished.st_ino,
-        )
-        for shard in shards:
-            self.assertEqual(
-                self.read(f"made/{shard}"), self.read(f"expected/{shard}")
-            )
-        # Neither temporary files nor the work folder are left.
-        self.assertEqual(self._listed("made"), self._listed("expected"))
-
-    def _start(self, folder):
-        (self.folder / folder).mkdir(exist_ok=True)
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-c", _KILLED),
-                *(self.path("a.xml"), self.path(f"{folder}/out.txt")),
-            ],
-            env=os.environ | {"PYTHONPATH": str(_ROOT)},
-            stderr=subprocess.DEVNULL,
-        )
-
-    def _recorded(self, folder):
-        path = self.folder / folder / "written.json"
-        return path.read_text(encoding="utf-8") if path.exists() else ""
-
-    def _listed(self, folder):
-        path = self.folder / folder
-        return sorted(os.listdir(path)) if path.exists() else []
 
     @pytest.mark.slow
     def test_full_disk_keeps_finished_work(self):

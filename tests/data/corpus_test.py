@@ -1,4 +1,3 @@
-import gzip
 import subprocess
 import sys
 from unittest import mock
@@ -59,18 +58,6 @@ class ReadDocumentsTest(files_case.FilesCase):
             [document for document in expected if document],
         )
 
-    def test_lines_longer_than_a_chunk_stay_whole(self):
-        lines = ["\u00e9" * length for length in (1 << 19, 3 << 19, 1, 77)]
-        text = "\n".join(lines).encode()
-        self.assertEqual(self.read(text), [lines])
-
-    @parameterized.parameters("gz", "bz2", "xz", "zst")
-    def test_reads_compressed(self, ending):
-        path = self.write(f"a.{ending}", "x\n\n\u00fc\n")
-        self.assertEqual(
-            list(corpus.read_documents([path])), [["x"], ["\u00fc"]]
-        )
-
     def test_sample_takes_whole_documents_wherever_they_are(self):
         texts = [f"Title {i}.\nBody {i}.\n" for i in range(2000)]
         first = self.write("a.txt", "\n".join(texts).encode())
@@ -111,16 +98,6 @@ class ReadDocumentsTest(files_case.FilesCase):
         with self.assertRaisesRegex(UserError, "ram://gone.txt cannot be read"):
             list(corpus.read_documents(["ram://gone.txt"]))
 
-    @parameterized.parameters(".txt", ".txt.gz")
-    def test_reported_bytes_add_up(self, suffix):
-        text = b"some text\n\n" * 100_000 + b"end"
-        path = self.write("a" + suffix, text)
-        reported = []
-        files = [path, path]
-        list(corpus.read_documents(files, on_bytes=reported.append))
-        self.assertEqual(sum(reported), corpus.count_bytes(files))
-        self.assertGreaterEqual(min(reported), 0)
-
     def test_streams(self):
         path = self.write(
             "a.txt", b"a\n\nb\n\nc\n" + b"d" * (2 << 20) + b"\xff"
@@ -143,22 +120,6 @@ class ReadDocumentsTest(files_case.FilesCase):
     def test_empty_corpus(self):
         with self.assertRaisesRegex(UserError, r"empty: no line.*0\.txt, .*1"):
             self.read(b"", b"\n \n\r\n")
-
-    @parameterized.named_parameters(
-        ("truncated", lambda whole: whole[:-12]),
-        ("damaged", lambda whole: whole[:60] + b"\0\1\2\3" + whole[64:]),
-        ("other", lambda whole: b"no gzip at all"),
-    )
-    def test_bad_gzip(self, spoil):
-        text = "".join(f"{i * i} words\n" for i in range(500)).encode()
-        path = self.folder / "a.gz"
-        path.write_bytes(spoil(gzip.compress(text)))
-        with self.assertRaisesRegex(UserError, "a.gz is not a complete gzip"):
-            list(corpus.read_documents([str(path)]))
-
-    def test_missing_file(self):
-        with self.assertRaisesRegex(UserError, "gone.txt cannot be read"):
-            list(corpus.read_documents([self.path("gone.txt")]))
 
     def test_local_files_do_not_import_tensorflow(self):
         path = self.write("a.txt", b"One. Two.\n")

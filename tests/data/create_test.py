@@ -4,17 +4,20 @@ from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from unittest import mock
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.data import create as pretraining_data
 from bert_tf.data.records import manifest
-from bert_tf.data.records import report as data_report
-from bert_tf.data.records import tfrecords
+from bert_tf.data.records import serializer
 from bert_tf.errors import UserError
 from bert_tf.io import locks
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import record_case
+from tests.support import record_files
+
+_SHARDS = {"num_shards": 2, "generator": "streaming", "num_processes": 1}
 
 
 class CreateTest(record_case.RecordCase):
@@ -36,7 +39,7 @@ class CreateTest(record_case.RecordCase):
             ],
         )
         path = self.path("out/x.tfrecord")
-        (examples,) = tfrecords.read_examples(path, batch_size=10**6)
+        examples = record_files.read(path)
         found = manifest.find([path])
         self.assertEqual(
             found.vocabulary_hash, Vocabulary(record_case.TOKENS).hash
@@ -69,41 +72,17 @@ class CreateTest(record_case.RecordCase):
         names = ["a.tfrecord", "b.tfrecord", "c.tfrecord"]
         outputs = ",".join(self.path(f"out/{name}") for name in names)
         pretraining_data.create(self._config())
-        (whole,) = tfrecords.read_examples(
-            self.path("out/x.tfrecord"), batch_size=10**6
-        )
+        whole = record_files.read(self.path("out/x.tfrecord"))
 
         pretraining_data.create(self._config(output_file=outputs))
 
         for index, path in enumerate(outputs.split(",")):
-            (part,) = tfrecords.read_examples(path, batch_size=10**6)
+            part = record_files.read(path)
             for name in whole:
                 self.assertAllEqual(part[name], whole[name][index::3])
         found = manifest.find(outputs.split(","))
         self.assertLen(found.files, 3)
         self.assertEqual(found.counts["num_instances"], len(whole["input_ids"]))
-
-    def test_shards(self):
-        pretraining_data.create(
-            self._config(
-                generator="streaming",
-                num_processes=1,
-                num_shards=3,
-                output_file=self.path("out/wiki.tfrecord"),
-            )
-        )
-
-        shards = [
-            self.path(f"out/wiki-0000{i}-of-00003.tfrecord") for i in range(3)
-        ]
-        found = manifest.find(shards)
-        self.assertEqual(
-            found.source, self.path("out/wiki.tfrecord.manifest.json")
-        )
-        for shard in shards:
-            self.assertEqual(
-                found.files[shard]["records"], tfrecords.count_records(shard)
-            )
 
     def test_finished_data_set_is_not_written_again(self):
         made = pretraining_data.create(self._config())
@@ -177,10 +156,10 @@ class CreateTest(record_case.RecordCase):
 
 
 class InterruptedRunTest(record_case.RecordCase):
-    def _interrupt(self, config, where="write"):
+    def _interrupt(self, config):
         """Ends a run without a chance to tidy up, as a kill would."""
         with mock.patch.object(
-            data_report, where, side_effect=KeyboardInterrupt
+            pretraining_data, "write_report", side_effect=KeyboardInterrupt
         ):
             with self.assertRaises(KeyboardInterrupt):
                 pretraining_data.create(config)
@@ -254,9 +233,7 @@ class InterruptedRunTest(record_case.RecordCase):
         ),
     )
     def test_full_disk_is_a_user_error(self, full):
-        with mock.patch.object(
-            tfrecords.RecordWriter, "write", side_effect=full
-        ):
+        with mock.patch.object(serializer, "serialize", side_effect=full):
             with self.assertRaisesRegex(UserError, "disk is full"):
                 pretraining_data.create(self._config())
 
@@ -264,16 +241,31 @@ class InterruptedRunTest(record_case.RecordCase):
         pretraining_data.create(self._config())
         self.assertNotIn("x.tfrecord.work", os.listdir(self.path("out")))
 
-    def test_other_failures_are_raised_unchanged(self):
-        for failure in (
-            OSError(errno.EIO, "Input/output error"),
-            tf.errors.ResourceExhaustedError(None, None, "out of memory"),
-        ):
-            with mock.patch.object(
-                tfrecords.RecordWriter, "write", side_effect=failure
-            ):
-                with self.assertRaises(type(failure)):
-                    pretraining_data.create(self._config())
+
+class StartOverTest(record_case.RecordCase):
+    @parameterized.parameters(
+        ({}, _SHARDS),
+        (_SHARDS, {}),
+    )
+    @pytest.mark.slow
+    def test_another_data_set_is_replaced(self, before, after):
+        pretraining_data.create(self._config(**before, random_seed=6))
+        for name in ("notes.txt", "x.tfrecord.backup", "x-1.tfrecord"):
+            self.write(f"out/{name}", "mine")
+        pretraining_data.create(
+            self._config(**after, overwrite_output_dir=True)
+        )
+        made = self._contents()
+        for name in ("notes.txt", "x.tfrecord.backup", "x-1.tfrecord"):
+            self.assertEqual(made.pop(name), b"mine")
+        pretraining_data.create(
+            self._config(**after, output_file=self.path("new/x.tfrecord"))
+        )
+        expected = self._contents("new")
+        self.assertEqual(set(made), set(expected))
+        for name in made:
+            if name.endswith(".tfrecord"):
+                self.assertEqual(made[name], expected[name])
 
 
 class BadInputTest(record_case.RecordCase):
@@ -287,11 +279,20 @@ class BadInputTest(record_case.RecordCase):
             os.rmdir(self.path("out"))
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
-    def test_glob_without_files(self):
-        self._assert_refused("--input_file .*nothing_", input_file="nothing_*")
-
-    def test_missing_vocabulary(self):
-        self._assert_refused("--vocab_file: no", vocab_file="nowhere.txt")
+    @parameterized.parameters(
+        ("--input_file .*nothing_", {"input_file": "nothing_*"}),
+        ("--vocab_file: no", {"vocab_file": "nowhere.txt"}),
+        ("must name a file.*folder '/'", {"output_file": "/"}),
+        ("--output_file must", {"output_file": "a,a"}),
+        ("--output_file must", {"output_file": "a,,b"}),
+        ("--output_file must", {"output_file": ""}),
+        (
+            "must name one file",
+            {"output_file": "a,b", "num_shards": 2, "generator": "streaming"},
+        ),
+    )
+    def test_wrong_paths(self, message, flags):
+        self._assert_refused(message, **flags)
 
     @parameterized.parameters("original", "streaming")
     def test_empty_corpus(self, generator):
@@ -312,22 +313,6 @@ class BadInputTest(record_case.RecordCase):
 
         self.assertEqual(made.num_sentences, 2)
 
-    def test_folder_in_place_of_the_output(self):
-        os.mkdir(self.path("results"))
-        self._assert_refused("file.*results", output_file=self.path("results"))
-
-    @parameterized.parameters("a,a", "a,,b", "")
-    def test_invalid_output_files(self, output_file):
-        self._assert_refused("--output_file must", output_file=output_file)
-
-    def test_two_names_of_shards(self):
-        self._assert_refused(
-            "must name one file",
-            output_file="a,b",
-            num_shards=2,
-            generator="streaming",
-        )
-
     def test_file_of_unknown_origin_is_not_overwritten(self):
         path = self.write("precious.tfrecord", "made by hand")
 
@@ -343,7 +328,7 @@ class BadInputTest(record_case.RecordCase):
         )
         pretraining_data.create(config)
         path = self.path("out/x.tfrecord")
-        (examples,) = tfrecords.read_examples(path, batch_size=10**6)
+        examples = record_files.read(path)
         weights = examples["masked_lm_weights"]
         self.assertEqual(weights.shape[1], 33)
         # All but [CLS] and two [SEP].

@@ -90,17 +90,6 @@ class VocabularyBuildingTest(files_case.FilesCase):
         self.assertIn("secretword", vocabulary)
         self.assertIn("none is held out", report["measured_on"])
 
-    def test_covers_chinese(self):
-        path = self.write("text.txt", "\n\n".join(_CHINESE))
-        vocabulary, report = self.learn(path, vocab_size=200)
-        tokenizer = BertTokenizer(vocabulary)
-        ids = tokenizer.tokenize(_CHINESE).flat_values.numpy()
-        self.assertNotIn(vocabulary.unk_id, ids)
-        self.assertIn("python", vocabulary)
-        self.assertNotIn("##\u6211", vocabulary)
-        self.assertEqual(report["unknown_percent"], 0)
-        self.assertEqual(report["character_coverage"], 1)
-
     @parameterized.parameters(
         (True, None, "caf\u00e9", "cafe"),
         (True, False, "caf\u00e9", "caf\u00e9"),
@@ -145,15 +134,6 @@ class VocabularyBuildingTest(files_case.FilesCase):
         report["flags"].pop("output_file")
         self.assertEqual(again, report)
 
-    def test_min_frequency_keeps_words_out_of_the_learning(self):
-        path = self.write("text.txt", "once upon upon a a time time time\n")
-        vocabulary, report = self.learn(path, vocab_size=140, min_frequency=2)
-        self.assertNotIn("once", vocabulary)
-        self.assertIn("upon", vocabulary)
-        self.assertEqual(report["words_that_took_part"], 3)
-        vocabulary, _ = self.learn(path, vocab_size=140, min_frequency=1)
-        self.assertIn("once", vocabulary)
-
     def test_warns_of_a_size_that_the_text_cannot_fill(self):
         path = self.write("text.txt", "once upon upon a a time time time\n")
         with self.assertLogs(level="WARNING") as logs:
@@ -195,13 +175,6 @@ class VocabularyBuildingTest(files_case.FilesCase):
                 self.learn(text, vocab_size=130, output_file=output)
         with open(text, encoding="utf-8") as file:
             self.assertEqual(file.read(), "some words")
-
-    def test_invalid_utf8_can_be_replaced(self):
-        path = self.write("text.txt", b"words wo\xffrds words")
-        vocabulary, _ = self.learn(
-            path, vocab_size=130, replace_invalid_utf8=True
-        )
-        self.assertIn("words", vocabulary)
 
 
 class CountWordsTest(tf.test.TestCase, parameterized.TestCase):

@@ -15,13 +15,11 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.experiments import run
 from bert_tf.flags.experiments import ExperimentsConfig
 from tests.support import experiment_inputs
-from tests.support import full_disk
 from tests.support import runner_program
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -170,22 +168,6 @@ class LoopTest(tf.test.TestCase):
         self._run()
         self.assertEqual(self._names(), _ORDER)
 
-    def test_full_disk_fails_cells_and_not_the_run(self):
-        with full_disk.mount(self, 2) as folder:
-            self._out = pathlib.Path(folder, "out")
-            self._out.mkdir()
-            pathlib.Path(folder, "go").touch()
-            filler = pathlib.Path(folder, "filler")
-            with contextlib.suppress(OSError), open(filler, "wb") as file:
-                while True:
-                    file.write(bytes(4096))
-            with self.assertLogs(logging.get_absl_logger(), "ERROR") as logs:
-                with self.assertRaisesRegex(UserError, "4 of 4 cells have"):
-                    self._run()
-            self.assertIn("report could not be written", logs.output[-1])
-            filler.unlink()
-            self._run()
-
 
 class CommandTest(tf.test.TestCase):
     def setUp(self):
@@ -269,20 +251,6 @@ class CommandTest(tf.test.TestCase):
             values = {**vars(self._config), **flags}
             with self.assertRaisesRegex(UserError, message):
                 ExperimentsConfig(**values)
-
-    def test_changed_files_are_named_in_the_commit(self):
-        (clone := pathlib.Path(self._folder, "clone")).mkdir()
-        git = ["git", "-C", clone, "-c", "user.name=a", "-c", "user.email=a@b"]
-        (clone / "a.txt").write_text("a")
-        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
-            subprocess.run([*git, *words], check=True)
-        with mock.patch.object(run, "_CLONE", str(clone)):
-            clean = run.current_commit()
-            (clone / "a.txt").write_text("b")
-            self.assertRegex(clean, r"^[0-9a-f]{12}$")
-            self.assertEqual(run.current_commit(), f"{clean}-dirty")
-            shutil.rmtree(clone / ".git")
-            self.assertStartsWith(run.current_commit(), "bert_tf ")
 
 
 class RealTest(tf.test.TestCase):

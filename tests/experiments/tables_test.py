@@ -357,12 +357,6 @@ class ScalesTest(TablesTestCase):
         is_second = getattr(parsed, "version_2_with_negative", False)
         self.assertEqual(is_second, kind == "squad2")
 
-    def test_features_of_four_layers_can_be_taken_at_each_scale(self):
-        for name in SCALES:
-            scale = data.read_recipe(f"scales/{name}")
-            # For Tables 7 and 8: concat_last_four_hidden.
-            self.assertGreaterEqual(int(scale["base"].split("_")[0]), 4, name)
-
     def test_expected_signs_are_of_sizes_and_steps_of_the_scale(self):
         for name in SCALES:
             scale = data.read_recipe(f"scales/{name}")

@@ -102,14 +102,6 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
         self.assertTrue(os.path.islink(stream))
 
-    def test_earlier_contents_stay_until_the_end(self):
-        files.write_text(self.path, "earlier")
-        with files.atomic_file(self.path) as temporary:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write("later")
-            self.assertEqual(files.read_bytes(self.path), b"earlier")
-        self.assertEqual(files.read_bytes(self.path), b"later")
-
     def test_temporary_files_are_recognized_by_name(self):
         with files.atomic_file(self.path) as temporary:
             self.assertTrue(files.is_temporary(temporary))
@@ -118,12 +110,6 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
             self.assertTrue(files.is_temporary(f"{temporary}/"))
         for name in (self.path, "model/", "a.tmp-1", "model.ckpt-12.json"):
             self.assertFalse(files.is_temporary(name))
-
-    def test_body_that_writes_nothing_is_an_error(self):
-        with self.assertRaises(OSError):
-            with files.atomic_file(self.path):
-                pass
-        self.assertFalse(os.path.exists(self.path))
 
 
 class AtomicDirectoryTest(tf.test.TestCase):

@@ -15,7 +15,6 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import tables
 from tests.support import files_case
-from tests.support.shared_data import data
 
 
 class ReadTableTest(files_case.FolderCase):
@@ -295,21 +294,6 @@ class ReadTableTest(files_case.FolderCase):
         self.assertEqual(next(rows).values, {"a": "1", "b": "2"})
         with self.assertRaisesRegex(UserError, "line 3"):
             next(rows)
-
-    @parameterized.parameters(
-        ("banking77/train.csv", 10003, ("text", "category")),
-        ("wnli/train.tsv", 635, ("index", "sentence1", "sentence2", "label")),
-        ("qnli/dev.tsv.gz", 5463, ("index", "question", "sentence", "label")),
-    )
-    def test_real_files(self, name, num_rows, columns):
-        table = tables.read_table(data(name))
-        self.assertEqual(table.columns, columns)
-        rows = list(table.rows)
-        self.assertLen(rows, num_rows)
-        if name.endswith("csv"):
-            with open(data(name), encoding="utf-8", newline="") as file:
-                expected = list(csv.DictReader(file))
-            self.assertEqual([dict(row.values) for row in rows], expected)
 
 
 if __name__ == "__main__":

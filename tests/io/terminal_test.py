@@ -104,15 +104,6 @@ class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(line, r"^\d\d:\d\d:\d\d Saved\.\n$")
         self.assertIn("training 35/46 |", parts[-1])
 
-    def test_errors_keep_their_traceback(self):
-        with mock.patch("sys.stderr", Stream(False)) as stream:
-            terminal.show_log(0)
-            try:
-                raise KeyError("x")
-            except KeyError:
-                logging.exception("It failed.")
-        self.assertIn(" ERROR: It failed.\nTraceback", stream.getvalue())
-
 
 class DropNoiseTest(tf.test.TestCase):
     def _run(self, **environment):
@@ -136,14 +127,6 @@ class DropNoiseTest(tf.test.TestCase):
     def test_all_is_written_if_the_user_wants_it(self):
         written = self._run(TF_CPP_MIN_LOG_LEVEL="0")
         self.assertIn("Compiled cluster using XLA", written)
-
-
-class BelowTest(tf.test.TestCase):
-    def test_restores_the_verbosity(self):
-        logging.set_verbosity(logging.INFO)
-        with terminal.below(logging.ERROR):
-            self.assertEqual(logging.get_verbosity(), logging.ERROR)
-        self.assertEqual(logging.get_verbosity(), logging.INFO)
 
 
 if __name__ == "__main__":

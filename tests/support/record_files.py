@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.features import PRETRAINING
+
 
 def make_features(number, max_seq_length=8, max_predictions_per_seq=3):
     """Returns the features of record `number`, name to array."""
@@ -52,6 +54,18 @@ def write(path, numbers, **lengths):
         for number in numbers:
             writer.write(serialize(make_features(number, **lengths)))
     return path
+
+
+def read(path):
+    """Returns the features of all records of a file, stacked."""
+    features = {x.name: [] for x in PRETRAINING}
+    for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+        stored = tf.train.Example.FromString(record).features.feature
+        for x in PRETRAINING:
+            kind = {"int64": "int64_list", "float32": "float_list"}
+            values = getattr(stored[x.name], kind[x.stored_dtype]).value
+            features[x.name].append(np.array(values, x.stored_dtype))
+    return {x: np.stack(rows) for x, rows in features.items() if rows}
 
 
 def damage(path, number):

@@ -1,16 +1,12 @@
 """Tests for bert_tf.text.normalizer and the tables it reads."""
 
 import pathlib
-import sys
 import unicodedata
 import unittest
-from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import flags
-from absl.testing import flagsaver
 from absl.testing import parameterized
 
 from bert_tf.config import ASCII_LOWER
@@ -116,36 +112,6 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
             normalizer.read_table("ascii_lower.xz"),
             build_normalizer_tables.build_model(True, False, ASCII_LOWER),
         )
-
-    def test_generator_writes_nothing_by_default(self):
-        before = {path: path.read_bytes() for path in _TABLES.iterdir()}
-        written = []
-        flags.FLAGS(["test"], known_only=True)
-        with (
-            mock.patch.object(
-                build_normalizer_tables, "build_model", return_value=b"x"
-            ),
-            mock.patch.object(
-                build_normalizer_tables,
-                "build_sigma_context",
-                return_value=b"x",
-            ),
-            mock.patch.object(unicodedata, "unidata_version", "14.0.0"),
-            mock.patch.object(sys.stdout, "write", written.append),
-        ):
-            build_normalizer_tables.main([""])
-        self.assertLen([line for line in written if "changed" in line], 6)
-        after = {path: path.read_bytes() for path in _TABLES.iterdir()}
-        self.assertEqual(before, after)
-
-    def test_generator_rejects_another_unicode(self):
-        flags.FLAGS(["test"], known_only=True)
-        with (
-            mock.patch.object(unicodedata, "unidata_version", "15.0.0"),
-            flagsaver.flagsaver(dry_run=False),
-            self.assertRaisesRegex(SystemExit, "Unicode 14.0.0 .* 15.0.0"),
-        ):
-            build_normalizer_tables.main([""])
 
 
 if __name__ == "__main__":

@@ -97,18 +97,6 @@ class DeviceTokenizerTest(tf.test.TestCase, parameterized.TestCase):
             [b"the", b"[MASK]", "É".encode(), b"."],
         )
 
-    def test_settings(self):
-        self.assertEqual(
-            self.tokenizer.settings(),
-            {
-                "lower_case": True,
-                "strip_accents": False,
-                "preserve_special_tokens": False,
-                "normalization": "ascii_lower",
-                "vocabulary_hash": _VOCABULARY.hash,
-            },
-        )
-
 
 if __name__ == "__main__":
     tf.test.main()

@@ -10,6 +10,7 @@ The original stores tokens, this module stores ids. Both are equivalent, because
 a vocabulary has no token twice.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import random
@@ -18,14 +19,17 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.data import corpus
+from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
-from bert_tf.data.records import tfrecords
+from bert_tf.data.records import serializer
 from bert_tf.errors import UserError
 from bert_tf.features import PRETRAINING
 from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -80,24 +84,32 @@ def generate(
     rng.shuffle(documents)
     instances = create_instances(config, documents, tokenizer, rng)
     rng.shuffle(instances)
-    counts = RecordCounts()
+    counts, written = RecordCounts(), {}
     with (
-        tfrecords.open_writers(output_files) as writers,
         progress.bar(len(instances), "writing", "record") as bar,
+        contextlib.ExitStack() as stack,
     ):
-        for index, writer in enumerate(writers):
-            mine = instances[index :: len(writers)]
-            for chunk in _batched(mine, _RECORDS_PER_BATCH):
-                batch = to_batch(chunk, config)
-                writer.write(batch)
-                truncated = sum(instance.was_truncated for instance in chunk)
-                counts.add_batch(batch, tokenizer.vocabulary.mask_id, truncated)
-                bar.update(len(chunk))
+        opened = [
+            stack.enter_context(files.atomic_file(path))
+            for path in output_files
+        ]
+        for index, path in enumerate(output_files):
+            mine = instances[index :: len(output_files)]
+            with tf.io.gfile.GFile(opened[index], "wb") as file:
+                file.write(b"")  # There may be fewer records than files.
+                for chunk in _batched(mine, _RECORDS_PER_BATCH):
+                    batch = to_batch(chunk, config)
+                    file.write(serializer.serialize(batch))
+                    counts.add_batch(
+                        batch,
+                        tokenizer.vocabulary.mask_id,
+                        sum(instance.was_truncated for instance in chunk),
+                    )
+                    bar.update(len(chunk))
+            num_bytes = tf.io.gfile.stat(opened[index]).length
+            written[path] = FileCounts(len(mine), num_bytes)
     return GenerationResult(
-        files={
-            path: writer.written
-            for path, writer in zip(output_files, writers, strict=True)
-        },
+        files=written,
         num_documents=len(documents),
         num_sentences=sum(map(len, documents)),
         counts=counts,

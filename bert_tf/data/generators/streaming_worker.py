@@ -1,5 +1,11 @@
 """Worker of the streaming generator: writes one part of the records.
 
+A pass over a document follows the original's algorithm
+(create_pretraining_data.py:223-337) draw by draw, but only on sentence
+boundaries: sentences are contiguous in the token store, so A and B are spans of
+it, and truncation only narrows them. Python works once per instance, numpy does
+the rest; tokens are not read before a batch is packed.
+
 The passes over all documents are permuted by the seed and cut into parts. A
 part is a pure function of the seed, its number, the token store and the flags,
 whoever writes it and when. Its records are shuffled, and its passes come from
@@ -11,6 +17,11 @@ TensorFlow is not imported, so workers start at once and need little memory.
 import dataclasses
 import hashlib
 import os
+import random
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,8 +29,6 @@ import numpy as np
 from bert_tf.data import corpus
 from bert_tf.data.generators import masks
 from bert_tf.data.generators.counts import RecordCounts
-from bert_tf.data.generators.instances import InstancePlanner
-from bert_tf.data.generators.instances import Instances
 from bert_tf.data.records import serializer
 from bert_tf.data.token_store import TokenStore
 from bert_tf.flags.data import CreatePretrainingDataConfig
@@ -28,6 +37,14 @@ from bert_tf.io import files
 # Small enough for the processor's caches.
 _RECORDS_PER_BATCH = 1024
 _FEISTEL_ROUNDS = 6
+# Draws of another document before the same one is accepted (:274-281).
+_DRAWS_OF_ANOTHER_DOCUMENT = 10
+# Columns of a plan, see `InstancePlanner._plan_pass`.
+_COLUMNS = 5
+_B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
+# How often the mapped pages of a large store are released.
+_PASSES_PER_RELEASE = 128
+_ROWS_PER_RELEASE = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +171,241 @@ def _passes(plan: PartsPlan, part: int, num_spans: int) -> list[int]:
         permuted(np.arange(first, stop), size, plan.config.random_seed)
         % num_spans
     ).tolist()
+
+
+@dataclasses.dataclass(frozen=True)
+class Instances:
+    """Spans of the token store, one pair per instance; <int64>[num].
+
+    Attributes:
+      a_starts: Where A starts in the store.
+      a_lengths: Tokens in A, at least 1.
+      b_starts: Where B starts in the store.
+      b_lengths: Tokens in B: at least 1, or 0 without next-sentence pairs.
+      random_next: 1 if B is random, else 0.
+      truncated: <bool>[num]: True if tokens were dropped to fit.
+    """
+
+    a_starts: np.ndarray
+    a_lengths: np.ndarray
+    b_starts: np.ndarray
+    b_lengths: np.ndarray
+    random_next: np.ndarray
+    truncated: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.a_starts)
+
+    def take(self, indices: np.ndarray | slice) -> "Instances":
+        """Returns the instances at `indices`, in that order."""
+        return Instances(
+            **{name: values[indices] for name, values in vars(self).items()}
+        )
+
+
+class InstancePlanner:
+    """Plans passes over documents.
+
+    Args:
+      store: The corpus.
+      max_seq_length: Sequence length, [CLS] and [SEP] included.
+      short_seq_prob: Share of passes with a shorter target length.
+      next_sentence_pairs: Whether instances have a segment B.
+
+    Attributes:
+      max_num_tokens: Room for A and B together, without [CLS] and [SEP].
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        max_seq_length: int,
+        short_seq_prob: float,
+        next_sentence_pairs: bool,
+    ) -> None:
+        self.max_num_tokens = max_seq_length - (3 if next_sentence_pairs else 2)
+        self._store = store
+        self._short_seq_prob = short_seq_prob
+        self._next_sentence_pairs = next_sentence_pairs
+
+    def plan(self, passes: Iterable[int], seed: int) -> Instances:
+        """Plans passes over spans of the corpus and shuffles their instances.
+
+        `passes` are numbers of spans, as `TokenStore.span` counts them.
+        """
+        rng = random.Random(seed)
+        generator = np.random.default_rng(rng.getrandbits(128))
+        plan = array("q")
+        for number, span in enumerate(passes):
+            self._plan_pass(plan, span, rng)
+            if number % _PASSES_PER_RELEASE == 0:
+                self._store.release()
+        spans = np.array(plan, np.int64).reshape(-1, _COLUMNS)
+        del plan
+        self._fill_in_random_next(spans, generator)
+        spans = spans[generator.permutation(len(spans))]
+        return self._truncated(spans, generator)
+
+    def _plan_pass(self, plan: array, span: int, rng: random.Random) -> None:
+        """Plans one pass over a span, appending `_COLUMNS` numbers each time.
+
+        They are A's start and stop in the store, B's start and stop, and 1 if
+        B is random. For a random B, start and stop are placeholders: the
+        document that it must not come from, and its length.
+        """
+        document, first, stop = self._store.span(span)
+        # Python is several times faster with its own numbers.
+        offsets = self._store.sentence_offsets[first : stop + 1].tolist()
+        target = self._target_length(rng)
+        if self._next_sentence_pairs:
+            _plan_pairs(plan, document, offsets, target, rng.random)
+        else:
+            _plan_singles(plan, offsets, target)
+
+    def _target_length(self, rng: random.Random) -> int:
+        """Draws the target length, once per pass (:230-241)."""
+        if rng.random() < self._short_seq_prob:
+            return rng.randint(2, self.max_num_tokens)
+        return self.max_num_tokens
+
+    def _fill_in_random_next(
+        self, spans: np.ndarray, generator: np.random.Generator
+    ) -> None:
+        """Replaces the placeholders of `_plan_pairs` by random spans."""
+        rows = np.flatnonzero(spans[:, _IS_RANDOM])
+        for start in range(0, len(rows), _ROWS_PER_RELEASE):
+            block = rows[start : start + _ROWS_PER_RELEASE]
+            documents, targets = spans[block, _B_START], spans[block, _B_STOP]
+            spans[block, _B_START : _B_STOP + 1] = self._random_next(
+                documents, targets, generator
+            )
+            self._store.release()
+
+    def _random_next(
+        self,
+        documents: np.ndarray,
+        targets: np.ndarray,
+        generator: np.random.Generator,
+    ) -> np.ndarray:
+        """Draws sentences of other documents, anywhere in the corpus.
+
+        After ten draws of the same document it is accepted (:274-289). Returns
+        starts and stops in the store, <int64>[num, 2].
+        """
+        num_documents = self._store.num_documents
+        others = generator.integers(num_documents, size=len(documents))
+        for _ in range(_DRAWS_OF_ANOTHER_DOCUMENT - 1):
+            again = np.flatnonzero(others == documents)
+            others[again] = generator.integers(num_documents, size=len(again))
+        starts = self._store.document_offsets[others]
+        stops = self._store.document_offsets[others + 1]
+        firsts = generator.integers(starts, stops)
+        offsets = self._store.sentence_offsets
+        goals = offsets[firsts] + targets
+        ends = reach(offsets, firsts, goals, stops)
+        return np.stack([offsets[firsts], offsets[ends]], axis=1)
+
+    def _truncated(
+        self, spans: np.ndarray, generator: np.random.Generator
+    ) -> Instances:
+        """Narrows spans that are too long, from both ends (:418-433)."""
+        a_starts, a_stops, b_starts, b_stops, random_next = spans.T
+        a_lengths = a_stops - a_starts
+        b_lengths = b_stops - b_starts
+        a_kept, b_kept = truncated_lengths(
+            a_lengths, b_lengths, self.max_num_tokens
+        )
+        return Instances(
+            a_starts=a_starts + generator.binomial(a_lengths - a_kept, 0.5),
+            a_lengths=a_kept,
+            b_starts=b_starts + generator.binomial(b_lengths - b_kept, 0.5),
+            b_lengths=b_kept,
+            random_next=random_next.copy(),
+            truncated=a_lengths + b_lengths > self.max_num_tokens,
+        )
+
+
+def _plan_singles(plan: array, offsets: list[int], target: int) -> None:
+    """Plans instances of one segment."""
+    i, stop = 0, len(offsets) - 1
+    while i < stop:
+        # The first sentence that starts at the target or later. Every sentence
+        # has a token, so it is at most `target` sentences away.
+        nearest = min(stop, i + target)
+        chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
+        plan.extend((offsets[i], offsets[chunk_stop], 0, 0, 0))
+        i = chunk_stop
+
+
+def _plan_pairs(
+    plan: array,
+    document: int,
+    offsets: list[int],
+    target: int,
+    draw: Callable[[], float],
+) -> None:
+    """Plans instances of two segments (:243-337)."""
+    i, stop = 0, len(offsets) - 1
+    while i < stop:
+        nearest = min(stop, i + target)
+        chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
+        count = chunk_stop - i
+        a_stop = chunk_stop
+        if count >= 2:
+            a_stop = i + 1 + int(draw() * (count - 1))
+        a_start_token, a_stop_token = offsets[i], offsets[a_stop]
+        if count == 1 or draw() < 0.5:
+            length = target - (a_stop_token - a_start_token)
+            plan.extend((a_start_token, a_stop_token, document, length, 1))
+            # The sentences after A are not used up: the next chunk starts with
+            # them (:290-293).
+            i = a_stop
+        else:
+            b_stop_token = offsets[chunk_stop]
+            plan.extend(
+                (a_start_token, a_stop_token, a_stop_token, b_stop_token, 0)
+            )
+            i = chunk_stop
+
+
+def reach(
+    offsets: np.ndarray,
+    firsts: np.ndarray,
+    goals: np.ndarray,
+    stops: np.ndarray,
+) -> np.ndarray:
+    """Finds the sentences at which spans reach their goals.
+
+    Args:
+      offsets: <int64>[sentences + 1]: start of each sentence.
+      firsts: <int64>[num]: the first sentence of each span.
+      goals: <int64>[num]: the positions in the store to reach.
+      stops: <int64>[num]: upper limits of the result.
+
+    Returns:
+      <int64>[num]: the sentence after the last one of each span, from
+      `firsts + 1` to `stops`.
+    """
+    return np.clip(np.searchsorted(offsets, goals), firsts + 1, stops)
+
+
+def truncated_lengths(
+    a_lengths: np.ndarray, b_lengths: np.ndarray, max_num_tokens: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lengths after the longer segment is cut token by token.
+
+    On a tie B loses one (:424-426). So in the end the two differ by at most one
+    token, or the shorter one is unchanged. All are <int64>[num].
+    """
+    half = max_num_tokens // 2
+    excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)
+    a_kept = np.where(
+        b_lengths <= half,
+        np.minimum(a_lengths, max_num_tokens - b_lengths),
+        np.minimum(a_lengths, max_num_tokens - half),
+    )
+    b_kept = np.where(excess > 0, max_num_tokens - a_kept, b_lengths)
+    return np.where(excess > 0, a_kept, a_lengths), b_kept
 
 
 def make_records(

@@ -51,21 +51,16 @@ def manifest_path(output_file: str) -> str:
     return f"{output_file}.manifest.json"
 
 
-def shard_path(output_file: str, shard: int, num_shards: int) -> str:
-    """Returns the path of a shard, with the extension of the output file.
-
-    So a glob such as `*.tfrecord` matches both shards and single files.
-    """
-    stem, ending = os.path.splitext(output_file)
-    return f"{stem}-{shard:05d}-of-{num_shards:05d}{ending}"
-
-
 def record_files(output_file: str, num_shards: int) -> list[str]:
-    """Returns the record files of an output file; 0 means no shards."""
+    """Returns the record files of an output file; 0 means no shards.
+
+    Shards have its ending, so that a glob such as `*.tfrecord` matches them.
+    """
     if not num_shards:
         return [output_file]
+    stem, ending = os.path.splitext(output_file)
     return [
-        shard_path(output_file, shard, num_shards)
+        f"{stem}-{shard:05d}-of-{num_shards:05d}{ending}"
         for shard in range(num_shards)
     ]
 

@@ -1,6 +1,5 @@
-"""TFRecord files of pretraining examples: writes, reads, counts, checks."""
+"""TFRecord files of pretraining examples: counts and checks."""
 
-import contextlib
 import struct
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -12,12 +11,10 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf import message
 
-from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.records import manifest
 from bert_tf.data.records import serializer
 from bert_tf.data.records.serializer import masked_crc32c
 from bert_tf.errors import UserError
-from bert_tf.features import PRETRAINING
 from bert_tf.features import Feature
 from bert_tf.io import files
 from bert_tf.io import progress
@@ -29,44 +26,6 @@ _CHUNK_BYTES = 1 << 22
 _RECORDS_PER_BATCH = 1024
 
 Sizes = Mapping[Feature, int]
-
-
-class RecordWriter:
-    """Appends batches of examples to one open file; `written` counts them."""
-
-    def __init__(self, path: str) -> None:
-        self._file = tf.io.gfile.GFile(path, "wb")
-        self._records = 0
-        self._bytes = 0
-
-    def write(self, batch: Mapping[str, np.ndarray]) -> None:
-        contents = serializer.serialize(batch)
-        self._file.write(contents)
-        self._records += len(batch["input_ids"])
-        self._bytes += len(contents)
-
-    @property
-    def written(self) -> FileCounts:
-        return FileCounts(records=self._records, bytes=self._bytes)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-@contextlib.contextmanager
-def open_writers(paths: Sequence[str]) -> Iterator[list[RecordWriter]]:
-    """Yields a writer per path; the files appear together at the end.
-
-    After an exception none of them appears, and no temporary file remains.
-    """
-    with contextlib.ExitStack() as stack:
-        writers = []
-        for path in paths:
-            temporary = stack.enter_context(files.atomic_file(path))
-            writer = RecordWriter(temporary)
-            stack.callback(writer.close)
-            writers.append(writer)
-        yield writers
 
 
 class FramedRecords:
@@ -363,31 +322,3 @@ def blank_record(sizes: Sizes) -> bytes:
         for feature, size in sizes.items()
     }
     return serializer.serialize(zeros, tuple(sizes))
-
-
-def read_examples(
-    path: str, batch_size: int = 1024
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the records of a file in order, in batches.
-
-    The first record determines the lengths of the features.
-
-    Yields:
-      Per feature <int64 or float32>[up to batch_size, length].
-    """
-    records = tf.data.TFRecordDataset(path)
-    spec = {}
-    for first in records.take(1).as_numpy_iterator():
-        example = tf.train.Example.FromString(first)
-        for feature in PRETRAINING:
-            stored = example.features.feature[feature.name]
-            values = getattr(stored, stored.WhichOneof("kind")).value
-            spec[feature.name] = tf.io.FixedLenFeature(
-                [len(values)], feature.stored_dtype
-            )
-    if spec:
-        yield from (
-            records.batch(batch_size)
-            .map(lambda batch: tf.io.parse_example(batch, spec))
-            .as_numpy_iterator()
-        )

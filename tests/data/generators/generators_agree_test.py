@@ -14,6 +14,7 @@ from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
+from tests.support import record_files
 from tests.support.shared_data import golden
 from tests.support.shared_data import squad_articles
 
@@ -22,28 +23,6 @@ from tests.support.shared_data import squad_articles
 _SEEDS = range(101, 113)
 _LENGTH = 64
 _PREDICTIONS = 10
-
-
-def read(path):
-    """Returns integer features of all records of a file, stacked."""
-    lengths = {
-        "input_ids": _LENGTH,
-        "input_mask": _LENGTH,
-        "segment_ids": _LENGTH,
-        "masked_lm_positions": _PREDICTIONS,
-        "masked_lm_ids": _PREDICTIONS,
-        "next_sentence_labels": 1,
-    }
-    spec = {
-        name: tf.io.FixedLenFeature([length], tf.int64)
-        for name, length in lengths.items()
-    }
-    spec["masked_lm_weights"] = tf.io.FixedLenFeature(
-        [_PREDICTIONS], tf.float32
-    )
-    records = tf.data.TFRecordDataset(path).batch(100000)
-    batch = tf.io.parse_example(next(iter(records)), spec)
-    return {name: values.numpy() for name, values in batch.items()}
 
 
 def statistics(records, mask_id):
@@ -119,7 +98,7 @@ class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
                         f"{folder}/{len(rows)}.work",
                     )
                 mask_id = tokenizer.vocabulary.mask_id
-                rows.append(statistics(read(path), mask_id))
+                rows.append(statistics(record_files.read(path), mask_id))
         original, streaming = found.values()
         num_records = sum(row["records"] for row in original + streaming)
         self.assertGreater(num_records, 100_000)

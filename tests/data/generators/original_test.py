@@ -8,11 +8,11 @@ from absl.testing import parameterized
 
 from bert_tf import features
 from bert_tf.data.generators import original as original_generator
-from bert_tf.data.records import tfrecords
 from bert_tf.errors import UserError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import record_files
 from tests.support.shared_data import golden
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -34,14 +34,6 @@ def _make_config(**flags) -> CreatePretrainingDataConfig:
             **flags,
         }
     )
-
-
-def _read(path):
-    batches = list(tfrecords.read_examples(path))
-    return {
-        feature.name: np.concatenate([batch[feature.name] for batch in batches])
-        for feature in features.PRETRAINING
-    }
 
 
 class GoldenTest(tf.test.TestCase, parameterized.TestCase):
@@ -80,8 +72,8 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
 
         for name, path in zip(names, paths, strict=True):
             made, theirs = (
-                _read(path),
-                _read(golden(f"pretraining_data/{name}")),
+                record_files.read(path),
+                record_files.read(golden(f"pretraining_data/{name}")),
             )
             for feature in features.PRETRAINING:
                 self.assertAllEqual(made[feature.name], theirs[feature.name])
@@ -99,36 +91,6 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
 class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
     def _write_text(self, text: str, name: str = "text.txt") -> str:
         return self.create_tempfile(name, text).full_path
-
-    def test_document_continues_in_the_next_file(self):
-        first = self._write_text("the cat sat\n\na mat\n", "1.txt")
-        second = self._write_text("the dog ran\n\n\nthe mat\n", "2.txt")
-        tokenizer = _make_tokenizer()
-
-        documents = original_generator.read_documents(
-            _make_config(), [first, second], tokenizer
-        )
-
-        words = [
-            [tokenizer.detokenize([sentence])[0] for sentence in document]
-            for document in documents
-        ]
-        self.assertEqual(
-            words,
-            [[b"the cat sat"], [b"a mat", b"the dog ran"], [b"the mat"]],
-        )
-
-    def test_one_document_per_file(self):
-        first = self._write_text("the cat sat\n\na mat\n", "1.txt")
-        second = self._write_text("the dog ran\n\n\nthe mat\n", "2.txt")
-
-        documents = original_generator.read_documents(
-            _make_config(one_document_per_file=True),
-            [first, second],
-            _make_tokenizer(),
-        )
-
-        self.assertEqual([len(document) for document in documents], [2, 2])
 
     def test_lines_without_tokens_are_left_out(self):
         # U+00AD, the soft hyphen, is no white space but vanishes.
@@ -148,21 +110,6 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
                 _make_config(), [text], _make_tokenizer()
             )
 
-    def test_failure_writes_nothing(self):
-        text = self._write_text("\n\n")
-        folder = self.create_tempdir().full_path
-
-        with self.assertRaisesRegex(UserError, "corpus is empty"):
-            original_generator.generate(
-                _make_config(),
-                [text],
-                _make_tokenizer(),
-                [f"{folder}/x.tfrecord"],
-                "",
-            )
-
-        self.assertEqual(os.listdir(folder), [])
-
     @parameterized.parameters(5, 9, 40)
     def test_single_document_gives_valid_records(self, max_seq_length):
         text = self._write_text(
@@ -178,7 +125,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
             config, [text], tokenizer, [path], ""
         )
 
-        made = _read(path)
+        made = record_files.read(path)
         vocabulary = tokenizer.vocabulary
         self.assertEqual(result.num_documents, 1)
         self.assertEqual(made["input_ids"].shape[1], max_seq_length)

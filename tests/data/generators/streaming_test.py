@@ -20,12 +20,12 @@ from bert_tf.data.generators import streaming_worker
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.errors import UserError
-from bert_tf.features import PRETRAINING
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
+from tests.support import record_files
 
 _ROOT = str(pathlib.Path(__file__).resolve().parents[3])
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -56,20 +56,6 @@ def text(rng, num_documents, num_lines=5, num_sentences=3):
             lines.append(" ".join(sentences))
         documents.append("\n".join(lines))
     return "\n\n".join(documents) + "\n"
-
-
-def read(path):
-    """Returns the features of all records of a file, stacked."""
-    features = {}
-    for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-        example = tf.train.Example.FromString(record)
-        for feature in PRETRAINING:
-            kind = {"int64": "int64_list", "float32": "float_list"}[
-                feature.stored_dtype
-            ]
-            values = getattr(example.features.feature[feature.name], kind)
-            features.setdefault(feature.name, []).append(list(values.value))
-    return {name: np.array(rows) for name, rows in features.items()}
 
 
 def contents(paths):
@@ -146,7 +132,7 @@ class ResultTest(StreamingGeneratorTestCase):
         self.assertGreater(counts.num_instances, 1000)
         total = masked = random_next = 0
         for path, file in result.files.items():
-            records = read(path)
+            records = record_files.read(path)
             self.assertLen(records["input_ids"], file.records)
             self.assertEqual(os.path.getsize(path), file.bytes)
             self.assertAllEqual(records["input_ids"][:, 0], [2] * file.records)
@@ -171,7 +157,7 @@ class ResultTest(StreamingGeneratorTestCase):
         )
         found = []
         for path in result.files:
-            records = read(path)
+            records = record_files.read(path)
             inside = (records["input_mask"] == 1) & (records["input_ids"] > 3)
             found.append(records["input_ids"][inside])
         expected = np.bincount(store.tokens, minlength=len(_TOKENS)) * 2
@@ -189,13 +175,6 @@ class ResultTest(StreamingGeneratorTestCase):
             lines = [line for line in file.read().split("\n") if line]
         self.assertEqual(unsplit.num_sentences, len(lines))
 
-    def test_reads_compressed_files_as_plain_ones(self):
-        with open(self.input_file, "rb") as source:
-            path = self.write("in.gz", source.read())
-        plain = self.generate("a")
-        compressed = self.generate("b", input_files=[path])
-        self.assertEqual(contents(plain.files), contents(compressed.files))
-
     def test_seed_decides(self):
         first = self.generate("a")
         again = self.generate("b")
@@ -205,7 +184,7 @@ class ResultTest(StreamingGeneratorTestCase):
 
     def test_one_segment(self):
         result = self.generate(next_sentence_pairs=False)
-        records = read(next(iter(result.files)))
+        records = record_files.read(next(iter(result.files)))
         self.assertFalse(records["segment_ids"].any())
         self.assertFalse(records["next_sentence_labels"].any())
         self.assertAllEqual(
@@ -217,7 +196,7 @@ class ResultTest(StreamingGeneratorTestCase):
         every = {"left_to_right": True, "max_predictions_per_seq": None}
         result = self.generate(**every)
         self.assertEqual(result.counts.num_masked, 0)
-        records = read(next(iter(result.files)))
+        records = record_files.read(next(iter(result.files)))
         self.assertEqual(records["masked_lm_ids"].shape[1], 29)
         single = self.config(**every, next_sentence_pairs=False)
         self.assertEqual(single.max_predictions_per_seq, 30)
@@ -251,7 +230,7 @@ class ResultTest(StreamingGeneratorTestCase):
             result = self.generate(
                 str(len(runs)), 1, masked_lm_prob=0.3, **many, **flags, **rates
             )
-            records = read(next(iter(result.files)))
+            records = record_files.read(next(iter(result.files)))
             masked = records["input_ids"] == 4
             restored = records["input_ids"].copy()
             np.put_along_axis(
@@ -286,22 +265,8 @@ class ResultTest(StreamingGeneratorTestCase):
         with self.assertRaisesRegex(UserError, "no text that gives"):
             self.generate(input_files=[path])
 
-    def test_invalid_utf8_is_a_user_error(self):
-        path = self.write("latin.txt", b"Ab cd.\nGh \xe9.\n")
-        with self.assertRaisesRegex(UserError, "latin.txt is not UTF-8 at"):
-            self.generate(input_files=[path])
-        self.generate("b", 1, input_files=[path], replace_invalid_utf8=True)
-
 
 class RestartTest(StreamingGeneratorTestCase):
-    def test_number_of_processes_changes_nothing(self):
-        results = [
-            contents(self.generate(str(number), num_processes=number).files)
-            for number in (1, 2, 3)
-        ]
-        self.assertEqual(results[0], results[1])
-        self.assertEqual(results[0], results[2])
-
     def test_tokenization_resumes(self):
         append = TokenStoreWriter.append
         appended = []
@@ -358,25 +323,6 @@ class RestartTest(StreamingGeneratorTestCase):
             result = self.generate()
         self.assertCountEqual(written, range(num_parts))
         self.assertEqual(contents(result.files), expected)
-
-    def test_a_file_grows_while_its_parts_are_written(self):
-        sizes, seen = [], []
-        write_part = streaming_worker.write_part
-
-        def write_and_look(plan, part):
-            write_part(plan, part)
-            (growing,) = glob.glob(os.path.join(self.folder, "*.tmp*")) or [""]
-            seen.append(os.path.getsize(growing) if growing else 0)
-            sizes.append(os.path.getsize(plan.records_path(part)))
-
-        with (
-            self.threads(),
-            mock.patch.object(streaming_worker, "write_part", write_and_look),
-        ):
-            self.generate(num_files=1)
-        self.assertGreater(len(sizes), 8)
-        # At the end only the tasks that are taken ahead are missing.
-        self.assertGreaterEqual(seen[-1], sum(sizes[:-4]))
 
     def test_a_deleted_file_is_written_again(self):
         with self.threads():
@@ -457,48 +403,6 @@ def _is_running(process):
 def _children(parent):
     processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [process for process in processes if _stat(process)[1] == parent]
-
-
-def _resident_bytes(process):
-    try:
-        with open(f"/proc/{process}/statm", encoding="utf-8") as file:
-            pages = int(file.read().split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.thorough
-class MemoryTest(tf.test.TestCase):
-    def test_memory_is_bounded(self):
-        # 120 MB, half of it in one document; the original would need about
-        # 4 GB.
-        folder = self.create_tempdir().full_path
-        paragraphs = text(np.random.default_rng(2), 4000)
-        lines = paragraphs.replace("\n\n", "\n")
-        with open(folder + "/in.txt", "w", encoding="utf-8") as file:
-            for source in (lines, "\n" + paragraphs + "\n"):
-                for _ in range(60_000_000 // len(source)):
-                    file.write(source)
-        with open(folder + "/vocab.txt", "w", encoding="utf-8") as file:
-            file.write("\n".join(_TOKENS) + "\n")
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "run/create_pretraining_data.py"),
-                f"--input_file={folder}/in.txt",
-                f"--output_file={folder}/out.tfrecord",
-                f"--vocab_file={folder}/vocab.txt",
-                *("--dupe_factor=1", "--num_processes=2"),
-            ],
-            cwd=_ROOT,
-        )
-        largest = 0
-        while process.poll() is None:
-            family = [process.pid, *_children(process.pid)]
-            largest = max(largest, sum(map(_resident_bytes, family)))
-            time.sleep(0.05)
-        self.assertEqual(process.returncode, 0)
-        self.assertLess(largest, 1.5e9)
 
 
 if __name__ == "__main__":

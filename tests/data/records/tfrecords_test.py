@@ -1,6 +1,5 @@
 import os
 
-import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -8,52 +7,6 @@ from bert_tf import features
 from bert_tf.data.records import tfrecords
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from tests.data.records.serializer_test import make_batch
-
-
-class RecordWriterTest(tf.test.TestCase):
-    def test_what_is_written_is_read_back(self):
-        path = f"{self.create_tempdir().full_path}/new/folder/x.tfrecord"
-        first, second = make_batch(700), make_batch(5)
-
-        with tfrecords.open_writers([path]) as (writer,):
-            writer.write(first)
-            writer.write(second)
-
-        batches = list(tfrecords.read_examples(path, batch_size=500))
-        self.assertLen(batches, 2)
-        for feature in features.PRETRAINING:
-            name = feature.name
-            read = np.concatenate([batch[name] for batch in batches])
-            expected = np.concatenate([first[name], second[name]])
-            self.assertAllEqual(read, expected)
-            self.assertEqual(read.dtype, feature.stored_dtype)
-        self.assertEqual(writer.written.records, 705)
-        self.assertEqual(writer.written.bytes, os.path.getsize(path))
-
-    def test_no_file_appears_before_all_are_complete(self):
-        folder = self.create_tempdir().full_path
-        paths = [f"{folder}/a.tfrecord", f"{folder}/b.tfrecord"]
-
-        with tfrecords.open_writers(paths) as writers:
-            for writer in writers:
-                writer.write(make_batch(3))
-            self.assertFalse(any(map(os.path.exists, paths)))
-
-        self.assertTrue(all(map(os.path.exists, paths)))
-
-    def test_failure_leaves_nothing_and_keeps_what_was_there(self):
-        folder = self.create_tempdir().full_path
-        old, new = f"{folder}/a.tfrecord", f"{folder}/b.tfrecord"
-        files.write_bytes(old, b"earlier result")
-
-        with self.assertRaisesRegex(RuntimeError, "half way"):
-            with tfrecords.open_writers([old, new]) as writers:
-                writers[0].write(make_batch(3))
-                raise RuntimeError("half way")
-
-        self.assertEqual(os.listdir(folder), ["a.tfrecord"])
-        self.assertEqual(files.read_bytes(old), b"earlier result")
 
 
 class CountRecordsTest(tf.test.TestCase, parameterized.TestCase):

@@ -4,9 +4,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.data import create
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
-from bert_tf.data.records import report as data_report
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
 
@@ -111,7 +111,7 @@ class RecordCountsTest(tf.test.TestCase):
 
 class DataReportTest(tf.test.TestCase, parameterized.TestCase):
     def test_shares(self):
-        report = data_report.build(_make_config(), _make_result())
+        report = create.build_report(_make_config(), _make_result())
 
         expected = {
             "num_documents": 3,
@@ -137,7 +137,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
             max_seq_length=max_seq_length, max_predictions_per_seq=5
         )
 
-        bars = data_report.build(config, result)["length_histogram"]
+        bars = create.build_report(config, result)["length_histogram"]
 
         self.assertLessEqual(len(bars), 32)
         self.assertEqual(
@@ -162,7 +162,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
         )
         result = _make_result(num_instances=100, num_random_next=num_random)
 
-        report = data_report.build(config, result)
+        report = create.build_report(config, result)
 
         self.assertEqual(bool(report["warnings"]), warns)
         if warns:
@@ -185,7 +185,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
             num_sentences=sentences,
         )
         config = _make_config(max_seq_length=length)
-        (warning,) = data_report.build(config, result)["warnings"]
+        (warning,) = create.build_report(config, result)["warnings"]
         self.assertIn(advice, warning)
 
     @parameterized.parameters(
@@ -209,7 +209,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
         ({"max_predictions_per_seq": 5}, "7 of 43 are .*; 6 would"),
     )
     def test_warns_of_predictions_that_do_not_fit(self, flags, message):
-        report = data_report.build(_make_config(**flags), _make_result())
+        report = create.build_report(_make_config(**flags), _make_result())
 
         if message is None:
             self.assertEqual(report["warnings"], [])
@@ -218,7 +218,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
             self.assertRegex(warning, message)
 
     def test_left_to_right_expects_no_replacement(self):
-        report = data_report.build(
+        report = create.build_report(
             _make_config(left_to_right=True), _make_result()
         )
 
@@ -227,9 +227,9 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_json_and_picture_are_written(self):
         path = f"{self.create_tempdir().full_path}/x.tfrecord"
-        report = data_report.build(_make_config(), _make_result())
+        report = create.build_report(_make_config(), _make_result())
 
-        data_report.write(path, report)
+        create.write_report(path, report)
 
         self.assertEqual(files.read_json(f"{path}.report.json"), report)
         image = tf.io.decode_png(files.read_bytes(f"{path}.report.png"))
@@ -238,7 +238,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(len(np.unique(image.numpy())), 10)
 
     def test_report_of_no_record(self):
-        report = data_report.build(
+        report = create.build_report(
             _make_config(), GenerationResult({}, 0, 0, RecordCounts())
         )
 
