@@ -25,7 +25,7 @@ from bert_tf.data.records.manifest import Manifest
 from bert_tf.data.records.manifest import Recipe
 from bert_tf.errors import UserError
 from bert_tf.errors import WorkerEndedError
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import run_folder
 from bert_tf.io.run_folder import Made
@@ -39,7 +39,7 @@ _GENERATORS = {
 
 
 @errors.full_disks()
-def create(config: CreatePretrainingDataConfig) -> Manifest:
+def create(config: Flags) -> Manifest:
     """Creates the data set, resumes it, or finds that it is finished.
 
     Raises:
@@ -52,9 +52,7 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     return _create(_resolve(config), names)
 
 
-def _create(
-    config: CreatePretrainingDataConfig, names: Sequence[str]
-) -> Manifest:
+def _create(config: Flags, names: Sequence[str]) -> Manifest:
     input_files = files.expand_globs(config.input_file)
     files.require_file(config.vocab_file, "--vocab_file")
     vocabulary = Vocabulary.from_file(config.vocab_file)
@@ -103,7 +101,7 @@ def _create(
 
 
 def _generator(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
 ) -> Callable[..., GenerationResult]:
     if config.runner:
         # Imported here because Apache Beam is optional.
@@ -113,7 +111,7 @@ def _generator(
     return _GENERATORS[config.generator]
 
 
-def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
+def _output_names(config: Flags) -> list[str]:
     """Returns the names in `--output_file`: files, or one name for shards."""
     names = [name.strip() for name in config.output_file.split(",")]
     if not all(names) or len(set(names)) < len(names):
@@ -135,8 +133,8 @@ def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
 
 
 def _resolve(
-    config: CreatePretrainingDataConfig,
-) -> CreatePretrainingDataConfig:
+    config: Flags,
+) -> Flags:
     """Fills in defaults that depend on other flags."""
     strip_accents = config.strip_accents
     split_sentences = config.split_sentences
@@ -175,7 +173,7 @@ def _find_finished(name: str) -> Made | None:
     return Made(manifest.flatten(values), sizes | {path: None}, extras)
 
 
-def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
+def _work_dir(config: Flags, name: str) -> str:
     """Returns the folder for the state of a killed run."""
     if "://" in name and not config.runner:
         # Workers map its files into memory, so it must be local.
@@ -185,7 +183,7 @@ def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
 
 
 def _finish(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     names: Sequence[str],
     recipe: Recipe,
     vocabulary: Vocabulary,

@@ -14,7 +14,7 @@ from bert_tf import reports
 from bert_tf.data.generators import masks
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 
 # Sentences give about 54%. Paragraphs used as sentences give 73%, because a
@@ -23,9 +23,7 @@ _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
 
-def build(
-    config: CreatePretrainingDataConfig, result: GenerationResult
-) -> dict[str, Any]:
+def build(config: Flags, result: GenerationResult) -> dict[str, Any]:
     """Returns the report as JSON values."""
     counts = result.counts
     instances = max(1, counts.num_instances)
@@ -51,7 +49,7 @@ def build(
     }
 
 
-def _expected_shares(config: CreatePretrainingDataConfig) -> dict[str, float]:
+def _expected_shares(config: Flags) -> dict[str, float]:
     rates = (config.mask_rate, config.same_rate, config.random_rate)
     if config.left_to_right:
         rates = (0.0, 1.0, 0.0)  # Nothing is masked.
@@ -63,9 +61,7 @@ def _expected_shares(config: CreatePretrainingDataConfig) -> dict[str, float]:
     }
 
 
-def _length_bars(
-    config: CreatePretrainingDataConfig, counts: RecordCounts
-) -> list[dict[str, int]]:
+def _length_bars(config: Flags, counts: RecordCounts) -> list[dict[str, int]]:
     """Returns the number of records per inclusive range of lengths."""
     width = -(-config.max_seq_length // _NUM_LENGTH_BARS)
     histogram = counts.length_histogram
@@ -77,9 +73,7 @@ def _length_bars(
     return bars
 
 
-def _warnings(
-    config: CreatePretrainingDataConfig, result: GenerationResult
-) -> list[str]:
+def _warnings(config: Flags, result: GenerationResult) -> list[str]:
     counts = result.counts
     warnings = [
         counts.describe_cut(
@@ -90,9 +84,7 @@ def _warnings(
     return [warning for warning in warnings if warning]
 
 
-def _num_predictions(
-    config: CreatePretrainingDataConfig, counts: RecordCounts
-) -> np.ndarray:
+def _num_predictions(config: Flags, counts: RecordCounts) -> np.ndarray:
     """Returns the predictions of a record of each length, without a maximum."""
     lengths = np.arange(len(counts.length_histogram))
     if config.left_to_right:
@@ -102,9 +94,7 @@ def _num_predictions(
     )
 
 
-def _warn_of_pairs(
-    config: CreatePretrainingDataConfig, result: GenerationResult
-) -> str | None:
+def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
     share = result.counts.random_next_share
     if not config.next_sentence_pairs:
         return None
