@@ -14,10 +14,10 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import model_directory
-from bert_tf.commands import finetune_classifier
 from bert_tf.errors import UserError
 from bert_tf.finetuning.trial import FinetuneInput
 from bert_tf.finetuning.trial import Trial
+from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.training import metrics as training_metrics
 from tests.support import finetuning_case
 from tests.support import logical_devices
@@ -319,16 +319,14 @@ class ModelSelectionTest(
     def _scores(self, values):
         """Replaces the accuracy on dev by given values."""
         scores = iter(values)
-        real = finetune_classifier.ClassificationTask.score
+        real = ClassificationTask.score
 
         def score(task, examples, predictions):
             metrics = real(task, examples, predictions)
             accuracy = next(scores, metrics["accuracy"])
             return metrics | {"accuracy": accuracy}
 
-        return mock.patch.object(
-            finetune_classifier.ClassificationTask, "score", score
-        )
+        return mock.patch.object(ClassificationTask, "score", score)
 
     def test_best_evaluation_is_kept(self):
         config = self.config(keep_best=True, evaluate_every_steps=5)
