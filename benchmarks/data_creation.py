@@ -82,9 +82,11 @@ def _measure(
 ):
     """Runs one generator; sends pieces, seconds, CPU seconds, memory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    from bert_tf.commands.create_pretraining_data import (
+        CreatePretrainingDataConfig,
+    )
     from bert_tf.data.generators import original as original_generator
     from bert_tf.data.generators import streaming as streaming_generator
-    from bert_tf.flags.data import CreatePretrainingDataConfig
     from bert_tf.io import files
     from bert_tf.text.tokenizer import BertTokenizer
 

@@ -41,6 +41,7 @@ def _build(config):
 
     from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
+    from bert_tf.io import files
     from bert_tf.pretraining import data as pretraining_input
     from bert_tf.pretraining import setup as training_setup
 
@@ -48,7 +49,7 @@ def _build(config):
     bert_config = pretraining_input.read_model_config(config)
     training_step = training_setup.build_training(config, bert_config, devices)
     source = pretraining_input.build_input(
-        config, pretraining_input.find_records(config), None, None
+        config, files.expand_globs(config.input_file, ""), None, None
     )
 
     def read(first_row=0, num_rows=config.train_batch_size):
@@ -103,7 +104,7 @@ def _measure(config):
 
 
 def _make_config(folder):
-    from bert_tf.flags.pretrain import PretrainConfig
+    from bert_tf.commands.pretrain import PretrainConfig
 
     data = {"input_file": _INPUT.value, "vocab_file": _VOCAB.value}
     if not _INPUT.value:

@@ -72,10 +72,10 @@ def build_step(size: str, length: int, batch_size: int, kind="", **flags):
     """
     import tensorflow as tf
 
+    from bert_tf.commands.pretrain import PretrainConfig
     from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
     from bert_tf.distribute import precision
-    from bert_tf.flags.pretrain import PretrainConfig
     from bert_tf.pretraining import data as pretraining_input
     from bert_tf.pretraining import setup as training_setup
     from bert_tf.training import losses

@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 import bert_tf
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.config import BertConfig
 from bert_tf.data import create
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.modeling import bert
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features

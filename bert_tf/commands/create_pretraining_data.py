@@ -8,10 +8,160 @@ lines separate documents.
       --max_seq_length=128 --max_predictions_per_seq=20
 """
 
-from bert_tf.flags.data import CreatePretrainingDataConfig
+import dataclasses
+
+from bert_tf.flags import options
+from bert_tf.flags.groups import CorpusConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class CreatePretrainingDataConfig(CorpusConfig):
+    """Flags of run/create_pretraining_data.py.
+
+    The first twelve are the original's (create_pretraining_data.py:30-65).
+    """
+
+    input_file: str = options.data(
+        help_text="Text files (also .gz, .bz2, .xz, .zst): comma-separated "
+        "globs.",
+        affects="place",
+        reads="files",
+    )
+    output_file: str = options.output(
+        help_text="Record files to write, separated by commas; with "
+        "--num_shards, one name for all shards.",
+        affects="place",
+    )
+    vocab_file: str = options.data(
+        help_text="Vocabulary, one token a line.", affects="place", reads="file"
+    )
+    do_whole_word_mask: bool = options.masking(
+        False, "Mask all tokens of a word together.", not_with="left_to_right"
+    )
+    max_seq_length: int = options.data(
+        128, "Sequence length, in tokens.", at_least=5
+    )
+    max_predictions_per_seq: int | None = options.masking(
+        None,
+        "Maximum number of predicted tokens per sequence (default: 20; with "
+        "--left_to_right, all of them).",
+        at_least=1,
+    )
+    random_seed: int = options.data(12345, "Random seed.")
+    dupe_factor: int = options.data(
+        10,
+        "Number of times each document is used, with different masks.",
+        at_least=1,
+    )
+    masked_lm_prob: float = options.masking(
+        0.15,
+        "Share of tokens to predict.",
+        **options.SHARE,
+        not_with="left_to_right",
+    )
+    short_seq_prob: float = options.data(
+        0.1,
+        "Probability that a pass over a document makes shorter sequences.",
+        **options.SHARE,
+    )
+    generator: str = options.data(
+        "streaming",
+        "Algorithm: streaming uses bounded memory and all cores; original "
+        "reproduces the original's records one by one.",
+        choices=("streaming", "original"),
+    )
+    num_shards: int = options.output(
+        0,
+        "Number of files, named NAME-00000-of-NNNNN.ENDING for "
+        "--output_file=NAME.ENDING; 0 writes exactly the files in "
+        "--output_file.",
+        at_least=0,
+        not_with="generator=original",
+    )
+    num_processes: int = options.hardware(
+        0,
+        "Worker processes; 0 means one per core.",
+        affects="place",
+        at_least=0,
+        not_with=("generator=original", "runner"),
+    )
+    split_sentences: bool | None = options.data(
+        None,
+        "Treat lines as paragraphs and split them into sentences (default: "
+        "true with the streaming generator; the original one cannot).",
+        not_with="generator=original",
+    )
+    one_document_per_file: bool = options.data(
+        False, "Treat each file as one document and ignore blank lines."
+    )
+    next_sentence_pairs: bool = options.data(
+        True,
+        "Make pairs for next-sentence prediction; --nonext_sentence_pairs "
+        "makes one segment per sequence (Table 5).",
+        not_with="generator=original",
+    )
+    left_to_right: bool = options.masking(
+        False,
+        "Make data for a left-to-right model (Table 5): no masks, each token "
+        "is predicted from the tokens before it. With a smaller "
+        "--max_predictions_per_seq they are drawn evenly.",
+        not_with="generator=original",
+    )
+    mask_rate: float = options.masking(
+        options.MASK_RATES["mask_rate"],
+        "Share of chosen tokens replaced with [MASK] (Table 8).",
+        **options.SHARE,
+        not_with=("generator=original", "left_to_right"),
+    )
+    same_rate: float = options.masking(
+        options.MASK_RATES["same_rate"],
+        "Share of chosen tokens left unchanged (Table 8).",
+        **options.SHARE,
+        not_with=("generator=original", "left_to_right"),
+    )
+    random_rate: float = options.masking(
+        options.MASK_RATES["random_rate"],
+        "Share of chosen tokens replaced with a random one (Table 8).",
+        **options.SHARE,
+        not_with=("generator=original", "left_to_right"),
+    )
+    max_ngram: int = options.masking(
+        1,
+        "Maximum number of adjacent words masked together. Above 1, whole "
+        "words are masked, and runs of k words have weight 1/k.",
+        at_least=1,
+        not_with=("generator=original", "left_to_right"),
+    )
+    overwrite_output_dir: bool = options.output(
+        False,
+        "Remove the records, manifest, report and unfinished work of an "
+        "earlier run with this --output_file, and start over; other files "
+        "stay. Drop it to resume.",
+        affects="nothing",
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_predictions_per_seq is None:
+            default = options.DEFAULT_PREDICTIONS
+            if self.left_to_right:
+                default = self.max_seq_length - self.num_special_tokens
+            object.__setattr__(self, "max_predictions_per_seq", default)
+        super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
+        options.require_mask_rates(self)
+
+    @property
+    def num_special_tokens(self) -> int:
+        """Number of [CLS] and [SEP] in a record; they are never predicted."""
+        return 3 if self.next_sentence_pairs else 2
 
 
 def main(config: CreatePretrainingDataConfig) -> None:
+    from bert_tf.text.vocabulary import Vocabulary
+
+    Vocabulary.from_file(config.vocab_file)  # Raises if it is bad.
     from bert_tf.data import create as pretraining_data
 
     pretraining_data.create(config)

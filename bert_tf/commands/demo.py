@@ -40,15 +40,15 @@ from bert_tf.commands import fill_mask
 from bert_tf.commands import finetune_classifier
 from bert_tf.commands import learn_vocabulary
 from bert_tf.commands import pretrain
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.commands.fill_mask import FillMaskConfig
 from bert_tf.commands.finetune_classifier import ClassifierConfig
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags import options
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 

@@ -203,12 +203,6 @@ class DistillConfig(FilesConfig):
         )
         return tuple(map(int, parts))
 
-    def column_flags(self) -> dict[str, str]:
-        """Returns the column names that are set, by flag."""
-        return options.set_values(
-            self, "text_column", "text_pair_column", "label_column"
-        )
-
     def shape(
         self, hidden_size: int, num_attention_heads: int, intermediate_size: int
     ) -> dict[str, int]:

@@ -9,7 +9,118 @@ shares the cells with other machines that run it on the same folder.
 OUTPUT_DIR/report.md is rewritten after each cell.
 """
 
-from bert_tf.flags.experiments import ExperimentsConfig
+import dataclasses
+
+from bert_tf.experiments import EXPERIMENTS
+from bert_tf.flags import options
+from bert_tf.flags.groups import ModelSourceConfig
+
+SCALES = ("smoke", "small", "paper")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentsConfig(ModelSourceConfig):
+    """Flags of run/experiments.py."""
+
+    experiments: str | None = options.training(
+        None,
+        f"Experiments, separated by commas: {', '.join(EXPERIMENTS)}. table1 "
+        "to table4 start from --pretrained_model_dir.",
+    )
+    scale: str = options.training(
+        "small",
+        "Size of models, data and schedules: smoke takes minutes, small hours "
+        "on two cores, paper is the paper's recipe.",
+        choices=SCALES,
+    )
+    corpus: str | None = options.data(
+        None,
+        "Text to pretrain on (also .gz), one paragraph or sentence a line, a "
+        "blank line between documents: comma-separated globs. 2% of the "
+        "documents are held out for perplexities.",
+        affects="place",
+        reads="files",
+    )
+    data_dir: str | None = options.data(
+        None,
+        "Directory with one folder for each task: its official files, or any "
+        "files and a task.json.",
+        affects="place",
+        reads="folder",
+    )
+    output_dir: str | None = options.output(
+        None, "Directory for models, cells and the report.", affects="place"
+    )
+    tasks: str | None = options.data(
+        None,
+        "Tasks, separated by commas, each a folder of --data_dir (default: "
+        "those of the scale).",
+    )
+    num_seeds: int | None = options.training(
+        None,
+        "Fine-tuning runs for each cell (default: the scale's).",
+        at_least=1,
+    )
+    pretrained_model_dir: str | None = options.model(
+        None,
+        "Pretrained model for table1 to table4, for a second column of table7 "
+        "and, without --corpus, for stability.",
+        affects="place",
+        reads="model",
+    )
+    dry_run: bool = options.output(
+        False,
+        "Print the cells to run and their commands, without running or writing "
+        "anything.",
+        affects="nothing",
+    )
+    list: bool = options.output(
+        False,
+        "Print the experiments, the tasks, the files that each needs and "
+        "those that were found.",
+        affects="nothing",
+    )
+    max_minutes: float | None = options.output(
+        None,
+        "End after the command during which this many minutes have passed "
+        "(default: run all cells).",
+        affects="nothing",
+        at_least=0,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.list:
+            return
+        options.require(
+            bool(self.experiments and self.output_dir),
+            "--experiments and --output_dir are required; --list prints the "
+            "experiments.",
+        )
+        # The scripts read lists and globs in this folder.
+        options.require(
+            not set(self.output_dir) & set(",*?["),
+            "--output_dir must have no comma, *, ? or [ in its name. Received: "
+            f"{self.output_dir!r}.",
+        )
+        unknown = [x for x in self.names if x not in EXPERIMENTS]
+        options.require(
+            not unknown,
+            f"--experiments must be among {', '.join(EXPERIMENTS)}. Received: "
+            f"{', '.join(map(repr, unknown))}.",
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in --experiments, each once."""
+        words = (x.strip() for x in (self.experiments or "").split(","))
+        return tuple(dict.fromkeys(x for x in words if x))
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The names in --tasks, each once."""
+        words = (x.strip().lower() for x in (self.tasks or "").split(","))
+        return tuple(dict.fromkeys(x for x in words if x))
 
 
 def main(config: ExperimentsConfig) -> None:

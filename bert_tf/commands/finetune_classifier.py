@@ -87,9 +87,12 @@ def main(config: ClassifierConfig) -> None:
     task_files = None
     if stored is not None:
         task_files = find_files(config, stored).load()
+    from bert_tf.finetuning import experiment
     from bert_tf.finetuning import run
 
-    run.run(config, functools.partial(build_task, task_files=task_files))
+    build = functools.partial(build_task, task_files=task_files)
+    with experiment.prepared(config, build) as prepared:
+        run.run(config, prepared)
 
 
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
@@ -169,9 +172,11 @@ def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
 
 def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
+    from bert_tf.tasks.classification.examples import Columns
     from bert_tf.tasks.classification.files import ClassificationFiles
 
     known = ClassificationFiles.stored(stored)
+    columns = known.get("columns") or Columns("text")
     trained = known.get("problem_type")
     if config.problem_type and trained not in (None, config.problem_type):
         raise UserError(
@@ -184,7 +189,7 @@ def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
             for kind in config.requested_splits()
         },
         problem_type=config.problem_type or trained or "single_label",
-        columns=_columns(config, stored.get("columns") or {}),
+        columns=columns.with_flags(config),
         label_separator=config.label_separator
         or known.get("label_separator", ","),
         labels=known["labels"],
@@ -209,20 +214,6 @@ def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     raise UserError(
         "The model does not have the names of its labels; give the "
         "--train_file that it was trained with."
-    )
-
-
-def _columns(config: ClassifierConfig, stored: Mapping[str, Any]):
-    """Returns the columns in the flags, else those of the model's data."""
-    from bert_tf.tasks.classification.examples import Columns
-
-    labels = stored.get("labels") or ("label",)
-    if config.label_column is not None:
-        labels = (name.strip() for name in config.label_column.split(","))
-    return Columns(
-        config.text_column or stored.get("text") or "text",
-        config.text_pair_column or stored.get("text_pair"),
-        tuple(labels),
     )
 
 

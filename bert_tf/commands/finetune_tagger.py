@@ -197,9 +197,12 @@ def main(config: TaggerConfig) -> None:
     task_files = None
     if stored is not None:
         task_files = find_files(config, stored).load()
+    from bert_tf.finetuning import experiment
     from bert_tf.finetuning import run
 
-    run.run(config, functools.partial(build_task, task_files=task_files))
+    build = functools.partial(build_task, task_files=task_files)
+    with experiment.prepared(config, build) as prepared:
+        run.run(config, prepared)
 
 
 def find_files(config: TaggerConfig, stored: Mapping[str, Any]):

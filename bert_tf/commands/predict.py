@@ -96,7 +96,7 @@ def main(config: PredictConfig) -> None:
     from bert_tf.tasks import stored_task
 
     stored_task.check_inputs(
-        stored_task.describe_files(stored_task.read(config.model_dir)),
+        stored_task.describe_files(config.model_dir, "--model_dir"),
         config.input_file,
         config.keep_empty,
         config.columns_to_keep() or (),

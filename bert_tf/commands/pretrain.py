@@ -13,10 +13,240 @@ loads the weights of a model of any format; with --init_optimizer_state it also
 loads the optimizer's state and the step, to continue that model's training.
 """
 
-from bert_tf.flags.pretrain import PretrainConfig
+import dataclasses
+import os
+
+from bert_tf.config import HIDDEN_ACTS
+from bert_tf.errors import program
+from bert_tf.flags import options
+from bert_tf.flags.groups import ModelSourceConfig
+from bert_tf.flags.groups import TrainingDeviceConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
+    """Flags of run/pretrain.py; the first block is the original's."""
+
+    bert_config_file: str = options.model(
+        help_text="Model configuration, bert_config.json; configs/tiny/, "
+        "configs/base/ and configs/large/bert_config.json are part of bert_tf, "
+        "and configs/L-3_H-768_A-12/ and others for the sizes of Table 6 and "
+        "of the 24 miniatures; they follow the size of the vocabulary.",
+        affects="place",
+        reads="file",
+    )
+    input_file: str = options.data(
+        help_text="Records to train on: comma-separated globs.", reads="files"
+    )
+    output_dir: str = options.output(
+        help_text="Directory for checkpoints, logs and the model.",
+        affects="place",
+    )
+    init_checkpoint: str | None = options.model(
+        None,
+        "Model to start from: any format, or a checkpoint's prefix.",
+        affects="place",
+        reads="model",
+    )
+    max_seq_length: int = options.data(
+        128, "Sequence length of the records, in tokens.", at_least=1
+    )
+    max_predictions_per_seq: int | None = options.data(
+        None,
+        "Predicted tokens per record (default: as the records' manifest "
+        "states, else 20).",
+        at_least=1,
+    )
+    do_eval: bool = options.evaluation(False, "Evaluate.", affects="nothing")
+    train_batch_size: int = options.training(
+        32, "Sequences per batch, over all replicas.", at_least=1
+    )
+    eval_batch_size: int = options.evaluation(
+        8, "Sequences per evaluation step.", affects="nothing", at_least=1
+    )
+    learning_rate: float = options.training(
+        5e-5, "Peak learning rate.", above=0
+    )
+    num_train_steps: int = options.training(
+        100000, "Steps of the whole schedule.", at_least=1
+    )
+    num_warmup_steps: int = options.training(
+        10000, "Steps of linear warmup.", at_least=0
+    )
+    iterations_per_loop: int = options.output(
+        1000, "Steps between lines of metrics.", affects="nothing", at_least=1
+    )
+    max_eval_steps: int = options.evaluation(
+        100,
+        "Maximum number of evaluation steps.",
+        affects="nothing",
+        at_least=1,
+    )
+
+    eval_input_file: str | None = options.evaluation(
+        None,
+        "Records to evaluate on (default: --input_file).",
+        affects="place",
+        reads="files",
+    )
+    vocab_file: str | None = options.data(
+        None,
+        "Vocabulary of the records (default: the one next to them).",
+        affects="place",
+        reads="file",
+    )
+    do_lower_case: bool | None = options.data(
+        None,
+        "The vocabulary is lower-cased (default: as the records' manifest "
+        "states).",
+    )
+    seed: int = options.training(
+        12345,
+        "Random seed of weights, order, masks and dropout.",
+        at_least=0,
+        below=1 << 32,
+    )
+    gradient_accumulation_steps: int = options.training(
+        1, "Batches of --train_batch_size per optimizer step.", at_least=1
+    )
+    micro_batch_size: str = options.hardware(
+        "0",
+        "Sequences computed at once: a number, auto (as many as make a step "
+        "faster) or 0 (all). Does not change the result.",
+    )
+    dynamic_masking: bool = options.training(
+        False, "Draw new masks in each epoch."
+    )
+    masked_lm_prob: float = options.training(
+        0.15,
+        "Share of tokens to predict, for --dynamic_masking.",
+        **options.SHARE,
+        needs="dynamic_masking",
+    )
+    mask_rate: float | None = options.training(
+        None,
+        "Share of chosen tokens replaced with [MASK], for --dynamic_masking "
+        "(Table 8; default: as the records; beside one of the other two 0.8).",
+        **options.SHARE,
+        needs="dynamic_masking",
+    )
+    same_rate: float | None = options.training(
+        None,
+        "Share of chosen tokens left unchanged, for --dynamic_masking "
+        "(default: as the records; beside one of the other two 0.1).",
+        **options.SHARE,
+        needs="dynamic_masking",
+    )
+    random_rate: float | None = options.training(
+        None,
+        "Share of chosen tokens replaced with a random one, for "
+        "--dynamic_masking (default: as the records; beside one of the other "
+        "two 0.1).",
+        **options.SHARE,
+        needs="dynamic_masking",
+    )
+    use_next_sentence: bool = options.training(
+        True, "Include the next-sentence loss."
+    )
+    stop_at_step: int | None = options.training(
+        None,
+        "Stop at this step, before the end of the schedule.",
+        affects="nothing",
+        at_least=1,
+    )
+    hidden_act: str | None = options.model(
+        None,
+        "Activation function (default: the configuration's).",
+        choices=HIDDEN_ACTS,
+    )
+    init_optimizer_state: bool = options.model(
+        False,
+        "Continue training of --init_checkpoint: load Adam's moments and the "
+        "step too.",
+        affects="nothing",
+        needs="init_checkpoint",
+    )
+    keep_checkpoint_max: int = options.output(
+        5, "Number of checkpoints to keep.", affects="nothing", at_least=1
+    )
+    schedule_start_step: int = options.training(
+        0,
+        "First step of the learning-rate schedule, for a second phase: "
+        "--num_warmup_steps counts from here, --num_train_steps still from "
+        "step 0.",
+        at_least=0,
+    )
+    max_corrupt_records: int = options.data(
+        0,
+        "Number of corrupt records to skip before the run fails.",
+        affects="nothing",
+        at_least=0,
+    )
+
+    def check(self) -> None:
+        super().check()
+        options.require(
+            self.do_train or self.do_eval,
+            "At least one of --do_train and --do_eval must be set.",
+        )
+        self._resolve_mask_rates()
+        options.require(
+            self.schedule_start_step < self.num_train_steps,
+            "--schedule_start_step must be below --num_train_steps="
+            f"{self.num_train_steps}, where the schedule ends. Received: "
+            f"{self.schedule_start_step}.",
+        )
+        options.require(
+            self.micro_batch_size == "auto" or self.micro_batch_size.isdigit(),
+            "--micro_batch_size must be a number, auto or 0. Received: "
+            f"{self.micro_batch_size!r}.",
+        )
+
+    def _resolve_mask_rates(self) -> None:
+        """Sets all three rates of masking if one is given, and checks them."""
+        given = options.set_values(self, *options.MASK_RATES)
+        if not given:
+            return
+        for name, value in (options.MASK_RATES | given).items():
+            object.__setattr__(self, name, value)
+        options.require_mask_rates(self)
+
+    def unread_inputs(self) -> frozenset[str]:
+        """Returns the flags of inputs that these flags leave unread."""
+        unread = set() if self.do_eval else {"eval_input_file"}
+        if "://" in self.output_dir or os.path.isdir(self.output_dir):
+            unread.add("init_checkpoint")  # There may be a later checkpoint.
+        return frozenset(unread)
+
+    def input_hints(self) -> dict[str, str]:
+        """Returns the commands that make missing records."""
+        vocab_file = self.vocab_file or "vocab.txt"
+        records = self.input_file.split(",")[0].replace("*", "train")
+        predictions = self.max_predictions_per_seq
+        predictions = (
+            f" --max_predictions_per_seq={predictions}" if predictions else ""
+        )
+        return {
+            "input_file": "create the records with "
+            f"`{program('run/learn_vocabulary.py')} --input_file=YOUR_TEXT "
+            f"--output_file={vocab_file}` and "
+            f"`{program('run/create_pretraining_data.py')} "
+            "--input_file=YOUR_TEXT "
+            f"--output_file={records} --vocab_file={vocab_file} "
+            f"--max_seq_length={self.max_seq_length}{predictions}`."
+        }
 
 
 def main(config: PretrainConfig) -> None:
-    from bert_tf.pretraining import run as pretraining
+    from bert_tf.io import files
+    from bert_tf.text.vocabulary import Vocabulary
 
-    pretraining.train_and_evaluate(config)
+    bert_config = files.read_bert_config(config.bert_config_file)
+    options.require_length(config, bert_config, config.bert_config_file)
+    if config.vocab_file:
+        Vocabulary.from_file(config.vocab_file)  # Raises if it is bad.
+    from bert_tf.pretraining import run
+    from bert_tf.training import preemption
+
+    with preemption.prepare(config) as (devices, requests):
+        run.run(config, devices, requests)

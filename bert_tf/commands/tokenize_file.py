@@ -35,6 +35,9 @@ class TokenizeFileConfig(NormalizationConfig):
 
 
 def main(config: TokenizeFileConfig) -> None:
+    from bert_tf.text.vocabulary import Vocabulary
+
+    Vocabulary.from_file(config.vocab_file)  # Raises if it is bad.
     from bert_tf.inference import tokenize_file
 
     tokenize_file.run(config)

@@ -32,7 +32,7 @@ from bert_tf.data.records.manifest import Manifest
 from bert_tf.data.records.manifest import Recipe
 from bert_tf.errors import UserError
 from bert_tf.errors import WorkerEndedError
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import run_folder
 from bert_tf.io.run_folder import Made
@@ -51,7 +51,7 @@ _NUM_LENGTH_BARS = 32
 
 
 @errors.full_disks()
-def create(config: CreatePretrainingDataConfig) -> Manifest:
+def create(config: Flags) -> Manifest:
     """Creates the data set, resumes it, or finds that it is finished.
 
     Raises:
@@ -64,9 +64,7 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     return _create(_resolve(config), names)
 
 
-def _create(
-    config: CreatePretrainingDataConfig, names: Sequence[str]
-) -> Manifest:
+def _create(config: Flags, names: Sequence[str]) -> Manifest:
     input_files = files.expand_globs(config.input_file)
     files.require_file(config.vocab_file, "--vocab_file")
     vocabulary = Vocabulary.from_file(config.vocab_file)
@@ -115,7 +113,7 @@ def _create(
 
 
 def _generator(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
 ) -> Callable[..., GenerationResult]:
     if config.runner:
         # Imported here because Apache Beam is optional.
@@ -125,7 +123,7 @@ def _generator(
     return _GENERATORS[config.generator]
 
 
-def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
+def _output_names(config: Flags) -> list[str]:
     """Returns the names in `--output_file`: files, or one name for shards."""
     names = [name.strip() for name in config.output_file.split(",")]
     if not all(names) or len(set(names)) < len(names):
@@ -147,8 +145,8 @@ def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
 
 
 def _resolve(
-    config: CreatePretrainingDataConfig,
-) -> CreatePretrainingDataConfig:
+    config: Flags,
+) -> Flags:
     """Fills in defaults that depend on other flags."""
     strip_accents = config.strip_accents
     split_sentences = config.split_sentences
@@ -187,7 +185,7 @@ def _find_finished(name: str) -> Made | None:
     return Made(manifest.flatten(values), sizes | {path: None}, extras)
 
 
-def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
+def _work_dir(config: Flags, name: str) -> str:
     """Returns the folder for the state of a killed run."""
     if "://" in name and not config.runner:
         # Workers map its files into memory, so it must be local.
@@ -197,7 +195,7 @@ def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
 
 
 def _finish(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     names: Sequence[str],
     recipe: Recipe,
     vocabulary: Vocabulary,
@@ -235,9 +233,7 @@ def _finish(
 # === The report: expected and actual statistics, with a plot ===
 
 
-def build_report(
-    config: CreatePretrainingDataConfig, result: GenerationResult
-) -> dict[str, Any]:
+def build_report(config: Flags, result: GenerationResult) -> dict[str, Any]:
     """Returns the report as JSON values."""
     counts = result.counts
     instances = max(1, counts.num_instances)
@@ -263,7 +259,7 @@ def build_report(
     }
 
 
-def _expected_shares(config: CreatePretrainingDataConfig) -> dict[str, float]:
+def _expected_shares(config: Flags) -> dict[str, float]:
     rates = (config.mask_rate, config.same_rate, config.random_rate)
     if config.left_to_right:
         rates = (0.0, 1.0, 0.0)  # Nothing is masked.
@@ -275,9 +271,7 @@ def _expected_shares(config: CreatePretrainingDataConfig) -> dict[str, float]:
     }
 
 
-def _length_bars(
-    config: CreatePretrainingDataConfig, counts: RecordCounts
-) -> list[dict[str, int]]:
+def _length_bars(config: Flags, counts: RecordCounts) -> list[dict[str, int]]:
     """Returns the number of records per inclusive range of lengths."""
     width = -(-config.max_seq_length // _NUM_LENGTH_BARS)
     histogram = counts.length_histogram
@@ -289,9 +283,7 @@ def _length_bars(
     return bars
 
 
-def _warnings(
-    config: CreatePretrainingDataConfig, result: GenerationResult
-) -> list[str]:
+def _warnings(config: Flags, result: GenerationResult) -> list[str]:
     counts = result.counts
     warnings = [
         counts.describe_cut(
@@ -302,9 +294,7 @@ def _warnings(
     return [warning for warning in warnings if warning]
 
 
-def _num_predictions(
-    config: CreatePretrainingDataConfig, counts: RecordCounts
-) -> np.ndarray:
+def _num_predictions(config: Flags, counts: RecordCounts) -> np.ndarray:
     """Returns the predictions of a record of each length, without a maximum."""
     lengths = np.arange(len(counts.length_histogram))
     if config.left_to_right:
@@ -314,9 +304,7 @@ def _num_predictions(
     )
 
 
-def _warn_of_pairs(
-    config: CreatePretrainingDataConfig, result: GenerationResult
-) -> str | None:
+def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
     share = result.counts.random_next_share
     if not config.next_sentence_pairs:
         return None

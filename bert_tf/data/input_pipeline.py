@@ -89,6 +89,7 @@ class PretrainingInput:
         self.batch_size = batch_size
         self.seed = seed
         self.masking = masking
+        self.max_seq_length = max_seq_length
         self._sizes = {
             feature: feature.size(max_seq_length, max_predictions_per_seq)
             for feature in features.PRETRAINING

@@ -4,6 +4,7 @@ import dataclasses
 from typing import TypeVar
 
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.tasks import stored_task
 from bert_tf.tasks.classification import glue
@@ -30,7 +31,7 @@ def read(config: Flags) -> TaskFiles | None:
         column, or a row is bad.
     """
     stored_task.check_model(config)
-    task = stored_task.describe_files(stored_task.read(config.teacher_dir))
+    task = stored_task.describe_files(config.teacher_dir, "--teacher_dir")
     if task is None:
         return None
     task = with_files(task, config)
@@ -54,8 +55,11 @@ def with_files(task: _Task, config: Flags) -> _Task:
             files[kind] = path
         else:
             files |= _find_files(task, config.data_dir, kind)
-    changes = {"columns": columns(config, task.columns)} if is_own else {}
-    return dataclasses.replace(task, files=files, **changes)
+    if is_own:
+        # Models that other programs trained do not store their columns.
+        columns = task.columns or Columns("text")
+        task = dataclasses.replace(task, columns=columns.with_flags(config))
+    return dataclasses.replace(task, files=files)
 
 
 def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
@@ -81,29 +85,11 @@ def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
     )
 
 
-def columns(config: Flags, stored: Columns | None) -> Columns:
-    """Returns the columns of own files, as the flags change the teacher's.
-
-    Args:
-      config: The flags.
-      stored: The teacher's columns; models that other programs trained do not
-        store them.
-    """
-    flags = config.column_flags()
-    stored = stored or Columns("text")
-    labels = flags.get("label_column")
-    return Columns(
-        flags.get("text_column", stored.text),
-        flags.get("text_pair_column", stored.text_pair),
-        stored.labels or ("label",)
-        if labels is None
-        else tuple(name.strip() for name in labels.split(",")),
-    )
-
-
 def _refuse_columns(config: Flags, name: str, kind: str) -> None:
     """Raises `UserError` if flags name columns of a task that has its own."""
-    flags = config.column_flags()
+    flags = options.set_values(
+        config, "text_column", "text_pair_column", "label_column"
+    )
     if flags:
         names = ", ".join(f"--{flag}" for flag in flags)
         raise UserError(

@@ -38,7 +38,9 @@ from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
+from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.experiment import ObjectiveSource
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.inference import load
 from bert_tf.io import files
@@ -90,17 +92,17 @@ def run(
     Raises:
       UserError: For errors that the user can fix.
     """
-    with preemptions.prepare(config) as (devices, preemption):
-        return _run_on(devices, preemption, config, task_files)
+    with preemptions.prepare(config) as place:
+        return finetuning.run(*_read(config, task_files, *place))
 
 
-def _run_on(
-    devices: Devices,
-    preemption: Preemption,
+def _read(
     config: Flags,
     task_files: TaskFiles | None,
-) -> dict[str, Metrics]:
-    """Runs distillation on devices that are prepared."""
+    devices: Devices,
+    preemption: Preemption,
+) -> tuple[Flags, Experiment]:
+    """Reads teacher, student and data; returns them, and the final flags."""
     stored_teacher = formats.read(config.teacher_dir)
     teacher_task = registry.from_stored(stored_teacher, _FLAG)
     if config.max_seq_length is None:
@@ -108,7 +110,7 @@ def _run_on(
             config, max_seq_length=teacher_task.max_seq_length
         )
     stored_teacher.build_tokenizer()  # Raises if there is no vocabulary.
-    pretrained_models.check_length(stored_teacher, config)
+    options.require_length(config, stored_teacher.config, stored_teacher.path)
     teacher_task = dataclasses.replace(
         inputs.with_files(teacher_task, config),
         max_seq_length=config.max_seq_length,
@@ -119,20 +121,17 @@ def _run_on(
         devices.coordinator.agree(
             {"the teacher": stored_teacher.fingerprint()}, "teacher"
         )
-    finetuning.check_setup(config)
+    task = of_student(teacher_task, config)
     if config.do_train:
         student = read_student(config, stored_teacher)
-        task = of_student(teacher_task, config)
     else:
-        student = pretrained_models.read_for_evaluation(config)
-        task = _restore_choices(of_student(teacher_task, config), student.task)
+        student = pretrained_models.read(config)
+        task = _restore_choices(task, student.task)
     experiment = experiments.prepare(config, task, student, devices, preemption)
     teacher = Teacher(
         config, stored_teacher, teacher_task, experiment.reader, devices
     )
-    return finetuning.run_experiment(
-        dataclasses.replace(experiment, objective_source=teacher)
-    )
+    return config, dataclasses.replace(experiment, objective_source=teacher)
 
 
 def _restore_choices(task: Task, stored_task: Mapping[str, Any]) -> Task:

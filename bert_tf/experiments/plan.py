@@ -22,13 +22,13 @@ from typing import Any
 from typing import NamedTuple
 
 from bert_tf.errors import UserError
+from bert_tf.experiments import EXPERIMENTS
+from bert_tf.experiments import MODEL_EXPERIMENTS
 from bert_tf.experiments import data
 from bert_tf.experiments.data import OUT
 from bert_tf.experiments.data import Task
 from bert_tf.flags import flag_files
-from bert_tf.flags.experiments import EXPERIMENTS
-from bert_tf.flags.experiments import MODEL_EXPERIMENTS
-from bert_tf.flags.experiments import ExperimentsConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import text_files
@@ -308,7 +308,7 @@ def _with_flag_file(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(
-    name: str, plan: Plan, tasks: Sequence[Task], config: ExperimentsConfig
+    name: str, plan: Plan, tasks: Sequence[Task], config: Flags
 ) -> Values:
     """Returns an experiment's table and adds its cells to the plan."""
     recipe, scale = data.read_recipe("tables")["tables"][name], plan.scale
@@ -338,9 +338,7 @@ def build(
     }
 
 
-def _rows(
-    name: str, recipe: Values, plan: Plan, config: ExperimentsConfig
-) -> list[Values]:
+def _rows(name: str, recipe: Values, plan: Plan, config: Flags) -> list[Values]:
     """Returns the rows that the scale and the files in --data_dir allow."""
     found, values = [], plan.scale | plan.scale.get(name, {})
     # All other sizes are compared with the largest one.
@@ -362,7 +360,7 @@ def _rows(
 
 
 def _columns(
-    recipe: Values, plan: Plan, tasks: Sequence[Task], config: ExperimentsConfig
+    recipe: Values, plan: Plan, tasks: Sequence[Task], config: Flags
 ) -> tuple[list[Values], list[list[str]]]:
     """Returns the columns of all tasks, and the signs that the paper claims."""
     papers = data.read_recipe("tables")["papers"] | recipe.get("papers", {})
@@ -425,7 +423,7 @@ def _cell(
 
 
 def choose_tasks(
-    config: ExperimentsConfig, scale: Values, found: Mapping[str, Task]
+    config: Flags, scale: Values, found: Mapping[str, Task]
 ) -> dict[str, list[Task]]:
     """Returns the tasks of each experiment in --experiments.
 
@@ -471,7 +469,7 @@ def _readable(tasks: str) -> str:
     return tasks.replace("|", " or ").replace("*", "any ")
 
 
-def describe(config: ExperimentsConfig) -> str:
+def describe(config: Flags) -> str:
     """Returns the text of --list."""
     scale = data.read_recipe(f"scales/{config.scale}")
     found = data.find_tasks(config.data_dir)

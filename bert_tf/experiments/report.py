@@ -23,8 +23,8 @@ from scipy import special
 
 from bert_tf import reports
 from bert_tf.errors import UserError
+from bert_tf.experiments import EXPERIMENTS
 from bert_tf.experiments import data
-from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.io import files
 from bert_tf.io import locks
 

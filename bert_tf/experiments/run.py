@@ -35,7 +35,7 @@ from bert_tf.experiments.plan import HERE
 from bert_tf.experiments.plan import Command
 from bert_tf.experiments.plan import Plan
 from bert_tf.experiments.plan import Step
-from bert_tf.flags.experiments import ExperimentsConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import text_files
@@ -52,7 +52,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"""
 _REMOVED = ("model", "best", "summaries", "checkpoint", "model.ckpt-*")
 
 
-def run(config: ExperimentsConfig) -> None:
+def run(config: Flags) -> None:
     """Runs the experiments, or prints what the flags ask for."""
     if config.list:
         sys.stdout.write(plans.describe(config))
@@ -72,7 +72,7 @@ def run(config: ExperimentsConfig) -> None:
     Runner(config.output_dir, plan).run(config.max_minutes)
 
 
-def make_plan(config: ExperimentsConfig, folder: str) -> tuple[Plan, list]:
+def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
     """Returns the plan and its tables, and writes the files of commands."""
     scale = data.read_recipe(f"scales/{config.scale}")
     found = data.find_tasks(config.data_dir)
@@ -96,7 +96,7 @@ def make_plan(config: ExperimentsConfig, folder: str) -> tuple[Plan, list]:
     return plan, built
 
 
-def _check_identity(config: ExperimentsConfig, sums: dict[str, str]) -> dict:
+def _check_identity(config: Flags, sums: dict[str, str]) -> dict:
     """Returns the scale and the corpus of --output_dir, which stay the same."""
     path = os.path.join(config.output_dir, "experiments.json")
     now = {"scale": config.scale, "corpus": sums}

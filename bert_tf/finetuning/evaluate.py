@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -56,12 +57,17 @@ class DevSelection:
         steps_per_epoch: float,
         last_step: int,
     ) -> None:
-        self._config = config
-        self._evaluates = config.do_eval or config.selects_evaluation
+        self._patience = config.early_stopping_patience
         self._task = task
-        self._every = config.evaluate_every_steps or steps_per_epoch
         self._last_step = last_step
         self.evaluations: list[Evaluation] = []
+        # Evaluate at the step closest to each epoch boundary.
+        every = config.evaluate_every_steps or steps_per_epoch
+        numbers = range(1, math.ceil(last_step / every) + 1)
+        self._steps = {min(round(x * every), last_step) for x in numbers} - {0}
+        if not config.selects_evaluation:
+            # The last model is evaluated anyway.
+            self._steps = self._steps - {last_step} if config.do_eval else set()
 
     def restore(self, evaluations: Iterable[Evaluation]) -> None:
         """Restores the evaluations of a checkpoint."""
@@ -69,23 +75,13 @@ class DevSelection:
 
     def next_stop(self, done: int) -> int:
         """Returns the step of the next evaluation, or the last step."""
-        if not self._evaluates:
-            return self._last_step
-        number = int(done / self._every) + 1
-        # Evaluate at the step closest to each epoch boundary.
-        while round(number * self._every) <= done:
-            number += 1
-        return min(round(number * self._every), self._last_step)
+        later = [step for step in self._steps if step > done]
+        return min(later, default=self._last_step)
 
     def is_due(self, step: int) -> bool:
         """Returns whether the model of a step has yet to be evaluated."""
-        if not self._evaluates or not step:
-            return False
-        # The last model, if it is the one to keep, is evaluated anyway.
-        if step == self._last_step and not self._config.selects_evaluation:
-            return False
-        is_done = any(values["step"] == step for values in self.evaluations)
-        return self.next_stop(step - 1) == step and not is_done
+        done = {values["step"] for values in self.evaluations}
+        return step in self._steps - done
 
     def is_best(self, values: Evaluation) -> bool:
         """Returns whether an evaluation is better than all earlier ones."""
@@ -100,12 +96,11 @@ class DevSelection:
 
     def should_stop(self) -> bool:
         """Returns whether --early_stopping_patience is exhausted."""
-        patience = self._config.early_stopping_patience
-        if not patience or not self.evaluations:
+        if not self._patience or not self.evaluations:
             return False
         steps = [values["step"] for values in self.evaluations]
         since = len(steps) - 1 - steps.index(self.best_step)
-        if since >= patience:
+        if since >= self._patience:
             logging.info(
                 "Early stopping at step %d: %d evaluations were not better "
                 "than the one at step %d.",
@@ -113,7 +108,7 @@ class DevSelection:
                 since,
                 self.best_step,
             )
-        return since >= patience
+        return since >= self._patience
 
     def _score(self, values: Evaluation) -> float:
         sign = 1.0 if self._task.more_is_better else -1.0

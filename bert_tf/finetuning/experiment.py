@@ -1,7 +1,10 @@
 """State shared by all trials of a command, and the resume check."""
 
+import contextlib
 import dataclasses
 import hashlib
+from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +12,9 @@ import keras
 
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import fields_affecting
-from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
@@ -22,10 +25,14 @@ from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TRAIN
+from bert_tf.training import preemption as preemptions
 from bert_tf.training import resume as resume_checks
 from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
 from bert_tf.training.preemption import Preemption
+
+# Builds the task from the flags and, without --do_train, the model's task.json.
+BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
 
 # Precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"
@@ -72,21 +79,27 @@ class ObjectiveSource:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that the trials of one command share.
+    """Everything that the trials of one command share, besides the flags.
 
     Attributes:
+      output_dir: The folder of a trial.
+      trial: The hyperparameters of a trial, in `for_trial`.
       stored: The model that trials start from, or the model to evaluate.
       data_hashes: Split to SHA-256 of its file.
+      num_length_buckets: Of evaluations, as `unpad`.
     """
 
-    config: FinetuneConfig
     task: Task
     stored: StoredModel
     reader: SplitReader
     devices: Devices
+    preemption: Preemption
     data_hashes: Mapping[str, str]
     objective_source: ObjectiveSource
-    preemption: Preemption
+    num_length_buckets: int
+    unpad: str
+    output_dir: str
+    trial: TrialConfig | None = None
 
     def build_evaluator(self, model: keras.Model, batch_size: int) -> Evaluator:
         """Returns an evaluator of a model on the experiment's data."""
@@ -94,18 +107,40 @@ class Experiment:
             model,
             self.reader,
             batch_size,
-            self.config.num_length_buckets,
+            self.num_length_buckets,
             self.devices,
-            self.config.unpad,
+            self.unpad,
         )
 
-    def for_trial(self, trial_config: TrialConfig) -> "Experiment":
+    def for_trial(self, trial: TrialConfig, output_dir: str) -> "Experiment":
         """Returns the experiment with the task as a trial has it."""
-        layers = trial_config.layer_combination
-        if layers is None:
-            return self
-        task = dataclasses.replace(self.task, layer_combination=layers)
-        return dataclasses.replace(self, task=task)
+        task, layers = self.task, trial.layer_combination
+        if layers is not None:
+            task = dataclasses.replace(task, layer_combination=layers)
+        return dataclasses.replace(
+            self, task=task, trial=trial, output_dir=output_dir
+        )
+
+
+@contextlib.contextmanager
+def prepared(
+    config: FinetuneConfig, build_task: BuildTask
+) -> Iterator[Experiment]:
+    """Context in which devices are prepared, and model and data are read."""
+    with preemptions.prepare(config) as place:
+        yield read(config, build_task, *place)
+
+
+def read(
+    config: FinetuneConfig,
+    build_task: BuildTask,
+    devices: Devices,
+    preemption: Preemption,
+) -> Experiment:
+    """Reads the model and the data of the flags."""
+    stored = pretrained_models.read(config)
+    task = build_task(config, None if config.do_train else stored.task)
+    return prepare(config, task, stored, devices, preemption)
 
 
 def prepare(
@@ -134,43 +169,45 @@ def prepare(
         for split, data in task.data.items()
         if split in task.files and data.sha256
     }
-    agree(devices.coordinator, config, stored, data_hashes)
+    if devices.coordinator.num_workers > 1:  # Else the model is not hashed.
+        vocabulary = stored.vocabulary
+        devices.coordinator.agree(
+            {
+                **config.common_flags(),
+                **_name_data(data_hashes),
+                "the vocabulary": vocabulary.hash if vocabulary else None,
+                "the model": stored.fingerprint(),
+            },
+            "flags, model and data",
+        )
     reader = SplitReader(task, tokenizer)
     return Experiment(
-        config=config,
-        task=task,
-        stored=stored,
-        reader=reader,
-        devices=devices,
-        data_hashes=data_hashes,
-        objective_source=ObjectiveSource(reader),
-        preemption=preemption,
+        task,
+        stored,
+        reader,
+        devices,
+        preemption,
+        data_hashes,
+        ObjectiveSource(reader),
+        config.num_length_buckets,
+        config.unpad,
+        config.output_dir,
     )
 
 
 def trial_identity(
-    experiment: Experiment, trial_config: TrialConfig
+    config: FinetuneConfig, experiment: Experiment
 ) -> dict[str, Any]:
     """Returns the JSON values that must not change when a trial resumes.
 
     Instead of the paths of files their contents count.
     """
-    counted = fields_affecting(type(experiment.config), "weights")
     # The values of the trial replace the lists in these flags.
-    counted -= {field.name for field in dataclasses.fields(TrialConfig)}
-    flags = {
-        f"--{name}": value
-        for name, value in dataclasses.asdict(experiment.config).items()
-        if name in counted
-    }
-    kinds = (TRAIN, DEV) if experiment.config.selects_evaluation else (TRAIN,)
+    values = dataclasses.asdict(config) | dataclasses.asdict(experiment.trial)
+    counted = fields_affecting(type(config), "weights")
+    kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
     return (
-        flags
-        | {
-            f"--{name}": value
-            for name, value in dataclasses.asdict(trial_config).items()
-            if hasattr(experiment.config, name)
-        }
+        {f"--{name}": values[name] for name in values if name in counted}
         | _name_data(
             {
                 split: value
@@ -179,12 +216,12 @@ def trial_identity(
             }
         )
         | {"the vocabulary": experiment.stored.vocabulary.hash}
-        | _hash_model(experiment)
+        | _hash_model(config, experiment.stored)
         | dict(experiment.objective_source.identity)
     )
 
 
-def _hash_model(experiment: Experiment) -> dict[str, str]:
+def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
     """Returns the hash and the revision of the model that a flag names.
 
     A randomly initialized model is identified by its configuration. Its weights
@@ -192,13 +229,12 @@ def _hash_model(experiment: Experiment) -> dict[str, str]:
     on another machine, where the trial may resume nevertheless.
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
-        if getattr(experiment.config, name):
-            stored = experiment.stored
+        if getattr(config, name):
             revision = {_REVISION: stored.revision} if stored.revision else {}
             return {_MODEL_OF + name: stored.fingerprint()} | revision
-    if not experiment.config.bert_config_file:
+    if not config.bert_config_file:
         return {}  # Flags describe the shape of a new student.
-    described = experiment.stored.config.to_json().encode()
+    described = stored.config.to_json().encode()
     return {
         f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()
     }
@@ -208,6 +244,7 @@ def check_identity(
     before: Mapping[str, Any] | None,
     now: Mapping[str, Any],
     where: str,
+    config: FinetuneConfig,
     experiment: Experiment,
 ) -> None:
     """Checks that a trial has the settings that it was started with.
@@ -227,18 +264,17 @@ def check_identity(
             {name: x for name, x in each.items() if name not in others}
             for each in (before, now)
         ),
-        _paths(experiment),
+        _paths(config, experiment),
     )
     resume_checks.refuse(
         changes,
         f"Cannot resume the trial in {where}",
-        experiment.config.allow_changed_data,
+        config.allow_changed_data,
     )
 
 
-def _paths(experiment: Experiment) -> dict[str, str]:
+def _paths(config: FinetuneConfig, experiment: Experiment) -> dict[str, str]:
     """Returns the paths whose hashes are in an identity, by its names."""
-    config = experiment.config
     names = ("pretrained_model_dir", "init_checkpoint", "bert_config_file")
     return (
         _name_data(experiment.task.files)
@@ -250,27 +286,6 @@ def _paths(experiment: Experiment) -> dict[str, str]:
                 config, "unlabeled_file", None
             ),
         }
-    )
-
-
-def agree(
-    coordinator: Coordinator,
-    config: FinetuneConfig,
-    stored: StoredModel,
-    data_hashes: Mapping[str, str],
-) -> None:
-    """Checks that all workers have the same flags, model and data."""
-    if coordinator.num_workers == 1:
-        return  # Avoid hashing a large model.
-    vocabulary = stored.vocabulary
-    coordinator.agree(
-        {
-            **config.common_flags(),
-            **_name_data(data_hashes),
-            "the vocabulary": vocabulary.hash if vocabulary else None,
-            "the model": stored.fingerprint(),
-        },
-        "flags, model and data",
     )
 
 

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -22,6 +23,7 @@ from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import trial as trials
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import Experiment
+from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.tasks import result_tables
@@ -38,7 +40,7 @@ _RUN_FILE = "run.json"
 _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
 
 # Runs or evaluates a trial in its folder; returns split to metrics.
-_Work = Callable[[TrialConfig, str], Mapping[str, Metrics]]
+_Work = Callable[[Experiment], Mapping[str, Metrics]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class FinishedTrial:
 
 
 def run_trials(
+    config: FinetuneConfig,
     experiment: Experiment,
     trial_configs: Sequence[TrialConfig],
     run_trial: _Work,
@@ -72,17 +75,22 @@ def run_trials(
 
     All workers run each trial together; the chief records the results.
     """
-    kinds = experiment.config.requested_splits().keys() - {TRAIN}
+    kinds = config.requested_splits().keys() - {TRAIN}
     requested = {
         split: value
         for split, value in experiment.data_hashes.items()
         if split.split("_")[0] in kinds
     }
     # Read all of them first: report changed settings before training starts.
-    stored = [_read_finished(experiment, each) for each in trial_configs]
+    runs = os.path.join(config.output_dir, RUNS_FOLDER)
+    experiments_of_trials = [
+        experiment.for_trial(x, os.path.join(runs, x.name))
+        for x in trial_configs
+    ]
+    stored = [_read_finished(config, x) for x in experiments_of_trials]
     finished = []
-    for number, (trial_config, trial) in enumerate(
-        zip(trial_configs, stored, strict=True), start=1
+    for number, (own, trial) in enumerate(
+        zip(experiments_of_trials, stored, strict=True), start=1
     ):
         if trial is None:
             work, state = run_trial, ""
@@ -98,54 +106,51 @@ def run_trials(
             number,
             len(trial_configs),
             state,
-            trial_config.name,
+            own.trial.name,
         )
         if work is not None:
             trial = _do_and_record(
-                experiment,
-                trial_config,
-                work,
-                requested,
-                may_fail=trial is None,
+                config, own, work, requested, may_fail=trial is None
             )
             gc.collect()  # The model and its graphs refer to each other.
         finished.append(trial)
-    return _keep_best(experiment, finished)
+    return _keep_best(config.output_dir, experiment, finished)
 
 
 def _do_and_record(
+    config: FinetuneConfig,
     experiment: Experiment,
-    trial_config: TrialConfig,
     work: _Work,
     requested: Mapping[str, str],
     may_fail: bool,
 ) -> FinishedTrial:
     """Runs, resumes or evaluates a trial and records its results."""
-    coordinator = experiment.devices.coordinator
-    folder = _folder(experiment, trial_config)
+    coordinator, name = experiment.devices.coordinator, experiment.trial.name
     failure = None
     try:
-        results = dict(work(trial_config, folder))
+        results = dict(work(experiment))
     except NotFiniteError as error:
         if not may_fail:
             raise
         # All workers compute the same numbers, so all get here.
         failure, results = str(error), {}
-        logging.error("The trial %s has failed: %s", trial_config.name, failure)
+        logging.error("The trial %s has failed: %s", name, failure)
     # All workers select the best trial by the same numbers.
     results, failure = coordinator.from_chief([results, failure])
     evaluated = requested if failure is None else {}
-    trial = FinishedTrial(trial_config, folder, results, evaluated, failure)
+    trial = FinishedTrial(
+        experiment.trial, experiment.output_dir, results, evaluated, failure
+    )
     if coordinator.is_chief:
-        _write_finished(experiment, trial)
+        identity = experiments.trial_identity(config, experiment)
+        _write_finished(trial, identity)
     return trial
 
 
 def _keep_best(
-    experiment: Experiment, finished: Sequence[FinishedTrial]
+    output_dir: str, experiment: Experiment, finished: Sequence[FinishedTrial]
 ) -> dict[str, Metrics]:
     """Writes the table, copies the best trial and returns its results."""
-    output_dir = experiment.config.output_dir
     coordinator, task = experiment.devices.coordinator, experiment.task
     split, metric = task.splits(DEV)[0], task.metric
     sign = 1.0 if task.more_is_better else -1.0
@@ -177,18 +182,11 @@ def _keep_best(
     return dict(best.results)
 
 
-def _folder(experiment: Experiment, trial_config: TrialConfig) -> str:
-    return os.path.join(
-        experiment.config.output_dir, RUNS_FOLDER, trial_config.name
-    )
-
-
 def _read_finished(
-    experiment: Experiment, trial_config: TrialConfig
+    config: FinetuneConfig, experiment: Experiment
 ) -> FinishedTrial | None:
     """Returns a trial if it has finished or failed."""
-    coordinator = experiment.devices.coordinator
-    folder = _folder(experiment, trial_config)
+    coordinator, folder = experiment.devices.coordinator, experiment.output_dir
     path = os.path.join(folder, _RUN_FILE)
     written = None
     if coordinator.is_chief and tf.io.gfile.exists(path):
@@ -199,12 +197,13 @@ def _read_finished(
         return None
     experiments.check_identity(
         written.get("identity"),
-        experiments.trial_identity(experiment, trial_config),
+        experiments.trial_identity(config, experiment),
         folder,
+        config,
         experiment,
     )
     return FinishedTrial(
-        trial_config,
+        experiment.trial,
         folder,
         written["results"],
         written.get("evaluated", {}),
@@ -212,7 +211,7 @@ def _read_finished(
     )
 
 
-def _write_finished(experiment: Experiment, trial: FinishedTrial) -> None:
+def _write_finished(trial: FinishedTrial, identity: Mapping[str, Any]) -> None:
     """Records a trial's results, and removes its checkpoints.
 
     A failed trial keeps its checkpoints to help find the cause.
@@ -221,9 +220,7 @@ def _write_finished(experiment: Experiment, trial: FinishedTrial) -> None:
     files.write_json(
         os.path.join(folder, _RUN_FILE),
         {
-            "identity": experiments.trial_identity(
-                experiment, trial.trial_config
-            ),
+            "identity": identity,
             "results": trial.results,
             "evaluated": trial.evaluated,
             "failure": trial.failure,

@@ -18,6 +18,7 @@ from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.inference import load
 from bert_tf.io import files
@@ -39,32 +40,31 @@ _OUTPUT_WEIGHTS = "output_weights"
 
 
 def read(config: FinetuneConfig) -> StoredModel:
-    """Reads the model of --pretrained_model_dir or of the original's flags.
+    """Reads the model to train, or to evaluate without --do_train.
 
-    The result includes the flags that override the model's configuration.
+    It is the model of --pretrained_model_dir or of the original's flags, with
+    the flags that override its configuration. Without either of --do_train and
+    --pretrained_model_dir it is the trained model of --output_dir, if there is
+    one.
     """
+    if not config.do_train and has_trained_model(config):
+        return _read_trained(config)
     if config.pretrained_model_dir:
         stored = formats.read(config.pretrained_model_dir)
         stored = check_case(stored, config.do_lower_case)
-    else:
+    elif config.do_train or config.init_checkpoint:
         stored = _read_original_checkpoint(config)
+    else:
+        raise UserError(
+            f"There is no trained model in {_trained_model_path(config)}; add "
+            "--do_train, or give a fine-tuned one with --pretrained_model_dir."
+        )
     return adapt(stored, config)
 
 
-def read_for_evaluation(config: FinetuneConfig) -> StoredModel:
-    """Reads the model to evaluate without training.
-
-    It is the trained model of --output_dir, unless --pretrained_model_dir names
-    another one; else the model of the original's flags.
-    """
+def _read_trained(config: FinetuneConfig) -> StoredModel:
+    """Reads the trained model of --output_dir, which replaces other flags."""
     path = _trained_model_path(config)
-    if not has_trained_model(config):
-        if config.pretrained_model_dir or config.init_checkpoint:
-            return read(config)
-        raise UserError(
-            f"There is no trained model in {path}; add --do_train, or give a "
-            "fine-tuned one with --pretrained_model_dir."
-        )
     stored = check_case(formats.read(path), config.do_lower_case)
     unused = [
         f"--{name}"
@@ -76,7 +76,7 @@ def read_for_evaluation(config: FinetuneConfig) -> StoredModel:
         path,
         f", so {', '.join(unused)} are ignored" if unused else "",
     )
-    check_length(stored, config)
+    options.require_length(config, stored.config, stored.path)
     _check_normalization(stored, config)
     return stored
 
@@ -94,16 +94,12 @@ def _trained_model_path(config: FinetuneConfig) -> str:
 
 def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
     """Returns a model with the flags that override its configuration."""
-    overrides = {
-        name: getattr(config, name)
-        for name in _OVERRIDES
-        if getattr(config, name) is not None
-    }
+    overrides = options.set_values(config, *_OVERRIDES)
     stored = dataclasses.replace(
         stored, config=dataclasses.replace(stored.config, **overrides)
     )
     stored = with_normalization(stored, config)
-    check_length(stored, config)
+    options.require_length(config, stored.config, stored.path)
     layers = stored.config.num_hidden_layers
     if config.num_frozen_layers > layers:
         raise UserError(
@@ -118,17 +114,6 @@ def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
             f"{config.reinit_layers}."
         )
     return stored
-
-
-def check_length(stored: StoredModel, config: FinetuneConfig) -> None:
-    """Raises `UserError` if a model cannot read --max_seq_length tokens."""
-    longest = stored.config.max_position_embeddings
-    if config.max_seq_length > longest:
-        raise UserError(
-            f"--max_seq_length must be at most {longest}, the longest sequence "
-            f"that the model in {stored.path} can read. Received: "
-            f"{config.max_seq_length}."
-        )
 
 
 def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
@@ -364,9 +349,7 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
     actual, expected = stored.task, task.to_json()
     if not task.is_compatible_with(actual):
         return False
-    if _describe_form(actual.get("kind"), actual) != _describe_form(
-        task.kind, expected
-    ):
+    if _form(actual.get("kind"), actual) != _form(task.kind, expected):
         return False
     problem_type = expected.get("problem_type")
     if actual.get("problem_type") not in (None, problem_type):
@@ -380,31 +363,25 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
 
 def _describe(kind: str | None, values: Mapping[str, Any]) -> str:
     """Returns the name and the head of a task, for messages."""
-    name = values.get("name")
-    described = _describe_head(kind, values)
-    return f"{name}: {described}" if name not in (None, kind) else described
-
-
-def _describe_form(kind: str | None, values: Mapping[str, Any]) -> str:
-    """Returns the form of a head, without labels and problem type."""
-    left_out = ("labels", "problem_type")
-    return _describe_head(
-        kind, {name: x for name, x in values.items() if name not in left_out}
-    )
-
-
-def _describe_head(kind: str | None, values: Mapping[str, Any]) -> str:
-    labels = values.get("labels")
-    parts = [str(values.get("variant") or kind)]
-    if labels:
+    form, *others = _form(kind, values)
+    if values.get("name") not in (None, kind):
+        form = f"{values['name']}: {form}"
+    parts = [form]
+    if labels := values.get("labels"):
         shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
         parts.append(f"{len(labels)} labels: {shown}")
     if values.get("problem_type", "single_label") != "single_label":
         parts.append(values["problem_type"])
+    return "; ".join([*parts, *others])
+
+
+def _form(kind: str | None, values: Mapping[str, Any]) -> list[str]:
+    """Returns the form of a head, besides labels and problem type."""
+    parts = [str(values.get("variant") or kind)]
     if values.get("head", "linear") != "linear":
         parts.append(f"head {values['head']}")
     if values.get("approach", "fine_tuning") != "fine_tuning":
         parts.append(f"{values['approach']}, {values['layer_combination']}")
     if values.get("lstm_size"):
         parts.append(f"BiLSTM of {values['lstm_size']}")
-    return "; ".join(parts)
+    return parts

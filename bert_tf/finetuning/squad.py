@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
 
 from absl import logging
 
@@ -12,16 +11,16 @@ from bert_tf.config import fields_affecting
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import evaluate as task_evaluation
+from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Metrics
-from bert_tf.finetuning.run import BuildTask
+from bert_tf.finetuning.experiment import BuildTask
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.tasks.squad import ensemble as squad_ensemble
 from bert_tf.tasks.squad import triviaqa
 from bert_tf.tasks.squad.files import SquadFiles
-from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task_files import DEV
 from bert_tf.training import output as training_output
@@ -74,7 +73,10 @@ def run(
     with preemptions.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
             config = _train_on_triviaqa(config, devices, preemption, build_task)
-        return finetuning.run_on(devices, preemption, config, build_squad)
+        return finetuning.run(
+            config,
+            experiments.read(config, build_squad, devices, preemption),
+        )
 
 
 # === TriviaQA ===
@@ -130,7 +132,9 @@ def _train_on_triviaqa(
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
         coordinator.from_chief(coordinator.is_chief and _convert(config, first))
-        finetuning.run_on(devices, preemption, first, build_task)
+        finetuning.run(
+            first, experiments.read(first, build_task, devices, preemption)
+        )
         if coordinator.is_chief:
             files.write_json(done_file, recipe)
         # Other workers wait until the chief has written the model.
@@ -177,7 +181,13 @@ def _combine(config: FinetuneConfig, task: SquadTask) -> dict[str, Metrics]:
             paths, config.version_2_with_negative
         )
     }
-    _check_questions(config, combined, {example.qas_id for example in examples})
+    differing = {example.qas_id for example in examples} ^ combined.keys()
+    if differing:
+        raise UserError(
+            "--ensemble_nbest_files must be about the questions of "
+            f"{config.predict_file}. Received: {len(differing)} questions "
+            f"found in only one of them, such as {min(differing)!r}."
+        )
     predictions = [combined[example.qas_id] for example in examples]
     logging.info("Combined %d systems: %s.", len(paths), ", ".join(paths))
     results = {}
@@ -188,17 +198,3 @@ def _combine(config: FinetuneConfig, task: SquadTask) -> dict[str, Metrics]:
         task_evaluation.write_results(config.output_dir, 0, results)
     task.write_report(config.output_dir, split, examples, predictions)
     return results
-
-
-def _check_questions(
-    config: FinetuneConfig,
-    combined: Mapping[str, SquadPrediction],
-    expected: set[str],
-) -> None:
-    differing = sorted(expected ^ combined.keys())
-    if differing:
-        raise UserError(
-            "--ensemble_nbest_files must be about the questions of "
-            f"{config.predict_file}. Received: {len(differing)} questions "
-            f"found in only one of them, such as {differing[0]!r}."
-        )

@@ -1,11 +1,18 @@
-"""A fine-tuning trial: trains one model, with checkpoints and evaluations."""
+"""A fine-tuning trial: trains one model, with checkpoints and evaluations.
 
+Shapes:
+  B: batch size.
+"""
+
+import dataclasses
 import functools
+import itertools
 import math
 import os
 import re
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,18 +20,17 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data import length_buckets
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
 from bert_tf.finetuning import experiment as experiments
-from bert_tf.finetuning import input as finetuning_input
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import DevSelection
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.experiment import Experiment
-from bert_tf.finetuning.input import FinetuneInput
-from bert_tf.flags.finetune import TrialConfig
+from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 from bert_tf.tasks import predict as task_prediction
@@ -46,6 +52,8 @@ BEST_FOLDER = "best"
 
 # Metrics lines of a trial, unless --iterations_per_loop is set.
 _METRICS_LINES = 100
+# Batches to estimate the mean length of examples from.
+_SAMPLED_BATCHES = 32
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _EMBEDDINGS = "bert/embeddings/"
@@ -54,25 +62,24 @@ _EMBEDDINGS = "bert/embeddings/"
 class Trial(Trainer):
     """One trial, which resumes from its last checkpoint."""
 
-    def __init__(
-        self, experiment: Experiment, trial_config: TrialConfig, output_dir: str
-    ) -> None:
+    def __init__(self, config: FinetuneConfig, experiment: Experiment) -> None:
         super().__init__(
-            output_dir,
-            experiment.config.keep_checkpoint_max,
+            experiment.output_dir,
+            config.keep_checkpoint_max,
             experiment.devices,
             experiment.preemption,
         )
         self._experiment = experiment
-        self._flags = experiment.config
-        self._trial_config = trial_config
+        self._flags = config
         self._evaluators: dict[int, Evaluator] = {}
         self._best = CheckpointStore(
-            os.path.join(output_dir, BEST_FOLDER), 1, self.coordinator.is_chief
+            os.path.join(self.output_dir, BEST_FOLDER),
+            1,
+            self.coordinator.is_chief,
         )
 
     def identify(self) -> Mapping[str, Any]:
-        return experiments.trial_identity(self._experiment, self._trial_config)
+        return experiments.trial_identity(self._flags, self._experiment)
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         # Also keeps the chief from writing there before all have read it.
@@ -85,6 +92,7 @@ class Trial(Trainer):
                 checkpoint.metadata.get("identity"),
                 self.identity,
                 f"{self.output_dir} (step {checkpoint.step})",
+                self._flags,
                 self._experiment,
             )
             self.log_devices(checkpoint)
@@ -92,126 +100,79 @@ class Trial(Trainer):
     def build(
         self, checkpoint: Checkpoint | None
     ) -> tuple[TrainingStep, TrainerConfig]:
-        num_examples, features = self._experiment.objective_source.read()
+        """Reads the data; builds model, objective, optimizer and step."""
+        config, devices = self._flags, self.devices
+        experiment, trial = self._experiment, self._experiment.trial
+        task, bert_config = experiment.task, experiment.stored.config
+        strategy = devices.strategy
+
+        num_examples, features = experiment.objective_source.read()
         num_rows = len(features)
-        batch_size = finetuning_input.rows_per_step(
-            self._experiment.task,
-            self._trial_config.train_batch_size,
-            num_examples,
-            num_rows,
+        batch_size = task.rows_per_step(
+            trial.train_batch_size, num_examples, num_rows
         )
-        last_step = finetuning_input.count_steps(
-            num_rows, batch_size, self._trial_config
-        )
-        self._selection = DevSelection(
-            self._flags, self._experiment.task, num_rows / batch_size, last_step
-        )
-        model, objective = self._build_model()
-        self._input = self._build_input(features, batch_size, last_step)
-        schedule = TrainerConfig(
-            last_step=last_step,
-            metrics_every=(
-                self._flags.iterations_per_loop
-                or max(1, last_step // _METRICS_LINES)
-            ),
-            save_every=self._flags.save_checkpoints_steps,
-            save_seconds=self._flags.save_checkpoints_secs,
-            examples_per_step=batch_size,
-            tokens_per_example=self._input.tokens_per_example(),
-            description="fine-tuning",
-        )
-        training_step = self._build_step(model, objective, schedule)
-        self._unpad = self._choose_unpad(checkpoint, training_step.plan)
-        return training_step, schedule
-
-    def _choose_unpad(
-        self, checkpoint: Checkpoint | None, plan: StepPlan
-    ) -> bool:
-        """Returns whether to leave padding out."""
-        experiment, stored = self._experiment, None
-        if checkpoint is not None:
-            stored = checkpoint.metadata["unpad"]
-        longest = math.prod(self._input.row_shapes()[-1][INPUT_MASK.name])
-        width = experiment.stored.config.hidden_size
-        return unpadding.choose(
-            self._flags.unpad,
-            self.devices.kind,
-            lambda: unpadding.pays(
-                self._input.share_of_tokens(),
-                plan.micro_batch_size * longest * width,
-            ),
-            stored,
-            experiment.task.reads_padding,
-        )
-
-    def _build_model(self) -> tuple[keras.Model, Objective]:
-        """Builds the model and its objective with their initial weights."""
-        experiment, config = self._experiment, self._flags
-        keras.utils.set_random_seed(self._trial_config.seed)
-        if config.remat:
-            encoder.keep_recomputation(
-                len(self.devices.strategy.extended.worker_devices)
+        if batch_size != trial.train_batch_size:
+            logging.info(
+                "A step takes %d rows, which hold about --train_batch_size=%d "
+                "examples.",
+                batch_size,
+                trial.train_batch_size,
             )
+        # As in the original (run_classifier.py:843-845).
+        last_step = int(num_rows / batch_size * trial.num_train_epochs)
+        if not last_step:
+            raise UserError(
+                f"{num_rows} rows, --train_batch_size="
+                f"{trial.train_batch_size} and --num_train_epochs="
+                f"{trial.num_train_epochs:g} make less than one step; set a "
+                "smaller batch or more epochs."
+            )
+        self._selection = DevSelection(
+            config, task, num_rows / batch_size, last_step
+        )
+        self._input = FinetuneInput(
+            features,
+            batch_size,
+            trial.seed,
+            last_step,
+            task_prediction.allowed_lengths(
+                features.lengths, task.max_seq_length, config.num_length_buckets
+            ),
+            xla.max_lengths(
+                config.xla,
+                devices.kind,
+                devices.deterministic,
+                config.num_length_buckets,
+            ),
+        )
+
+        keras.utils.set_random_seed(trial.seed)
+        if config.remat:
+            encoder.keep_recomputation(len(strategy.extended.worker_devices))
         model = pretrained_models.build_model(
             experiment.stored,
-            experiment.task,
-            self.devices,
+            task,
+            devices,
             config,
             remat=config.remat,
             **experiment.objective_source.model_arguments,
         )
-        return model, experiment.objective_source.build_objective(model)
-
-    def _build_input(
-        self, features: Features, batch_size: int, last_step: int
-    ) -> FinetuneInput:
-        config = self._flags
-        return FinetuneInput(
-            features,
-            batch_size,
-            self._trial_config.seed,
-            last_step,
-            task_prediction.allowed_lengths(
-                features.lengths,
-                self._experiment.task.max_seq_length,
-                config.num_length_buckets,
-            ),
-            xla.max_lengths(
-                config.xla,
-                self.devices.kind,
-                self.devices.deterministic,
-                config.num_length_buckets,
-            ),
-        )
-
-    def _build_step(
-        self,
-        model: keras.Model,
-        objective: Objective,
-        schedule: TrainerConfig,
-    ) -> TrainingStep:
-        """Builds the optimizer and the training step."""
-        config, devices = self._flags, self.devices
-        bert_config = self._experiment.stored.config
+        objective = experiment.objective_source.build_objective(model)
         variables = bert_model.named_variables(model)
         variables = variables | dict(objective.variables)
+        batch = self._input.read(0)
         trained = _choose_trained(
             variables,
             config.num_frozen_layers,
-            _find_reached(
-                devices.strategy,
-                model,
-                objective,
-                variables,
-                self._input.read(0),
-            ),
+            _find_reached(strategy, model, objective, variables, batch),
         )
-        with devices.strategy.scope():
+
+        with strategy.scope():
             optimizer = optimizers.build_optimizer(
                 config.optimizer,
-                self._trial_config.learning_rate,
-                schedule.last_step,
-                int(schedule.last_step * config.warmup_proportion),
+                trial.learning_rate,
+                last_step,
+                int(last_step * config.warmup_proportion),
                 config.weight_decay_rate,
             )
             optimizer.build(list(trained.values()))
@@ -222,12 +183,21 @@ class Trial(Trainer):
         )
         row_shapes = self._input.row_shapes()
         plan = StepPlan(
-            schedule.examples_per_step,
-            devices.strategy.num_replicas_in_sync,
-            config.micro_batch_size,
+            batch_size, strategy.num_replicas_in_sync, config.micro_batch_size
         )
-        return TrainingStep(
-            devices.strategy,
+        longest = math.prod(row_shapes[-1][INPUT_MASK.name])
+        self._unpad = unpadding.choose(
+            config.unpad,
+            devices.kind,
+            lambda: unpadding.pays(
+                self._input.share_of_tokens(),
+                plan.micro_batch_size * longest * bert_config.hidden_size,
+            ),
+            checkpoint and checkpoint.metadata["unpad"],
+            task.reads_padding,
+        )
+        step = TrainingStep(
+            strategy,
             model,
             objective,
             optimizer,
@@ -237,6 +207,16 @@ class Trial(Trainer):
                 config.xla, devices.kind, row_shapes, devices.deterministic
             ),
             devices.all_reduce_dtype,
+        )
+        return step, TrainerConfig(
+            last_step=last_step,
+            metrics_every=config.iterations_per_loop
+            or max(1, last_step // _METRICS_LINES),
+            save_every=config.save_checkpoints_steps,
+            save_seconds=config.save_checkpoints_secs,
+            examples_per_step=batch_size,
+            tokens_per_example=self._input.tokens_per_example(),
+            description="fine-tuning",
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -274,27 +254,24 @@ class Trial(Trainer):
 
     def train(self) -> None:
         """Trains to the end; then the model has the selected weights."""
+        self.store.clean()
         try:
-            self._train()
+            while True:
+                # Evaluate first: it may have stopped during an evaluation.
+                if self._selection.is_due(self.step):
+                    self._evaluate(self.evaluator(self._flags.eval_batch_size))
+                if self.step >= self.last_step or self._selection.should_stop():
+                    break
+                self.run_steps(
+                    self._read_from,
+                    self._input.read,
+                    self._selection.next_stop(self.step),
+                )
+            self.checkpoints.wait()
         finally:
             self.close_bar()
         if self._flags.selects_evaluation:
             self._restore_best()
-
-    def _train(self) -> None:
-        self.store.clean()
-        while True:
-            # Evaluate first: the trial may have stopped during an evaluation.
-            if self._selection.is_due(self.step):
-                self._evaluate(self.evaluator(self._flags.eval_batch_size))
-            if self.step >= self.last_step or self._selection.should_stop():
-                break
-            self.run_steps(
-                self._read_from,
-                self._input.read,
-                self._selection.next_stop(self.step),
-            )
-        self.checkpoints.wait()
 
     def _read_from(self, step: int) -> Iterator[dict[str, tf.Tensor]]:
         """Returns the batches from a step on, split by the current plan."""
@@ -486,3 +463,117 @@ def _rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
     if number is None:
         return 1.0
     return layer_decay ** (num_layers + 1 - number)
+
+
+# === Batches ===
+
+
+class FinetuneInput:
+    """The training batches of a trial.
+
+    Args:
+      lengths: The lengths that batches may have, ascending.
+      most_lengths: The maximum number of lengths to use where a program is
+        compiled for each; 0 means all. The examples of a batch do not depend
+        on it.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        batch_size: int,
+        seed: int,
+        num_steps: int,
+        lengths: Sequence[int],
+        most_lengths: int = 0,
+    ) -> None:
+        self._features = features
+        self._batch_size = batch_size
+        self._seed = seed
+        self._has_one_length = len(lengths) == 1
+        self._plan = length_buckets.training_batches(
+            features.lengths, batch_size, seed, num_steps, lengths
+        )
+        if most_lengths:
+            self._plan = _with_few_lengths(self._plan, lengths, most_lengths)
+
+    def read(
+        self, step: int, rows: slice = slice(None)
+    ) -> Mapping[str, np.ndarray]:
+        """Returns the batch of a step, counted from 0, or some of its rows.
+
+        It holds the features of `Features.batch` and `example_index`
+        <int64>[B], the number of each example in the stream.
+        """
+        # A pipeline reads ahead of the last step.
+        planned = self._plan[step % len(self._plan)]
+        batch = self._features.batch(planned.indices[rows], planned.length)
+        first = step * self._batch_size
+        index = np.arange(first, first + self._batch_size, dtype=np.int64)
+        return batch | {"example_index": index[rows]}
+
+    def tokens_per_example(self) -> float:
+        """Returns the mean number of tokens per example, for the log.
+
+        The mean is taken over some batches and counts all choices of an
+        example.
+        """
+        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
+        tokens = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
+        return float(np.mean(tokens) / self._batch_size)
+
+    def share_of_tokens(self) -> float:
+        """Returns the share of tokens among the positions of some batches."""
+        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
+        masks = [self.read(step)[INPUT_MASK.name] for step in steps]
+        return float(sum(x.sum() for x in masks) / sum(x.size for x in masks))
+
+    def row_shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """Returns the row shapes of each batch length, by feature name."""
+        examples = {batch.length: batch.indices[:1] for batch in self._plan}
+        rows = [
+            self._features.batch(examples[length], length)
+            for length in sorted(examples)
+        ]
+        return [{name: x.shape[1:] for name, x in row.items()} for row in rows]
+
+    def dataset(
+        self, step: int, first_row: int = 0, num_rows: int | None = None
+    ) -> tf.data.Dataset:
+        """Returns endless batches with `dropout_seeds`."""
+        end = self._batch_size if num_rows is None else first_row + num_rows
+        rows = slice(first_row, end)
+
+        def generate() -> Iterator[Mapping[str, np.ndarray]]:
+            for number in itertools.count(step):
+                yield self.read(number, rows)
+
+        dataset = tf.data.Dataset.from_generator(
+            generate,
+            output_signature={
+                name: tf.TensorSpec(self._shape(value), value.dtype)
+                for name, value in self.read(step, rows).items()
+            },
+        )
+        return batches_lib.add_dropout_seeds(dataset, self._seed)
+
+    def _shape(self, value: np.ndarray) -> list[int | None]:
+        if self._has_one_length:
+            return list(value.shape)
+        return [value.shape[0], *[None] * (value.ndim - 1)]
+
+
+def _with_few_lengths(
+    plan: Sequence[length_buckets.Batch],
+    lengths: Sequence[int],
+    most_lengths: int,
+) -> list[length_buckets.Batch]:
+    """Returns the same batches, padded to a few of the lengths."""
+    few = length_buckets.fewest_padding(
+        np.array([batch.length for batch in plan]), lengths[-1], most_lengths
+    )
+    padded = [few[np.searchsorted(few, batch.length)] for batch in plan]
+    return [
+        dataclasses.replace(batch, length=int(length))
+        for batch, length in zip(plan, padded, strict=True)
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from bert_tf.config import BOUNDS
 from bert_tf.config import IGNORED
+from bert_tf.config import BertConfig
 from bert_tf.config import option
 from bert_tf.errors import UserError
 
@@ -30,6 +31,8 @@ _HOLDS = {
 }
 # The bounds of a share.
 SHARE = {"at_least": 0, "at_most": 1}
+# The original's default of --max_predictions_per_seq.
+DEFAULT_PREDICTIONS = 20
 # Shares of the chosen tokens: [MASK], unchanged, random (Table 8).
 MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 
@@ -145,4 +148,21 @@ def require_mask_rates(config: Any) -> None:
         abs(total - 1) < 1e-6,
         "--mask_rate, --same_rate and --random_rate must add up to 1. "
         f"Received: {total:g}.",
+    )
+
+
+def require_length(config: Any, bert_config: BertConfig, source: str) -> None:
+    """Raises `UserError` if a model cannot read --max_seq_length tokens.
+
+    Args:
+      config: The flags.
+      bert_config: The model's configuration.
+      source: The path of the model or of its configuration.
+    """
+    longest = bert_config.max_position_embeddings
+    require(
+        (config.max_seq_length or 0) <= longest,
+        f"--max_seq_length must be at most {longest}, the longest sequence "
+        f"that the model of {source} can read. Received: "
+        f"{config.max_seq_length}.",
     )

@@ -28,8 +28,8 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
 from bert_tf.flags import options
-from bert_tf.flags.data import DEFAULT_PREDICTIONS
-from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.flags.options import DEFAULT_PREDICTIONS
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.text.masking import DynamicMasking
@@ -59,10 +59,10 @@ class PretrainingData:
     tokenizer_settings: Mapping[str, Any] | None
 
 
-def read_data(config: PretrainConfig) -> PretrainingData:
+def read_data(config: Flags) -> PretrainingData:
     """Reads model configuration, manifest and vocabulary, and checks them."""
     bert_config = read_model_config(config)
-    record_files = find_records(config)
+    record_files = files.expand_globs(config.input_file, "--input_file")
     manifest = manifests.find(record_files)
     vocabulary, settings = _find_vocabulary(config, manifest)
     if vocabulary is not None:
@@ -73,27 +73,15 @@ def read_data(config: PretrainConfig) -> PretrainingData:
     )
 
 
-def read_model_config(config: PretrainConfig) -> BertConfig:
+def read_model_config(config: Flags) -> BertConfig:
     """Reads the model configuration, with the flags that override it."""
     bert_config = files.read_bert_config(config.bert_config_file)
-    overrides = {
-        name: getattr(config, name)
-        for name in ("hidden_act", "left_to_right")
-        if getattr(config, name) is not None
-    }
-    bert_config = dataclasses.replace(bert_config, **overrides)
-    longest = bert_config.max_position_embeddings
-    if config.max_seq_length > longest:
-        raise UserError(
-            f"--max_seq_length must be at most max_position_embeddings="
-            f"{longest} of {config.bert_config_file}. Received: "
-            f"{config.max_seq_length}."
-        )
-    return bert_config
+    overrides = options.set_values(config, "hidden_act", "left_to_right")
+    return dataclasses.replace(bert_config, **overrides)
 
 
 def _with_vocab_size(
-    config: PretrainConfig, bert_config: BertConfig, vocabulary: Vocabulary
+    config: Flags, bert_config: BertConfig, vocabulary: Vocabulary
 ) -> BertConfig:
     """Returns the configuration with the size of the vocabulary.
 
@@ -117,17 +105,8 @@ def _with_vocab_size(
     return dataclasses.replace(bert_config, vocab_size=size)
 
 
-def find_records(config: PretrainConfig) -> list[str]:
-    """Returns the files of --input_file."""
-    try:
-        return files.expand_globs(config.input_file, "--input_file")
-    except UserError as error:
-        hint = config.input_hints()["input_file"]
-        raise paths.with_hint(error, hint) from error
-
-
 def _find_vocabulary(
-    config: PretrainConfig, manifest: Manifest | None
+    config: Flags, manifest: Manifest | None
 ) -> tuple[Vocabulary | None, dict[str, Any] | None]:
     """Finds vocabulary and tokenizer settings, and checks them."""
     path = config.vocab_file or (manifest.vocab_file if manifest else None)
@@ -155,7 +134,7 @@ def _find_vocabulary(
 
 
 def _find_lower_case(
-    config: PretrainConfig, vocabulary: Vocabulary, manifest: Manifest | None
+    config: Flags, vocabulary: Vocabulary, manifest: Manifest | None
 ) -> bool:
     flag = config.do_lower_case
     if manifest is None:
@@ -178,7 +157,7 @@ def _find_lower_case(
 
 
 def check_objectives(
-    config: PretrainConfig, bert_config: BertConfig, manifest: Manifest | None
+    config: Flags, bert_config: BertConfig, manifest: Manifest | None
 ) -> None:
     """Checks that the records fit the losses and masking of the flags."""
     record_flags = manifest.flags if manifest else {}
@@ -240,7 +219,7 @@ def find_predictions(
     return stored
 
 
-def _warn_of_cut(config: PretrainConfig, manifest: Manifest | None) -> None:
+def _warn_of_cut(config: Flags, manifest: Manifest | None) -> None:
     """Warns if dynamic masking chooses more tokens than the records hold."""
     if manifest is None:
         return
@@ -255,7 +234,7 @@ def _warn_of_cut(config: PretrainConfig, manifest: Manifest | None) -> None:
 
 
 def build_input(
-    config: PretrainConfig,
+    config: Flags,
     record_files: list[str],
     vocabulary: Vocabulary | None,
     manifest: Manifest | None,
@@ -304,7 +283,7 @@ def build_input(
 
 
 def build_evaluation_input(
-    config: PretrainConfig, vocabulary_hash: str | None
+    config: Flags, vocabulary_hash: str | None
 ) -> PretrainingInput:
     """Returns the input of --eval_input_file, by default --input_file.
 
@@ -354,62 +333,51 @@ def explain_ids(error: tf.errors.OpError, vocab_size: int) -> UserError | None:
     )
 
 
-class TrainingReader:
-    """Reads the batches of a run, starting at any step."""
+def share_of_tokens(source: PretrainingInput, step: int) -> float:
+    """Returns the share of tokens among the positions of some batches."""
+    dataset = source.dataset(step * source.batch_size).take(_SAMPLED_BATCHES)
+    return float(np.mean([batch[INPUT_MASK.name] for batch in dataset]))
 
-    def __init__(
-        self,
-        config: PretrainConfig,
-        source: PretrainingInput,
-        devices: Devices,
-        vocab_size: int,
-    ) -> None:
-        self._config = config
-        self._source = source
-        self._devices = devices
-        self._vocab_size = vocab_size
 
-    def share_of_tokens(self, step: int) -> float:
-        """Returns the share of tokens among the positions of some batches."""
-        dataset = self._source.dataset(step * self._source.batch_size)
-        dataset = dataset.take(_SAMPLED_BATCHES)
-        masks = [batch[INPUT_MASK.name] for batch in dataset]
-        return float(np.mean(masks))
+def read_batch(source: PretrainingInput, step: int) -> Mapping[str, np.ndarray]:
+    """Returns the batch, [B, ...], of a step, counted from 0."""
+    dataset = source.dataset(step * source.batch_size)
+    return next(dataset.as_numpy_iterator())
 
-    def read_from(
-        self, step: int, plan: StepPlan, unpad: bool = False
-    ) -> Iterator[dict[str, tf.Tensor]]:
-        """Returns the batches from a step on, for `TrainingStep.run`.
 
-        All workers must call this together.
+def read_from(
+    source: PretrainingInput,
+    step: int,
+    plan: StepPlan,
+    devices: Devices,
+    vocab_size: int,
+    unpad: bool = False,
+) -> Iterator[dict[str, tf.Tensor]]:
+    """Returns the batches from a step on, for `TrainingStep.run`.
 
-        Args:
-          step: The step, counted from 0.
-          plan: How a batch is split.
-          unpad: Whether to add the tokens, so that padding is not computed.
-        """
-        first = step * self._source.batch_size
+    All workers must call this together.
 
-        def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
-            rows = (first_row, num_rows)
-            return self._prepare(self._source.dataset(first, rows))
+    Args:
+      source: The training input.
+      step: The step, counted from 0.
+      plan: How a batch is split.
+      devices: The devices.
+      vocab_size: Rows of the model's embeddings.
+      unpad: Whether to add the tokens, so that padding is not computed.
+    """
 
-        transform = None
-        if unpad:
-            longest = [self._config.max_seq_length]
-            transform = unpadding.token_finder(plan, longest)
-        return batches_lib.distribute_batches(
-            self._devices.strategy, read_rows, plan, transform=transform
-        )
+    def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
+        first = step * source.batch_size
+        dataset = source.dataset(first, (first_row, num_rows))
+        dataset = check_ids(dataset, vocab_size)
+        return batches_lib.add_dropout_seeds(dataset, source.seed)
 
-    def read_batch(self, step: int) -> Mapping[str, np.ndarray]:
-        """Returns the batch, [B, ...], of a step, counted from 0."""
-        dataset = self._source.dataset(step * self._source.batch_size)
-        return next(dataset.as_numpy_iterator())
-
-    def _prepare(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        dataset = check_ids(dataset, self._vocab_size)
-        return batches_lib.add_dropout_seeds(dataset, self._config.seed)
+    transform = None
+    if unpad:
+        transform = unpadding.token_finder(plan, [source.max_seq_length])
+    return batches_lib.distribute_batches(
+        devices.strategy, read_rows, plan, transform=transform
+    )
 
 
 @contextlib.contextmanager

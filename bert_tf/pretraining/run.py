@@ -1,6 +1,7 @@
 """Pretraining, from the flags to the model directory."""
 
 import dataclasses
+import functools
 import os
 import shlex
 from collections.abc import Callable
@@ -12,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import model_weights
@@ -25,18 +25,16 @@ from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.flags import cli
 from bert_tf.flags import options
-from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import progress
 from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
 from bert_tf.pretraining import data as pretraining_input
 from bert_tf.pretraining import setup as training_setup
 from bert_tf.pretraining.data import PretrainingData
-from bert_tf.pretraining.data import TrainingReader
 from bert_tf.training import losses
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
-from bert_tf.training import preemption as preemptions
 from bert_tf.training import resume as resume_checks
 from bert_tf.training import state as training_state
 from bert_tf.training import unpad as unpadding
@@ -49,30 +47,29 @@ from bert_tf.training.trainer import TrainerConfig
 EVAL_RESULTS_FILE = "eval_results.txt"
 
 
-def train_and_evaluate(config: PretrainConfig) -> None:
+def run(config: Flags, devices: Devices, preemption: Preemption) -> None:
     """Runs pretraining as the flags of run/pretrain.py specify.
 
     Raises:
       Preempted: On SIGTERM, after a checkpoint was written.
       UserError: For errors that the user can fix.
     """
-    keras_backend.require_tensorflow()
-    with preemptions.prepare(config) as (devices, preemption):
-        trainer = _PretrainingTrainer(config, devices, preemption)
-        trainer.restore_or_initialize()
-        if devices.coordinator.is_chief:
-            train_log.open_in(config.output_dir)
-        trainer.train_and_evaluate()
+    trainer = _PretrainingTrainer(config, devices, preemption)
+    trainer.restore_or_initialize()
+    if devices.coordinator.is_chief:
+        train_log.open_in(config.output_dir)
+    trainer.train_and_evaluate()
 
 
 class _PretrainingTrainer(Trainer):
     """Trains and evaluates on the devices of one process."""
 
     _data: PretrainingData
+    _input: PretrainingInput | None = None
     _eval_input: PretrainingInput | None = None
 
     def __init__(
-        self, config: PretrainConfig, devices: Devices, preemption: Preemption
+        self, config: Flags, devices: Devices, preemption: Preemption
     ) -> None:
         super().__init__(
             config.output_dir, config.keep_checkpoint_max, devices, preemption
@@ -116,12 +113,14 @@ class _PretrainingTrainer(Trainer):
         )
         if checkpoint is None:
             return
-        metadata, allow = checkpoint.metadata, config.allow_changed_data
+        metadata = checkpoint.metadata
         if not config.do_train:
-            resume_checks.check_model(metadata, self.identity, allow)
+            resume_checks.check_model(
+                metadata, self.identity, config.allow_changed_data
+            )
             return
         self._is_new_phase = resume_checks.check_continuation(
-            metadata, self.identity, checkpoint.step, allow
+            metadata, self.identity, checkpoint.step, config
         )
         self.log_devices(checkpoint)
 
@@ -141,6 +140,15 @@ class _PretrainingTrainer(Trainer):
                 config,
                 metadata.get("vocabulary_hash")
                 or self.identity["vocabulary_hash"],
+            )
+        if config.do_train:
+            data = self._data
+            self._input = pretraining_input.build_input(
+                config,
+                data.record_files,
+                data.vocabulary,
+                data.manifest,
+                self.coordinator.is_chief,
             )
         start = None
         if checkpoint is None and config.init_checkpoint:
@@ -325,19 +333,12 @@ class _PretrainingTrainer(Trainer):
         )
 
     def _train(self) -> None:
-        config, data = self._flags, self._data
+        config, data, source = self._flags, self._data, self._input
         self.store.clean()
         if self.coordinator.is_chief:
             training_output.describe_checkpoints(
                 config.output_dir, data.bert_config, data.vocabulary
             )
-        source = pretraining_input.build_input(
-            config,
-            data.record_files,
-            data.vocabulary,
-            data.manifest,
-            self.coordinator.is_chief,
-        )
         if self.step > self.last_step:
             raise UserError(
                 f"{config.output_dir} has done {self.step} steps, and this run "
@@ -352,22 +353,25 @@ class _PretrainingTrainer(Trainer):
             "%d records, %d per step.", source.num_records, source.batch_size
         )
         vocab_size = data.bert_config.vocab_size
-        reader = TrainingReader(config, source, self.devices, vocab_size)
-
         with pretraining_input.reading(source, self.devices, vocab_size):
             plan = self.training_step.plan
             width = data.bert_config.hidden_size
             self._choose_unpad(
                 lambda: unpadding.pays(
-                    reader.share_of_tokens(self.step),
+                    pretraining_input.share_of_tokens(source, self.step),
                     plan.micro_batch_size * config.max_seq_length * width,
                 )
             )
             self.run_steps(
-                lambda step: reader.read_from(
-                    step, self.training_step.plan, self._unpad
+                lambda step: pretraining_input.read_from(
+                    source,
+                    step,
+                    self.training_step.plan,
+                    self.devices,
+                    vocab_size,
+                    self._unpad,
                 ),
-                reader.read_batch,
+                functools.partial(pretraining_input.read_batch, source),
             )
 
     def _choose_unpad(self, is_faster: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ from absl import logging
 from bert_tf.config import BertConfig
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
-from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.flags.options import Flags
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 from bert_tf.training import losses
@@ -28,7 +28,7 @@ _ACTIVATION_NAMES = {
 
 
 def build_training(
-    config: PretrainConfig,
+    config: Flags,
     bert_config: BertConfig,
     devices: Devices,
     preferred_micro_batch: int = 0,
@@ -73,7 +73,7 @@ def build_training(
 
 
 def _build_optimizer(
-    config: PretrainConfig, variables: Mapping[str, keras.Variable]
+    config: Flags, variables: Mapping[str, keras.Variable]
 ) -> optimizers.BertOptimizer:
     """Builds the optimizer with the variables that the losses reach."""
     untrained = ()
@@ -102,7 +102,7 @@ def _build_optimizer(
 
 
 def _plan(
-    config: PretrainConfig, devices: Devices, preferred_micro_batch: int
+    config: Flags, devices: Devices, preferred_micro_batch: int
 ) -> StepPlan:
     """Splits a step over replicas and micro-batches."""
     batch_size = config.train_batch_size
@@ -110,7 +110,10 @@ def _plan(
     # Accumulated batches are never computed at once.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
-        micro = _choose_micro_batch(config, devices, whole)
+        most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length
+        sizes = range(1, max(1, min(whole, most)) + 1)
+        # A step that needs more memory than there is is repeated in halves.
+        micro = max(size for size in sizes if whole % size == 0)
         # Another size than before the interruption would round differently.
         if preferred_micro_batch and whole % preferred_micro_batch == 0:
             micro = preferred_micro_batch
@@ -119,15 +122,3 @@ def _plan(
     return StepPlan(
         batch_size * config.gradient_accumulation_steps, num_replicas, micro
     )
-
-
-def _choose_micro_batch(
-    config: PretrainConfig, devices: Devices, whole: int
-) -> int:
-    """Returns the largest divisor of `whole` that is of use on the devices.
-
-    A step that needs more memory than there is is repeated in halves.
-    """
-    most = max(1, _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length)
-    sizes = range(1, min(whole, most) + 1)
-    return max(size for size in sizes if whole % size == 0)

@@ -1,13 +1,13 @@
 """task.json of a model directory, and its task's files, without TensorFlow."""
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.checkpoints import task_values
-from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import stored_files
 from bert_tf.tasks.classification.files import ClassificationFiles
@@ -17,15 +17,8 @@ from bert_tf.tasks.tagging.files import TaggingFiles
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.text.vocabulary import Vocabulary
 
-_FILES = {
-    x.variant or x.kind: x
-    for x in (
-        ClassificationFiles,
-        MultipleChoiceFiles,
-        SquadFiles,
-        TaggingFiles,
-    )
-}
+_TASKS = (ClassificationFiles, MultipleChoiceFiles, SquadFiles, TaggingFiles)
+_FILES = {x.variant or x.kind: x for x in _TASKS}
 # A file to predict is checked up to this size, which takes a second at most.
 _MAX_BYTES = 10 << 20
 
@@ -73,17 +66,9 @@ def check_model(config: FinetuneConfig) -> None:
         shape = paths.resolve_config(shape)
     if not all(x and os.path.isfile(x) for x in (shape, vocabulary)):
         return
-    # Not by `files`, which imports TensorFlow.
-    with open(shape, encoding="utf-8", errors="replace") as file:
-        bert_config = BertConfig.from_json(file.read(), shape)
+    bert_config = files.read_bert_config(shape)
     Vocabulary.from_file(vocabulary).check_size(bert_config.vocab_size)
-    longest = bert_config.max_position_embeddings
-    if (config.max_seq_length or 0) > longest:
-        raise UserError(
-            f"--max_seq_length must be at most {longest}, the longest sequence "
-            f"that the model of {shape} can read. Received: "
-            f"{config.max_seq_length}."
-        )
+    options.require_length(config, bert_config, shape)
 
 
 def read_for_evaluation(
@@ -102,18 +87,25 @@ def read_for_evaluation(
     check_model(config)
     if config.do_train:
         return {}
-    values = read(
-        config.pretrained_model_dir or os.path.join(config.output_dir, "model")
-    )
+    values = read(config.pretrained_model_dir or config.output_dir)
     return values if values.get("kind") == kind else None
 
 
-def describe_files(values: Mapping[str, Any]) -> TaskFiles | None:
-    """Returns the files of the task in task.json, without their paths.
+def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
+    """Returns the files of the task in task.json, if any, without paths.
 
-    Models of other formats have none, as have some tasks.
+    Raises:
+      UserError: If the model of the flag was not fine-tuned.
     """
-    kind = _FILES.get(values.get("variant") or values.get("kind"))
+    values = read(model_dir)
+    key = values.get("variant") or values.get("kind")
+    if key in ("encoder", "pretraining"):
+        raise UserError(
+            f"{flag} must name a model that was fine-tuned for one of "
+            f"{', '.join(_FILES)}. Received: {model_dir}, a model of "
+            f"kind={key!r}; fine-tune it first."
+        )
+    kind = _FILES.get(key)
     return kind and kind(**kind.stored(values))
 
 

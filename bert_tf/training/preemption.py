@@ -5,13 +5,13 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from bert_tf import keras_backend
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute import packed_weights
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
-from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.flags.groups import TrainingDeviceConfig
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import run_folder
@@ -92,7 +92,7 @@ class Preemption:
 
 @contextlib.contextmanager
 def prepare(
-    config: PretrainConfig | FinetuneConfig,
+    config: TrainingDeviceConfig,
 ) -> Iterator[tuple[Devices, Preemption]]:
     """Prepares devices, handles signals and records the log in the block.
 
@@ -103,6 +103,7 @@ def prepare(
       UserError: If another process trains in --output_dir, or it cannot be
         written, or TensorFlow is to ignore updates of weights.
     """
+    keras_backend.require_tensorflow()
     packed_weights.refuse()
     with Preemption() as preemption, train_log.recording():
         # Workers must connect before TensorFlow computes anything.

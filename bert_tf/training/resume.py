@@ -26,7 +26,7 @@ from bert_tf.config import fields_affecting
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import run_folder
 from bert_tf.training.checkpoints import Checkpoint
 
@@ -46,7 +46,7 @@ _PHASE_FLAGS = ("input_file", "max_seq_length", "max_predictions_per_seq")
 
 
 def describe(
-    config: PretrainConfig,
+    config: Flags,
     bert_config: BertConfig,
     record_files: Iterable[str],
     manifest: Manifest | None,
@@ -92,7 +92,7 @@ def log_devices(
         logging.info("Changed at step %d: %s.", step, "; ".join(changes))
 
 
-def log_start(config: PretrainConfig, checkpoint: Checkpoint | None) -> None:
+def log_start(config: Flags, checkpoint: Checkpoint | None) -> None:
     """Logs whether a run starts from scratch or from a checkpoint."""
     if checkpoint is not None:
         logging.info(
@@ -118,7 +118,7 @@ def log_start(config: PretrainConfig, checkpoint: Checkpoint | None) -> None:
 
 
 def describe_for_workers(
-    config: PretrainConfig,
+    config: Flags,
     identity: Mapping[str, Any],
     checkpoint: Checkpoint | None,
 ) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def check_continuation(
     before: Mapping[str, Any],
     now: Mapping[str, Any],
     step: int,
-    allow_changes: bool,
+    config: Flags,
 ) -> bool:
     """Compares a run with its checkpoint and logs the changes.
 
@@ -165,7 +165,9 @@ def check_continuation(
             f"{', '.join(data_changes)}"
         )
     where = f"{now['flags']['output_dir']} (step {step})"
-    refuse(changed, f"Cannot resume the run in {where}", allow_changes)
+    refuse(
+        changed, f"Cannot resume the run in {where}", config.allow_changed_data
+    )
     # Another pattern for the same records is no new phase.
     is_new_phase = bool(data_changes and phase)
     if is_new_phase:
@@ -175,7 +177,7 @@ def check_continuation(
             step,
             "; ".join(phase),
         )
-    without_effect = fields_affecting(PretrainConfig, "place", "nothing")
+    without_effect = fields_affecting(type(config), "place", "nothing")
     others = now["flags"].keys() - {*without_effect, *_PHASE_FLAGS, *_FIXED}
     if options := _flag_changes(before, now, others):
         logging.warning("Changed at step %d: %s.", step, "; ".join(options))

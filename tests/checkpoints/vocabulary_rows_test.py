@@ -12,9 +12,9 @@ from bert_tf.checkpoints import extend_vocabulary
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.new_tokens import NewToken
 from bert_tf.checkpoints.new_tokens import NewTokens
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data.generators import original
 from bert_tf.export.heads.pretrained import FillMask as FillMaskHead
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.inference.fill_mask import FillMask
 from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.tokenizer import BertTokenizer

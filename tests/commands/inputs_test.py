@@ -27,6 +27,10 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         self.enter_context(contextlib.chdir(self.create_tempdir().full_path))
         for folder in ("empty", "model", "teacher"):
             os.mkdir(folder)
+        os.mkdir("pretrained")
+        pathlib.Path("pretrained/task.json").write_text(
+            '{"kind": "pretraining"}'
+        )
         for folder in ("model", "teacher"):
             open(f"{folder}/config.json", "w").close()
 
@@ -74,6 +78,33 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
             ["--teacher_dir=teacher", "--train_file=table.csv", "--do_train"],
             "table.csv has no column 'label'",
         ),
+        (
+            "pretrain",
+            ["--bert_config_file=configs/tiny/bert_config.json", "--do_train"]
+            + ["--input_file=table.csv", "--max_seq_length=9999"],
+            "--max_seq_length must be at most",
+        ),
+        (
+            "pretrain",
+            ["--bert_config_file=configs/tiny/bert_config.json", "--do_train"]
+            + ["--input_file=table.csv", "--vocab_file=tags.txt"],
+            "tags.txt lacks [UNK]",
+        ),
+        (
+            "predict",
+            ["--model_dir=pretrained", "--input_file=table.csv"],
+            "a model of kind='pretraining'; fine-tune it first",
+        ),
+        (
+            "create_pretraining_data",
+            ["--input_file=table.csv", "--vocab_file=tags.txt"],
+            "tags.txt lacks [UNK]",
+        ),
+        (
+            "tokenize_file",
+            ["--input_file=table.csv", "--vocab_file=tags.txt"],
+            "tags.txt lacks [UNK]",
+        ),
     )
     def test_scripts_answer_without_tensorflow(self, command, flags, message):
         with open("table.csv", "w") as file:
@@ -86,9 +117,12 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         pathlib.Path("teacher/task.json").write_text(task)
         with open("tags.txt", "w") as file:
             file.write("word label\nBerlin B-LOC\n")
+        trains = command.startswith(("finetune", "distill", "pretrain"))
+        flags += ["--output_dir=out" if trains else "--output_file=out"]
+        if command.startswith(("finetune", "distill")):
+            flags += ["--pretrained_model_dir=model"]
         finished = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, command]
-            + ["--pretrained_model_dir=model", "--output_dir=out", *flags],
+            [sys.executable, "-c", _PROGRAM, command, *flags],
             capture_output=True,
             text=True,
             check=True,

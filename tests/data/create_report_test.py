@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data import create
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
 
 _MASK_ID = 4

@@ -15,7 +15,6 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
-from bert_tf.commands import finetune_classifier
 from bert_tf.commands.distill import DistillConfig
 from bert_tf.distillation import inputs
 from bert_tf.distillation import run as distillation
@@ -23,7 +22,6 @@ from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
-from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.inference import load
 from bert_tf.modeling import bert as bert_model
@@ -194,7 +192,7 @@ class DistillTest(files_case.FilesCase):
             num_train_epochs="0.3",
             output_dir=self.path("finetuned"),
         )
-        expected = finetuning.run(config, finetune_classifier.build_task)
+        expected = finetuning_case.run(config)
         self._assert_same_state("finetuned", "distilled")
         for name in ("accuracy", "loss"):
             self.assertEqual(results["dev"][name], expected["dev"][name])

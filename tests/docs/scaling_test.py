@@ -7,10 +7,10 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
 
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.config import BertConfig
 from bert_tf.flags import cli
 from bert_tf.flags import flag_files
-from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.modeling.bert import BertForPretraining
 from tools import scaling_table
 

@@ -16,9 +16,9 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 
+from bert_tf.commands.experiments import ExperimentsConfig
 from bert_tf.errors import UserError
 from bert_tf.experiments import run
-from bert_tf.flags.experiments import ExperimentsConfig
 from tests.support import experiment_inputs
 from tests.support import runner_program
 

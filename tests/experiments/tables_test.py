@@ -9,19 +9,19 @@ import tensorflow as tf
 from absl import flags as absl_flags
 from absl.testing import parameterized
 
+from bert_tf.commands.experiments import SCALES
+from bert_tf.commands.experiments import ExperimentsConfig
 from bert_tf.commands.finetune_classifier import ClassifierConfig
 from bert_tf.commands.finetune_multiple_choice import MultipleChoiceConfig
 from bert_tf.commands.finetune_squad import SquadConfig
 from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.errors import UserError
+from bert_tf.experiments import PRETRAINING_EXPERIMENTS
 from bert_tf.experiments import data
 from bert_tf.experiments import report
 from bert_tf.experiments import run
 from bert_tf.flags import cli
 from bert_tf.flags import flag_files
-from bert_tf.flags.experiments import PRETRAINING_EXPERIMENTS
-from bert_tf.flags.experiments import SCALES
-from bert_tf.flags.experiments import ExperimentsConfig
 from tests.support import experiment_inputs
 from tests.support import files_case
 

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import pathlib
-import types
 from unittest import mock
 
 import tensorflow as tf
@@ -27,6 +26,7 @@ from bert_tf.finetuning import experiment
 from bert_tf.finetuning import run as finetuning
 from tests.support import tiny_model
 
+_REVISION = "the revision of the model"
 _ROWS = "text,label\nthe cat,a\non the mat,b\nthe dog,a\n"
 _TAGGED = "-DOCSTART- O\n\nthe O\ncat B-PER\n\non O\nmat B-LOC\n"
 _CHOICES = "".join(
@@ -62,47 +62,24 @@ def _count_opened():
         yield opened
 
 
-class FlagsTest(parameterized.TestCase):
+class IdentityTest(parameterized.TestCase):
     @parameterized.parameters(
-        ({"--reinit_layers": 2}, 2, False),
-        ({"--reinit_layers": 2}, 0, True),
+        ({"--reinit_layers": 2}, {"--reinit_layers": 2}, None),
+        ({"--reinit_layers": 2}, {"--reinit_layers": 0}, "was 2 and is 0 now"),
+        ({_REVISION: "@1"}, {_REVISION: "@1"}, None),
+        ({_REVISION: "@1"}, {_REVISION: "@2"}, "was '@1' and is '@2'"),
+        # A model may be read from a path now.
+        ({_REVISION: "@1"}, {}, None),
+        ({}, {_REVISION: "@1"}, None),
     )
-    def test_another_value_is_a_change(self, before, now, refused):
+    def test_other_values_are_refused(self, before, now, message):
         config = TaggerConfig(output_dir="out", data_dir="data", do_eval=True)
-        trial = types.SimpleNamespace(config=config, stored=None)
-        arguments = (before, {"--reinit_layers": now}, "out", trial)
-        with mock.patch.object(experiment, "_paths", lambda _: {}):
-            if not refused:
+        arguments = (before, now, "out", config, None)
+        with mock.patch.object(experiment, "_paths", lambda *_: {}):
+            if message is None:
                 experiment.check_identity(*arguments)
                 return
-            with self.assertRaisesRegex(UserError, f"is {now} now"):
-                experiment.check_identity(*arguments)
-
-
-class RevisionTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ("hf://a/b@1", "hf://a/b@2", True),
-        ("hf://a/b@1", "hf://a/b@1", False),
-        ("hf://a/b@1", None, False),  # Read from a path now.
-        (None, "hf://a/b@1", False),
-    )
-    def test_another_revision_is_another_model(self, before, now, refused):
-        name = "the revision of the model"
-        config = TaggerConfig(output_dir="out", data_dir="data", do_eval=True)
-        trial = types.SimpleNamespace(config=config, stored=None)
-        arguments = (
-            {name: before} if before else {},
-            {name: now} if now else {},
-            "out",
-            trial,
-        )
-        with mock.patch.object(experiment, "_paths", lambda _: {}):
-            if not refused:
-                experiment.check_identity(*arguments)
-                return
-            with self.assertRaisesRegex(
-                UserError, f"{name} was '{before}' and is '{now}'"
-            ):
+            with self.assertRaisesRegex(UserError, message):
                 experiment.check_identity(*arguments)
 
 
@@ -143,13 +120,12 @@ class ReadingTest(parameterized.TestCase, tf.test.TestCase):
             do_eval=True,
             **values,
         )
-        experiments = []
         with (
-            mock.patch.object(finetuning, "run_experiment", experiments.append),
+            mock.patch.object(finetuning, "run") as run,
             _count_opened() as opened,
         ):
             command.main(config)
-            (experiment,) = experiments
+            (_, experiment), _ = run.call_args
             for split in ("train", "dev"):
                 examples, features = experiment.reader.read(split)
                 self.assertNotEmpty(examples)

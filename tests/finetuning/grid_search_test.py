@@ -12,7 +12,6 @@ from bert_tf.commands import finetune_classifier
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.finetuning import grid_search
-from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.trial import Trial
 from bert_tf.io import files
 from bert_tf.io import run_folder
@@ -138,10 +137,12 @@ class GridSearchTest(
             return dataclasses.replace(task, files=every)
 
         runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
-        finetuning.run(self.config(**runs), build_task)
+        finetuning_case.run(self.config(**runs), build_task)
         self.assertNotIn("test_results.tsv", os.listdir(self.out("output")))
         with finetuning_case.die_at(0):
-            finetuning.run(self.config(do_predict=True, **runs), build_task)
+            finetuning_case.run(
+                self.config(do_predict=True, **runs), build_task
+            )
         self.assertIn("test_results.tsv", os.listdir(self.out("output")))
 
     @pytest.mark.thorough

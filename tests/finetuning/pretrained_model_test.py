@@ -13,11 +13,9 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
-from bert_tf.commands import finetune_classifier
 from bert_tf.distribute import devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
-from bert_tf.finetuning import run as finetuning
 from bert_tf.flags.groups import DeviceConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -26,6 +24,7 @@ from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
+from tests.support import finetuning_case
 from tests.support import tiny_finetuning
 from tests.support import tiny_model
 from tests.support.shared_data import golden
@@ -165,21 +164,20 @@ class NormalizationTest(tf.test.TestCase, parameterized.TestCase):
         config = tiny_finetuning.config(
             folder, num_train_epochs="0.1", normalization="ascii_lower"
         )
-        finetuning.run(config, finetune_classifier.build_task)
+        finetuning_case.run(config)
         path = os.path.join(config.output_dir, "model")
         with open(
             os.path.join(path, "tokenizer.json"), encoding="utf-8"
         ) as file:
             self.assertEqual(json.load(file)["normalization"], "ascii_lower")
         with self.assertRaisesRegex(UserError, "=ascii_lower.*=original; drop"):
-            finetuning.run(
+            finetuning_case.run(
                 tiny_finetuning.config(
                     folder,
                     do_train=False,
                     pretrained_model_dir=None,
                     normalization="original",
-                ),
-                finetune_classifier.build_task,
+                )
             )
 
 

@@ -15,7 +15,7 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
-from bert_tf.finetuning.input import FinetuneInput
+from bert_tf.finetuning.trial import FinetuneInput
 from bert_tf.finetuning.trial import Trial
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.training import metrics as training_metrics

@@ -9,10 +9,10 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
 
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags import flag_files
-from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

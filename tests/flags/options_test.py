@@ -7,9 +7,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.errors import UserError
 from bert_tf.flags import options
-from bert_tf.flags.pretrain import PretrainConfig
 
 
 class ForCardTest(tf.test.TestCase):

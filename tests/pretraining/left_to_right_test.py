@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import formats
+from bert_tf.commands import pretrain
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.data import create as pretraining_data
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
-from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.inference import load
 from bert_tf.io import files
-from bert_tf.pretraining import run as pretraining
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import finetuning_case
@@ -69,7 +69,7 @@ class LeftToRightTest(files_case.FolderCase):
             }
             | flags
         )
-        pretraining.train_and_evaluate(config)
+        pretrain.main(config)
         text = files.read_bytes(self.path("pretrained/eval_results.txt"))
         pairs = [line.split(" = ") for line in text.decode().splitlines()]
         return {name: float(value) for name, value in pairs}

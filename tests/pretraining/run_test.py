@@ -14,9 +14,9 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.commands import pretrain
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.pretraining.run import train_and_evaluate
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import unpad as unpadding
@@ -283,11 +283,8 @@ class PretrainErrorsTest(pretrain_case.PretrainCase):
         self.assertFalse(os.path.exists(self.path("out", "model")))
 
     @parameterized.parameters(
-        (
-            {"input_file": "/nowhere/*.tfrecord"},
-            "run/learn_vocabulary.py.*run/create_pretraining_data.py",
-        ),
-        ({"max_seq_length": 17}, "max_position_embeddings=16"),
+        ({"input_file": "/nowhere/*.tfrecord"}, "--input_file matches no"),
+        ({"max_seq_length": 17}, "--max_seq_length must be at most 16"),
         ({"max_seq_length": 12}, r"record 0: `input_ids` must have 12"),
         ({"num_gpus": 9, "distribution_strategy": "mirrored"}, "num_gpus=9"),
         ({"bert_config_file": "/nowhere.json"}, "--bert_config_file"),
@@ -388,7 +385,7 @@ class FullDiskTest(pretrain_case.PretrainCase):
             self._fill(folder, 0)
             with self.assertLogs(level="ERROR") as logs:
                 with self.assertRaisesRegex(UserError, "could not be written"):
-                    train_and_evaluate(
+                    pretrain.main(
                         tiny_pretraining.make_config(
                             self.folder, output_dir=folder, xla="off"
                         )

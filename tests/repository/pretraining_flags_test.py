@@ -6,8 +6,8 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
 
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.flags import cli
-from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from tests.support import repository
 

@@ -10,11 +10,11 @@ from unittest import mock
 
 import tensorflow as tf
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data import create as pretraining_data
 from bert_tf.data.generators import streaming_worker
 from bert_tf.distribute import beam_runner
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
 
 
 def _config(**flags):

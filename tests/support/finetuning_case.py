@@ -8,6 +8,7 @@ from unittest import mock
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.commands import finetune_classifier
+from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.training.step import TrainingStep
@@ -20,9 +21,10 @@ NUM_STEPS = 25
 metrics = killed_process.read_metrics
 
 
-def run(config):
+def run(config, build_task=finetune_classifier.build_task):
     """Fine-tunes a classifier; returns its results."""
-    return finetuning.run(config, finetune_classifier.build_task)
+    with experiments.prepared(config, build_task) as experiment:
+        return finetuning.run(config, experiment)
 
 
 def copy_finished(folder):

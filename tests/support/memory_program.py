@@ -13,11 +13,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from bert_tf.commands.pretrain import PretrainConfig  # noqa: E402
 from bert_tf.config import BertConfig  # noqa: E402
 from bert_tf.distribute import batches as batches_lib  # noqa: E402
 from bert_tf.distribute import devices as device_setup  # noqa: E402
 from bert_tf.errors import UserError  # noqa: E402
-from bert_tf.flags.pretrain import PretrainConfig  # noqa: E402
 from bert_tf.modeling import bert as bert_model  # noqa: E402
 from bert_tf.pretraining import setup as training_setup  # noqa: E402
 from bert_tf.training import state as training_state  # noqa: E402

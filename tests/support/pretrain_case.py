@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
-from bert_tf.pretraining.run import train_and_evaluate
+from bert_tf.commands import pretrain
 from bert_tf.training import metrics as training_metrics
 from tests.support import files_case
 from tests.support import killed_process
@@ -22,7 +22,7 @@ class PretrainCase(files_case.FolderCase):
         """Runs pretraining and returns the lines of the log."""
         config = tiny_pretraining.make_config(self.folder, **flags)
         with self.assertLogs(level="INFO") as logs:
-            train_and_evaluate(config)
+            pretrain.main(config)
         return [line.split(":", 2)[2] for line in logs.output]
 
     def copy_run(self, output_dir="out", **flags):
@@ -30,7 +30,7 @@ class PretrainCase(files_case.FolderCase):
         name = "_".join(["pretraining", *(f"{x}={flags[x]}" for x in flags)])
         made = made_once.folder(
             name,
-            lambda folder: train_and_evaluate(
+            lambda folder: pretrain.main(
                 tiny_pretraining.make_config(folder, **flags)
             ),
         )

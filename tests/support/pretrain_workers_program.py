@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from bert_tf.commands import pretrain
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.flags import cli
-from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.pretraining import run as pretraining
 
 
@@ -18,7 +19,7 @@ def main(config: PretrainConfig) -> None:
         )
 
     pretraining._PretrainingTrainer.train_and_evaluate = train_and_save
-    pretraining.train_and_evaluate(config)
+    pretrain.main(config)
 
 
 if __name__ == "__main__":

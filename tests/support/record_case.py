@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 

@@ -10,7 +10,7 @@ from bert_tf.distillation.objective import LayerPairs
 from bert_tf.distillation.objective import Weights
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
-from bert_tf.finetuning.input import FinetuneInput
+from bert_tf.finetuning.trial import FinetuneInput
 from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import Columns

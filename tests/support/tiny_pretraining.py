@@ -4,10 +4,10 @@ import os
 
 import tensorflow as tf
 
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.config import BertConfig
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records.manifest import Manifest
-from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import record_files

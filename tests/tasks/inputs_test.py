@@ -21,6 +21,7 @@ from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.commands.predict import PredictConfig
 from bert_tf.distillation import inputs as distillation_inputs
 from bert_tf.errors import UserError
+from bert_tf.finetuning import experiment
 from bert_tf.finetuning import run as finetuning
 from bert_tf.io import files
 
@@ -166,9 +167,13 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
                 command.main(config_cls(**flags, **place))
         # The columns of unknown models, and of other kinds, are not known.
         for output_dir in ("out", "squad"):
-            with mock.patch.object(finetuning, "run") as run:
+            with (
+                mock.patch.object(finetuning, "run"),
+                mock.patch.object(experiment, "prepared") as prepared,
+            ):
                 command.main(config_cls(**flags, output_dir=output_dir))
-            self.assertIsNone(run.call_args[0][1].keywords["task_files"])
+            (_, build), _ = prepared.call_args
+            self.assertIsNone(build.keywords["task_files"])
 
     @parameterized.parameters(
         ("topics", "text.csv", {}, "text.csv has no column 'body'"),

@@ -38,7 +38,10 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def _check(self, before, now, allow_changes=False):
-        resume_checks.check_continuation(before, now, 7, allow_changes)
+        config = dataclasses.replace(
+            self.config, allow_changed_data=allow_changes
+        )
+        resume_checks.check_continuation(before, now, 7, config)
 
     def _check_refused(self, message, before, now):
         with self.assertRaisesRegex(UserError, message):

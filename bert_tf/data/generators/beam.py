@@ -33,7 +33,7 @@ from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.distribute import beam_runner
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.text.tokenizer import BertTokenizer
@@ -47,7 +47,7 @@ _NO_PART = -1
 
 
 def generate(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     input_files: Sequence[str],
     tokenizer: BertTokenizer,
     output_files: Sequence[str],
@@ -120,7 +120,7 @@ def _totals_path(work_dir: str, file: int) -> str:
 class _ReadBatches(beam_runner.Step):
     """Reads numbered files into batches of lines."""
 
-    config: CreatePretrainingDataConfig
+    config: Flags
 
     def work(self, element: tuple[int, str]) -> Iterator[_NumberedBatch]:
         file, path = element
@@ -138,7 +138,7 @@ class _ReadBatches(beam_runner.Step):
 class _Tokenize(beam_runner.Step):
     """Tokenizes a batch of lines into a file."""
 
-    config: CreatePretrainingDataConfig
+    config: Flags
     vocabulary: Vocabulary
 
     def setup(self) -> None:
@@ -168,7 +168,7 @@ class _Tokenize(beam_runner.Step):
 
 
 def _tokenize(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     input_files: Sequence[str],
     tokenizer: BertTokenizer,
     work_dir: str,
@@ -283,7 +283,7 @@ class _Concatenate(beam_runner.Step):
 
 
 def _write_files(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     plan: PartsPlan,
     output_files: Sequence[str],
 ) -> None:

@@ -13,7 +13,7 @@ TensorFlow is not imported.
 
 import numpy as np
 
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 
 
 def num_predictions(
@@ -160,7 +160,7 @@ def choose_words(
 
 def replace_tokens(
     tokens: np.ndarray,
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     mask_id: int,
     token_ids: np.ndarray,
     rng: np.random.Generator,
@@ -189,7 +189,7 @@ def _chosen(
     candidates: np.ndarray,
     starts_word: np.ndarray,
     lengths: np.ndarray,
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Returns <bool>[batch, seq_length]: the tokens to predict."""
@@ -221,7 +221,7 @@ def mask_batch(
     candidates: np.ndarray,
     starts_word: np.ndarray,
     lengths: np.ndarray,
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     mask_id: int,
     token_ids: np.ndarray,
     rng: np.random.Generator,

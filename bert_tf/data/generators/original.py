@@ -28,7 +28,7 @@ from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import serializer
 from bert_tf.errors import UserError
 from bert_tf.features import PRETRAINING
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.text.tokenizer import BertTokenizer
@@ -64,7 +64,7 @@ class Instance:
 
 
 def generate(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     input_files: Sequence[str],
     tokenizer: BertTokenizer,
     output_files: Sequence[str],
@@ -123,7 +123,7 @@ def _batched(items: Iterable, size: int) -> Iterator[list]:
 
 
 def read_documents(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     input_files: Sequence[str],
     tokenizer: BertTokenizer,
 ) -> list[Document]:
@@ -156,7 +156,7 @@ def read_documents(
 
 
 def create_instances(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     documents: Sequence[Document],
     tokenizer: BertTokenizer,
     rng: random.Random,
@@ -179,7 +179,7 @@ def create_instances(
 
 
 def _create_pairs(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     documents: Sequence[Document],
     index: int,
     rng: random.Random,
@@ -250,9 +250,7 @@ def truncate_pair(
 class _Masker:
     """Packs pairs and chooses the tokens to predict."""
 
-    def __init__(
-        self, config: CreatePretrainingDataConfig, tokenizer: BertTokenizer
-    ) -> None:
+    def __init__(self, config: Flags, tokenizer: BertTokenizer) -> None:
         self._config = config
         self._vocabulary = tokenizer.vocabulary
         self._continues_word = [
@@ -327,7 +325,7 @@ class _Masker:
 
 
 def to_batch(
-    instances: Sequence[Instance], config: CreatePretrainingDataConfig
+    instances: Sequence[Instance], config: Flags
 ) -> dict[str, np.ndarray]:
     """Returns the features of `bert_tf.features.PRETRAINING`, zero padded."""
     lengths = (config.max_seq_length, config.max_predictions_per_seq)

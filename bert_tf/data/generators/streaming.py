@@ -41,7 +41,7 @@ from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.data.token_store import read_progress
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import worker_processes
@@ -65,7 +65,7 @@ _Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def generate(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     input_files: Sequence[str],
     tokenizer: BertTokenizer,
     output_files: Sequence[str],
@@ -96,7 +96,7 @@ def generate(
 
 
 def _tokenize_corpus(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     input_files: Sequence[str],
     tokenizer: BertTokenizer,
     folder: str,
@@ -134,7 +134,7 @@ def finish(writer: TokenStoreWriter, input_files: Sequence[str]) -> None:
 
 
 def read_batches(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     input_files: Sequence[str],
     num_done: int = 0,
     may_be_empty: bool = False,
@@ -216,7 +216,7 @@ def tokenize(
 
 
 def plan_parts(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     tokenizer: BertTokenizer,
     work_dir: str,
     store: TokenStore,

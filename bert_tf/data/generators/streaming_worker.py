@@ -31,7 +31,7 @@ from bert_tf.data.generators import masks
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import serializer
 from bert_tf.data.token_store import TokenStore
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 
 # Small enough for the processor's caches.
@@ -61,7 +61,7 @@ class PartsPlan:
       token_ids: The ids to draw random tokens from.
     """
 
-    config: CreatePretrainingDataConfig
+    config: Flags
     store_folder: str
     parts_folder: str
     num_parts: int

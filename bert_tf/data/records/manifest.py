@@ -21,16 +21,14 @@ from bert_tf.config import fields_affecting
 from bert_tf.data import corpus
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.options import Flags
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 
 # Increase it when the same flags give other records.
 _VERSION = 1
 # Paths and parallelism: the records do not depend on them.
-_PLACES = fields_affecting(CreatePretrainingDataConfig, "place")
-# Not stored: with Beam, the records are the same byte for byte.
-_WITHOUT_EFFECT = fields_affecting(CreatePretrainingDataConfig, "nothing")
+_PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
 # Later flags, with the defaults that are not stored: data sets made before have
 # the same hash.
 _ADDED = {"sample": 1.0}
@@ -183,18 +181,20 @@ class Manifest(Recipe):
 
 
 def build_recipe(
-    config: CreatePretrainingDataConfig,
+    config: Flags,
     input_files: Sequence[str],
     num_output_files: int,
     vocabulary_hash: str,
 ) -> Recipe:
     """Returns the recipe of a run; reads the text once to hash it."""
+    # With Beam, the records are the same byte for byte.
+    without_effect = fields_affecting(type(config), "nothing")
     return Recipe(
         version=_VERSION,
         flags={
             flag: value
             for flag, value in dataclasses.asdict(config).items()
-            if flag not in _WITHOUT_EFFECT and value != _ADDED.get(flag)
+            if flag not in without_effect and value != _ADDED.get(flag)
         },
         num_output_files=num_output_files,
         vocabulary_hash=vocabulary_hash,

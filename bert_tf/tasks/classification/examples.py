@@ -13,6 +13,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.flags.options import Flags
 from bert_tf.io import tables
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.labels import Label
@@ -67,6 +68,17 @@ class Columns:
         if self.text_pair:
             flags[self.text_pair] = "--text_pair_column"
         return flags | {self.text: "--text_column"}
+
+    def with_flags(self, config: Flags) -> "Columns":
+        """Returns the columns, with those that are set among the flags."""
+        labels = self.labels or ("label",)
+        if config.label_column is not None:
+            labels = config.label_column.split(",")
+        return Columns(
+            config.text_column or self.text,
+            config.text_pair_column or self.text_pair,
+            tuple(name.strip() for name in labels),
+        )
 
 
 _KEEP_EMPTY = "; run/predict.py --keep_empty keeps it, with an empty answer"

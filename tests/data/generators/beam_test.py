@@ -23,11 +23,11 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.commands.learn_vocabulary import LearnVocabularyConfig
 from bert_tf.data import create as pretraining_data
 from bert_tf.data import vocabulary_building
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import worker_processes
 from tests.support import environments
 from tests.support import ports

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data import corpus
 from bert_tf.data.generators import original as original_generator
 from bert_tf.data.generators import streaming as streaming_generator
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 from tests.support import record_files

@@ -5,8 +5,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data.generators import masks
-from bert_tf.flags.data import CreatePretrainingDataConfig
 
 _MASK = 103
 _VOCAB_SIZE = 500

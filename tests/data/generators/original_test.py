@@ -7,9 +7,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import features
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data.generators import original as original_generator
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import record_files

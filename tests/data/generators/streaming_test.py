@@ -15,12 +15,12 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary

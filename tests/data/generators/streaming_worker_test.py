@@ -8,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.streaming_worker import InstancePlanner
 from bert_tf.data.generators.streaming_worker import Instances
 from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
-from bert_tf.flags.data import CreatePretrainingDataConfig
 
 _ROOT = str(pathlib.Path(__file__).resolve().parents[3])
 

@@ -5,11 +5,12 @@ import os
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
+from bert_tf.config import fields_affecting
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import manifest
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import run_folder
 from tests.support import files_case
 
@@ -215,6 +216,13 @@ class SampleTest(tf.test.TestCase):
                 manifest.flatten(vars(sampled)),
             ),
             ["--sample was 1.0 and is 0.1 now"],
+        )
+
+    def test_places_are_those_of_the_flags(self):
+        # Also without the flags: data sets made before keep their hash.
+        self.assertEqual(
+            {*manifest._PLACES},
+            fields_affecting(CreatePretrainingDataConfig, "place"),
         )
 
 

@@ -1,11 +1,11 @@
-"""Tests for bert_tf.finetuning.input."""
+"""Tests for bert_tf.finetuning.trial."""
 
 import dataclasses
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.finetuning.input import FinetuneInput
+from bert_tf.finetuning.trial import FinetuneInput
 
 
 @dataclasses.dataclass
