@@ -75,7 +75,6 @@ def build_step(size: str, length: int, batch_size: int, kind="", **flags):
     from bert_tf.commands.pretrain import PretrainConfig
     from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
-    from bert_tf.distribute import precision
     from bert_tf.pretraining import data as pretraining_input
     from bert_tf.pretraining import setup as training_setup
     from bert_tf.training import losses
@@ -97,7 +96,9 @@ def build_step(size: str, length: int, batch_size: int, kind="", **flags):
         devices = dataclasses.replace(
             devices,
             kind=kind,
-            precision=precision.resolve_precision(config.mixed_precision, kind),
+            precision=device_setup.resolve_precision(
+                config.mixed_precision, kind
+            ),
             deterministic=bool(config.deterministic),
         )
         losses.overwrites_logits = lambda: kind == "CPU"

@@ -40,6 +40,10 @@ def __getattr__(name: str) -> Any:
     keras_backend.require_tensorflow()
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
+        if _HOMES[name].startswith("bert_tf.modeling."):
+            # Those of `modeling` read features alone.
+            models = importlib.import_module("bert_tf.api.models")
+            value = models.with_text(value)
     globals()[name] = value
     return value
 

@@ -9,13 +9,12 @@ from bert_tf import keras_backend
 # Before the import of Keras, whose own message would be less clear.
 keras_backend.require_tensorflow()
 
-from bert_tf.api import load  # noqa: E402, F401 (for its effects)
-from bert_tf.modeling.bert import BertForPretraining  # noqa: E402
-from bert_tf.modeling.bert import BertModel  # noqa: E402
-from bert_tf.modeling.task_models import BertForClassification  # noqa: E402
-from bert_tf.modeling.task_models import BertForMultipleChoice  # noqa: E402
-from bert_tf.modeling.task_models import BertForQuestionAnswering  # noqa: E402
-from bert_tf.modeling.task_models import BertForTagging  # noqa: E402
+from bert_tf import BertForClassification  # noqa: E402
+from bert_tf import BertForMultipleChoice  # noqa: E402
+from bert_tf import BertForPretraining  # noqa: E402
+from bert_tf import BertForQuestionAnswering  # noqa: E402
+from bert_tf import BertForTagging  # noqa: E402
+from bert_tf import BertModel  # noqa: E402
 
 __all__ = [
     "BertForClassification",

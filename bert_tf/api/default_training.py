@@ -1,4 +1,7 @@
-"""Defaults of `fit`: loss, optimizer, schedule, and masks without labels.
+"""Arguments of `compile` and `fit`: checks, defaults, loss, metrics, masks.
+
+The loss is the objective that scripts train with. Losses and metrics by name
+are those of logits, where Keras would compute them of probabilities.
 
 Shapes:
   B: batch size.
@@ -8,26 +11,32 @@ Shapes:
 """
 
 import math
+import numbers
+import types
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from bert_tf import stateless_random
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.modeling.keras_methods import NO_LABEL
 from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
 from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
-from bert_tf.training import losses as losses_lib
+from bert_tf.training.losses import PretrainingObjective
+from bert_tf.training.losses import TaskObjective
 from bert_tf.training.losses import weigh
 from bert_tf.training.optimizer import build_optimizer
+
+# Marks tokens without a label.
+NO_LABEL = -1
 
 # Those of run_classifier.py of the original.
 _LEARNING_RATE = 5e-5
@@ -38,6 +47,19 @@ _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
 )
+
+# Python objects that give batches, and all data in batches.
+STREAMS = (keras.utils.PyDataset, types.GeneratorType)
+IN_BATCHES = (tf.data.Dataset, *STREAMS)
+_LOSSES = (
+    keras.losses.BinaryCrossentropy,
+    keras.losses.BinaryFocalCrossentropy,
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.CategoricalFocalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+)
+# Keras' names for the accuracy whose kind it chooses by the labels.
+_ACCURACY = ("accuracy", "acc")
 
 # Those of create_pretraining_data.py of the original.
 _MASKED_LM_PROB = 0.15
@@ -99,43 +121,45 @@ def compute_loss(
     y: Any,
     sample_weight: Any,
 ) -> tf.Tensor:
-    """Returns the mean of the task's losses, <float32>[], in graph.
+    """Returns the mean loss of the objective of scripts, <float32>[], in graph.
 
     Args:
       task: The task; None for masked language models.
       outputs: The model's outputs.
       x: Its inputs.
-      y: The labels that `Preprocessor` returns.
+      y: The labels that `Preprocessor` returns, or the ids of masked tokens
+        <int>[B, P]; -1 where there is none.
       sample_weight: The weight of each row or label, or None. As in Keras, the
         sum is divided by the number of losses, not by the sum of weights.
     """
-    if task is None:
-        return _masked_lm_loss(outputs, y, sample_weight)
-    batch = {
-        INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]),
-        **x,
-        **_batch_labels(task, y),
-    }
-    losses = task.losses(outputs, batch)
-    weights = task.loss_weights(batch)
-    losses *= weights
+    if y is None:
+        raise UserError("Expected labels: fit(x, y). Received: none.")
+    if isinstance(y, Mapping) and len(y) == 1:
+        (y,) = y.values()
+    weight = None
     if sample_weight is not None:
         # Keras repeats it for each of several labels.
-        weight = tf.nest.flatten(sample_weight)[0]
-        weight = tf.cast(weight, losses.dtype)
-        is_for_rows = weight.shape.rank == 1
-        losses = weigh(losses, weight) if is_for_rows else losses * weight
-    return tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(weights))
+        weight = tf.cast(tf.nest.flatten(sample_weight)[0], tf.float32)
+    batch = {INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]), **x}
+    if task is not None:
+        objective = TaskObjective(task, weight)
+        batch |= _batch_labels(task, y)
+        count = objective.count(batch)
+    else:
+        objective = PretrainingObjective(use_next_sentence=False)
+        weights = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)
+        batch["masked_lm_ids"] = tf.maximum(tf.cast(y, tf.int32), 0)
+        count = objective.count({**batch, "masked_lm_weights": weights})
+        weights = weights if weight is None else weigh(weights, weight)
+        batch["masked_lm_weights"] = weights
+    sums = objective.compute_sums(outputs, batch)
+    return objective.normalize(sums, count)["loss"]
 
 
 def _batch_labels(task: Task, y: Any) -> dict[str, tf.Tensor]:
     """Returns the labels as `Task.losses` reads them."""
-    if y is None:
-        raise UserError("Expected labels: fit(x, y). Received: none.")
     if isinstance(y, Mapping):
-        if len(y) > 1:
-            return {name: tf.cast(y[name], tf.int32) for name in y}
-        (y,) = y.values()
+        return {name: tf.cast(y[name], tf.int32) for name in y}
     if isinstance(task, TaggingTask):
         return {
             LABEL_IDS: tf.maximum(tf.cast(y, tf.int32), 0),
@@ -200,32 +224,108 @@ def draw_masks(
     return masked, labels
 
 
-def _masked_lm_loss(
-    outputs: Mapping[str, tf.Tensor], y: Any, sample_weight: Any
-) -> tf.Tensor:
-    """Returns the loss of the masked-LM head as in pretraining, <float32>[].
+def check_arguments(
+    x: Any,
+    batch_size: int | None,
+    epochs: int = 1,
+    steps_per_epoch: int | None = None,
+    validation_split: float = 0.0,
+) -> None:
+    """Checks arguments that Keras would misread, or refuse in other words.
+
+    Raises:
+      UserError: If a number is not a whole one from 1, or rows of `x` cannot
+        be held out.
+    """
+    for name, value, optional in (
+        ("batch_size", batch_size, True),
+        ("epochs", epochs, False),
+        ("steps_per_epoch", steps_per_epoch, True),
+    ):
+        is_whole = isinstance(value, numbers.Integral)
+        is_whole = is_whole and not isinstance(value, bool) and value > 0
+        if not is_whole and not (optional and value is None):
+            raise UserError(
+                f"Expected {name} to be a whole number, at least 1. Received: "
+                f"{name}={value!r}."
+            )
+    is_number = isinstance(validation_split, numbers.Real)
+    if not is_number or not 0 <= validation_split < 1:
+        raise UserError(
+            "Expected validation_split to be the part of the rows to hold out, "
+            f"from 0 to less than 1. Received: {validation_split!r}."
+        )
+    if validation_split and isinstance(x, IN_BATCHES):
+        raise UserError(
+            "validation_split holds out rows of lists and arrays; give "
+            f"validation_data beside data that is read in batches. Received: "
+            f"validation_split={validation_split} and a {type(x).__name__}."
+        )
+
+
+def losses_of_logits(loss: Any) -> Any:
+    """Returns losses with those of logits in place of names and functions.
 
     Args:
-      outputs: `masked_lm_logits` <float32>[B, P, V].
-      y: The labels <int>[B, P], -1 where there is none.
-      sample_weight: The weight of each row <float>[B], or None. The sum of
-        losses is divided by the number of labels, not by the sum of weights.
+      loss: What `compile` takes: a loss, its name or function, None, or a
+        dictionary or list of these.
     """
-    if y is None:
-        raise UserError(
-            "Expected labels for masked_lm_positions: fit(x, y). Received: "
-            "none."
+    return tf.nest.map_structure(_loss_of_logits, loss)
+
+
+def _loss_of_logits(loss: Any) -> Any:
+    found = keras.losses.get(loss) if isinstance(loss, str) else loss
+    for cls in _LOSSES:
+        default = cls()
+        is_name = isinstance(loss, str) and isinstance(found, cls)
+        if is_name or found is default.fn:
+            return cls(from_logits=True)
+    if getattr(loss, "from_logits", True) is False:
+        logging.warning(
+            "The model's outputs are logits, and the loss takes them for "
+            "probabilities; give %s(from_logits=True).",
+            type(loss).__name__,
         )
-    if isinstance(y, Mapping):
-        (y,) = y.values()
-    weights = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)
-    counts = tf.stack([tf.reduce_sum(weights), 0.0])  # No next sentences.
-    if sample_weight is not None:
-        weight = tf.cast(tf.nest.flatten(sample_weight)[0], tf.float32)
-        weights = weigh(weights, weight)
-    sums = losses_lib.masked_lm_sums(
-        outputs["masked_lm_logits"],
-        tf.maximum(tf.cast(y, tf.int32), 0),
-        weights,
+    return loss
+
+
+def is_binary(loss: Any) -> bool:
+    """Returns True for the loss, or single loss, of several labels."""
+    losses = tf.nest.flatten(loss)
+    return len(losses) == 1 and isinstance(
+        losses[0], keras.losses.BinaryCrossentropy
     )
-    return losses_lib.normalize(sums, counts)["loss"]
+
+
+def metrics_of_logits(metrics: Any, is_binary: bool) -> Any:
+    """Returns a list of metrics, or a dictionary, with those of logits.
+
+    Args:
+      metrics: What `compile` takes; None stays.
+      is_binary: Whether an example may have several labels. Keras' "accuracy"
+        would compare the greatest logit alone.
+    """
+    if metrics is None:
+        return None
+    if isinstance(metrics, Mapping):
+        return {
+            name: metrics_of_logits(value, is_binary)
+            for name, value in metrics.items()
+        }
+
+    def replace(metric):
+        if not isinstance(metric, str):
+            return metric
+        if metric in _ACCURACY:
+            if not is_binary:
+                return metric
+            return keras.metrics.BinaryAccuracy(metric, threshold=0.0)
+        found = keras.metrics.get(metric)
+        if isinstance(found, keras.metrics.BinaryAccuracy):
+            return keras.metrics.BinaryAccuracy(threshold=0.0)
+        if getattr(found, "from_logits", None) is False:
+            return type(found)(from_logits=True)
+        return metric
+
+    metrics = metrics if isinstance(metrics, list | tuple) else [metrics]
+    return [replace(metric) for metric in metrics]

@@ -1,29 +1,20 @@
 """`load_model` and `load_tokenizer`: trained models, by path or name."""
 
-import dataclasses
 import os
 from collections.abc import Collection
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from bert_tf.api import save  # noqa: F401 (sets what `model.export` calls)
-from bert_tf.api.preprocessor import Preprocessor
+from bert_tf.api import models
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import keras_model
-from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 from bert_tf.inference import load
-from bert_tf.modeling import saving
 from bert_tf.text.tokenizer import BertTokenizer
-
-# Registers the optimizer, for `.keras` files of compiled models.
-from bert_tf.training import optimizer  # noqa: F401
 
 _WITH_LABELS = ("classification", "tagging")
 
@@ -101,7 +92,7 @@ def load_model(
     if is_as_stored and keras_model.recognizes(path):
         model = keras.saving.load_model(path)
         if model.preprocessor is None:  # A file of an earlier version.
-            _restore_text(model)
+            model.restore_text()
         return model
     stored = _read(path, cache_dir, offline)
     model = load.build_model(
@@ -110,12 +101,13 @@ def load_model(
         labels=labels,
         num_labels=num_labels,
         new_parts=new_parts,
+        as_class=models.with_text,
         **kwargs,
     )
     values = {"kind": stored.task["kind"] if kind is None else kind}
     if "head" not in new_parts and values["kind"] == stored.task["kind"]:
         values = dict(stored.task)
-    _attach_text(model, stored, values, max_seq_length)
+    model.attach_text(stored, values, max_seq_length)
     return model
 
 
@@ -127,36 +119,6 @@ def _check_labels(labels: Any, kind: str | None) -> None:
             "Expected at least two labels; a model that predicts a score has "
             f"num_labels=1 instead. Received: labels={list(labels)!r}."
         )
-
-
-def _attach_text(
-    model: keras.Model,
-    stored: StoredModel,
-    task_values: Mapping[str, Any],
-    max_seq_length: int | None = None,
-) -> None:
-    """Gives a model its text side: the preprocessor and its files."""
-    labels = getattr(model, "labels", None)
-    nothing = Tensors.from_arrays({})
-    # The model holds the weights now.
-    rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
-    model.text_files = model_directory.text_files(rest)
-    model.preprocessor = Preprocessor(
-        {**task_values, "labels": None if labels is None else list(labels)},
-        rest.build_tokenizer,
-        model.bert_config,
-        getattr(model, "num_labels", None),
-        max_seq_length,
-    )
-
-
-def _restore_text(model: keras.Model) -> None:
-    """Gives a model that Keras has loaded its text side back."""
-    stored = keras_model.from_model(model, f"the .keras file of {model.name}")
-    _attach_text(model, stored, stored.task)
-
-
-saving.hooks.restore = _restore_text
 
 
 def load_tokenizer(

@@ -15,6 +15,8 @@ import tensorflow as tf
 from bert_tf.api import default_training
 from bert_tf.api import raw_rows
 from bert_tf.api import row_datasets
+from bert_tf.api.default_training import NO_LABEL
+from bert_tf.api.raw_rows import is_text
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.data import length_buckets
@@ -22,9 +24,6 @@ from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.io import progress
 from bert_tf.modeling import inference
-from bert_tf.modeling.keras_methods import NO_LABEL
-from bert_tf.modeling.raw_batches import is_stream
-from bert_tf.modeling.raw_batches import is_text
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
@@ -48,39 +47,6 @@ from bert_tf.training import unpad as unpadding
 _ROWS_AT_ONCE = 32
 # For models whose task.json does not have one.
 _MAX_SEQ_LENGTH = 128
-
-
-class _PreparedModel:
-    """A model's form for inference, with its compiled functions."""
-
-    def __init__(self, model: keras.Model) -> None:
-        self.model = model
-        self._copy: keras.Model | None = None
-        # By task and batch size.
-        self._predictors: dict[tuple[int, int], Predictor] = {}
-
-    def update(self) -> None:
-        """Copies the model's current weights.
-
-        Raises:
-          UserError: If TensorFlow is to ignore updates of weights.
-        """
-        if self._copy is None:
-            self._copy = inference.prepare(self.model, self.model.compute_dtype)
-        else:
-            packed_weights.refuse()
-            inference.copy_weights(self.model, self._copy)
-
-    def predictor(
-        self, task: Task, tokenizer: BertTokenizer, batch_size: int
-    ) -> Predictor:
-        """Returns the predictor, the same one for the same arguments."""
-        key = (id(task), batch_size)
-        if key not in self._predictors:
-            self._predictors[key] = Predictor(
-                self._copy, task, tokenizer, batch_size, unpad=_unpads(task)
-            )
-        return self._predictors[key]
 
 
 def _unpads(task: Task) -> bool:
@@ -144,7 +110,10 @@ class Preprocessor:
                     f"Received: {max_seq_length}."
                 )
             self.task_values["max_seq_length"] = max_seq_length
-        self._prepared: _PreparedModel | None = None
+        # The model and its copy for inference.
+        self._prepared: tuple[keras.Model, keras.Model] | None = None
+        # Those of the copy, with their compiled functions.
+        self._predictors: dict[tuple[int, int], Predictor] = {}
         # Compiled steps read its current value.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
 
@@ -198,6 +167,11 @@ class Preprocessor:
         return task
 
     @property
+    def trained_task(self) -> Task | None:
+        """The task that `fit` trains; None for masked language models."""
+        return None if self.draws_masks else self.task
+
+    @property
     def draws_masks(self) -> bool:
         """True for masked language models, which are trained without labels."""
         heads = weight_map.HEADS.get(self.task_values["kind"], ())
@@ -247,12 +221,6 @@ class Preprocessor:
           UserError: If a row or label does not fit the task, or the model has
             no vocabulary.
         """
-        return self._pack(x, y, sample_weight)
-
-    def _pack(
-        self, x: Any, y: Any, sample_weight: Any, is_fixed: bool = False
-    ) -> Any:
-        """Returns what a call does; with `is_fixed`, in rows of full length."""
         rows = raw_rows.to_rows(x)
         if not self.has_task:
             if y is not None:
@@ -271,7 +239,10 @@ class Preprocessor:
             features = self.task.featurize(
                 examples, self.tokenizer, y is not None
             )
-        batch = _pad(features, self.max_seq_length, is_fixed)
+        longest = int(max(features.lengths, default=1))
+        lengths = length_buckets.every_multiple(self.max_seq_length)
+        length = next(one for one in lengths if one >= longest)
+        batch = features.batch(np.arange(len(features)), length)
         inputs = {name: batch.pop(name) for name in MODEL_INPUTS}
         if y is None:
             return inputs
@@ -324,22 +295,31 @@ class Preprocessor:
 
         Args:
           model: The model; predicts with its current weights.
-          rows: As `raw_rows.to_rows` reads them, or a data set of rows.
+          rows: As `raw_rows.to_rows` reads them.
           batch_size: Rows computed at once; by default 32.
           show_progress: Whether to show a progress bar.
 
         Raises:
           UserError: If a row does not fit the task, the model has no
-            vocabulary, or its task.json does not describe a task.
+            vocabulary, its task.json does not describe a task, or TensorFlow
+            is to ignore updates of weights.
         """
-        if self._prepared is None or self._prepared.model is not model:
-            self._prepared = _PreparedModel(model)
-        self._prepared.update()
-        predictor = self._prepared.predictor(
-            self.task, self.tokenizer, batch_size or _ROWS_AT_ONCE
-        )
-        if isinstance(rows, tf.data.Dataset):
-            rows = row_datasets.read_rows(rows, self.task)
+        if self._prepared is None or self._prepared[0] is not model:
+            copy = inference.prepare(model, model.compute_dtype)
+            self._prepared, self._predictors = (model, copy), {}
+        else:
+            packed_weights.refuse()
+            inference.copy_weights(*self._prepared)
+        key = (id(self.task), batch_size or _ROWS_AT_ONCE)
+        if key not in self._predictors:
+            self._predictors[key] = Predictor(
+                self._prepared[1],
+                self.task,
+                self.tokenizer,
+                key[1],
+                unpad=_unpads(self.task),
+            )
+        predictor = self._predictors[key]
         examples = self.examples(raw_rows.to_rows(rows))
         chunks = task_prediction.chunks(self.task, examples)
         with contextlib.ExitStack() as stack:
@@ -360,25 +340,20 @@ class Preprocessor:
         sample_weight: Any = None,
         batch_size: int | None = None,
         is_one_hot: bool = False,
-        is_fixed: bool = False,
     ) -> tuple[Any, Any, Any]:
         """Returns the arguments of Keras' `fit` with raw rows converted.
 
-        Data sets of strings, generators and `PyDataset`s are converted as they
-        are read, lists before. With `is_one_hot` labels [N, L] do not mean
-        several labels; with `is_fixed` rows are `max_seq_length` long.
+        Data sets of strings are converted as they are read, lists before. With
+        `is_one_hot` labels [N, L] do not mean several labels.
         """
-        if is_stream(x):
-            convert = functools.partial(
-                self.training_data, is_one_hot=is_one_hot, is_fixed=True
-            )
-            return row_datasets.convert_stream(x, convert), y, sample_weight
+        if isinstance(x, default_training.STREAMS):
+            return raw_rows.check_stream(x), y, sample_weight
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
                 x = self._convert_dataset(x, batch_size, is_one_hot)
             return x, y, sample_weight
         if isinstance(x, list) or (x is not None and is_text(x)):
-            return self._convert_rows(x, y, sample_weight, is_one_hot, is_fixed)
+            return self._convert_rows(x, y, sample_weight, is_one_hot)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.
         if y is not None and self.has_task and is_text(y):
@@ -387,33 +362,28 @@ class Preprocessor:
             self.adapt_to_labels(y)
         return x, y, sample_weight
 
-    def prediction_stream(self, x: Any) -> Any:
+    def prediction_data(self, x: Any, batch_size: int | None) -> Any:
         """Returns the argument of `predict` without its labels.
 
-        Generators and `PyDataset`s of raw rows become those of features, or
-        the list of all rows for tasks that data sets are listed for. Other
-        arguments stay.
+        Data sets of raw rows become those of features, or, where a row has
+        several rows of features or no text, the list of all rows.
         """
-        if not is_stream(x):
+        if isinstance(x, default_training.STREAMS):
+            return raw_rows.check_stream(x)
+        if not isinstance(x, tf.data.Dataset) or not is_text(x):
             return x
-        if self.reads_texts:
-            convert = functools.partial(self.training_data, is_fixed=True)
-            return row_datasets.convert_stream(x, convert, has_labels=False)
-        return row_datasets.read_stream(x)
+        if not self.reads_texts:
+            return row_datasets.read_rows(x, self.task)
+        return self._convert_dataset(x, batch_size, is_one_hot=False)
 
     def _convert_rows(
-        self,
-        x: Any,
-        y: Any,
-        sample_weight: Any,
-        is_one_hot: bool,
-        is_fixed: bool,
+        self, x: Any, y: Any, sample_weight: Any, is_one_hot: bool
     ) -> tuple[Any, Any, Any]:
         if y is None and sample_weight is not None:
             raise UserError(  # Keras would ignore it.
                 "Expected labels beside sample_weight. Received: none."
             )
-        converted = self._pack(x, y, sample_weight, is_fixed)
+        converted = self(x, y, sample_weight)
         inputs, *rest = (converted,) if y is None else converted
         if not len(next(iter(inputs.values()))):
             raise UserError("Expected at least one row. Received: none.")
@@ -453,7 +423,7 @@ class Preprocessor:
 
     def validation_data(self, data: Any, *options: Any) -> Any:
         """Returns the argument of the same name of Keras' `fit`."""
-        if isinstance(data, tf.data.Dataset) or is_stream(data):
+        if isinstance(data, default_training.IN_BATCHES):
             return self.training_data(data, None, None, *options)[0]
         if isinstance(data, list) and all(isinstance(x, str) for x in data):
             data = (data,)  # Texts without labels.
@@ -490,18 +460,6 @@ class Preprocessor:
                 return None, multiply_class_weights(weights, y, sample_weight)
         return weights, sample_weight
 
-    def compile_arguments(self, num_steps: int | None) -> dict[str, Any]:
-        """Returns `default_training.compile_arguments` for the task."""
-        task = None if self.draws_masks else self.task
-        return default_training.compile_arguments(task, num_steps)
-
-    count_steps = staticmethod(default_training.count_steps)
-
-    def compute_loss(self, *arguments: Any) -> tf.Tensor:
-        """Returns `default_training.compute_loss` for the task."""
-        task = None if self.draws_masks else self.task
-        return default_training.compute_loss(task, *arguments)
-
     def draw_masks(
         self, features: Mapping[str, tf.Tensor], step: Any
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -534,22 +492,6 @@ def multiply_class_weights(
         rows = np.asarray(sample_weight, np.float32)
         product *= rows.reshape(rows.shape + (1,) * (y.ndim - rows.ndim))
     return product.astype(np.float32)
-
-
-def _pad(
-    features: Features, max_seq_length: int, is_fixed: bool = False
-) -> dict[str, np.ndarray]:
-    """Returns all rows as one batch; see `Preprocessor.__call__`.
-
-    With `is_fixed` the length is always `max_seq_length`.
-    """
-    rows = np.arange(len(features))
-    if is_fixed:
-        return features.batch(rows, max_seq_length)
-    longest = int(max(features.lengths, default=1))
-    allowed = length_buckets.every_multiple(max_seq_length)
-    length = next(one for one in allowed if one >= longest)
-    return features.batch(rows, length)
 
 
 def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:

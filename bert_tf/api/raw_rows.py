@@ -5,6 +5,7 @@ pair of texts, a list of words, or a dictionary, as `Task.example_from_row`
 takes it.
 """
 
+import itertools
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +33,7 @@ def to_rows(x: Any) -> list[Any]:
       UserError: If it is none of these, or the columns' lengths differ.
     """
     if isinstance(x, list):
-        return [_decode(row) for row in x]
+        return [decode(row) for row in x]
     if isinstance(x, Mapping):
         columns = [to_list(column) for column in x.values()]
         return [
@@ -54,6 +55,43 @@ def to_rows(x: Any) -> list[Any]:
     )
 
 
+def is_text(x: Any) -> bool:
+    """Returns True if there is a text in `x`: rows, columns or tensors."""
+    if isinstance(x, tf.data.Dataset):
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
+        specs = [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
+        return any(spec.dtype == tf.string for spec in specs)
+    for leaf in tf.nest.flatten(x):
+        dtype = getattr(leaf, "dtype", None)
+        kind = getattr(dtype, "kind", None)
+        if kind is None and hasattr(leaf, "to_numpy"):  # Of polars.
+            kind = leaf.to_numpy().dtype.kind
+        is_string = dtype == tf.string or kind in ("U", "S", "O")
+        if isinstance(leaf, str | bytes) or is_string:
+            return True
+    return hasattr(x, "columns")  # A DataFrame.
+
+
+def check_stream(stream: Any) -> Any:
+    """Returns the whole of a generator or `PyDataset`, if it has no raw rows.
+
+    Raises:
+      UserError: If there is a text in its first batch.
+    """
+    if isinstance(stream, keras.utils.PyDataset):
+        first = [] if stream.num_batches == 0 else [stream[0]]
+    else:
+        first = list(itertools.islice(stream, 1))
+        stream = (batch for batch in itertools.chain(first, stream))
+    if is_text(first):
+        raise UserError(
+            "Expected batches of the model's inputs, as model.preprocessor(x, "
+            "y) returns them, or a tf.data.Dataset of raw rows. Received: "
+            f"texts in a {type(stream).__name__}."
+        )
+    return stream
+
+
 def to_list(column: Any) -> list[Any]:
     """Returns the values of a list, array, tensor or Series.
 
@@ -61,7 +99,7 @@ def to_list(column: Any) -> list[Any]:
       UserError: If it is none of these.
     """
     if isinstance(column, list | tuple):
-        return [_decode(value) for value in column]
+        return [decode(value) for value in column]
     if isinstance(column, tf.Tensor):
         column = column.numpy()
     elif hasattr(column, "to_numpy"):
@@ -73,7 +111,7 @@ def to_list(column: Any) -> list[Any]:
         )
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
-    return [_decode(value) for value in column.tolist()]
+    return [decode(value) for value in column.tolist()]
 
 
 def to_labels(y: Any, count: int | None = None) -> list[Any]:
@@ -164,7 +202,10 @@ def _transpose(columns: list[list[Any]], x: Any) -> list[tuple[Any, ...]]:
     return list(zip(*columns, strict=True))
 
 
-def _decode(value: Any) -> Any:
+def decode(value: Any) -> Any:
+    """Returns texts in place of bytes, also within a list."""
+    if isinstance(value, list):
+        return [decode(one) for one in value]
     if not isinstance(value, bytes):
         return value
     try:

@@ -1,13 +1,11 @@
-"""Data sets and streams of raw rows to those of a model's inputs.
+"""Data sets of raw rows to those of a model's inputs.
 
 Texts are tokenized in the graph. Rows that the graph cannot read are converted
 in Python: question answering makes windows, tagging reads lists of words, and
-multiple choice lists of texts; generators and `PyDataset`s give Python values.
+multiple choice lists of texts.
 """
 
-import itertools
 from collections.abc import Callable
-from collections.abc import Generator
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -21,7 +19,6 @@ from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
-from bert_tf.modeling.raw_batches import is_text
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -33,10 +30,6 @@ _INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
 # The axes of the labels of a batch.
 _LABEL_RANKS = {SquadTask: 1, TaggingTask: 2, MultipleChoiceTask: 1}
 _SQUAD_LABELS = ("start_positions", "end_positions")
-
-Stream = Generator | keras.utils.PyDataset
-# As `Preprocessor.training_data`: x, y and sample_weight.
-Convert = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 
 _COLUMNS = ("text", "text_pair")
 
@@ -141,11 +134,8 @@ def _batched(
 def _rows(x: Any) -> list[Any]:
     """Returns the rows of a batch, as a task reads them."""
     if isinstance(x, Mapping):
-        columns = [_to_list(column) for column in x.values()]
-        return [
-            dict(zip(x, map(_trim, row), strict=True))
-            for row in zip(*columns, strict=True)
-        ]
+        rows = zip(*map(_to_list, x.values()), strict=True)
+        return [dict(zip(x, map(_trim, row), strict=True)) for row in rows]
     if isinstance(x, tuple | list):
         return list(zip(*map(_to_list, x), strict=True))
     return [_trim(row) for row in _to_list(x)]
@@ -167,13 +157,7 @@ def _labels(y: Any, rows: list[Any], task: Task) -> list[Any]:
 def _to_list(tensor: tf.Tensor | tf.RaggedTensor) -> list[Any]:
     is_ragged = isinstance(tensor, tf.RaggedTensor)
     values = tensor.to_list() if is_ragged else tensor.numpy().tolist()
-    return _decode(values)
-
-
-def _decode(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decode(one) for one in value]
-    return value.decode("utf-8") if isinstance(value, bytes) else value
+    return raw_rows.decode(values)
 
 
 def _trim(value: Any) -> Any:
@@ -182,113 +166,6 @@ def _trim(value: Any) -> Any:
         while value and value[-1] == "":
             value = value[:-1]
     return value
-
-
-def convert_stream(
-    stream: Stream, convert: Convert, has_labels: bool = True
-) -> Stream:
-    """Converts each batch of a stream when Keras takes it.
-
-    The first is converted at once, so that a mistake in it is reported as one.
-
-    Args:
-      stream: Batches x, (x,), (x, y) or (x, y, sample_weight), each as for
-        `fit`; of features rather than rows they stay.
-      convert: Converts a batch, to the same length each time.
-      has_labels: Whether labels and weights are kept.
-
-    Returns:
-      A generator or `PyDataset` of features.
-
-    Raises:
-      UserError: If a row or label does not fit the task, or the rows would be
-        tokenized in forked processes.
-    """
-
-    def convert_batch(batch: Any) -> tuple[Any, ...]:
-        x, y, weight = _unpack(batch)
-        parts = convert(x, y, weight) if has_labels else convert(x, None, None)
-        return tuple(part for part in parts if part is not None)
-
-    first, stream = _peek(stream)
-    x, y, _ = _unpack(first) if first is not None else (None, None, None)
-    # Raw rows, or features with names as labels.
-    if not any(map(is_text, (x, *tf.nest.flatten(y)))):
-        return stream
-    if not isinstance(stream, keras.utils.PyDataset):
-        start = [convert_batch(first)]
-        rest = map(convert_batch, itertools.islice(stream, 1, None))
-        return (batch for batch in itertools.chain(start, rest))
-    if stream.use_multiprocessing:
-        raise UserError(
-            "Expected a PyDataset of texts to have use_multiprocessing=False: "
-            "the tokenizer cannot run in forked processes; workers=N is for "
-            "threads. Received: use_multiprocessing=True."
-        )
-    convert_batch(first)
-    return _Converted(stream, convert_batch)
-
-
-def read_stream(stream: Stream) -> Any:
-    """Returns all rows of a stream in a list; one of features stays.
-
-    Raises:
-      UserError: If it is a `PyDataset` that does not end.
-    """
-    first, stream = _peek(stream)
-    if first is None or not is_text(_unpack(first)[0]):
-        return stream
-    if isinstance(stream, keras.utils.PyDataset):
-        if stream.num_batches is None:
-            raise UserError(
-                "Expected a PyDataset that ends. Received: one whose "
-                "num_batches is None."
-            )
-        stream = (stream[index] for index in range(stream.num_batches))
-    return [row for one in stream for row in raw_rows.to_rows(_unpack(one)[0])]
-
-
-class _Converted(keras.utils.PyDataset):
-    """A `PyDataset` whose batches are converted."""
-
-    def __init__(
-        self,
-        source: keras.utils.PyDataset,
-        convert_batch: Callable[[Any], tuple[Any, ...]],
-    ) -> None:
-        super().__init__(
-            workers=source.workers, max_queue_size=source.max_queue_size
-        )
-        self._source = source
-        self._convert_batch = convert_batch
-
-    @property
-    def num_batches(self) -> int | None:
-        return self._source.num_batches
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return self._convert_batch(self._source[index])
-
-    def on_epoch_begin(self) -> None:
-        self._source.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        self._source.on_epoch_end()
-
-
-def _peek(stream: Stream) -> tuple[Any, Stream]:
-    """Returns the first batch, None if there is none, and the whole stream."""
-    if isinstance(stream, keras.utils.PyDataset):
-        return (None if stream.num_batches == 0 else stream[0]), stream
-    first = list(itertools.islice(stream, 1))
-    whole = (batch for batch in itertools.chain(first, stream))
-    return (first[0] if first else None), whole
-
-
-def _unpack(batch: Any) -> tuple[Any, Any, Any]:
-    if isinstance(batch, list) and all(isinstance(x, str) for x in batch):
-        return batch, None, None  # Texts without labels.
-    return keras.utils.unpack_x_y_sample_weight(batch)
 
 
 def convert_texts(
@@ -327,8 +204,7 @@ def convert_texts(
             texts[0], second, max_seq_length, tokenizer.vocabulary
         )
         if y is not None and y.dtype == tf.string:
-            has_several = y.shape.rank == 2
-            y = (_to_zeros_and_ones if has_several else _to_indices)(y, task)
+            y = _to_targets(y, task)
         return keras.utils.pack_x_y_sample_weight(features, y, weight)
 
     return dataset.map(convert_batch, tf.data.AUTOTUNE).prefetch(
@@ -365,33 +241,30 @@ def has_several_labels(dataset: tf.data.Dataset) -> bool:
     return extra == 1 and y.shape[-1] != 1
 
 
-def _to_zeros_and_ones(
+def _to_targets(
     names: tf.Tensor | tf.RaggedTensor, task: Task | None
 ) -> tf.Tensor:
-    """Returns <float32>[B, L] for the names of several labels <string>[B, N].
+    """Returns the labels that names stand for, in graph.
 
-    An empty name is none.
+    <int32>[B], the indices, for <string>[B]; for several labels <string>[B, N],
+    of which an empty one is none, <float32>[B, L].
     """
-    if isinstance(names, tf.Tensor):
-        names = tf.RaggedTensor.from_tensor(names)
-    names = tf.ragged.boolean_mask(names, tf.not_equal(names, ""))
-    indices = _to_indices(names.flat_values, task)
-    one_hot = names.with_flat_values(tf.one_hot(indices, len(task.labels)))
-    return tf.reduce_max(one_hot.to_tensor(), axis=1)
-
-
-def _to_indices(names: tf.Tensor, task: Task | None) -> tf.Tensor:
-    """Returns the indices of labels, <int32>[B] for <string>[B]."""
     labels = getattr(task, "labels", None)
     if labels is None:
         raise UserError(
             "Expected numbers as labels: the model's labels have no names. "
             "Received: strings."
         )
-    is_label = tf.equal(tf.reshape(names, [-1, 1]), tf.constant(labels))
+    has_several = names.shape.rank == 2
+    if isinstance(names, tf.RaggedTensor):
+        names = names.to_tensor("")
+    is_label = tf.equal(names[..., tf.newaxis], tf.constant(labels))
+    is_known = tf.reduce_any(is_label, axis=-1)
+    if has_several:
+        is_known |= tf.equal(names, "")
     message = f"Expected labels among {', '.join(labels)}. Received:"
-    check = tf.debugging.Assert(
-        tf.reduce_all(tf.reduce_any(is_label, axis=-1)), [message, names]
-    )
+    check = tf.debugging.Assert(tf.reduce_all(is_known), [message, names])
     with tf.control_dependencies([check]):
+        if has_several:
+            return tf.cast(tf.reduce_any(is_label, axis=1), tf.float32)
         return tf.argmax(is_label, axis=-1, output_type=tf.int32)

@@ -22,7 +22,6 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
-from bert_tf.modeling import saving
 from bert_tf.tasks import registry
 
 # They describe the run that made the weights, which may have changed since.
@@ -144,12 +143,6 @@ def export_tflite(
         run.run(config, _ORIGIN)
 
 
-saving.hooks.exporters |= {
-    "tf_saved_model": export_savedmodel,
-    "litert": export_tflite,
-}
-
-
 def _require_own(model: Any) -> None:
     """Raises `UserError` for a model that is none of bert_tf's."""
     if not hasattr(model, "current_text_files"):
@@ -240,7 +233,7 @@ def _saved(
         path = os.path.join(folder, "model")
         config = _to_config(config_cls, values, path)
         _require_own(model)
-        if not model.has_vocabulary:
+        if model_directory.VOCAB_FILE not in model.text_files:
             raise UserError(
                 "An export reads texts, so the model needs a vocabulary. "
                 f"Received: a {type(model).__name__} without one; load it with "

@@ -14,11 +14,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.distribute import cluster as clusters
+from bert_tf.distribute import cpu
 from bert_tf.distribute import health as worker_health
-from bert_tf.distribute import precision as precisions
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
-from bert_tf.distribute.precision import Precision
 from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
 
@@ -27,6 +26,36 @@ _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
 # How long the workers may take to connect once all are running. TensorFlow
 # would wait an hour for one that ended in the meantime.
 _SECONDS_TO_CONNECT = 180
+_BFLOAT16_CAPABILITY = (8, 0)  # Ampere
+_FLOAT16_CAPABILITY = (7, 0)  # Volta
+
+_POLICIES = {
+    "float32": "float32",
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """A compute precision and why it was chosen.
+
+    Attributes:
+      name: "float32", "bfloat16" or "float16".
+    """
+
+    name: str
+    reason: str
+
+    @property
+    def policy(self) -> str:
+        """The Keras dtype policy; weights stay float32 in each."""
+        return _POLICIES[self.name]
+
+    @property
+    def needs_loss_scale(self) -> bool:
+        """True if small gradients underflow, as with 5 exponent bits."""
+        return self.name == "float16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +143,7 @@ def prepare(flags: DeviceConfig) -> Devices:
     xla = getattr(flags, "xla", "auto")
     all_reduce_dtype = getattr(flags, "all_reduce_dtype", "float32")
     _warn_of_flags(flags, kind, strategy, all_reduce_dtype)
-    precision = precisions.resolve_precision(flags.mixed_precision, kind)
+    precision = resolve_precision(flags.mixed_precision, kind)
     logging.info(
         "Strategy %s with %d %s%s (%s); precision %s (%s).",
         type(strategy).__name__,
@@ -126,7 +155,7 @@ def prepare(flags: DeviceConfig) -> Devices:
         precision.reason,
     )
     logging.info("%s", _describe_determinism(deterministic))
-    if precisions.has_tensor_float_32(kind):
+    if has_tensor_float_32(kind):
         is_used = tf.config.experimental.tensor_float_32_execution_enabled()
         logging.info(
             "Products of float32 are computed in %s.",
@@ -156,9 +185,7 @@ def _warn_of_flags(
     """Logs the flags that have no effect on these devices."""
     if flags.tpu_name and kind != "TPU":
         logging.warning("--tpu_name has no effect without --use_tpu.")
-    if flags.tensor_float_32 is not None and not precisions.has_tensor_float_32(
-        kind
-    ):
+    if flags.tensor_float_32 is not None and not has_tensor_float_32(kind):
         logging.warning(
             "--tensor_float_32 has no effect: only GPUs since Ampere have TF32."
         )
@@ -394,3 +421,59 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
     """Returns the kind of device of a strategy: "CPU", "GPU" or "TPU"."""
     device = strategy.extended.worker_devices[0]
     return tf.DeviceSpec.from_string(device).device_type
+
+
+def _gpu_capability() -> tuple[int, int] | None:
+    """Returns the lowest compute capability of the GPUs, or None."""
+    capabilities = []
+    for gpu in tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        capabilities.append(details.get("compute_capability", (0, 0)))
+    return min(capabilities) if capabilities else None
+
+
+def _choose_precision(device_type: str) -> Precision:
+    """Returns the fastest precision the hardware supports."""
+    if device_type == "TPU":
+        return Precision("bfloat16", "TPUs compute in bfloat16")
+    if device_type == "GPU":
+        capability = _gpu_capability() or (0, 0)
+        name = "float32"
+        if capability >= _BFLOAT16_CAPABILITY:
+            name = "bfloat16"
+        elif capability >= _FLOAT16_CAPABILITY:
+            name = "float16"
+        version = ".".join(map(str, capability))
+        return Precision(name, f"the GPU has compute capability {version}")
+    flags = cpu.bfloat16_flags()
+    if flags:
+        return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
+    return Precision(
+        "float32",
+        f"the CPU has none of {', '.join(cpu.BFLOAT16_FLAGS)}",
+    )
+
+
+def resolve_precision(flag: str, device_type: str) -> Precision:
+    """Turns `--mixed_precision` into the compute precision.
+
+    Args:
+      flag: "float32", "bfloat16", "float16" or "auto".
+      device_type: "CPU", "GPU" or "TPU".
+    """
+    fastest = _choose_precision(device_type)
+    if flag == "auto":
+        return fastest
+    if (flag, device_type, fastest.name) == ("bfloat16", "CPU", "float32"):
+        return Precision(
+            "float32",
+            f"--mixed_precision=bfloat16 is not used, as {fastest.reason} "
+            "and would only emulate it",
+        )
+    return Precision(flag, f"--mixed_precision={flag}")
+
+
+def has_tensor_float_32(kind: str) -> bool:
+    """Returns whether the devices can multiply in TF32."""
+    capability = _gpu_capability() if kind == "GPU" else None
+    return capability is not None and capability >= _BFLOAT16_CAPABILITY

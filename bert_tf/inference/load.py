@@ -1,6 +1,7 @@
 """Builds a Keras model from a stored model."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
@@ -47,6 +48,7 @@ def build_model(
     num_labels: int | None = None,
     new_parts: Collection[str] = (),
     num_new_layers: int = 0,
+    as_class: Callable[[type], type] = lambda cls: cls,
     **kwargs: Any,
 ) -> keras.Model:
     """Builds a model and loads its weights, one at a time.
@@ -59,6 +61,7 @@ def build_model(
       new_parts: Parts to initialize randomly.
       num_new_layers: Number of encoder layers to initialize randomly, from the
         top.
+      as_class: Returns the class to build in place of that of `modeling`.
       **kwargs: Arguments of the model's constructor.
 
     Raises:
@@ -75,7 +78,7 @@ def build_model(
     kwargs = _choose_head(stored, weights, chosen, kwargs)
     if chosen in _WITH_LABELS:
         kwargs |= _choose_labels(stored, weights, chosen, labels, num_labels)
-    model = _MODELS[chosen](stored.config, **kwargs)
+    model = as_class(_MODELS[chosen])(stored.config, **kwargs)
     layers = stored.config.num_hidden_layers
     new_layers = tuple(
         f"bert/encoder/layer_{number}/"

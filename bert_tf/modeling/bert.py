@@ -9,17 +9,18 @@ Shapes:
   V: vocabulary size.
 """
 
+import os
+
 import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.modeling import attention
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads as head_layers
 from bert_tf.modeling import layers
 from bert_tf.modeling import layouts
-from bert_tf.modeling import saving
-from bert_tf.modeling.keras_methods import KerasMethods
 
 _FLAGS = (
     "return_all_layers",
@@ -148,16 +149,46 @@ class Embeddings(layers.BertLayer):
         return length
 
 
-class _ConfiguredModel(
-    saving.SavedWithText, layers.Configured, KerasMethods, keras.Model
-):
-    """A model with a `BertConfig`, whose constructor makes all weights."""
+class _ConfiguredModel(layers.Configured, keras.Model):
+    """A model with a `BertConfig`, whose constructor makes all weights.
+
+    Attributes:
+      head_outputs: The names of the outputs of the head; () without a head.
+      labels_tokens: True if the labels of the first output are for tokens.
+      text_files: File name to contents: vocab.txt, tokenizer.json and task.json
+        of a model directory, which .keras files hold in assets/; empty for
+        models that a constructor made.
+    """
+
+    head_outputs = ()
+    labels_tokens = False
+    text_files = {}
 
     def __init__(self, config, fuse=False, for_inference=False, **kwargs):
         super().__init__(autocast=False, **kwargs)
         self.bert_config = layers.as_config(config)
         self.fuse = fuse
         self.for_inference = for_inference
+
+    def current_text_files(self):
+        """Returns `text_files` as they are to be saved."""
+        return dict(self.text_files)
+
+    def save_assets(self, dir_path):
+        """Writes the text files into a folder; called by Keras."""
+        for name, text in self.current_text_files().items():
+            files.write_bytes(os.path.join(dir_path, name), text.encode())
+
+    def load_assets(self, dir_path):
+        """Reads the text files of a folder, if it exists; called by Keras."""
+        if dir_path is None or not tf.io.gfile.isdir(dir_path):
+            return
+        paths = {x: os.path.join(dir_path, x) for x in os.listdir(dir_path)}
+        self.text_files = {
+            name: files.read_bytes(path).decode()
+            for name, path in sorted(paths.items())
+            if not tf.io.gfile.isdir(path)
+        }
 
     def build_from_config(self, config):
         """Does nothing: the constructor has made all variables."""
@@ -292,16 +323,6 @@ class BertModel(_ConfiguredModel):
             outputs["attention_probs"] = probs
         return outputs
 
-    def set_dropout_step(self, step):
-        """Makes the next seeds a function of the first seed and a step <int>[].
-
-        So training goes on as without a break where Keras restores the step,
-        but not the state of `seed_generator`.
-        """
-        state = self.seed_generator.state
-        step = tf.cast(tf.convert_to_tensor(step), state.dtype)
-        state.assign(tf.stack([tf.convert_to_tensor(state)[0], step]))
-
     def draw_seeds(self, input_ids):
         """Returns <int32>[B], new in each call."""
         return keras.random.randint(
@@ -327,7 +348,12 @@ class BertWithHead(_ConfiguredModel):
         beside those of the head; by default if one of the `return_` flags of
         `BertModel` is set.
       **kwargs: As for `BertModel`.
+
+    Attributes:
+      encoder_class: The class of `bert`.
     """
+
+    encoder_class = BertModel
 
     def __init__(
         self, config, fuse=False, return_encoder_outputs=None, **kwargs
@@ -338,7 +364,7 @@ class BertWithHead(_ConfiguredModel):
         super().__init__(config, fuse, **kwargs)
         self.return_encoder_outputs = return_encoder_outputs
         with keras.name_scope(self.name):
-            self.bert = BertModel(
+            self.bert = self.encoder_class(
                 self.bert_config,
                 fuse,
                 for_inference=self.for_inference,
@@ -467,52 +493,6 @@ class BertForPretraining(BertWithHead):
                 encoded["pooled_output"]
             )
         return self.with_encoder(outputs, encoded)
-
-    def train_step(self, data):
-        """Trains on a batch; texts without labels get masks for the step."""
-        return super().train_step(
-            self._with_masks(data, self.optimizer.iterations)
-        )
-
-    def test_step(self, data):
-        """Scores a batch; texts without labels always get the same masks."""
-        return super().test_step(self._with_masks(data, None))
-
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        """Computes the loss of the heads, in graph."""
-        y = self._labels_to_build(x, y, y_pred)
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Updates the metrics of the heads, and returns them all."""
-        y = self._labels_to_build(x, y, y_pred)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
-    def _labels_to_build(self, x, y, y_pred):
-        """Returns `y`, or some labels where it comes without masks."""
-        draws = getattr(self.preprocessor, "draws_masks", False)
-        if not draws or y is not None or "masked_lm_positions" in x:
-            return y
-        # Steps have masks: in a strategy Keras builds losses and metrics first.
-        return tf.argmax(y_pred["masked_lm_logits"], -1)
-
-    def _with_masks(self, data, step):
-        """Returns the data of Keras with masks, unless these are given."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        draws = getattr(self.preprocessor, "draws_masks", False)
-        if not draws or y is not None or "masked_lm_positions" in x:
-            return data
-        if self._trained_outputs != ("masked_lm_logits",):
-            raise UserError(
-                "Texts without labels train the masked-LM head alone: call "
-                "compile(optimizer) without a loss, or with loss="
-                '{"masked_lm_logits": ...}. Received: a loss for '
-                f"{', '.join(self._trained_outputs)}."
-            )
-        x, labels = self.preprocessor.draw_masks(x, step)
-        return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
 
     def get_config(self):
         return super().get_config() | {"heads": list(self.heads)}

@@ -409,8 +409,6 @@ class BertForMultipleChoice(BertWithOutputHead):
 
     _NAME = "bert_for_multiple_choice"
     _HEAD_SCOPE = ("cls", "multiple_choice")
-    # Batch, choices and tokens.
-    _input_rank = 3
 
     def __init__(self, config, head_dropout_prob=_DROPOUT_PROB, **kwargs):
         super().__init__(config, **kwargs)

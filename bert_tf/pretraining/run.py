@@ -481,11 +481,12 @@ def evaluate(
     longest = dataset.element_spec[INPUT_IDS.name].shape[1:]
     transform = unpadding.token_finder(plan, longest) if unpad else None
 
+    objective = losses.PretrainingObjective(use_next_sentence)
+
     def compute_sums(rows):
-        names = losses.PretrainingObjective.inputs
-        outputs = model(losses.model_inputs(names, rows))
-        sums = losses.pretraining_sums(outputs, rows, use_next_sentence)
-        weights, examples = tf.unstack(losses.pretraining_counts(rows))
+        outputs = model(losses.model_inputs(objective.inputs, rows))
+        sums = objective.compute_sums(outputs, rows)
+        weights, examples = tf.unstack(objective.count(rows))
         return sums | {"masked_lm_weights": weights, "examples": examples}
 
     @tf.function(autograph=False)

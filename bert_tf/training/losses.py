@@ -129,73 +129,6 @@ def next_sentence_sums(
     }
 
 
-def pretraining_sums(
-    outputs: dict[str, tf.Tensor],
-    batch: dict[str, tf.Tensor],
-    use_next_sentence: bool = True,
-) -> dict[str, tf.Tensor]:
-    """Sums both losses of a batch."""
-    sums = masked_lm_sums(
-        outputs["masked_lm_logits"],
-        batch["masked_lm_ids"],
-        batch["masked_lm_weights"],
-    )
-    if use_next_sentence:
-        sums |= next_sentence_sums(
-            outputs["next_sentence_logits"],
-            batch["next_sentence_labels"],
-            batches_lib.example_weights(batch),
-        )
-    return sums
-
-
-def pretraining_counts(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns <float32>[2]: masked-LM weights and examples of a batch."""
-    return tf.stack(
-        [
-            tf.reduce_sum(batch["masked_lm_weights"]),
-            tf.reduce_sum(batches_lib.example_weights(batch)),
-        ]
-    )
-
-
-def normalize(
-    sums: dict[str, tf.Tensor], counts: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    """Divides sums by the counts of the whole step.
-
-    Args:
-      sums: The result of `pretraining_sums`, for a part or the whole step.
-      counts: The result of `pretraining_counts`, summed over the whole step.
-
-    Returns:
-      <float32>[] each: `loss`, `masked_lm_loss`, `masked_lm_accuracy` and, if
-      included, `next_sentence_loss` and `next_sentence_accuracy`. The values
-      of the parts add up to the values of the whole.
-    """
-    weight_total, num_examples = tf.unstack(counts)
-    masked_lm_loss = sums["masked_lm_sum"] / (weight_total + _NO_WEIGHT)
-    values = {
-        "loss": masked_lm_loss,
-        "masked_lm_loss": masked_lm_loss,
-        "masked_lm_accuracy": tf.math.divide_no_nan(
-            sums["masked_lm_correct"], weight_total
-        ),
-    }
-    if "next_sentence_sum" in sums:
-        next_sentence_loss = tf.math.divide_no_nan(
-            sums["next_sentence_sum"], num_examples
-        )
-        values |= {
-            "loss": masked_lm_loss + next_sentence_loss,
-            "next_sentence_loss": next_sentence_loss,
-            "next_sentence_accuracy": tf.math.divide_no_nan(
-                sums["next_sentence_correct"], num_examples
-            ),
-        }
-    return values
-
-
 def model_inputs(
     names: Sequence[str], rows: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
@@ -253,8 +186,6 @@ class PretrainingObjective(Objective):
     """Masked-LM loss and, by default, next-sentence loss."""
 
     inputs = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    count = staticmethod(pretraining_counts)
-    normalize = staticmethod(normalize)
 
     def __init__(self, use_next_sentence: bool = True):
         self._use_next_sentence = use_next_sentence
@@ -264,10 +195,56 @@ class PretrainingObjective(Objective):
             self.sums += ("next_sentence_sum", "next_sentence_correct")
             self.metrics += ("next_sentence_loss", "next_sentence_accuracy")
 
+    def count(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns <float32>[2]: masked-LM weights and examples."""
+        return tf.stack(
+            [
+                tf.reduce_sum(rows["masked_lm_weights"]),
+                tf.reduce_sum(batches_lib.example_weights(rows)),
+            ]
+        )
+
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        return pretraining_sums(outputs, rows, self._use_next_sentence)
+        sums = masked_lm_sums(
+            outputs["masked_lm_logits"],
+            rows["masked_lm_ids"],
+            rows["masked_lm_weights"],
+        )
+        if self._use_next_sentence:
+            sums |= next_sentence_sums(
+                outputs["next_sentence_logits"],
+                rows["next_sentence_labels"],
+                batches_lib.example_weights(rows),
+            )
+        return sums
+
+    def normalize(
+        self, sums: dict[str, tf.Tensor], count: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns `metrics`, <float32>[] each."""
+        weight_total, num_examples = tf.unstack(count)
+        masked_lm_loss = sums["masked_lm_sum"] / (weight_total + _NO_WEIGHT)
+        values = {
+            "loss": masked_lm_loss,
+            "masked_lm_loss": masked_lm_loss,
+            "masked_lm_accuracy": tf.math.divide_no_nan(
+                sums["masked_lm_correct"], weight_total
+            ),
+        }
+        if self._use_next_sentence:
+            next_sentence_loss = tf.math.divide_no_nan(
+                sums["next_sentence_sum"], num_examples
+            )
+            values |= {
+                "loss": masked_lm_loss + next_sentence_loss,
+                "next_sentence_loss": next_sentence_loss,
+                "next_sentence_accuracy": tf.math.divide_no_nan(
+                    sums["next_sentence_correct"], num_examples
+                ),
+            }
+        return values
 
 
 def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -276,20 +253,31 @@ def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Multiplies weights <float32>[B, ...] by row weights <float32>[B]."""
-    rank = weights.shape.rank
-    return weights * tf.reshape(rows, [-1] + [1] * (rank - 1))
+    """Multiplies weights <float32>[B, ...] by those of rows <float32>[B].
+
+    The second may also have the shape of the first.
+    """
+    for _ in range(weights.shape.rank - rows.shape.rank):
+        rows = rows[..., tf.newaxis]
+    return weights * rows
 
 
 class TaskObjective(Objective):
-    """The loss of a fine-tuning task."""
+    """The loss of a fine-tuning task.
+
+    Args:
+      task: The task.
+      sample_weight: The weights of the rows of `compute_sums`, or of their
+        labels, <float32>[B, ...]; they are in the sums, not in the count.
+    """
 
     inputs = ("input_ids", "input_mask", "segment_ids")
     sums = ("loss_sum",)
     metrics = ("loss",)
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Task, sample_weight: tf.Tensor | None = None):
         self._task = task
+        self._sample_weight = sample_weight
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.reduce_sum(loss_weights(self._task, rows))
@@ -299,6 +287,8 @@ class TaskObjective(Objective):
     ) -> dict[str, tf.Tensor]:
         losses = self._task.losses(outputs, rows)
         weights = loss_weights(self._task, rows)
+        if self._sample_weight is not None:
+            weights = weigh(weights, self._sample_weight)
         return {"loss_sum": tf.reduce_sum(losses * weights)}
 
     def normalize(

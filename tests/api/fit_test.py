@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.api import default_training
 from bert_tf.api import preprocessor
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
-from bert_tf.modeling import keras_methods
 from tests.support import fit_case
 from tests.support import tiny_model
 
@@ -279,7 +279,7 @@ class FitArgumentsTest(
     )
     def test_refused(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
-            keras_methods.check_arguments(
+            default_training.check_arguments(
                 [], **{"batch_size": None, **arguments}
             )
 
@@ -287,11 +287,13 @@ class FitArgumentsTest(
         dataset = tf.data.Dataset.from_tensor_slices(["a"])
         for data in (dataset, (one for one in ["a"])):
             with self.assertRaisesRegex(UserError, "give validation_data"):
-                keras_methods.check_arguments(data, None, validation_split=0.5)
-            keras_methods.check_arguments(data, None)
+                default_training.check_arguments(
+                    data, None, validation_split=0.5
+                )
+            default_training.check_arguments(data, None)
 
     def test_numpy_numbers(self):
-        keras_methods.check_arguments(
+        default_training.check_arguments(
             [], np.int64(2), np.int32(3), 4, np.float32(0.5)
         )
 

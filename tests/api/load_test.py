@@ -20,6 +20,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.inference import load as pretrained
 from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import task_models
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_model
 from tests.support.shared_data import golden
@@ -104,7 +105,7 @@ class _ModelTest(tf.test.TestCase, parameterized.TestCase):
             "input_ids": np.array([[2, 6, 9, 3], [2, 7, 3, 0]]),
             "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]]),
         }
-        if isinstance(model, bert_tf.BertForMultipleChoice):
+        if isinstance(model, task_models.BertForMultipleChoice):
             inputs = {name: x[np.newaxis] for name, x in inputs.items()}
         return model(inputs)
 
@@ -263,7 +264,7 @@ class OtherKindTest(_ModelTest):
         stored = _stored(kind)
         with self.assertNoLogs("absl", "WARNING"):
             model = pretrained.build_model(stored, "encoder")
-        self.assertIsInstance(model, bert_tf.BertModel)
+        self.assertIsInstance(model, bert_model.BertModel)
         self._assert_weights(model, stored.weights)
 
     @parameterized.parameters(

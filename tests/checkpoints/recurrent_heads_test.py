@@ -96,7 +96,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
     def test_model_directory_is_built_again(self, kind, cls, arguments):
         stored, values = _stored(kind, cls, arguments)
         model = bert_tf.load_model(self._write(stored))
-        self.assertIs(type(model), cls)
+        self.assertIsInstance(model, cls)
         self._assert_same(model, values)
         config = model.get_config()
         for name, value in arguments.items():

@@ -103,7 +103,7 @@ class LayersTest(tf.test.TestCase, parameterized.TestCase):
         copy = keras.saving.deserialize_keras_object(
             json.loads(json.dumps(serialized))
         )
-        self.assertIs(type(copy), entry.cls)
+        self.assertIsInstance(copy, entry.cls)
         self.assertEqual(copy.get_config(), layer.get_config())
         self.assertEqual(copy.name, "some_name")
         self.assertEqual(copy.compute_dtype, "bfloat16")

@@ -107,7 +107,7 @@ class DevicesTest(tf.test.TestCase, parameterized.TestCase):
                     device_setup, "device_type", return_value="GPU"
                 ),
                 mock.patch(
-                    "bert_tf.distribute.precision._gpu_capability",
+                    "bert_tf.distribute.devices._gpu_capability",
                     return_value=(8, 0),
                 ),
                 mock.patch.object(

@@ -8,6 +8,8 @@ from absl.testing import parameterized
 
 from bert_tf.training import losses
 
+_OBJECTIVE = losses.PretrainingObjective()
+
 
 def _numpy_losses(logits, labels):
     logits = np.float64(logits)
@@ -37,7 +39,8 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
     def _sums(self, rows=slice(None), **options):
         outputs = {name: x[rows] for name, x in self.outputs.items()}
         batch = {name: x[rows] for name, x in self.batch.items()}
-        return losses.pretraining_sums(outputs, batch, **options)
+        objective = losses.PretrainingObjective(**options)
+        return objective.compute_sums(outputs, batch)
 
     def test_matches_numpy(self):
         weights = self.batch["masked_lm_weights"]
@@ -49,7 +52,7 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
         next_logits = self.outputs["next_sentence_logits"]
         next_sentence = _numpy_losses(next_logits, next_labels).sum()
 
-        values = losses.normalize(self._sums(), tf.constant([9.0, 5.0]))
+        values = _OBJECTIVE.normalize(self._sums(), tf.constant([9.0, 5.0]))
 
         self.assertAllClose(
             values,
@@ -86,17 +89,18 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_uneven_parts_add_up_to_the_whole(self):
         parts = [
-            losses.normalize(self._sums(rows), tf.constant([9.0, 5.0]))
+            _OBJECTIVE.normalize(self._sums(rows), tf.constant([9.0, 5.0]))
             for rows in (slice(0, 1), slice(1, 4), slice(4, 5))
         ]
-        whole = losses.normalize(self._sums(), tf.constant([9.0, 5.0]))
+        whole = _OBJECTIVE.normalize(self._sums(), tf.constant([9.0, 5.0]))
 
         added = {name: sum(part[name] for part in parts) for name in whole}
         self.assertAllClose(added, whole)
 
     def test_without_masked_tokens_the_loss_is_0(self):
         self.batch["masked_lm_weights"] *= 0
-        values = losses.normalize(
+        objective = losses.PretrainingObjective(use_next_sentence=False)
+        values = objective.normalize(
             self._sums(use_next_sentence=False), tf.constant([0.0, 5.0])
         )
         self.assertEqual(
@@ -109,7 +113,7 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
         self.batch["masked_lm_weights"][[2, 4]] = 0
         real = [0, 1, 3]
         self.assertAllClose(self._sums(), self._sums(real))
-        counts = losses.pretraining_counts(self.batch)
+        counts = _OBJECTIVE.count(self.batch)
         weights = self.batch["masked_lm_weights"].sum()
         self.assertAllClose(counts, [weights, 3])
 

@@ -210,7 +210,8 @@ class GoldenTrajectoryTest(tf.test.TestCase):
 
     def _train(self, model, optimizer, num_steps):
         batch = golden_training.read_batch()
-        counts = losses.pretraining_counts(batch)
+        objective = losses.PretrainingObjective()
+        counts = objective.count(batch)
         inputs = {
             name: batch[name]
             for name in ("input_ids", "input_mask", "segment_ids")
@@ -219,8 +220,8 @@ class GoldenTrajectoryTest(tf.test.TestCase):
         @tf.function
         def step():
             with tf.GradientTape() as tape:
-                sums = losses.pretraining_sums(model(inputs), batch)
-                loss = losses.normalize(sums, counts)["loss"]
+                sums = objective.compute_sums(model(inputs), batch)
+                loss = objective.normalize(sums, counts)["loss"]
             variables = model.trainable_variables
             optimizer.apply(
                 tape.gradient(loss, [v.value for v in variables]), variables

@@ -1,4 +1,4 @@
-"""Tests for choosing the precision in bert_tf.distribute.precision."""
+"""Tests for choosing the precision in bert_tf.distribute.devices."""
 
 import os
 from unittest import mock
@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.distribute import cpu
-from bert_tf.distribute import precision
+from bert_tf.distribute import devices
 
 
 class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
@@ -29,14 +29,14 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_on_a_cpu(self, flag, flags, name, reason):
         self._with_cpu(flags)
-        chosen = precision.resolve_precision(flag, "CPU")
+        chosen = devices.resolve_precision(flag, "CPU")
         self.assertEqual(chosen.name, name)
         self.assertIn(reason, chosen.reason)
 
     def test_without_cpu_flags_auto_is_float32(self):
         with mock.patch.object(cpu, "_FLAGS_FILE", "/nowhere"):
             self.assertEqual(
-                precision.resolve_precision("auto", "CPU").name, "float32"
+                devices.resolve_precision("auto", "CPU").name, "float32"
             )
 
     @parameterized.parameters(
@@ -44,20 +44,20 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_on_a_gpu(self, capability, name):
         with mock.patch.object(
-            precision, "_gpu_capability", return_value=capability
+            devices, "_gpu_capability", return_value=capability
         ):
             self.assertEqual(
-                precision.resolve_precision("auto", "GPU").name, name
+                devices.resolve_precision("auto", "GPU").name, name
             )
 
     def test_on_a_tpu(self):
         self.assertEqual(
-            precision.resolve_precision("auto", "TPU").name, "bfloat16"
+            devices.resolve_precision("auto", "TPU").name, "bfloat16"
         )
 
     def test_policies(self):
         policies = {
-            name: precision.Precision(name, "").policy
+            name: devices.Precision(name, "").policy
             for name in ("float32", "bfloat16", "float16")
         }
         self.assertEqual(
@@ -68,8 +68,8 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
                 "float16": "mixed_float16",
             },
         )
-        self.assertTrue(precision.Precision("float16", "").needs_loss_scale)
-        self.assertFalse(precision.Precision("bfloat16", "").needs_loss_scale)
+        self.assertTrue(devices.Precision("float16", "").needs_loss_scale)
+        self.assertFalse(devices.Precision("bfloat16", "").needs_loss_scale)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,702 @@
+"""Keras models that train on, predict and export raw rows, such as texts.
+
+`with_text` adds this to a class of `bert_tf.modeling`, whose models read
+features alone. A model with a head may return several outputs, and Keras wants
+losses, metrics and labels in the same structure. Here a bare loss, metric or
+label stands for each output of the head, and the encoder's outputs need none.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import io
+import json
+import os
+import types
+import warnings
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+
+from bert_tf.api import default_training
+from bert_tf.api import save
+from bert_tf.api.default_training import NO_LABEL
+from bert_tf.api.preprocessor import Preprocessor
+from bert_tf.api.raw_rows import is_text
+from bert_tf.checkpoints import keras_model
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.distribute import packed_weights
+from bert_tf.errors import UserError
+from bert_tf.modeling import bert
+from bert_tf.modeling import task_models
+
+# Labels of question answering by the names of its training data.
+_OUTPUT_OF_LABEL = {
+    "start_positions": "start_logits",
+    "end_positions": "end_logits",
+}
+# A key among the arguments of `compile` in a .keras file.
+_HAS_DEFAULTS = "bert_tf_defaults"
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+_EXPORTERS = {
+    "tf_saved_model": save.export_savedmodel,
+    "litert": save.export_tflite,
+}
+_POOLER_WARNING = (
+    r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
+    r"'[^']*/pooler/dense/bias'(, '[^']*/seq_relationship/[^']*')*\]"
+)
+
+
+@contextlib.contextmanager
+def _ignore_untrained_pooler():
+    """Silences Keras' warning that the pooler has no gradients.
+
+    Heads that read tokens do not train the pooler, and masks not the
+    next-sentence head.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _POOLER_WARNING)
+        yield
+
+
+class TextMethods:
+    """A mixin before a class of `bert_tf.modeling`; see the module.
+
+    Attributes:
+      preprocessor: The text side of the model, `Preprocessor`. None for a
+        model that its constructor made.
+    """
+
+    preprocessor = None
+    # Those of `head_outputs` that `compile` gave a loss.
+    _trained_outputs = ()
+    # Whether `compile` left the loss to the task.
+    _has_task_loss = False
+    # Whether `fit` chose the arguments of `compile`.
+    _has_defaults = False
+
+    def __call__(self, *args, **kwargs):
+        """Computes the outputs for the model's inputs, or for raw rows.
+
+        Raw rows become the inputs that `preprocessor` returns for them; rows
+        of a task that reads long texts in windows have several rows of outputs.
+
+        Raises:
+          UserError: If a row does not fit the task, or the model has no
+            vocabulary.
+        """
+        if args and not _is_features(args[0]) and is_text(args[0]):
+            args = (self._read_rows(args[0]), *args[1:])
+        return super().__call__(*args, **kwargs)
+
+    def _read_rows(self, rows):
+        """Returns the model's inputs for raw rows, <int32> tensors."""
+        if self.preprocessor is None:
+            raise UserError(
+                "Only a model that bert_tf.load_model returned reads raw rows. "
+                f"Received: texts for a {type(self).__name__} that its "
+                "constructor made; give it a dictionary of input_ids, "
+                "input_mask and segment_ids."
+            )
+        if any(_is_symbolic(leaf) for leaf in tf.nest.flatten(rows)):
+            raise UserError(
+                "Expected the model's inputs within a tf.function or a "
+                "functional model: call model.preprocessor(texts) before. "
+                "Received: symbolic texts."
+            )
+        return tf.nest.map_structure(
+            tf.convert_to_tensor, self.preprocessor(rows)
+        )
+
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        *,
+        jit_compile=False,
+        **kwargs,
+    ):
+        """Configures training, as `keras.Model.compile`.
+
+        Args:
+          optimizer: As for Keras, for instance `bert_tf.build_optimizer()`.
+          loss: A loss of logits or its name, for each output of the head or
+            in a dictionary by output; by default the loss of the task, for
+            models of `bert_tf.load_model`. Names of cross-entropies mean
+            those of logits.
+          loss_weights: As for Keras, by output.
+          metrics: Metrics of logits, for each output of the head or in a
+            dictionary by output.
+          weighted_metrics: As `metrics`, weighted as the loss.
+          jit_compile: Whether XLA compiles the steps; by default not, as that
+            takes minutes for a large model. Keras chooses with "auto".
+          **kwargs: As for Keras.
+
+        Raises:
+          UserError: If a dictionary names something that is no output.
+        """
+        if self.head_outputs:
+            loss = default_training.losses_of_logits(loss)
+        self._trained_outputs = self.head_outputs
+        is_of_first = isinstance(loss, Mapping) and (
+            set(loss) == set(self.head_outputs[:1])
+        )
+        if self.labels_tokens and (loss is None or is_of_first):
+            self._trained_outputs = self.head_outputs[:1]
+        is_binary = default_training.is_binary(loss) or (
+            loss is None
+            and self.preprocessor is not None
+            and self.preprocessor.is_multi_label
+        )
+        metrics, weighted_metrics = (
+            self._by_output(default_training.metrics_of_logits(x, is_binary))
+            for x in (metrics, weighted_metrics)
+        )
+        if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
+            # Tokens without a label have no weight.
+            weighted_metrics = [*metrics, *(weighted_metrics or [])]
+            metrics = None
+        super().compile(
+            optimizer=optimizer,
+            loss=self._by_output(loss),
+            loss_weights=self._by_output(loss_weights),
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            jit_compile=jit_compile,
+            **kwargs,
+        )
+        self._has_task_loss = loss is None and bool(self.head_outputs)
+        self._has_defaults = False
+
+    def get_compile_config(self):
+        """Returns what a .keras file has about `compile`."""
+        config = super().get_compile_config()
+        return config and config | {_HAS_DEFAULTS: self._has_defaults}
+
+    def compile_from_config(self, config):
+        """Compiles with the arguments in a .keras file."""
+        # The learning rate that `fit` chose has ended at 0; the next call
+        # chooses a new one.
+        config = dict(config)
+        has_defaults = config.pop(_HAS_DEFAULTS, False)
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self._has_defaults = has_defaults
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    @_ignore_untrained_pooler()
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        epochs=1,
+        verbose="auto",
+        callbacks=None,
+        validation_split=0.0,
+        validation_data=None,
+        shuffle=True,
+        class_weight=None,
+        sample_weight=None,
+        **kwargs,
+    ):
+        """Trains on raw rows, or on any data of `keras.Model.fit`.
+
+        Models of `bert_tf.load_model` need no `compile`: then each call is a
+        training run with BERT's defaults, AdamW at 5e-5 with warm-up over a
+        tenth of the steps and linear decay, and with the loss of the task.
+
+        Args:
+          x: Raw rows: a list of texts, pairs of texts, lists of words or
+            dictionaries, as the task has them; two lists in a tuple, for
+            pairs; columns of texts (arrays, pandas); or a data set of strings
+            and labels. Or the model's inputs, as for Keras.
+          y: The labels of the rows. Classification: names or indices; a list
+            of names each for several labels; numbers for regression. Tagging:
+            a list of tags each. Question answering: two lists in a tuple, the
+            answers' texts and their first characters. Multiple choice: an
+            index each. Models with a masked-LM head: None; masks are drawn
+            in each step, from `preprocessor.mask_seed`, and the masked-LM
+            head alone is trained, not the next-sentence head.
+          batch_size: Rows in a step, by default 32.
+          epochs: As for Keras.
+          verbose: As for Keras.
+          callbacks: As for Keras. With LearningRateScheduler or
+            ReduceLROnPlateau the default learning rate has no schedule.
+          validation_split: As for Keras.
+          validation_data: (x, y), (x, y, sample_weight), or a data set.
+          shuffle: As for Keras.
+          class_weight: Label, by name or index, to weight. Beside row weights,
+            and for tagging, it also weights the rows of `validation_split`.
+          sample_weight: The weight of each row.
+          **kwargs: As for Keras.
+
+        Returns:
+          Keras' `History`.
+
+        Raises:
+          UserError: If a row or a label does not fit the task; it names the
+            row.
+        """
+        steps_per_epoch = kwargs.get("steps_per_epoch")
+        default_training.check_arguments(
+            x, batch_size, epochs, steps_per_epoch, validation_split
+        )
+        if validation_data is not None:
+            validation_split = 0.0  # Keras ignores it.
+        if self.preprocessor is not None:
+            options = (batch_size, self._has_one_hot_loss())
+            x, y, sample_weight = self.preprocessor.training_data(
+                x, y, sample_weight, *options
+            )
+            if validation_data is not None:
+                validation_data = self.preprocessor.validation_data(
+                    validation_data, *options
+                )
+            class_weight, sample_weight = self.preprocessor.class_weight(
+                class_weight, y, sample_weight
+            )
+            if self._has_defaults or not self.compiled:
+                self._compile_with_defaults(
+                    default_training.count_steps(
+                        x,
+                        batch_size,
+                        validation_split,
+                        steps_per_epoch,
+                        epochs,
+                        callbacks,
+                    )
+                )
+        if isinstance(x, tf.data.Dataset | types.GeneratorType):
+            shuffle = False  # Keras warns that it does not shuffle these.
+        return super().fit(
+            x,
+            y,
+            batch_size,
+            epochs,
+            verbose,
+            callbacks,
+            validation_split,
+            validation_data,
+            shuffle,
+            class_weight,
+            sample_weight,
+            **kwargs,
+        )
+
+    def train_step(self, data):
+        """Trains on a batch, with the dropout and masks of its step.
+
+        Raises:
+          UserError: If TensorFlow is to ignore updates of weights.
+        """
+        packed_weights.refuse()
+        step = self.optimizer.iterations
+        # With accumulation the optimizer does not count each batch.
+        if not self.optimizer.gradient_accumulation_steps:
+            # Seeds of the first one and the step, as Keras restores the step
+            # but not this state: a resumed run would have other dropout.
+            state = getattr(self, "bert", self).seed_generator.state
+            now = tf.cast(tf.convert_to_tensor(step), state.dtype)
+            state.assign(tf.stack([tf.convert_to_tensor(state)[0], now]))
+        return super().train_step(self._with_masks(data, step))
+
+    def test_step(self, data):
+        """Scores a batch; texts without labels always get the same masks."""
+        return super().test_step(self._with_masks(data, None))
+
+    def evaluate(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        verbose="auto",
+        sample_weight=None,
+        **kwargs,
+    ):
+        """Scores raw rows, or any data of `keras.Model.evaluate`.
+
+        The arguments are those of `fit`.
+
+        Raises:
+          UserError: If TensorFlow is to ignore updates of weights.
+        """
+        packed_weights.refuse()
+        default_training.check_arguments(x, batch_size)
+        x, y, sample_weight = self._read(x, y, sample_weight, batch_size)
+        return super().evaluate(
+            x, y, batch_size, verbose, sample_weight, **kwargs
+        )
+
+    def _read(self, x, y, sample_weight, batch_size=None):
+        """Returns the arguments converted; compiles the model if need be."""
+        if self.preprocessor is None:
+            return x, y, sample_weight
+        data = self.preprocessor.training_data(
+            x, y, sample_weight, batch_size, self._has_one_hot_loss()
+        )
+        if not self.compiled:
+            self._compile_with_defaults(None)
+        return data
+
+    def predict(
+        self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
+    ):
+        """Predicts raw rows, or any input of `keras.Model.predict`.
+
+        Args:
+          x: For models of `bert_tf.load_model` raw rows: a list of texts,
+            pairs of texts, or dictionaries with the columns of the task; two
+            lists in a tuple, for pairs; or columns of texts: an array, a
+            pandas Series or DataFrame; or a data set of these. Or the model's
+            inputs, as for Keras.
+          batch_size: Rows computed at once, by default 32.
+          verbose: Whether to show progress; 0 means no.
+          steps: As for Keras; not for raw rows.
+          callbacks: As for Keras; not for raw rows.
+
+        Returns:
+          For raw rows, the object that run/predict.py writes for each, also
+          for a data set of them for question answering, tagging or multiple
+          choice; for other inputs and data sets, the model's outputs.
+
+        Raises:
+          UserError: If a row does not fit the task, or the model has no task
+            or no vocabulary.
+        """
+        default_training.check_arguments(x, batch_size)
+        if self.preprocessor is not None:
+            x = self.preprocessor.prediction_data(x, batch_size)
+        if isinstance(x, tf.data.Dataset) or not (
+            isinstance(x, list) or is_text(x)
+        ):
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+        if self.preprocessor is None or not self.preprocessor.has_task:
+            raise UserError(
+                "Only a model that bert_tf.load_model returned, with the head "
+                "of a task, predicts lists of raw rows. Received: a list for "
+                f"{type(self).__name__}; give the model's inputs as a "
+                "dictionary of arrays."
+            )
+        if steps is not None or callbacks is not None:
+            raise UserError(
+                "Raw rows are predicted without steps= and callbacks=."
+            )
+        return self.preprocessor.predict(
+            self, x, batch_size, verbose not in (0, "0")
+        )
+
+    @_ignore_untrained_pooler()
+    def train_on_batch(
+        self,
+        x,
+        y=None,
+        sample_weight=None,
+        class_weight=None,
+        return_dict=False,
+    ):
+        """Trains on a batch of raw rows, or any of `keras.Model`.
+
+        The arguments are those of `fit`. A model that was not compiled gets the
+        defaults of `fit`, with a constant learning rate.
+        """
+        x, y, sample_weight = self._read(x, y, sample_weight)
+        if self.preprocessor is not None:
+            class_weight, sample_weight = self.preprocessor.class_weight(
+                class_weight, y, sample_weight
+            )
+            if self._has_defaults and isinstance(
+                self.optimizer._learning_rate,
+                keras.optimizers.schedules.LearningRateSchedule,
+            ):
+                # The schedule of `fit` has ended at 0.
+                self._compile_with_defaults(None)
+        return super().train_on_batch(
+            x, y, sample_weight, class_weight, return_dict
+        )
+
+    def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
+        """Scores a batch of raw rows, or any of `keras.Model`."""
+        data = self._read(x, y, sample_weight)
+        return super().test_on_batch(*data, return_dict)
+
+    def predict_on_batch(self, x):
+        """Predicts raw rows as `predict`, or any batch of `keras.Model`."""
+        if not _is_features(x) and is_text(x):
+            return self.predict(x, verbose=0)
+        return super().predict_on_batch(x)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """Computes the loss of the head's outputs, in graph."""
+        if not self.head_outputs:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        y = self._labels_to_build(x, y, y_pred)
+        if self._has_task_loss:
+            if self.preprocessor is None:
+                raise UserError(
+                    "Expected a loss: compile(optimizer, loss, ...). Only "
+                    "models of bert_tf.load_model have one of their own."
+                )
+            loss = default_training.compute_loss(
+                self.preprocessor.trained_task, y_pred, x, y, sample_weight
+            )
+            # Keras adds up the losses of the replicas.
+            return loss / tf.distribute.get_strategy().num_replicas_in_sync
+        y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
+        if mask is not None:
+            # Keras divides by the number of all tokens.
+            mask_sum = tf.reduce_sum(mask)
+            size = tf.cast(tf.size(mask), mask.dtype)
+            sample_weight *= tf.math.divide_no_nan(size, mask_sum)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Updates the metrics of the head's outputs, and returns them all."""
+        if self.head_outputs:
+            y = self._labels_to_build(x, y, y_pred)
+            y, y_pred, sample_weight, _ = self._align(y, y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _draws_masks(self, x, y):
+        """Returns True for texts of a masked-LM head without labels."""
+        draws = self.preprocessor is not None and self.preprocessor.draws_masks
+        return draws and y is None and "masked_lm_positions" not in x
+
+    def _labels_to_build(self, x, y, y_pred):
+        """Returns `y`, or some labels where it comes without masks."""
+        if not self._draws_masks(x, y):
+            return y
+        # Steps have masks: in a strategy Keras builds losses and metrics first.
+        return tf.argmax(y_pred["masked_lm_logits"], -1)
+
+    def _with_masks(self, data, step):
+        """Returns the data of Keras with masks, unless these are given."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if not self._draws_masks(x, y):
+            return data
+        if self._trained_outputs != ("masked_lm_logits",):
+            raise UserError(
+                "Texts without labels train the masked-LM head alone: call "
+                "compile(optimizer) without a loss, or with loss="
+                '{"masked_lm_logits": ...}. Received: a loss for '
+                f"{', '.join(self._trained_outputs)}."
+            )
+        x, labels = self.preprocessor.draw_masks(x, step)
+        return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
+
+    def _has_one_hot_loss(self):
+        loss = getattr(self, "loss", None)
+        return isinstance(loss, keras.losses.CategoricalCrossentropy)
+
+    def _compile_with_defaults(self, num_steps):
+        strategy = self._distribute_strategy  # As Keras calls it.
+        if strategy is None and tf.distribute.has_strategy():
+            raise UserError(
+                "Expected a model of this strategy: load it within "
+                "strategy.scope(), or call fit outside of it. Received: a "
+                "model that was loaded outside."
+            )
+        with self.distribute_strategy.scope():
+            self.compile(
+                **default_training.compile_arguments(
+                    self.preprocessor.trained_task, num_steps
+                )
+            )
+        self._has_defaults = True
+
+    def _by_output(self, value):
+        """Returns losses or metrics in the structure that `_align` returns."""
+        names = self._trained_outputs
+        if value is None or not names:
+            return value
+        if isinstance(value, Mapping):
+            unknown = sorted(set(value) - set(names))
+            if unknown:
+                raise UserError(
+                    f"The outputs are {', '.join(names)}. Received: "
+                    f"{', '.join(map(repr, unknown))}."
+                )
+            return value[names[0]] if len(names) == 1 else dict(value)
+        if len(names) == 1:
+            return value
+        if not isinstance(value, list | tuple):
+            return dict.fromkeys(names, value)
+        return {name: [_copy_metric(one) for one in value] for name in names}
+
+    def _align(self, y, y_pred, sample_weight):
+        """Returns labels, outputs and weights in one structure, and the mask.
+
+        A single output is bare. The mask is <float32>[B, S], 1 for tokens with
+        a label, or None if labels are not for tokens.
+        """
+        names = self._trained_outputs
+        if len(names) > 1:
+            if isinstance(y, list | tuple):
+                y = dict(zip(names, y, strict=True))
+            y = _rename_labels(y)
+            if isinstance(sample_weight, Mapping):
+                sample_weight = _rename_labels(sample_weight)
+            outputs = {name: y_pred[name] for name in names if name in y}
+            return y, outputs, sample_weight, None
+        if isinstance(y, Mapping):
+            (y,) = y.values()
+        y_pred = y_pred[names[0]]
+        if not self.labels_tokens or y is None:
+            return y, y_pred, sample_weight, None
+        y = tf.convert_to_tensor(y)  # An array in eager steps on a batch.
+        if y.dtype.is_floating:
+            return y, y_pred, sample_weight, None
+        mask = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)
+        weights = mask
+        if sample_weight is not None:
+            weights = default_training.weigh(
+                mask, tf.cast(sample_weight, tf.float32)
+            )
+        return tf.maximum(y, 0), y_pred, weights, mask
+
+    @property
+    def has_vocabulary(self):
+        """True if the vocabulary of the model is known."""
+        return model_directory.VOCAB_FILE in self.text_files
+
+    def current_text_files(self):
+        """Returns `text_files` with the current values of the task."""
+        contents = super().current_text_files()
+        if self.preprocessor is not None:
+            values = self.preprocessor.task_values
+            contents[model_directory.TASK_FILE] = json.dumps(
+                values, ensure_ascii=False
+            )
+        return contents
+
+    def load_assets(self, dir_path):
+        """Reads the text side of the model; called by Keras."""
+        super().load_assets(dir_path)
+        if self.text_files:
+            self.restore_text()
+
+    def restore_text(self):
+        """Makes the text side of a model that Keras has loaded."""
+        source = f"the .keras file of {self.name}"
+        stored = keras_model.from_model(self, source)
+        self.attach_text(stored, stored.task)
+
+    def attach_text(self, stored, task_values, max_seq_length=None):
+        """Sets the text side: the preprocessor and its files.
+
+        Args:
+          stored: The `StoredModel`.
+          task_values: The contents of task.json, but for the labels.
+          max_seq_length: As for `bert_tf.load_model`.
+        """
+        labels = getattr(self, "labels", None)
+        nothing = Tensors.from_arrays({})
+        # The model holds the weights now.
+        rest = dataclasses.replace(
+            stored, weights=nothing, optimizer_state=nothing
+        )
+        self.text_files = model_directory.text_files(rest)
+        self.preprocessor = Preprocessor(
+            {**task_values, "labels": None if labels is None else list(labels)},
+            rest.build_tokenizer,
+            self.bert_config,
+            getattr(self, "num_labels", None),
+            max_seq_length,
+        )
+
+    def export(
+        self,
+        filepath,
+        format="tf_saved_model",
+        verbose=None,
+        input_signature=None,
+        **kwargs,
+    ):
+        """Exports the model, with its tokenizer if it has one.
+
+        Args:
+          filepath: The directory of versions, or for "litert" the file.
+          format: "tf_saved_model" writes what export/savedmodel.py writes,
+            "litert" what export/tflite.py writes. In other formats, without a
+            vocabulary or with an `input_signature`, Keras exports the model,
+            which then reads features.
+          verbose: Whether to print how to use the result; by default True.
+          input_signature: As for Keras.
+          **kwargs: The script's flags, such as `max_seq_length=64`.
+
+        Raises:
+          UserError: If a flag does not fit, or verification fails.
+        """
+        exporter = _EXPORTERS.get(format)
+        has_signature = input_signature is not None
+        if exporter is None or has_signature or not self.has_vocabulary:
+            has_choices = isinstance(self, task_models.BertForMultipleChoice)
+            shape = [None] * (3 if has_choices else 2)
+            features = {
+                x: keras.InputSpec("int32", shape, name=x) for x in _INPUTS
+            }
+            super().export(
+                filepath,
+                format=format,
+                verbose=verbose,
+                input_signature=input_signature or [features],
+                **kwargs,
+            )
+            return
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with contextlib.nullcontext() if verbose in (None, True) else quiet:
+            exporter(self, os.fspath(filepath), **kwargs)
+
+
+@functools.cache
+def with_text(cls):
+    """Returns a class of `bert_tf.modeling` with `TextMethods`.
+
+    `.keras` files then hold, and become, models of this class.
+    """
+    values = {"__doc__": cls.__doc__, "__module__": cls.__module__}
+    if hasattr(cls, "encoder_class"):
+        values["encoder_class"] = with_text(cls.encoder_class)
+    made = type(cls.__name__, (TextMethods, cls), values)
+    return keras.saving.register_keras_serializable(package="bert_tf")(made)
+
+
+for _cls in (
+    bert.BertModel,
+    bert.BertForPretraining,
+    task_models.BertForClassification,
+    task_models.BertForMultipleChoice,
+    task_models.BertForQuestionAnswering,
+    task_models.BertForTagging,
+):
+    # Else a .keras file would be read as a model without text.
+    with_text(_cls)
+
+
+def _is_features(x):
+    return isinstance(x, Mapping) and "input_ids" in x
+
+
+def _is_symbolic(x):
+    return keras.utils.is_keras_tensor(x) or (
+        isinstance(x, tf.Tensor) and not hasattr(x, "numpy")
+    )
+
+
+def _rename_labels(values):
+    return {_OUTPUT_OF_LABEL.get(name, name): values[name] for name in values}
+
+
+def _copy_metric(metric):
+    """Returns a metric with a state of its own."""
+    if isinstance(metric, keras.metrics.Metric):
+        return type(metric).from_config(metric.get_config())
+    return metric
