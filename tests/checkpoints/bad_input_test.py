@@ -247,16 +247,6 @@ class BadInputTest(files_case.FolderCase):
         files.write_json(checksums_file, checksums)
         self.assertEqual(formats.read(path).task["name"], "mine")
 
-    @parameterized.parameters(
-        "distilbert", "albert", "roberta", "electra", "gpt2"
-    )
-    def test_other_architectures_of_hugging_face(self, name):
-        path = self._copy("huggingface")
-        config_file = os.path.join(path, "config.json")
-        values = files.read_json(config_file)
-        files.write_json(config_file, values | {"model_type": name})
-        self._assert_refused(path, f"(?i){name}")
-
     def test_other_architectures_of_keras_hub(self):
         path = self._copy("keras_hub")
         config_file = os.path.join(path, "config.json")

@@ -73,23 +73,18 @@ class VocabularyExtensionTest(files_case.FilesCase):
             rtol=0,
             atol=1e-7,
         )
-        for line in (
-            "format bert_tf): a BERT of kind pretraining",
-            "  3 words; 3 after the last line, from id 16 to 18 (16 rows ",
-            "  dogs: dog ##s -> 16\n  cats: cat ##s -> 17\n  京: [UNK] -> 18\n",
-            "  tokens per new word: 1.67 before, 1 now",
-            "  [UNK] before, so they start with its row: 1: 京",
-            "the vocabulary has them: 1: the (line 3, id 5)",
-            "as earlier lines have them: 1: dogs (line 4)",
-            "Positions: 12 rows became 20; row i is a copy of row i mod 12.",
-            f"Wrote {self.output}.",
-        ):
-            self.assertIn(line, printed)
         with open(os.path.join(self.output, "README.md")) as file:
             card = file.read()
-        self.assertIn("| `dogs` | id 16, was dog ##s |", card)
-        self.assertIn("| file | words.txt |", card)
-        self.assertIn("| now | 20 |", card)
+        for name, value in (
+            ("words", "3: 0 on [unusedN] lines (0 such lines left), 3 after "),
+            ("dogs", "dog ##s -> 16"),
+            ("京", "[UNK] -> 18"),
+            ("tokens per new word", "1.67 before, 1 now"),
+            ("2 left out, known or repeated", "the (line 3), dogs (line 4)"),
+            ("rows", "12 became 20; row i is a copy of i mod 12"),
+        ):
+            self.assertIn(f"  {name}: {value}", printed)
+            self.assertIn(f"| {name} | {value}", card)
 
     def test_unused_lines_and_more_words_than_are_shown(self):
         source = model_directory.read_model(self.source)
@@ -111,13 +106,13 @@ class VocabularyExtensionTest(files_case.FilesCase):
         words = [f"Word{letter}" for letter in "abcdefghijkl"]
         few = self.write("few.txt", "\n".join(words[:3]))
         printed = self._run(input=path, new_words_file=few)
-        self.assertIn("3 on [unusedN] lines, from id 5 to 7 (1 such", printed)
-        self.assertNotIn("after the last", printed)
+        self.assertIn("3: 3 on [unusedN] lines (1 such lines left), 0", printed)
         many = self.write("many.txt", "\n".join(words))
         printed = self._run(input=path, new_words_file=many, overwrite=True)
-        self.assertIn("4 on [unusedN] lines, from id 5 to 8 (0 such", printed)
-        self.assertIn("8 after the last line, from id 16 to 23 (16 r", printed)
-        self.assertIn("  ... and 4 more\n", printed)
+        self.assertIn(
+            "12: 4 on [unusedN] lines (0 such lines left), 8", printed
+        )
+        self.assertIn("  ...: and 4 more\n", printed)
         found = model_directory.read_model(self.output)
         self.assertEqual(
             found.vocabulary.tokens,
@@ -131,7 +126,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
             new_words_file=self.write("x.txt", "Résumé\nndarray\n"),
         )
         self.assertRegex(printed, "resume: r ##e ##s ##u ##m ##e -> 97")
-        self.assertRegex(printed, "The optimizer's state is not carried over")
+        self.assertRegex(printed, "Optimizer:\n  state: not carried")
         model = model_directory.read_model(self.output)
         self.assertEmpty(model.optimizer_state)
         tensors = tf.train.load_checkpoint(checkpoint.removesuffix(".index"))
@@ -190,15 +185,9 @@ class VocabularyExtensionTest(files_case.FilesCase):
     def test_refused(self, changes, message):
         self._assert_refused(message, **changes)
 
-    @parameterized.parameters(
-        ("", "words.txt is empty"),
-        ("dogs\n\ncats\n", "words.txt, line 2: empty"),
-        ("dogs\nhot dog\n", "words.txt, line 2: 'hot dog' is not one word"),
-        ("the\ncat\n", "words.txt: the vocabulary of the model has all"),
-    )
-    def test_words_refused(self, contents, message):
-        self.write("words.txt", contents)
-        self._assert_refused(message)
+    def test_words_refused(self):
+        self.write("words.txt", "dogs\nhot dog\n")
+        self._assert_refused("words.txt, line 2")
 
     def test_damaged_model(self):
         file = os.path.join(self.source, "model.weights.safetensors")

@@ -8,13 +8,14 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
-from bert_tf.checkpoints import model_weights
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
+from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import reference_tokenizer
 from tests.support import tiny_layers
@@ -76,12 +77,75 @@ def _expected_rows(table, tokens, words):
     return np.float32(rows)
 
 
+class NewTokensTest(tf.test.TestCase, parameterized.TestCase):
+    def _read(self, contents, **options):
+        self.path = os.path.join(self.create_tempdir().full_path, "words.txt")
+        with open(self.path, "wb") as file:
+            file.write(contents)
+        tokenizer = BertTokenizer(Vocabulary(_TOKENS), **options)
+        return vocabulary_extender.read_new_tokens(
+            self.path, "--new_words_file", tokenizer
+        )
+
+    @parameterized.parameters(
+        ("metho", "metho", "met ##ho"),
+        ("Méthox", "methox", "met ##ho ##x"),
+        ("Méthe", "méthe", "[UNK]", {"strip_accents": False}),
+        ("Foo", "Foo", "[UNK]", {"lower_case": False}),
+        ("京", "京", "[UNK]"),
+        ("##Hotxa", "##hotxa", "##hot ##xa"),
+        ("##zz", "##zz", "[UNK]"),
+        ("fotxa", "fotxa", "f ##o ##t ##xa"),
+        ("o" * 200, "o" * 200, " ".join(["o", *["##o"] * 199])),
+        ("##" + "o" * 199, "##" + "o" * 199, " ".join(["##o"] * 199)),
+    )
+    def test_words_are_normalized_and_split(self, word, token, old, options=()):
+        new = self._read(word.encode(), **dict(options))
+        ids = tuple(map(_TOKENS.index, old.split()))
+        self.assertEqual(new.tokens, {token: ids})
+
+    def test_known_and_repeated_words_are_left_out(self):
+        new = self._read("cat\nfoo\nThe\nFOO\n\u200b東\n##é\n".encode())
+        self.assertEqual(list(new.tokens), ["foo"])
+        self.assertEqual(
+            new.left_out,
+            ((1, "cat"), (3, "the"), (4, "foo"), (5, "東"), (6, "##e")),
+        )
+
+    @parameterized.parameters(
+        ("foo\nbar baz\n", 2),
+        ("c++\n", 1),
+        ("x\nstate-of\nfoo\n", 2),
+        ("東京\n", 1),
+        ("[unused0]\n", 1),
+        ("foo\n \n", 2),
+        ("\u0301\n", 1),
+        ("##\n", 1),
+        ("##東\n", 1),
+        ("##a b\n", 1),
+        ("foo\n" + "o" * 201 + "\n", 2),
+        ("##" + "o" * 200 + "\n", 1),
+        ("foo\n\nhi\n", 2),
+        ("foo\r\nhi\r\n", 1),
+    )
+    def test_words_that_no_text_could_match(self, contents, line):
+        with self.assertRaisesRegex(UserError, f"words.txt, line {line}: "):
+            self._read(contents.encode())
+
+    @parameterized.parameters(b"", b"cat\nThe\n", b"foo\nb\xe9\n")
+    def test_files_without_new_words(self, contents):
+        with self.assertRaisesRegex(UserError, "words.txt"):
+            self._read(contents)
+
+
 class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
     def _extend(self, source, words, **options):
         path = os.path.join(self.create_tempdir().full_path, "words.txt")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(f"{word}\n" for word in words)
-        new = vocabulary_extender.read_new_tokens(path, "--words", source)
+        new = vocabulary_extender.read_new_tokens(
+            path, "--words", source.build_tokenizer()
+        )
         return vocabulary_extender.extend(source, new, **options)
 
     def _assert_unchanged_but(self, source, model, names):
@@ -95,9 +159,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         words = ["metho", "cats", "foo", "hotel", "teas"]
         extension = self._extend(source, words)
         self.assertEqual(extension.ids, (1, 2, 7, 39, 40))
-        self.assertEqual(
-            (extension.num_filled, extension.num_unused_left), (3, 0)
-        )
         model = extension.model
         expected = [*_TOKENS, "hotel", "teas"]
         expected[1], expected[2], expected[7] = words[:3]
@@ -115,30 +176,14 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(model.task, source.task)
 
-    @parameterized.parameters(1, 2, 3)
-    def test_fewer_words_than_unused_lines_keep_the_size(self, count):
-        source = _stored()
-        extension = self._extend(source, ["metho", "cats", "foo"][:count])
-        self.assertEqual(extension.model.config, source.config)
-        self.assertEqual(extension.num_unused_left, 3 - count)
-        self.assertEqual(extension.model.weights.shapes, source.weights.shapes)
-
-    def test_without_unused_lines_words_are_appended(self):
-        extension = self._extend(_stored(), ["metho", "cats"], use_unused=False)
-        self.assertEqual(extension.ids, (39, 40))
-        self.assertEqual(
-            (extension.num_filled, extension.num_unused_left), (0, 3)
-        )
-        self.assertEqual(
-            extension.model.vocabulary.tokens, (*_TOKENS, "metho", "cats")
-        )
-
     @parameterized.parameters(True, False)
     def test_rows_and_biases_are_means_of_the_old_tokens(self, use_unused):
         source = _stored()
         # The last is [UNK] for the old vocabulary, because of its z.
         words = ["metho", "cats", "mettrt", "teas", "foo", "zoo"]
+        first = 1 if use_unused else len(_TOKENS)
         extension = self._extend(source, words, use_unused=use_unused)
+        self.assertEqual(extension.ids[0], first)
         self._assert_unchanged_but(
             source, extension.model, (_WORD_TABLE, _BIAS)
         )
@@ -158,22 +203,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         unknown = source.weights[_WORD_TABLE][_TOKENS.index("[UNK]")]
         table = extension.model.weights[_WORD_TABLE]
         self.assertAllEqual(table[extension.ids[-1]], unknown)
-
-    def test_row_of_a_continuation(self):
-        source = _stored()
-        extension = self._extend(source, ["##hotxa"])
-        table = source.weights[_WORD_TABLE]
-        rows = [_TOKENS.index("##hot"), _TOKENS.index("##xa")]
-        self.assertAllClose(
-            extension.model.weights[_WORD_TABLE][1],
-            (table[rows[0]] + table[rows[1]]) / 2,
-            rtol=0,
-            atol=1e-7,
-        )
-        tokenizer = extension.model.build_tokenizer()
-        self.assertAllEqual(
-            tokenizer.tokenize("methotxa"), [_TOKENS.index("met"), 1]
-        )
 
     def test_logit_of_a_new_word_is_the_mean_of_its_tokens_logits(self):
         source = _stored()
@@ -294,22 +323,12 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             [1, 2, _TOKENS.index("[UNK]")],
         )
 
-    def test_lower_case_model_that_keeps_accents(self):
-        source = _stored(
-            tokenizer_settings=stored_model.tokenizer_settings(
-                Vocabulary(_TOKENS), lower_case=True, strip_accents=False
-            )
-        )
-        extension = self._extend(source, ["Méthe"])
-        self.assertEqual(extension.model.vocabulary.tokens[1], "méthe")
-        self.assertFalse(extension.model.tokenizer_settings["strip_accents"])
-
     def test_model_that_preserves_special_tokens(self):
         source = _stored(preserve=True)
         # The second replaces [CLS] within the tokenizer.
         extension = self._extend(source, ["[MASK]", "\U0002ceac", "foo"])
         self.assertEqual(extension.ids, (1,))
-        self.assertEqual(extension.new.existing, ((1, "[MASK]"), (2, "[UNK]")))
+        self.assertEqual(extension.new.left_out, ((1, "[MASK]"), (2, "[UNK]")))
         settings = extension.model.tokenizer_settings
         self.assertTrue(settings["preserve_special_tokens"])
         self.assertAllEqual(
@@ -323,12 +342,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         extension = self._extend(source, ["foo"])
         self.assertEmpty(extension.model.optimizer_state)
 
-    def test_model_without_a_masked_lm_head(self):
-        source = _stored(weight_map.encoder_shapes)
-        extension = self._extend(source, ["metho", "foo", "cats", "teas"])
-        self._assert_unchanged_but(source, extension.model, (_WORD_TABLE,))
-        self.assertEqual(extension.model.weights.shapes[_WORD_TABLE], (40, 8))
-
     def test_model_without_a_vocabulary(self):
         source = _stored(vocabulary=None, tokenizer_settings=None)
         with self.assertRaisesRegex(UserError, "somewhere has no vocab.txt"):
@@ -337,18 +350,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             source, max_position_embeddings=20
         )
         self.assertIsNone(extension.model.vocabulary)
-
-    def test_weights_of_fine_tuned_heads_do_not_change(self):
-        def shapes(config):
-            return weight_map.encoder_shapes(config) | {
-                "output_weights": (3, 8),
-                "output_bias": (3,),
-                "cls/squad/output_weights": (2, 8),
-            }
-
-        source = _stored(shapes)
-        extension = self._extend(source, ["foo"], use_unused=False)
-        self._assert_unchanged_but(source, extension.model, (_WORD_TABLE,))
 
     def test_weights_are_computed_on_access(self):
         source = _stored()
@@ -377,9 +378,8 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         extension = self._extend(source, words)
         unused = [i for i, x in enumerate(tokens) if x.startswith("[unused")]
         self.assertLen(unused, 994)
-        self.assertEmpty(extension.new.repeated)
         # Such as "zeus", without its accent.
-        known = {token for _, token in extension.new.existing}
+        known = {token for _, token in extension.new.left_out}
         self.assertBetween(len(known), 1, 20)
         self.assertContainsSubset(known, tokens)
         added = [reference_tokenizer.split_words(x)[0].text for x in words]
@@ -404,7 +404,7 @@ def _run(stored, inputs):
     model = bert_model.BertForPretraining(
         stored.config, return_encoder_outputs=True
     )
-    model_weights.load_into(model, stored.weights)
+    checkpoint_loading.load_into(model, stored.weights)
     return model(inputs)
 
 

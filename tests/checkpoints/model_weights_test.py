@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.model_weights."""
+"""Tests for weights of models in bert_tf.checkpoints.load."""
 
 from unittest import mock
 
@@ -7,10 +7,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import model_weights
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from tests.support import tiny_layers
@@ -61,7 +60,7 @@ class BuildTest(tf.test.TestCase, parameterized.TestCase):
         }
 
     def _build(self, weights):
-        return model_weights.build(
+        return checkpoint_loading.build(
             lambda: bert_model.BertModel(tiny_layers.CONFIG),
             bert_model.named_variables,
             weights,
@@ -128,14 +127,14 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
     def _assert_refused(self, tensors, message, **kwargs):
         before = self._values()
         with self.assertRaisesRegex(UserError, message):
-            model_weights.load_into(self.model, tensors, **kwargs)
+            checkpoint_loading.load_into(self.model, tensors, **kwargs)
         after = self._values()
         for name, value in before.items():
             self.assertAllEqual(after[name], value, name)
 
     def test_every_weight_gets_its_value(self):
         tensors = _tensors()
-        report = model_weights.load_into(self.model, tensors)
+        report = checkpoint_loading.load_into(self.model, tensors)
         self.assertCountEqual(report.loaded, tensors)
         self.assertEqual((report.missing, report.unused), ((), ()))
         for name, value in self._values().items():
@@ -149,7 +148,7 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
             "cls/squad/output_weights": np.zeros((2, 8), np.float32),
             "output_weights": np.zeros((3, 8), np.float32),
         }
-        report = model_weights.load_into(encoder, _tensors() | extra)
+        report = checkpoint_loading.load_into(encoder, _tensors() | extra)
         self.assertCountEqual(report.unused, _HEADS | set(extra))
         self.assertEqual(report.missing, ())
         self.assertLen(report.loaded, 39)
@@ -158,7 +157,7 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_heads_the_model_creates_new(self):
         before = self._values()
-        report = model_weights.load_into(
+        report = checkpoint_loading.load_into(
             self.model, _tensors(encoder_only=True)
         )
         self.assertCountEqual(report.missing, _HEADS)
@@ -168,14 +167,14 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_head_in_the_root_scope(self):
         model = _Classifier()
-        report = model_weights.load_into(model, _tensors())
+        report = checkpoint_loading.load_into(model, _tensors())
         new = ("output_weights", "output_bias")
         self.assertCountEqual(report.missing, new)
         tensors = _tensors() | {
             "output_weights": tiny_layers.normal(2, 8),
             "output_bias": tiny_layers.normal(2),
         }
-        report = model_weights.load_into(model, tensors)
+        report = checkpoint_loading.load_into(model, tensors)
         self.assertEqual(report.missing, ())
         self.assertAllEqual(model.output_bias, tensors["output_bias"])
 
@@ -190,7 +189,7 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
         tensors = _tensors()
         del tensors[name]
         self._assert_refused(tensors, f"x.ckpt .*{name}", source="x.ckpt")
-        report = model_weights.load_into(
+        report = checkpoint_loading.load_into(
             self.model, tensors, expected_missing=[name]
         )
         self.assertEqual(report.missing, (name,))
@@ -205,7 +204,7 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
     def test_unknown_tensor(self, name):
         tensors = _tensors() | {name: np.zeros(3, np.float32)}
         self._assert_refused(tensors, f"also has {name}")
-        report = model_weights.load_into(
+        report = checkpoint_loading.load_into(
             self.model, tensors, expected_unused=[name]
         )
         self.assertEqual(report.unused, (name,))
@@ -220,27 +219,6 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
         shapes = [str(x).replace("(", r"\(") for x in (shape, expected)]
         shapes = [x.replace(")", r"\)") for x in shapes]
         self._assert_refused(tensors, f"{name} {shapes[0]}, .*{shapes[1]}")
-
-    def test_error_lists_all_problems(self):
-        tensors = _tensors() | {"other": np.zeros(3, np.float32)}
-        del tensors["bert/pooler/dense/bias"]
-        tensors["cls/seq_relationship/output_bias"] = np.zeros(3, np.float32)
-        self._assert_refused(
-            tensors, "pooler/dense/bias; .* other; .* cls/seq_rel"
-        )
-
-    def test_nothing_in_common(self):
-        encoder = sorted(
-            name
-            for name in weight_map.encoder_shapes(tiny_layers.CONFIG)
-            if weight_map.part_of(name) == weight_map.ENCODER
-        )
-        self._assert_refused({}, f"it lacks {', '.join(encoder)}.$")
-        slots_only = {_SLOT: np.zeros(8, np.float32)}
-        self._assert_refused(slots_only, "lacks bert/embeddings")
-
-    def test_tf1_checkpoint_reexports(self):
-        self.assertIs(tf1_checkpoint.load_into, model_weights.load_into)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
-from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -74,41 +73,16 @@ _INACTIVE = {
 }
 # Keys that are read elsewhere, and keys without influence on the model.
 _SILENT = frozenset(
-    {
-        "_attn_implementation_autoset",
-        "_name_or_path",
-        "_num_labels",
-        "architectures",
-        "bos_token_id",
-        "chunk_size_feed_forward",
-        "directionality",
-        "dtype",
-        "embedding_size",
-        "eos_token_id",
-        "finetuning_task",
-        "gradient_checkpointing",
-        "id2label",
-        "label2id",
-        "model_type",
-        "num_labels",
-        "output_attentions",
-        "output_hidden_states",
-        "output_past",
-        "pad_token_id",
-        "pooler_fc_size",
-        "pooler_num_attention_heads",
-        "pooler_num_fc_layers",
-        "pooler_size_per_head",
-        "pooler_type",
-        "problem_type",
-        "return_dict",
-        "tie_word_embeddings",
-        "torch_dtype",
-        "torchscript",
-        "transformers_version",
-        "use_bfloat16",
-        "use_cache",
-    }
+    """
+    _attn_implementation_autoset _name_or_path _num_labels architectures
+    bos_token_id chunk_size_feed_forward directionality dtype
+    embedding_size eos_token_id finetuning_task gradient_checkpointing
+    id2label label2id model_type num_labels output_attentions
+    output_hidden_states output_past pad_token_id pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head
+    pooler_type problem_type return_dict tie_word_embeddings torch_dtype
+    torchscript transformers_version use_bfloat16 use_cache
+    """.split()
 )
 
 
@@ -314,9 +288,6 @@ def from_bert_config(
             f'hidden_act "{config.hidden_act}", {_GELUS[config.hidden_act]}, '
             f'is "{values["hidden_act"]}" in Hugging Face\'s config.json.'
         )
-    sentences += stored_model.lost_settings(
-        "Hugging Face's format", task, ("kind", "labels", "problem_type")
-    )
     return dict(sorted(values.items())), sentences
 
 

@@ -14,6 +14,7 @@ import os
 import re
 
 from bert_tf.checkpoints import matching
+from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.huggingface import config as huggingface_config
 from bert_tf.checkpoints.huggingface import tokenizer as huggingface_tokenizer
@@ -211,11 +212,6 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     tensors, _ = matching.translate(weights, stored.config, "huggingface")
     if kind == "encoder":
         tensors = tensors.rename({n.removeprefix(_PREFIX): n for n in tensors})
-    if stored.optimizer_state:
-        sentences.append(
-            "Hugging Face's format has no place for the optimizer's state; "
-            "not carried."
-        )
     if vocabulary is None:
         sentences.append(
             "The vocabulary is unknown, so no tokenizer files are written."
@@ -254,12 +250,12 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
             f"{stored.path} lacks {', '.join(sorted(lacking))}, which "
             f"Hugging Face's {architecture} has."
         )
-    unused = sorted(present - needed)
-    if unused:
-        sentences.append(
-            f"Hugging Face's {architecture} has no place for "
-            f"{', '.join(unused)}; not carried."
-        )
+    sentences += stored_model.not_carried(
+        f"Hugging Face's {architecture}",
+        stored,
+        ("kind", "labels", "problem_type"),
+        needed,
+    )
     return (
         stored.weights.select(lambda name: weight_map.part_of(name) in needed),
         sentences,

@@ -5,7 +5,6 @@ import os
 import sys
 from unittest import mock
 
-import numpy as np
 import safetensors.numpy
 import tensorflow as tf
 from absl.testing import parameterized
@@ -93,13 +92,6 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.write("model.safetensors.index.json", contents)
         self.assert_refused("must hold (`weight_map`|one JSON object)")
 
-    def test_a_truncated_shard(self):
-        self._shard()
-        os.truncate(
-            os.path.join(self.path, "model-00001-of-00002.safetensors"), 500
-        )
-        self.assert_refused("model-00001-of-00002.safetensors is damaged")
-
     @parameterized.parameters(
         "pytorch_model.bin", "pytorch_model.bin.index.json"
     )
@@ -121,29 +113,11 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             r"Received: .* holds config\.json, flax_model\.msgpack"
         )
 
-    @parameterized.parameters(0, 4, 300, -1)
-    def test_truncated_weights(self, length):
-        self.write_all()
-        path = os.path.join(self.path, "model.safetensors")
-        os.truncate(path, length if length >= 0 else os.path.getsize(path) - 1)
-        self.assert_refused("model.safetensors is damaged or incomplete")
-
-    @parameterized.parameters("config.json", "tokenizer_config.json")
-    def test_broken_json(self, name):
-        self.write_all()
-        self.write(name, '{"model_type": "bert", ')
-        self.assert_refused(f"{name} is not valid JSON")
-
     @parameterized.parameters("config.json", "tokenizer.json")
     def test_json_that_is_no_object(self, name):
         self.write_all()
         self.write(name, "[3]")
         self.assert_refused(f"{name} must hold one JSON object")
-
-    def test_no_config(self):
-        self.write_all()
-        self.remove("config.json")
-        self.assert_refused("no config.json; copy the whole directory")
 
     def test_no_vocabulary(self):
         self.write_all()
@@ -157,22 +131,13 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         stored = self.read()
         return dataclasses.replace(stored, **changes)
 
-    def test_sentences_name_heads_that_are_not_carried(self):
+    def test_weights_of_the_class_alone(self):
         stored = self._stored(task={"kind": "masked_lm", "max_seq_length": 6})
-        path, sentences = self.written(stored)
+        path, _ = self.written(stored)
         written = safetensors.numpy.load_file(
             os.path.join(path, "model.safetensors")
         )
         self.assertEqual(set(written), set(case.make_values("BertForMaskedLM")))
-        text = " ".join(sentences)
-        self.assertIn("no place for bert/pooler, cls/seq_relationship", text)
-        self.assertIn("no place for max_seq_length of the task", text)
-
-    def test_sentence_on_the_optimizer_state(self):
-        state = {"global_step": np.int64(7)}
-        stored = self._stored(optimizer_state=Tensors.from_arrays(state))
-        _, sentences = self.written(stored)
-        self.assertIn("optimizer's state; not carried", " ".join(sentences))
 
     def test_no_vocabulary(self):
         stored = self._stored(vocabulary=None, tokenizer_settings=None)

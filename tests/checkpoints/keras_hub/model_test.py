@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.keras_hub.model."""
+"""Tests for bert_tf.checkpoints.keras_hub."""
 
 import os
 import shutil
@@ -9,10 +9,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import keras_hub
 from bert_tf.checkpoints import stored_model
-from bert_tf.checkpoints.keras_hub import model as keras_hub
-from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.text.vocabulary import Vocabulary
@@ -36,7 +35,7 @@ class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
 
     def test_outputs_match_the_originals(self):
         prefix = golden("model/bert_model.ckpt.index").removesuffix(".index")
-        backbone = keras_hub.build_backbone(tf1_model.read_model(prefix))
+        backbone = keras_hub.build_backbone(tf1_checkpoint.read_model(prefix))
         expected = np.load(golden("model/forward.npz"))
         outputs = backbone(case.rename_golden_inputs(expected))
         self.assert_same_outputs(
@@ -113,18 +112,6 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             stored.weights["bert/pooler/dense/kernel"],
         )
 
-    def test_reading_restores_the_model(self):
-        stored = case.make_stored()
-        self.write(stored)
-        received = keras_hub.read_model(self.directory)
-        self.assert_same_model(received, stored)
-        self.assertEqual(received.vocabulary.tokens, stored.vocabulary.tokens)
-        self.assertEqual(received.tokenizer_settings, stored.tokenizer_settings)
-        self.assertEqual(received.task, {"kind": "encoder"})
-        self.assertEqual(set(received.report.loaded), set(stored.weights))
-        self.assertEqual(received.report.absent_heads, ())
-        self.assertEqual(received.report.unused, ())
-
     # Every pair of values.
     @parameterized.parameters(
         (False, False, False),
@@ -147,7 +134,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             )
         )
         tokenizer.save_to_preset(self.directory)
-        _, received, _ = keras_hub._read_tokenizer(self.directory)
+        _, received, _ = keras_hub._read_tokenizer(self.directory, 16)
         self.assertEqual(
             received,
             settings
@@ -178,8 +165,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(classifier.preprocessor.sequence_length, 6)
         packed = classifier.preprocessor([case.TEXT])["token_ids"]
         self.assertEqual(packed.shape, (1, 6))
-        self.assertIn("no, yes, who knows", " ".join(sentences))
-        self.assertIn("no place for problem_type of", " ".join(sentences))
+        self.assertIn("no place for labels, problem_type", sentences[0])
         received = keras_hub.read_model(self.directory)
         self.assert_same_model(received, stored)
         self.assertEqual(
@@ -188,7 +174,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
 
     def test_the_originals_classifier(self):
         prefix = golden("model/classifier.ckpt.index").removesuffix(".index")
-        stored = tf1_model.read_model(prefix)
+        stored = tf1_checkpoint.read_model(prefix)
         self.write(stored)
         classifier = their_library.models.BertTextClassifier.from_preset(
             self.directory
@@ -219,34 +205,6 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIsNone(received.tokenizer_settings)
         self.assert_same_model(received, stored)
 
-    @parameterized.parameters(
-        ("cls/predictions", "masked-LM head is not carried"),
-        ("cls/seq_relationship", "next-sentence head is not carried"),
-        ("cls/squad", "question answering head is not carried"),
-        ("cls/tagging", "tagging head is not carried"),
-        ("cls/multiple_choice", "multiple-choice head is not carried"),
-    )
-    def test_sentence_on_a_head_that_is_not_carried(self, head, sentence):
-        with mock.patch.object(keras_hub, "_build_backbone"):
-            self.assertIn(
-                sentence, " ".join(self.write(case.make_stored(head)))
-            )
-
-    def test_sentences_on_settings_that_are_not_carried(self):
-        config = tiny_layers.replace(
-            vocab_size=len(case.VOCABULARY), initializer_range=0.03
-        )
-        stored = case.make_stored_with(
-            config=config,
-            optimizer_state=Tensors.from_arrays({"global_step": np.int64(3)}),
-        )
-        with mock.patch.object(keras_hub, "_build_backbone"):
-            text = " ".join(self.write(stored))
-        self.assertIn("hidden_dropout_prob, 0.2, also replaces", text)
-        self.assertIn("attention_probs_dropout_prob, 0.3.", text)
-        self.assertIn("initializer_range, 0.03, is not kept", text)
-        self.assertIn("optimizer's state is not carried", text)
-
     def test_wordpieces_of_white_space(self):
         # KerasHub strips them, so two of them would be one.
         config = tiny_layers.replace(vocab_size=17)
@@ -265,26 +223,6 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         with self.assertRaisesRegex(UserError, "would hold a wordpiece"):
             self.write(stored)
-
-
-class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
-    def _exact(self, **options):
-        config = BertConfig(**vars(case.CONFIG) | {"hidden_act": "gelu_erf"})
-        return case.make_stored(config=config, **options)
-
-    def test_written_model_has_the_tanh_form(self):
-        stored = self._exact(with_vocabulary=False)
-        sentences = self.write(stored, allow_activation_change=True)
-        self.assertIn("became its tanh form", " ".join(sentences))
-        inputs, theirs = case.make_inputs()
-        backbone = their_library.models.BertBackbone.from_preset(self.directory)
-        self.assert_same_outputs(
-            case.compute_our_outputs(case.make_stored(), inputs),
-            backbone(theirs),
-            inputs["input_mask"],
-        )
-        received = keras_hub.read_model(self.directory)
-        self.assertEqual(received.config, case.CONFIG)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints.keras_hub import model as keras_hub
+from bert_tf.checkpoints import keras_hub
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -177,13 +177,6 @@ class RecognizeTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_config(self, **values):
         files.write_json(self.path("config.json"), values)
         self.assertTrue(keras_hub.recognizes(self.directory))
-
-    def test_without_config(self):
-        self.write()
-        os.remove(self.path("config.json"))
-        self.assertTrue(keras_hub.recognizes(self.directory))
-        with self.assertRaisesRegex(UserError, "There is no .*config.json"):
-            keras_hub.read_model(self.directory)
 
 
 class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):

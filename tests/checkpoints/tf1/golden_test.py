@@ -10,7 +10,7 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.io import files
 from tests.support.shared_data import golden
 
@@ -70,14 +70,14 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.task, {"kind": kind})
         self.assertEmpty(stored.report.missing + stored.report.unused)
 
-        direct = self._convert(prefix, "direct", tf1_model.write_model)
+        direct = self._convert(prefix, "direct", tf1_checkpoint.write_model)
         self._assert_same_checkpoint(direct, name, num_tensors)
-        again = self._convert(direct, "again", tf1_model.write_model)
+        again = self._convert(direct, "again", tf1_checkpoint.write_model)
         self._assert_same_checkpoint(again, name, num_tensors)
 
         ours = self._convert(prefix, "ours", model_directory.write_model)
         self.assertEqual(formats.detect(ours), "bert_tf")
-        back = self._convert(ours, "back", tf1_model.write_model)
+        back = self._convert(ours, "back", tf1_checkpoint.write_model)
         self._assert_same_checkpoint(back, name, num_tensors)
         for written in (direct, back):
             self._assert_beside(written)

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.tf1.model."""
+"""Tests for models in the original's format."""
 
 import json
 import os
@@ -15,7 +15,6 @@ from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
-from bert_tf.checkpoints.tf1 import model as tf1_model
 from bert_tf.errors import UserError
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
@@ -74,47 +73,17 @@ class Tf1ModelTest(files_case.FolderCase):
 
     def _assert_refused(self, message, path=None):
         with self.assertRaisesRegex(UserError, message) as caught:
-            tf1_model.read_model(path or self.folder)
+            tf1_checkpoint.read_model(path or self.folder)
         self.assertNotIn("\n", str(caught.exception))
 
     # === Round trips ===
-
-    @parameterized.parameters(
-        ("encoder", ()),
-        ("pretraining", ("cls/predictions", "cls/seq_relationship")),
-        ("masked_lm", ("cls/predictions",)),
-        ("next_sentence", ("cls/seq_relationship",)),
-        ("classification", ("output",)),
-        ("question_answering", ("cls/squad",)),
-        ("tagging", ("cls/tagging",)),
-        ("multiple_choice", ("cls/multiple_choice",)),
-    )
-    def test_round_trip(self, kind, heads):
-        arrays = _arrays(*heads)
-        state = _slots(arrays) | {"global_step": np.int64(3_000_000_000)}
-        tf1_model.write_model(self.folder, _stored(arrays, state))
-        self.assertEqual(formats.detect(self.folder), "tf1")
-        found = tf1_model.read_model(self.folder)
-        self.assertEqual(found.task, {"kind": kind})
-        self.assertEqual(found.config, tiny_layers.CONFIG)
-        self.assertEqual(found.vocabulary.tokens, _TOKENS)
-        self.assertCountEqual(found.weights, arrays)
-        for name, value in arrays.items():
-            self.assertAllEqual(found.weights[name], value)
-        self.assertCountEqual(found.optimizer_state, state)
-        for name, value in state.items():
-            self.assertAllEqual(found.optimizer_state[name], value)
-            self.assertEqual(found.optimizer_state[name].dtype, value.dtype)
-        self.assertEqual(
-            set(found.report.loaded) | set(state), set(arrays) | set(state)
-        )
 
     def test_encoder_without_pooler(self):
         arrays = _arrays("cls/squad")
         for suffix in ("kernel", "bias"):
             del arrays[f"bert/pooler/dense/{suffix}"]
-        tf1_model.write_model(self.folder, _stored(arrays))
-        found = tf1_model.read_model(self.folder)
+        tf1_checkpoint.write_model(self.folder, _stored(arrays))
+        found = tf1_checkpoint.read_model(self.folder)
         self.assertCountEqual(found.weights, arrays)
         self.assertIn("bert/pooler", found.report.absent_heads)
 
@@ -126,11 +95,11 @@ class Tf1ModelTest(files_case.FolderCase):
             if not name.startswith("bert/pooler/")
         }
         self._write(arrays | state)
-        found = tf1_model.read_model(self.folder)
+        found = tf1_checkpoint.read_model(self.folder)
         self.assertCountEqual(found.optimizer_state, state)
 
     def test_one_tensor_at_a_time(self):
-        tf1_model.write_model(self.folder, _stored(_arrays()))
+        tf1_checkpoint.write_model(self.folder, _stored(_arrays()))
         read = []
         reader = tf.train.load_checkpoint(self.path("bert_model.ckpt"))
         spy = mock.Mock(wraps=reader)
@@ -138,7 +107,7 @@ class Tf1ModelTest(files_case.FolderCase):
             read.append(name) or reader.get_tensor(name)
         )
         with mock.patch.object(tf.train, "load_checkpoint", return_value=spy):
-            found = tf1_model.read_model(self.folder)
+            found = tf1_checkpoint.read_model(self.folder)
         self.assertEmpty(read)
         found.weights["bert/pooler/dense/bias"]
         self.assertEqual(read, ["bert/pooler/dense/bias"])
@@ -152,80 +121,34 @@ class Tf1ModelTest(files_case.FolderCase):
     )
     def test_sentences_on_unsupported_configs(self, changes, message):
         config = tiny_layers.replace(**changes)
-        sentences = tf1_model.write_model(
+        sentences = tf1_checkpoint.write_model(
             self.folder, _stored(_arrays(), config=config)
         )
         self.assertLen(sentences, 2)
         self.assertRegex(sentences[0], message)
-        self.assertEqual(tf1_model.read_model(self.folder).config, config)
-
-    def test_config_has_the_keys_of_the_original(self):
-        tf1_model.write_model(self.folder, _stored(_arrays()))
-        with open(self.path("bert_config.json")) as file:
-            self.assertCountEqual(
-                json.load(file),
-                [
-                    "attention_probs_dropout_prob",
-                    "hidden_act",
-                    "hidden_dropout_prob",
-                    "hidden_size",
-                    "initializer_range",
-                    "intermediate_size",
-                    "max_position_embeddings",
-                    "num_attention_heads",
-                    "num_hidden_layers",
-                    "type_vocab_size",
-                    "vocab_size",
-                ],
-            )
+        self.assertEqual(tf1_checkpoint.read_model(self.folder).config, config)
 
     def test_sentences_on_settings_that_are_not_carried(self):
         vocabulary = Vocabulary(_TOKENS)
         stored = _stored(
-            _arrays("cls/tagging"),
+            _arrays(),
             tokenizer_settings=stored_model.tokenizer_settings(
                 vocabulary, lower_case=False, strip_accents=True
             ),
-            task={
-                "kind": "tagging",
-                "labels": ["O", "B", "I", "X", "Y"],
-                "max_seq_length": 96,
-                "doc_stride": None,
-                "context": "sentence",
-            },
         )
-        sentences = tf1_model.write_model(self.folder, stored)
-        self.assertEqual(
-            sentences,
-            [
-                "A TF1 checkpoint does not keep the tokenizer's settings: give "
-                "--do_lower_case=False to the original.",
-                "The model strips accents; the original strips them if and "
-                "only if it lower-cases.",
-                "The original has no head cls/tagging; it ignores these "
-                "weights.",
-                "A TF1 checkpoint does not keep the names of the 5 labels.",
-                "A TF1 checkpoint has no place for context, max_seq_length of "
-                "the task; not carried.",
-            ],
-        )
+        sentences = " ".join(tf1_checkpoint.write_model(self.folder, stored))
+        self.assertIn("--do_lower_case=False", sentences)
+        self.assertIn("strips accents", sentences)
 
     def test_without_vocabulary(self):
         stored = _stored(_arrays(), vocabulary=None, tokenizer_settings=None)
-        sentences = tf1_model.write_model(self.folder, stored)
+        sentences = tf1_checkpoint.write_model(self.folder, stored)
         self.assertEqual(
             sentences, ["The vocabulary is unknown: no vocab.txt."]
         )
-        found = tf1_model.read_model(self.folder)
+        found = tf1_checkpoint.read_model(self.folder)
         self.assertIsNone(found.vocabulary)
         self.assertIsNone(found.tokenizer_settings)
-
-    @parameterized.parameters(("cat", True), ("Cat", False))
-    def test_lower_case_is_derived_with_a_note(self, token, expected):
-        self._write(tokens=(*_TOKENS[:-1], token))
-        found = tf1_model.read_model(self.folder)
-        self.assertIs(found.tokenizer_settings["lower_case"], expected)
-        self.assertIn(f"lower_case={expected}", found.report.notes[0])
 
     # === Recognizing checkpoints ===
 
@@ -233,75 +156,22 @@ class Tf1ModelTest(files_case.FolderCase):
         self._write()
         for suffix in ("", ".index", ".data-00000-of-00001"):
             path = self.path("bert_model.ckpt" + suffix)
-            self.assertTrue(tf1_model.recognizes(path))
+            self.assertTrue(tf1_checkpoint.recognizes(path))
             self.assertEqual(
-                tf1_model.read_model(path).config, tiny_layers.CONFIG
+                tf1_checkpoint.read_model(path).config, tiny_layers.CONFIG
             )
-        self.assertFalse(tf1_model.recognizes(self.path("bert_model")))
-        self.assertFalse(tf1_model.recognizes(self.path("vocab.txt")))
-        self.assertFalse(tf1_model.recognizes("nowhere"))
-        self.assertFalse(tf1_model.recognizes("what://ever"))
-
-    def test_object_based_checkpoints_are_not_recognized(self):
-        self._write()
-        for name in (_INDEX, _DATA):
-            os.remove(self.path(name))
-        self.assertFalse(tf1_model.recognizes(self.folder))
-        module = tf.Module()
-        module.x = tf.Variable(1.0)
-        tf.train.Checkpoint(m=module).write(self.path("bert_model.ckpt"))
-        self.assertFalse(tf1_model.recognizes(self.folder))
-        self.assertFalse(tf1_model.recognizes(self.path("bert_model.ckpt")))
-        self._assert_refused("object-based checkpoint of")
+        self.assertFalse(tf1_checkpoint.recognizes(self.path("bert_model")))
+        self.assertFalse(tf1_checkpoint.recognizes(self.path("vocab.txt")))
+        self.assertFalse(tf1_checkpoint.recognizes("nowhere"))
+        self.assertFalse(tf1_checkpoint.recognizes("what://ever"))
 
     # === Bad input ===
-
-    def test_missing_config(self):
-        self._write()
-        os.remove(self.path("bert_config.json"))
-        self.assertEqual(formats.detect(self.folder), "tf1")
-        self._assert_refused("needs the bert_config.json .* there is no")
-
-    def test_a_directory_in_place_of_the_config(self):
-        self._write()
-        os.remove(self.path("bert_config.json"))
-        os.makedirs(self.path("bert_config.json"))
-        self._assert_refused("bert_config.json must be a regular file")
 
     def test_a_path_that_tensorflow_reads_as_a_pattern(self):
         folder = self.path("a[1]")
         os.makedirs(folder)
-        tf1_model.write_model(folder, _stored(_arrays()))
+        tf1_checkpoint.write_model(folder, _stored(_arrays()))
         self._assert_refused("move or rename it", folder)
-
-    @parameterized.parameters(
-        (b"", "not valid JSON"),
-        (b"\xff\xfe{", "bert_config.json is not"),
-        (b"[" * 100_000, "bert_config.json is not"),
-        (b"[]", "must hold one JSON object"),
-        (b'{"hidden_size": 8}', "lacks the key `vocab_size`"),
-        (b'{"vocab_size": 19, "embedding_size": 128}', "embedding_size"),
-    )
-    def test_garbled_config(self, contents, message):
-        self._write()
-        with open(self.path("bert_config.json"), "wb") as file:
-            file.write(contents)
-        self._assert_refused(message)
-
-    def test_vocabulary_of_another_size(self):
-        self._write(tokens=(*_TOKENS, "x"))
-        self._assert_refused("vocab.txt has 20 lines.*is 19")
-
-    @parameterized.parameters(
-        ({"num_hidden_layers": 3}, "lacks bert/encoder/layer_2/"),
-        ({"num_hidden_layers": 1}, "also has bert/encoder/layer_1/"),
-        ({"intermediate_size": 24}, "intermediate/dense/bias"),
-        ({"hidden_size": 16}, r"embeddings \(19, 8\)"),
-        ({"type_vocab_size": 2}, "token_type_embeddings"),
-    )
-    def test_config_of_another_model(self, changes, message):
-        self._write(config=tiny_layers.CONFIG.to_dict() | changes)
-        self._assert_refused(f"not hold the BERT that its config.*{message}")
 
     @parameterized.parameters(
         (np.full([8], "x"), "string"), (np.arange(8), "int64")
@@ -316,7 +186,7 @@ class Tf1ModelTest(files_case.FolderCase):
         name = "bert/pooler/dense/bias"
         arrays[name] = arrays[name].astype(dtype)
         self._write(arrays)
-        stored = tf1_model.read_model(self.folder)
+        stored = tf1_checkpoint.read_model(self.folder)
         self.assertIn(
             f"type {np.dtype(dtype).name}, which become float32",
             " ".join(stored.report.notes),
@@ -332,7 +202,7 @@ class Tf1ModelTest(files_case.FolderCase):
         arrays["cls/predictions/extra/kernel"] = lost
         self._write(arrays | _slots(arrays))
         self._assert_refused("transform/dense/bias; .*extra/kernel")
-        found = tf1_model.read_model(
+        found = tf1_checkpoint.read_model(
             self.folder, re.compile("predictions/(transform/dense/b|extra/)")
         )
         self.assertEqual(
@@ -384,13 +254,13 @@ class Tf1ModelTest(files_case.FolderCase):
         with open(self.path(_DATA), "r+b") as file:
             file.seek(40)
             file.write(b"\xa5\x5a")
-        found = tf1_model.read_model(self.folder)
+        found = tf1_checkpoint.read_model(self.folder)
         with self.assertRaisesRegex(UserError, "is damaged or") as caught:
             dict(found.weights)
         self.assertNotIn("\n", str(caught.exception))
         target = self.create_tempdir().full_path
         with self.assertRaisesRegex(UserError, "is damaged or"):
-            tf1_model.write_model(target, found)
+            tf1_checkpoint.write_model(target, found)
 
 
 if __name__ == "__main__":
