@@ -123,13 +123,5 @@ def _recognized(path: str) -> list[str]:
 def _contents(path: str) -> str:
     if not paths.is_remote(path):
         return paths.describe(path)
-    if not tf.io.gfile.exists(path):
-        return "where there is nothing"
-    if not tf.io.gfile.isdir(path):
-        return "a file that is no checkpoint"
-    try:
-        names = sorted(tf.io.gfile.listdir(path))
-    except tf.errors.OpError:
-        return "a directory that cannot be read"
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return f"a directory that holds {shown or 'nothing'}"
+    is_there = tf.io.gfile.exists(path)
+    return "which is no model" if is_there else "where there is nothing"

@@ -1,7 +1,8 @@
 """Tests for bert_tf.checkpoints.extend_vocabulary."""
 
-import itertools
+import dataclasses
 import os
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -9,16 +10,21 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
 from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.commands.extend_vocabulary import ExtendVocabularyConfig
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import reference_tokenizer
 from tests.support import tiny_layers
+from tests.support import tiny_model
 from tests.support.shared_data import golden
 
 _TOKENS = (
@@ -237,13 +243,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             extension.model.weights.shapes[_POSITION_TABLE], (length, 8)
         )
 
-    @parameterized.parameters(15, 16)
-    def test_positions_only_grow(self, length):
-        with self.assertRaisesRegex(UserError, f"model, 16, .*: {length}"):
-            vocabulary_extender.extend(
-                _stored(), max_position_embeddings=length
-            )
-
     def test_outputs_without_new_words_do_not_change(self):
         source = _stored()
         extension = self._extend(
@@ -363,42 +362,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(extension.model.weights.shapes[_BIAS], (40,))
 
-    def test_domain_words_in_the_vocabulary_of_the_uncased_model(self):
-        with open(
-            golden("vocab/bert-base-uncased-vocab.txt"), encoding="utf-8"
-        ) as file:
-            tokens = file.read().split("\n")[:-1]
-        source = _stored(tokens=tokens)
-        letters = "abcdefghijklmnopqrstuvwxyz"
-        words = [
-            f"chemo{a}{b}platin" for a, b in itertools.product(letters, letters)
-        ]
-        words += [f"Zé{a}{b}" for a, b in itertools.product(letters, letters)]
-        words.append("o" * 200)
-        extension = self._extend(source, words)
-        unused = [i for i, x in enumerate(tokens) if x.startswith("[unused")]
-        self.assertLen(unused, 994)
-        # Such as "zeus", without its accent.
-        known = {token for _, token in extension.new.left_out}
-        self.assertBetween(len(known), 1, 20)
-        self.assertContainsSubset(known, tokens)
-        added = [reference_tokenizer.split_words(x)[0].text for x in words]
-        added = [word for word in added if word not in known]
-        num_grown = len(added) - len(unused)
-        grown = range(len(tokens), len(tokens) + num_grown)
-        self.assertEqual(extension.ids, (*unused, *grown))
-        extended = extension.model.vocabulary
-        self.assertEqual([extended.tokens[i] for i in extension.ids], added)
-        for i in set(range(len(tokens))) - set(unused):
-            self.assertEqual(extended.tokens[i], tokens[i])
-        table = source.weights[_WORD_TABLE]
-        self.assertAllClose(
-            extension.model.weights[_WORD_TABLE][list(extension.ids)],
-            _expected_rows(table, tokens, added),
-            rtol=0,
-            atol=1e-7,
-        )
-
 
 def _run(stored, inputs):
     model = bert_model.BertForPretraining(
@@ -412,6 +375,191 @@ def _split(stored, words):
     tokens = stored.vocabulary.tokens
     rows = stored.build_tokenizer().tokenize(words).to_list()
     return [[tokens[i] for i in row] for row in rows]
+
+
+_TABLE = "bert/embeddings/word_embeddings"
+
+
+class VocabularyExtensionTest(files_case.FilesCase):
+    def setUp(self):
+        super().setUp()
+        self.source = tiny_model.write(os.path.join(self.folder, "model"))
+        self.output = os.path.join(self.folder, "new", "extended")
+        self.words = self.write("words.txt", "Dogs\ncats\nthe\ndogs\n京\n")
+
+    def _run(self, **changes):
+        """Returns the printed report."""
+        flags = {
+            "input": self.source,
+            "output": self.output,
+            "new_words_file": self.words,
+        }
+        with mock.patch("sys.stdout") as stdout:
+            vocabulary_extender.run(ExtendVocabularyConfig(**flags | changes))
+        return "".join(call.args[0] for call in stdout.write.call_args_list)
+
+    def _assert_refused(self, message, **changes):
+        before = _list(self.folder)
+        with self.assertRaisesRegex(UserError, message) as raised:
+            self._run(**changes)
+        self.assertNotIn("\n", str(raised.exception))
+        self.assertEqual(_list(self.folder), before)
+
+    def test_model_directory_with_more_words_and_positions(self):
+        printed = self._run(max_position_embeddings=20)
+        model = model_directory.read_model(self.output)
+        source = model_directory.read_model(self.source)
+        self.assertEqual(
+            model.vocabulary.tokens, (*tiny_model.TOKENS, "dogs", "cats", "京")
+        )
+        self.assertEqual(model.config.vocab_size, 19)
+        self.assertEqual(model.config.max_position_embeddings, 20)
+        self.assertEqual(model.task, source.task)
+        self.assertAllEqual(
+            model.build_tokenizer().tokenize("The cats, dogs 京東"),
+            [5, 17, 14, 16, 18, 15],
+        )
+        table = source.weights[_TABLE]
+        expected = [
+            (table[7] + table[11]) / 2,  # dog ##s
+            (table[6] + table[11]) / 2,  # cat ##s
+            table[1],  # [UNK]
+        ]
+        self.assertAllClose(
+            model.weights[_TABLE],
+            np.concatenate([table, expected]),
+            rtol=0,
+            atol=1e-7,
+        )
+        with open(os.path.join(self.output, "README.md")) as file:
+            card = file.read()
+        for name, value in (
+            ("words", "3: 0 on [unusedN] lines (0 such lines left), 3 after "),
+            ("dogs", "dog ##s -> 16"),
+            ("京", "[UNK] -> 18"),
+            ("tokens per new word", "1.67 before, 1 now"),
+            ("2 left out, known or repeated", "the (line 3), dogs (line 4)"),
+            ("rows", "12 became 20; row i is a copy of i mod 12"),
+        ):
+            self.assertIn(f"  {name}: {value}", printed)
+            self.assertIn(f"| {name} | {value}", card)
+
+    def test_unused_lines_and_more_words_than_are_shown(self):
+        source = model_directory.read_model(self.source)
+        tokens = list(tiny_model.TOKENS)
+        tokens[5:9] = [f"[unused{i}]" for i in range(4)]
+        vocabulary = Vocabulary(tokens)
+        path = os.path.join(self.folder, "unused")
+        with files.atomic_directory(path) as temporary:
+            model_directory.write_model(
+                temporary,
+                dataclasses.replace(
+                    source,
+                    vocabulary=vocabulary,
+                    tokenizer_settings=stored_model.tokenizer_settings(
+                        vocabulary, lower_case=False
+                    ),
+                ),
+            )
+        words = [f"Word{letter}" for letter in "abcdefghijkl"]
+        few = self.write("few.txt", "\n".join(words[:3]))
+        printed = self._run(input=path, new_words_file=few)
+        self.assertIn("3: 3 on [unusedN] lines (1 such lines left), 0", printed)
+        many = self.write("many.txt", "\n".join(words))
+        printed = self._run(input=path, new_words_file=many, overwrite=True)
+        self.assertIn(
+            "12: 4 on [unusedN] lines (0 such lines left), 8", printed
+        )
+        self.assertIn("  ...: and 4 more\n", printed)
+        found = model_directory.read_model(self.output)
+        self.assertEqual(
+            found.vocabulary.tokens,
+            (*tokens[:5], *words[:4], *tokens[9:], *words[4:]),
+        )
+
+    def test_checkpoint_of_the_original(self):
+        checkpoint = golden("model/after_12_steps.ckpt.index")
+        printed = self._run(
+            input=checkpoint.removesuffix(".index"),
+            new_words_file=self.write("x.txt", "Résumé\nndarray\n"),
+        )
+        self.assertRegex(printed, "resume: r ##e ##s ##u ##m ##e -> 97")
+        self.assertRegex(printed, "Optimizer:\n  state: not carried")
+        model = model_directory.read_model(self.output)
+        self.assertEmpty(model.optimizer_state)
+        tensors = tf.train.load_checkpoint(checkpoint.removesuffix(".index"))
+        for name, value in model.weights.items():
+            old = tensors.get_tensor(name)
+            self.assertAllEqual(value[: len(old)], old, name)
+        self.assertLen(model.weights[_TABLE], 99)
+        self.assertLen(model.weights["cls/predictions/output_bias"], 99)
+
+    def test_case_of_a_checkpoint_without_settings(self):
+        checkpoint = golden("model/bert_model.ckpt.index")
+        options = {
+            "input": checkpoint.removesuffix(".index"),
+            "new_words_file": self.write("x.txt", "Foo\nfoo\n"),
+        }
+        self._run(**options)
+        found = model_directory.read_model(self.output)
+        self.assertEqual(found.vocabulary.tokens[97:], ("foo",))
+        self._run(**options, do_lower_case=False, overwrite=True)
+        found = model_directory.read_model(self.output)
+        self.assertEqual(found.vocabulary.tokens[97:], ("Foo", "foo"))
+        self.assertFalse(found.tokenizer_settings["lower_case"])
+        self._assert_refused(
+            "which --nodo_lower_case contra",
+            do_lower_case=False,
+            overwrite=True,
+        )
+
+    def test_positions_of_a_model_without_a_vocabulary(self):
+        source = tiny_model.write(
+            os.path.join(self.folder, "mute"), with_vocabulary=False
+        )
+        printed = self._run(
+            input=source, new_words_file=None, max_position_embeddings=13
+        )
+        self.assertNotIn("New words", printed)
+        found = model_directory.read_model(self.output)
+        self.assertIsNone(found.vocabulary)
+        self.assertEqual(found.config.max_position_embeddings, 13)
+        self._assert_refused("no vocab.txt", input=source, overwrite=True)
+
+    @parameterized.parameters(
+        ({"input": "model.ckpt"}, "'model.ckpt', where there is nothing"),
+        ({"input": "gs://a/model"}, "--input must be a local path"),
+        ({"output": "gs://a/model"}, "--output must be a local path"),
+        ({"new_words_file": "no.txt"}, "--new_words_file names a file that"),
+        ({"max_position_embeddings": 12}, "greater than that of the model, 12"),
+    )
+    def test_refused(self, changes, message):
+        self._assert_refused(message, **changes)
+
+    def test_words_refused(self):
+        self.write("words.txt", "dogs\nhot dog\n")
+        self._assert_refused("words.txt, line 2")
+
+    @parameterized.parameters(
+        ({}, "Give --new_words_file, --max_position_embeddings, or both"),
+        ({"max_position_embeddings": -1}, "--max_position_embeddings"),
+        (
+            {"max_position_embeddings": 40, "use_unused": False},
+            "--nouse_unused",
+        ),
+    )
+    def test_flags_refused(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            ExtendVocabularyConfig(input="a", output="b", **flags)
+
+
+def _list(folder):
+    """Returns the paths of all files and folders."""
+    return sorted(
+        os.path.join(place, name)
+        for place, folders, names in os.walk(folder)
+        for name in [*folders, *names]
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Tests for bert_tf.checkpoints.huggingface.config."""
+"""Tests for config.json of Hugging Face's format."""
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints.huggingface import config as huggingface_config
+from bert_tf.checkpoints.huggingface import model as huggingface
 from tests.support import huggingface_case as case
 from tests.support import tiny_layers
 
@@ -71,7 +71,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assert_refused("lacks `architectures`.*BertForSequenceClassif")
 
     def test_missing_keys_have_hugging_faces_defaults(self):
-        config, _ = huggingface_config.to_bert_config({}, "there")
+        config, _ = huggingface.to_bert_config({}, "there")
         self.assertEqual(
             config.to_dict(),
             {

@@ -14,67 +14,6 @@ from tests.support import tiny_layers
 
 
 class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
-    def test_kernels_are_transposed(self):
-        theirs = case.make_values("BertForPreTraining")
-        self.write_all("BertForPreTraining")
-        stored = self.read()
-        ours = stored.weights
-        layer = "bert.encoder.layer.1."
-        for name, expected in {
-            "bert/embeddings/word_embeddings": theirs[
-                "bert.embeddings.word_embeddings.weight"
-            ],
-            "bert/encoder/layer_1/intermediate/dense/kernel": theirs[
-                f"{layer}intermediate.dense.weight"
-            ].T,
-            "bert/encoder/layer_1/attention/self/key/kernel": theirs[
-                f"{layer}attention.self.key.weight"
-            ].T,
-            "bert/encoder/layer_1/output/LayerNorm/gamma": theirs[
-                f"{layer}output.LayerNorm.weight"
-            ],
-            "bert/pooler/dense/kernel": theirs["bert.pooler.dense.weight"].T,
-            "cls/predictions/output_bias": theirs["cls.predictions.bias"],
-            "cls/seq_relationship/output_weights": theirs[
-                "cls.seq_relationship.weight"
-            ],
-        }.items():
-            self.assertAllEqual(ours[name], expected, name)
-        self.assertLen(ours, len(theirs))
-        self.assertEqual(stored.report.unused + stored.report.missing, ())
-        self.assertEqual(stored.report.absent_heads, ())
-
-    @parameterized.parameters(*case.CLASSES)
-    def test_every_kind_round_trips(self, kind, name, heads):
-        del heads
-        values = case.make_values(name)
-        # As in transformers, models without a head have no prefix.
-        values = case.bare(values) if name == "BertModel" else values
-        labels = {str(i): label for i, label in enumerate(case.LABELS)}
-        has_labels = kind in ("classification", "tagging")
-        self.write_all(
-            name, values, id2label=labels if has_labels else "absent"
-        )
-        stored = self.read()
-        self.assertEqual(stored.task["kind"], kind)
-        self.assertEqual(
-            stored.task.get("labels"), case.LABELS if has_labels else None
-        )
-        path, _ = self.written(stored)
-        with open(os.path.join(path, "model.safetensors"), "rb") as file:
-            written = file.read()
-        self.assertEqual(
-            written, safetensors.numpy.save(values, {"format": "pt"})
-        )
-        config = case.read_json(path, "config.json")
-        for key, value in (case.CONFIG | {"architectures": [name]}).items():
-            self.assertEqual(config[key], value, key)
-        if has_labels:
-            self.assertEqual(config["id2label"], labels)
-            self.assertEqual(
-                config["label2id"], {"no": 0, "yes": 1, "maybe": 2}
-            )
-
     @parameterized.parameters(*(name for _, name, _ in case.CLASSES))
     def test_prefixed_and_bare_and_old_names(self, name):
         values = case.make_values(name)

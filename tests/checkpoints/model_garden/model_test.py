@@ -283,12 +283,6 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(os.listdir(self.directory))
 
     @parameterized.parameters(
-        ({"num_hidden_layers": 1}, r"also has encoder/_transformer_layers/1/"),
-        ({"num_hidden_layers": 3}, r"lacks encoder/_transformer_layers/2/"),
-        (
-            {"intermediate_size": 32},
-            r"_intermediate_dense/kernel \(16, 24\) .*expected \(16, 32\)",
-        ),
         ({"num_attention_heads": 4}, r"\(16, 2, 8\) .*expected \(16, 4, 4\)"),
         ({"type_vocab_size": 3}, r"_type_embedding_layer.*expected \(3, 16\)"),
         ({"embedding_size": 8}, "embedding_size=8"),

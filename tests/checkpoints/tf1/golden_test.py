@@ -9,7 +9,6 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.io import files
 from tests.support.shared_data import golden
@@ -79,38 +78,6 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(formats.detect(ours), "bert_tf")
         back = self._convert(ours, "back", tf1_checkpoint.write_model)
         self._assert_same_checkpoint(back, name, num_tensors)
-        for written in (direct, back):
-            self._assert_beside(written)
-
-    def _assert_beside(self, directory):
-        """Compares the files beside the checkpoint."""
-        self.assertCountEqual(
-            os.listdir(directory),
-            [
-                "bert_config.json",
-                "bert_model.ckpt.data-00000-of-00001",
-                "bert_model.ckpt.index",
-                "vocab.txt",
-            ],
-        )
-        original = formats.read(os.path.join(self.source, "bert_model.ckpt"))
-        written = formats.read(directory)
-        self.assertEqual(written.config, original.config)
-        self.assertEqual(written.vocabulary.tokens, original.vocabulary.tokens)
-        self.assertEqual(
-            written.tokenizer_settings, original.tokenizer_settings
-        )
-        self.assertTrue(written.tokenizer_settings["lower_case"])
-
-    def test_optimizer_state_of_a_model_directory(self):
-        prefix = os.path.join(self.source, "after_12_steps.ckpt")
-        ours = self._convert(prefix, "ours", model_directory.write_model)
-        state = formats.read(ours).optimizer_state
-        self.assertEqual(state[weight_map.GLOBAL_STEP], 12)
-        self.assertLen(state, 2 * 62 + 1)
-        original = tf.train.load_checkpoint(prefix)
-        name = "bert/pooler/dense/kernel/adam_v"
-        self.assertAllEqual(state[name], original.get_tensor(name))
 
     def test_other_files_of_tensorflow_1_are_ignored(self):
         for name in ("bert_config.json", "vocab.txt"):
