@@ -30,8 +30,6 @@ from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 
-_EXACT_GELU = "gelu_erf"
-
 
 def run(config: Flags) -> None:
     """Converts a model and prints a report.
@@ -41,13 +39,19 @@ def run(config: Flags) -> None:
         hold it; then nothing is written.
     """
     with locked_output(config) as output:
+        if config.allow_activation_change and (
+            config.target_format != "keras_hub"
+        ):
+            raise UserError(
+                "--allow_activation_change is for --to=keras_hub only. "
+                f"Received: --to={config.target_format}; drop the flag."
+            )
         allow_missing = _compile(config.allow_missing)
         source_format = config.source_format or formats.detect(config.input)
         stored = formats.read(config.input, source_format, allow_missing)
         check_complete(stored)
         if config.do_lower_case is not None:
             stored = with_lower_case(stored, config.do_lower_case)
-        _check_activation_flag(config, stored)
         _check_normalization(config, stored)
         print_now(_describe_source(stored, source_format))
         print_now(_write(output, stored, source_format, config))
@@ -166,23 +170,6 @@ def _compile(pattern: str | None) -> re.Pattern | None:
             "--allow_missing must be a regular expression of Python. "
             f"Received: {pattern!r} ({error})."
         ) from error
-
-
-def _check_activation_flag(config: Flags, stored: StoredModel) -> None:
-    """Checks that --allow_activation_change has an effect."""
-    if not config.allow_activation_change:
-        return
-    if config.target_format != "keras_hub":
-        raise UserError(
-            "--allow_activation_change is for --to=keras_hub only. "
-            f"Received: --to={config.target_format}; drop the flag."
-        )
-    if stored.config.hidden_act != _EXACT_GELU:
-        raise UserError(
-            "--allow_activation_change is for models with the exact GELU "
-            f"only, and {stored.path} has hidden_act="
-            f"{stored.config.hidden_act!r}; drop the flag."
-        )
 
 
 def _check_normalization(config: Flags, stored: StoredModel) -> None:

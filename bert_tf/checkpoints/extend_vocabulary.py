@@ -117,7 +117,12 @@ def extend(
     """
     config = source.config
     if max_position_embeddings is not None:
-        _check_positions(config, max_position_embeddings)
+        if max_position_embeddings <= config.max_position_embeddings:
+            raise UserError(
+                "--max_position_embeddings must be greater than that of the "
+                f"model, {config.max_position_embeddings}, as tables only "
+                f"grow. Received: {max_position_embeddings}."
+            )
         config = dataclasses.replace(
             config, max_position_embeddings=max_position_embeddings
         )
@@ -127,7 +132,9 @@ def extend(
     new = new or NewTokens("", {})
     ids: tuple[int, ...] = ()
     if new.tokens:
-        ids = _assign_ids(new, source, use_unused)
+        count, first = len(new.tokens), source.config.vocab_size
+        unused = _unused_ids(source.vocabulary) if use_unused else []
+        ids = (*unused, *range(first, first + count))[:count]
         model = _add_to_vocabulary(model, new, ids)
     model = dataclasses.replace(
         model, weights=_extend_weights(source, model.config, new, ids)
@@ -135,26 +142,9 @@ def extend(
     return Extension(model, source, new, ids)
 
 
-def _check_positions(config: BertConfig, length: int) -> None:
-    if length <= config.max_position_embeddings:
-        raise UserError(
-            "--max_position_embeddings must be greater than that of the model, "
-            f"{config.max_position_embeddings}, as tables only grow. Received: "
-            f"{length}."
-        )
-
-
 def _unused_ids(vocabulary: Vocabulary | None) -> list[int]:
     tokens = vocabulary.tokens if vocabulary else ()
     return [i for i, token in enumerate(tokens) if _UNUSED.fullmatch(token)]
-
-
-def _assign_ids(
-    new: NewTokens, source: StoredModel, use_unused: bool
-) -> tuple[int, ...]:
-    count, first = len(new.tokens), source.config.vocab_size
-    unused = _unused_ids(source.vocabulary) if use_unused else []
-    return (*unused, *range(first, first + count))[:count]
 
 
 def _add_to_vocabulary(

@@ -379,14 +379,11 @@ class FlagsTest(ConversionTestCase):
         settings = formats.read(path).tokenizer_settings
         self.assertFalse(settings["lower_case"])
 
-    @parameterized.parameters(
-        ("tf1", "gelu_erf", "--to=keras_hub only.*--to=tf1"),
-        ("keras_hub", "gelu", "exact GELU only.*hidden_act='gelu'"),
-    )
-    def test_activation_flag_without_effect(self, target, activation, message):
-        stored = stored_models.build("encoder", hidden_act=activation)
+    def test_activation_flag_without_effect(self):
+        message = "--to=keras_hub only.*--to=tf1"
+        source = self.write(self.stored)
         self.assert_refused(
-            message, self.write(stored), target, allow_activation_change=True
+            message, source, "tf1", allow_activation_change=True
         )
 
 

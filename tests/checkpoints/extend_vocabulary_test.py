@@ -528,9 +528,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
 
     @parameterized.parameters(
         ({"input": "model.ckpt"}, "'model.ckpt', where there is nothing"),
-        ({"input": "gs://a/model"}, "--input must be a local path"),
-        ({"output": "gs://a/model"}, "--output must be a local path"),
-        ({"new_words_file": "no.txt"}, "--new_words_file names a file that"),
+        ({"new_words_file": "no.txt"}, "--new_words_file.*no.txt"),
         ({"max_position_embeddings": 12}, "greater than that of the model, 12"),
     )
     def test_refused(self, changes, message):
