@@ -139,22 +139,6 @@ def _tensors(encoder_only=False):
     }
 
 
-class _Classifier(keras.Model):
-    """An encoder with the original's classification head."""
-
-    def __init__(self, num_labels=2):
-        super().__init__(name="classifier")
-        with keras.name_scope(self.name):
-            self.bert = bert_model.BertModel(tiny_layers.CONFIG)
-        self.build()
-
-    def build(self, input_shape=None):
-        self.output_weights = self.add_weight(
-            name="output_weights", shape=(2, 8)
-        )
-        self.output_bias = self.add_weight(name="output_bias", shape=(2,))
-
-
 class BuildTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
@@ -271,19 +255,6 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in self._values().items():
             changed = not np.array_equal(value, before[name])
             self.assertEqual(changed, name not in _HEADS, name)
-
-    def test_head_in_the_root_scope(self):
-        model = _Classifier()
-        report = checkpoint_loading.load_into(model, _tensors())
-        new = ("output_weights", "output_bias")
-        self.assertCountEqual(report.missing, new)
-        tensors = _tensors() | {
-            "output_weights": tiny_layers.normal(2, 8),
-            "output_bias": tiny_layers.normal(2),
-        }
-        report = checkpoint_loading.load_into(model, tensors)
-        self.assertEqual(report.missing, ())
-        self.assertAllEqual(model.output_bias, tensors["output_bias"])
 
     @parameterized.parameters(
         ("bert/embeddings/LayerNorm/beta",),

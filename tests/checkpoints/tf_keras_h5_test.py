@@ -99,12 +99,6 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
             ours = _LOGITS.get(kind, _OUTPUTS.get(name, name))
             self.assertAllClose(outputs[ours], value, 0, 1e-5, name)
 
-    @parameterized.parameters(*_FOLDERS)
-    def test_round_trip_by_safetensors(self, kind):
-        os.mkdir(self.path)
-        huggingface.write_model(self.path, formats.read(_FOLDERS[kind]))
-        self._assert_read(kind)
-
     @parameterized.parameters("my_bert", "tf_bert_model_1", "a/tf_bert_model/b")
     def test_names_above_the_layers(self, name):
         weights = self._copy("classification")

@@ -83,20 +83,6 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
 
     # === Finding the checkpoint in a directory ===
 
-    def test_latest_step_of_a_directory(self):
-        for step in (9, 100, 20):
-            self._write(f"model.ckpt-{step}", {"x": np.float32(step)})
-        self.assertEqual(tf1_checkpoint.read(self.directory)["x"], 100)
-
-    def test_state_file_decides_even_after_a_move(self):
-        for step in (9, 100):
-            self._write(f"model.ckpt-{step}", {"x": np.float32(step)})
-        files.write_text(
-            os.path.join(self.directory, "checkpoint"),
-            'model_checkpoint_path: "/elsewhere/model.ckpt-9"\n',
-        )
-        self.assertEqual(tf1_checkpoint.read(self.directory)["x"], 9)
-
     @parameterized.parameters(
         b'model_checkpoint_path: "gone.ckpt"\n',
         b"no protocol buffer {",
