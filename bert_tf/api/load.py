@@ -10,7 +10,6 @@ import keras
 from bert_tf.api import models
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import keras_model
-from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.inference import load
@@ -89,8 +88,8 @@ def load_model(
     _check_labels(labels, kind)
     changes = (kind, labels, num_labels, max_seq_length)
     is_as_stored = not any(changes) and not new_parts and not kwargs
-    if is_as_stored and keras_model.recognizes(path):
-        model = keras.saving.load_model(path)
+    model = keras_model.load_whole(path) if is_as_stored else None
+    if model is not None:
         if model.preprocessor is None:  # A file of an earlier version.
             model.restore_text()
         return model
@@ -156,7 +155,7 @@ def _read(
 ) -> StoredModel:
     """Reads a model by path or name, which is fetched if need be."""
     folder = None if cache_dir is None else os.fspath(cache_dir)
-    return formats.read(names.resolve(_as_path(path), folder, offline))
+    return formats.read(_as_path(path), cache_dir=folder, offline=offline)
 
 
 def _as_path(path: Any) -> str:

@@ -6,22 +6,18 @@ converted. The output appears as a whole, at the end.
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import os
 import pathlib
 import re
 import sys
-from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 
 import tensorflow as tf
 
 from bert_tf import errors
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -34,18 +30,6 @@ from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 
-_EXACT_GELU = "gelu_erf"
-_NUMBER = re.compile(r"\d+")
-_HEAD_NAMES = {
-    weight_map.POOLER: "pooler",
-    weight_map.MASKED_LM: "masked LM",
-    weight_map.NEXT_SENTENCE: "next sentence",
-    weight_map.CLASSIFIER: "classification",
-    weight_map.SQUAD: "question answering",
-    weight_map.TAGGER: "tagging",
-    weight_map.MULTIPLE_CHOICE: "multiple choice",
-}
-
 
 def run(config: Flags) -> None:
     """Converts a model and prints a report.
@@ -55,31 +39,27 @@ def run(config: Flags) -> None:
         hold it; then nothing is written.
     """
     with locked_output(config) as output:
-        _run(config, output)
-
-
-def _run(config: Flags, output: str) -> None:
-    """Converts a model to a locked output, and prints a report."""
-    allow_missing = _compile(config.allow_missing)
-    source_format = config.source_format or formats.detect(config.input)
-    stored = formats.read(config.input, source_format, allow_missing)
-    check_complete(stored)
-    if config.do_lower_case is not None:
-        stored = with_lower_case(stored, config.do_lower_case)
-    _check_activation_flag(config, stored)
-    _check_normalization(config, stored)
-    print_now(describe_source(stored, source_format))
-    sentences, contents = _write(output, stored, source_format, config)
-    print_now(
-        describe_target(
-            config.output, config.target_format, sentences, contents
-        )
-    )
+        if config.allow_activation_change and (
+            config.target_format != "keras_hub"
+        ):
+            raise UserError(
+                "--allow_activation_change is for --to=keras_hub only. "
+                f"Received: --to={config.target_format}; drop the flag."
+            )
+        allow_missing = _compile(config.allow_missing)
+        source_format = config.source_format or formats.detect(config.input)
+        stored = formats.read(config.input, source_format, allow_missing)
+        check_complete(stored)
+        if config.do_lower_case is not None:
+            stored = with_lower_case(stored, config.do_lower_case)
+        _check_normalization(config, stored)
+        print_now(_describe_source(stored, source_format))
+        print_now(_write(output, stored, source_format, config))
 
 
 @contextlib.contextmanager
 def locked_output(
-    config: Flags | Flags,
+    config: Flags,
 ) -> Iterator[str]:
     """Yields the directory to write, which no other process may write.
 
@@ -192,23 +172,6 @@ def _compile(pattern: str | None) -> re.Pattern | None:
         ) from error
 
 
-def _check_activation_flag(config: Flags, stored: StoredModel) -> None:
-    """Checks that --allow_activation_change has an effect."""
-    if not config.allow_activation_change:
-        return
-    if config.target_format != "keras_hub":
-        raise UserError(
-            "--allow_activation_change is for --to=keras_hub only. "
-            f"Received: --to={config.target_format}; drop the flag."
-        )
-    if stored.config.hidden_act != _EXACT_GELU:
-        raise UserError(
-            "--allow_activation_change is for models with the exact GELU "
-            f"only, and {stored.path} has hidden_act="
-            f"{stored.config.hidden_act!r}; drop the flag."
-        )
-
-
 def _check_normalization(config: Flags, stored: StoredModel) -> None:
     """Checks that the target's tokenizer supports the normalization."""
     if stored.normalization != ORIGINAL and config.target_format != "bert_tf":
@@ -225,8 +188,8 @@ def _write(
     stored: StoredModel,
     source_format: str,
     config: Flags,
-) -> tuple[list[str], dict[str, int]]:
-    """Writes the model; returns notes, and file to size in bytes."""
+) -> str:
+    """Writes the model; returns lines about the directory."""
     write_model = formats.module_of(config.target_format).write_model
     options = {}
     if config.target_format == "bert_tf":
@@ -235,7 +198,11 @@ def _write(
         options["allow_activation_change"] = True
     with writing(output, config.output) as temporary:
         sentences = write_model(temporary, stored, **options)
-        contents = _sizes(temporary)
+        contents = {
+            str(path.relative_to(temporary)): path.stat().st_size
+            for path in sorted(pathlib.Path(temporary).rglob("*"))
+            if path.is_file()
+        }
     is_kept = config.target_format in ("bert_tf", "huggingface")
     if stored.max_input_chars_per_word != MAX_CHARS_PER_WORD and not is_kept:
         sentences.append("The format does not keep max_input_chars_per_word.")
@@ -244,7 +211,14 @@ def _write(
             "The format does not keep which tokens were added in transformers; "
             "in texts they are split like any words."
         )
-    return sentences, contents
+    total = sum(contents.values())
+    lines = [
+        f"Wrote {config.output} (format {config.target_format}, "
+        f"{_size(total)}):",
+        *(f"  {name}, {_size(size)}" for name, size in contents.items()),
+        *(f"  {sentence}" for sentence in sentences),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 @contextlib.contextmanager
@@ -284,26 +258,14 @@ def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
     )
 
 
-def _sizes(directory: str) -> dict[str, int]:
-    """Returns relative path to size in bytes of each file in a directory."""
-    return {
-        str(path.relative_to(directory)): path.stat().st_size
-        for path in pathlib.Path(directory).rglob("*")
-        if path.is_file()
-    }
-
-
 def print_now(text: str) -> None:
     """Writes text to standard output at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def describe_source(stored: StoredModel, source_format: str) -> str:
-    """Returns lines about the model that was read.
-
-    Weights of different encoder layers share a line.
-    """
+def _describe_source(stored: StoredModel, source_format: str) -> str:
+    """Returns lines about the model that was read."""
     config, report = stored.config, stored.report
     numbers = sum(map(math.prod, stored.weights.shapes.values()))
     lower = stored.tokenizer_settings["lower_case"]
@@ -322,102 +284,19 @@ def describe_source(stored: StoredModel, source_format: str) -> str:
     lines += [f"  {note}" for note in report.notes]
     lines.append(
         f"Loaded {len(report.loaded)} weights, {len(report.reshaped)} of them "
-        "reshaped:"
+        "reshaped."
     )
-    lines += _loaded(stored, source_format)
-    for title, names, remark in (
-        ("Missing", report.missing, ", which get initial values"),
-        ("Unused", report.unused, ""),
-        ("Not needed", report.expected, ""),
-    ):
-        if names:
-            lines.append(f"{title}: {', '.join(collapse(names))}{remark}")
-        elif title in ("Missing", "Unused"):
-            lines.append(f"{title}: none")
-    if report.absent_heads:
-        names = sorted(_HEAD_NAMES[head] for head in report.absent_heads)
-        lines.append(f"Absent heads: {', '.join(names)}")
-    return "\n".join(lines) + "\n"
-
-
-def describe_target(
-    path: str,
-    target_format: str,
-    sentences: Iterable[str],
-    contents: Mapping[str, int],
-) -> str:
-    """Returns lines about the directory that was written.
-
-    Args:
-      path: The directory.
-      target_format: The name of its format.
-      sentences: The notes that the format's `write_model` returned.
-      contents: File to size in bytes.
-    """
-    total = sum(contents.values())
-    lines = [f"Wrote {path} (format {target_format}, {_size(total)}):"]
     lines += [
-        f"  {name}, {_size(size)}" for name, size in sorted(contents.items())
+        f"{title}: {', '.join(names)}"
+        for title, names in (
+            ("Missing, so initialized", report.missing),
+            ("Unused", report.unused),
+            ("Not needed", report.expected),
+            ("Absent parts", report.absent_heads),
+        )
+        if names
     ]
-    lines += [f"  {sentence}" for sentence in sentences]
     return "\n".join(lines) + "\n"
-
-
-def collapse(names: Iterable[str]) -> list[str]:
-    """Merges names that differ in their first number only.
-
-    For instance "layer_{0..11}/bias"; other names stay as they are.
-    """
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for name in names:
-        parts = tuple(_NUMBER.split(name, maxsplit=1))
-        match = _NUMBER.search(name)
-        groups.setdefault(parts, []).extend([int(match[0])] if match else [])
-    return [_join(parts, numbers) for parts, numbers in groups.items()]
-
-
-def _join(parts: tuple[str, ...], numbers: list[int]) -> str:
-    if len(numbers) < 2:
-        return str(numbers[0]).join(parts) if numbers else parts[0]
-    runs = []
-    # Consecutive numbers differ from their index by the same amount.
-    for _, run in itertools.groupby(
-        enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]
-    ):
-        run = [number for _, number in run]
-        runs.append(str(run[0]) + (f"..{run[-1]}" if len(run) > 1 else ""))
-    return f"{{{','.join(runs)}}}".join(parts)
-
-
-def _loaded(stored: StoredModel, source_format: str) -> list[str]:
-    """Returns a line for each weight, merged over the encoder layers."""
-    loaded = set(stored.report.loaded)
-    reshaped = set(stored.report.reshaped)
-    groups: dict[tuple, list[str]] = {}
-    for row in recurrent_heads.rows(stored.config, stored.weights.shapes):
-        if row.name not in loaded:
-            continue
-        remark = str(list(stored.weights.shapes[row.name]))
-        theirs = weight_map.name_in(row, source_format)
-        if theirs != row.name:
-            remark += f" from {_NUMBER.sub('{n}', theirs)}"
-        if row.name in reshaped:
-            remark += f", {_rearrangement(row, stored, source_format)}"
-        key = (_NUMBER.sub("", row.name), remark)
-        groups.setdefault(key, []).append(row.name)
-    return [
-        f"  {', '.join(collapse(names))} {remark}"
-        for (_, remark), names in groups.items()
-    ]
-
-
-def _rearrangement(row, stored, source_format) -> str:
-    ours = stored.weights.shapes[row.name]
-    labels = ours[0] if row.layout == "output" else 0
-    theirs = weight_map.shape_in(row, source_format, stored.config, labels)
-    if len(theirs) != len(ours):
-        return f"stored as {list(theirs)}"
-    return "transposed"
 
 
 def _describe_optimizer(stored: StoredModel) -> str:

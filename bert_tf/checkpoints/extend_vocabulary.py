@@ -4,11 +4,15 @@ The embedding of a new word is the mean of the embeddings of its old tokens. So
 is its output bias in the masked-LM head: as the head's logits are linear in
 embedding and bias, the new word's logit is the mean of its tokens' logits. All
 other weights stay exactly as they are, and every old token keeps its id.
+
+Words are normalized as text is, so that they match text; a word that no text
+could match is refused.
 """
 
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,25 +20,40 @@ import numpy as np
 from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints import new_tokens
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.new_tokens import NewToken
-from bert_tf.checkpoints.new_tokens import NewTokens
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
+from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
+# Put in front of a continuation to normalize it, as it never stands alone.
+_FRONT = "a"
 _SHOWN_ON_SCREEN = 8
 _SHOWN_IN_CARD = 100
-_STATE_NOT_CARRIED = (
-    "The optimizer's state is not carried over: its moments do not fit tables "
-    "that grew, so training continues with new ones."
-)
+
+
+@dataclasses.dataclass(frozen=True)
+class NewTokens:
+    """The new tokens in a file of words.
+
+    Attributes:
+      source: The file.
+      tokens: New token, in the order of the file, to the ids of the tokens that
+        the old vocabulary splits it into.
+      left_out: Line and token of words that the vocabulary or an earlier line
+        has.
+    """
+
+    source: str
+    tokens: Mapping[str, tuple[int, ...]]
+    left_out: tuple[tuple[int, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +65,6 @@ class Extension:
     new: NewTokens
     ids: tuple[int, ...]
 
-    @property
-    def num_filled(self) -> int:
-        """Number of new tokens that replace [unusedN] lines."""
-        return sum(x < self.source.config.vocab_size for x in self.ids)
-
-    @property
-    def num_unused_left(self) -> int:
-        """Number of [unusedN] lines that remain."""
-        return len(_unused_ids(self.model.vocabulary))
-
 
 def run(config: Flags) -> None:
     """Extends a model and prints a report.
@@ -65,29 +74,21 @@ def run(config: Flags) -> None:
         a word, or the output cannot be written; then nothing is written.
     """
     with conversion.locked_output(config) as output:
-        _run(config, output)
-
-
-def _run(config: Flags, output: str) -> None:
-    """Writes the extended model to a locked output, and prints a report."""
-    source_format = formats.detect(config.input)
-    source = formats.read(config.input, source_format)
-    if config.do_lower_case is not None:
-        conversion.check_complete(source)
-        source = conversion.with_lower_case(source, config.do_lower_case)
-    conversion.print_now(_describe_source(source, source_format))
-    extension = extend(
-        source,
-        config.new_words_file
-        and read_new_tokens(config.new_words_file, "--new_words_file", source),
-        config.use_unused,
-        config.max_position_embeddings,
-    )
-    conversion.print_now(_describe(extension))
-    card = _build_card(config, extension)
-    with conversion.writing(output, config.output) as temporary:
-        model_directory.write_model(temporary, extension.model, readme=card)
-    conversion.print_now(f"Wrote {config.output}.\n")
+        source = formats.read(config.input)
+        if config.do_lower_case is not None:
+            conversion.check_complete(source)
+            source = conversion.with_lower_case(source, config.do_lower_case)
+        new = config.new_words_file and read_new_tokens(
+            config.new_words_file, "--new_words_file", source.build_tokenizer()
+        )
+        extension = extend(
+            source, new, config.use_unused, config.max_position_embeddings
+        )
+        conversion.print_now(_describe(extension))
+        card = _build_card(config, extension)
+        with conversion.writing(output, config.output) as temporary:
+            model_directory.write_model(temporary, extension.model, card)
+        conversion.print_now(f"Wrote {config.output}.\n")
 
 
 def extend(
@@ -112,55 +113,38 @@ def extend(
       optimizer state, as there are no moments for new rows.
 
     Raises:
-      UserError: If no text could match a word, or the position table is as
-        long already.
+      UserError: If the position table is as long already.
     """
     config = source.config
     if max_position_embeddings is not None:
-        _check_positions(config, max_position_embeddings)
+        if max_position_embeddings <= config.max_position_embeddings:
+            raise UserError(
+                "--max_position_embeddings must be greater than that of the "
+                f"model, {config.max_position_embeddings}, as tables only "
+                f"grow. Received: {max_position_embeddings}."
+            )
         config = dataclasses.replace(
             config, max_position_embeddings=max_position_embeddings
         )
     model = dataclasses.replace(
         source, config=config, optimizer_state=Tensors.from_arrays({})
     )
-    new = new or NewTokens("", ())
+    new = new or NewTokens("", {})
     ids: tuple[int, ...] = ()
     if new.tokens:
-        ids = _assign_ids(new, source, use_unused)
+        count, first = len(new.tokens), source.config.vocab_size
+        unused = _unused_ids(source.vocabulary) if use_unused else []
+        ids = (*unused, *range(first, first + count))[:count]
         model = _add_to_vocabulary(model, new, ids)
-        new_tokens.check_matched(new, model.build_tokenizer())
     model = dataclasses.replace(
         model, weights=_extend_weights(source, model.config, new, ids)
     )
     return Extension(model, source, new, ids)
 
 
-def read_new_tokens(path: str, flag: str, source: StoredModel) -> NewTokens:
-    """Reads new words for a model; see `new_tokens.read`."""
-    return new_tokens.read(path, flag, source.build_tokenizer())
-
-
-def _check_positions(config: BertConfig, length: int) -> None:
-    if length <= config.max_position_embeddings:
-        raise UserError(
-            "--max_position_embeddings must be greater than that of the model, "
-            f"{config.max_position_embeddings}, as tables only grow. Received: "
-            f"{length}."
-        )
-
-
 def _unused_ids(vocabulary: Vocabulary | None) -> list[int]:
     tokens = vocabulary.tokens if vocabulary else ()
     return [i for i, token in enumerate(tokens) if _UNUSED.fullmatch(token)]
-
-
-def _assign_ids(
-    new: NewTokens, source: StoredModel, use_unused: bool
-) -> tuple[int, ...]:
-    count, first = len(new.tokens), source.config.vocab_size
-    unused = _unused_ids(source.vocabulary) if use_unused else []
-    return (*unused, *range(first, first + count))[:count]
 
 
 def _add_to_vocabulary(
@@ -170,9 +154,7 @@ def _add_to_vocabulary(
     token_of = dict.fromkeys(range(model.config.vocab_size), "")
     tokens = model.vocabulary.tokens
     token_of |= {i: tokens[i] for i in model.vocabulary.token_ids}
-    token_of |= {
-        i: added.token for i, added in zip(ids, new.tokens, strict=True)
-    }
+    token_of |= dict(zip(ids, new.tokens, strict=True))
     vocabulary = Vocabulary(
         [token_of[i] for i in range(len(token_of))],
         f"{model.vocabulary.source} with the words of {new.source}",
@@ -228,44 +210,138 @@ def _add_means(
     """Sets the row of each new token to the mean of its old tokens' rows."""
     table = np.empty((size, *old.shape[1:]), old.dtype)
     table[: len(old)] = old
-    for i, added in zip(ids, new.tokens, strict=True):
-        table[i] = old[list(added.old_ids)].mean(axis=0, dtype=np.float64)
+    for i, old_ids in zip(ids, new.tokens.values(), strict=True):
+        table[i] = old[list(old_ids)].mean(axis=0, dtype=np.float64)
     return table
 
 
-def _describe_source(source: StoredModel, source_format: str) -> str:
-    """Returns lines about the model that was read."""
-    report = source.report
-    lines = [
-        f"Read {source.path} (format {source_format}): a BERT of kind "
-        f"{source.task['kind']}, {len(source.weights)} weights."
+# === Reading new words ===
+
+
+def read_new_tokens(
+    path: str, flag: str, tokenizer: BertTokenizer
+) -> NewTokens:
+    r"""Reads new words, one a line, and splits them with the old vocabulary.
+
+    A line that starts with "##" is a token that continues words. Words that the
+    vocabulary has and repeated words are left out and listed.
+
+    Args:
+      path: The file: UTF-8, lines end in \n.
+      flag: The flag it came from, for errors.
+      tokenizer: The model's.
+
+    Raises:
+      UserError: If the file is missing, empty, not UTF-8, starts with a byte
+        order mark or has \r\n line ends; if a line is empty or no text could
+        match it; or if the vocabulary has all words.
+    """
+    lines = vocabulary_lib.read_lines(path, flag, "word")
+    for number, line in enumerate(lines, 1):
+        vocabulary_lib.check_line(line, "word", f"{path}, line {number}")
+    tokens: dict[str, None] = {}
+    left_out = []
+    for number, token in enumerate(_normalize(lines, path, tokenizer), 1):
+        if token in tokens or token in tokenizer.vocabulary:
+            left_out.append((number, token))
+        else:
+            tokens[token] = None
+    if not tokens:
+        raise UserError(
+            f"{path}: the vocabulary of the model has all of its {len(lines)} "
+            "words already, so there is nothing to add."
+        )
+    ids = tokenizer.tokenize(list(tokens)).to_list()
+    old_ids = {
+        token: _split_continuation(token, tokenizer.vocabulary)
+        if token.startswith(CONTINUATION)
+        else tuple(token_ids)
+        for token, token_ids in zip(tokens, ids, strict=True)
+    }
+    return NewTokens(path, old_ids, tuple(left_out))
+
+
+def _normalize(
+    lines: Sequence[str], path: str, tokenizer: BertTokenizer
+) -> list[str]:
+    """Returns the vocabulary entries of the lines."""
+    fronts = [_FRONT if x.startswith(CONTINUATION) else "" for x in lines]
+    texts = [
+        front + line.removeprefix(CONTINUATION) if front else line
+        for front, line in zip(fronts, lines, strict=True)
     ]
-    lines += [f"  {note}" for note in report.notes]
-    if report.expected:
-        lines.append(f"  Not needed: {', '.join(report.expected)}.")
-    return "\n".join(lines) + "\n"
+    rows = tokenizer.split_words(texts).to_list()
+    longest = tokenizer.max_input_chars_per_word
+    tokens = []
+    for number, (line, front, row) in enumerate(
+        zip(lines, fronts, rows, strict=True), 1
+    ):
+        place = f"{path}, line {number}"
+        words = [word.decode() for word in row]
+        if len(words) != 1 or words[0] == front:
+            raise _no_word(place, line, [x for x in words if x != front])
+        if len(words[0]) > longest:
+            raise UserError(
+                f"{place}: has {len(words[0]) - len(front)} characters, but a "
+                f"word of more than {longest} is always [UNK]; leave it out."
+            )
+        prefix = CONTINUATION if front else ""
+        tokens.append(prefix + words[0].removeprefix(front))
+    return tokens
+
+
+def _no_word(place: str, line: str, words: Sequence[str]) -> UserError:
+    if not words:
+        reason = "holds nothing that the tokenizer keeps"
+    elif line.startswith(CONTINUATION):
+        reason = "does not continue a word"
+    else:
+        parts = " ".join(map(repr, words))
+        reason = f"is not one word but {len(words)} ({parts})"
+    return UserError(
+        f"{place}: {line!r} {reason}, as white space, punctuation and Chinese "
+        "characters end a word, so no text would match it; leave it out."
+    )
+
+
+def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Splits a "##" token like the rest of a word; no text is that rest.
+
+    Source: WordpieceTokenizer (tokenization.py:308-359 of the original), from
+    the second round of its loop on.
+    """
+    rest = token.removeprefix(CONTINUATION)
+    ids = []
+    while rest:
+        for end in range(len(rest), 0, -1):
+            if CONTINUATION + rest[:end] in vocabulary:
+                break
+        else:
+            return (vocabulary.unk_id,)
+        ids.append(vocabulary.id(CONTINUATION + rest[:end]))
+        rest = rest[end:]
+    return tuple(ids)
+
+
+# === Reports ===
 
 
 def _describe(extension: Extension) -> str:
-    """Returns lines about the new words and positions."""
-    lines = []
-    if extension.new.tokens:
-        lines.append(f"New words from {extension.new.source}:")
-        lines += [f"  {line}" for line in _describe_words(extension)]
-    old, new = _lengths(extension)
-    if new > old:
-        lines.append(
-            f"Positions: {old} rows became {new}; row i is a copy of row i mod "
-            f"{old}."
-        )
-    if extension.source.optimizer_state:
-        lines.append(_STATE_NOT_CARRIED)
+    """Returns lines about the model that was read and what was added."""
+    source = extension.source
+    lines = [
+        f"Read {source.path}: a BERT of kind {source.task['kind']}, "
+        f"{len(source.weights)} weights."
+    ]
+    lines += [f"  {note}" for note in source.report.notes]
+    for title, rows in _changes(extension, _SHOWN_ON_SCREEN).items():
+        if rows:
+            lines.append(f"{title}:")
+            lines += [f"  {name}: {value}" for name, value in rows.items()]
     return "\n".join(lines) + "\n"
 
 
 def _build_card(config: Flags, extension: Extension) -> str:
-    old, new = _lengths(extension)
-    positions = {"before": old, "now": new} if new > old else {}
     notes = extension.source.report.notes
     return model_directory.build_card(
         "A BERT with more words or positions",
@@ -276,104 +352,45 @@ def _build_card(config: Flags, extension: Extension) -> str:
         {
             "Source": {"model": extension.source.revision or config.input}
             | {f"note {n}": note for n, note in enumerate(notes, 1)},
-            "New words": _tabulate_words(extension),
-            "Positions": positions,
+            **_changes(extension, _SHOWN_IN_CARD),
         },
         'import bert_tf\nmodel = bert_tf.load_model(".")',
     )
 
 
-def _describe_words(extension: Extension) -> list[str]:
+def _changes(extension: Extension, most: int) -> dict[str, dict[str, str]]:
+    """Returns heading to rows of what was added, with at most `most` words."""
     new, ids = extension.new, extension.ids
-    vocabulary = extension.source.vocabulary
-    before = sum(len(x.old_ids) for x in new.tokens) / len(new.tokens)
-    unknown = [x for x in new.tokens if vocabulary.unk_id in x.old_ids]
-    shown = list(zip(new.tokens, ids, strict=True))[:_SHOWN_ON_SCREEN]
-    lines = [_describe_ids(extension)]
-    lines += [
-        f"{added.token}: {_split(added, vocabulary)} -> {i}"
-        for added, i in shown
-    ]
-    if len(ids) > len(shown):
-        lines.append(f"... and {len(ids) - len(shown)} more")
-    lines.append(f"tokens per new word: {before:.2f} before, 1 now")
-    if unknown:
-        lines.append(
-            f"[UNK] before, so they start with its row: {len(unknown)}: "
-            f"{_shorten([x.token for x in unknown])}"
-        )
-    return lines + [
-        *_describe_left_out(new, vocabulary),
-        "Old tokens keep their ids. Words that only start with a new word (or "
-        "contain a new ## token) may be split differently from now on; all "
-        "other text keeps its ids.",
-    ]
-
-
-def _describe_ids(extension: Extension) -> str:
-    filled = extension.ids[: extension.num_filled]
-    grown = extension.ids[extension.num_filled :]
-    old = extension.source.config.vocab_size
-    new = extension.model.config.vocab_size
-    parts = [f"{len(extension.ids)} words"]
-    if filled:
-        parts.append(
-            f"{len(filled)} on [unusedN] lines, from id {filled[0]} to "
-            f"{filled[-1]} ({extension.num_unused_left} such lines left)"
-        )
-    if grown:
-        parts.append(
-            f"{len(grown)} after the last line, from id {grown[0]} to "
-            f"{grown[-1]} ({old} rows became {new})"
-        )
-    return "; ".join(parts)
-
-
-def _describe_left_out(new: NewTokens, vocabulary: Vocabulary) -> list[str]:
-    existing = [
-        f"{token} (line {line}, id {vocabulary.id(token)})"
-        for line, token in new.existing
-    ]
-    repeated = [f"{token} (line {line})" for line, token in new.repeated]
-    return [
-        f"left out, as {owner}: {len(tokens)}: {_shorten(tokens)}"
-        for owner, tokens in (
-            ("the vocabulary has them", existing),
-            ("earlier lines have them", repeated),
-        )
-        if tokens
-    ]
-
-
-def _tabulate_words(extension: Extension) -> dict[str, object]:
-    if not extension.ids:
-        return {}
-    vocabulary = extension.source.vocabulary
-    tokens = list(zip(extension.new.tokens, extension.ids, strict=True))
-    rows = {
-        "file": os.path.basename(extension.new.source),
-        "words": _describe_ids(extension),
+    source, model = extension.source, extension.model
+    words: dict[str, str] = {}
+    if ids:
+        tokens = source.vocabulary.tokens
+        filled = sum(i < source.config.vocab_size for i in ids)
+        before = sum(map(len, new.tokens.values())) / len(ids)
+        words = {
+            "file": os.path.basename(new.source),
+            "words": f"{len(ids)}: {filled} on [unusedN] lines "
+            f"({len(_unused_ids(model.vocabulary))} such lines left), "
+            f"{len(ids) - filled} after the last line",
+            "tokens per new word": f"{before:.2f} before, 1 now",
+        }
+        pairs = list(zip(new.tokens.items(), ids, strict=True))
+        for (token, old_ids), i in pairs[:most]:
+            words[token] = f"{' '.join(tokens[x] for x in old_ids)} -> {i}"
+        if len(pairs) > most:
+            words["..."] = f"and {len(pairs) - most} more"
+        if new.left_out:
+            listed = [f"{x} (line {line})" for line, x in new.left_out[:most]]
+            words[f"{len(new.left_out)} left out, known or repeated"] = (
+                ", ".join(listed)
+            )
+    old = source.config.max_position_embeddings
+    length = model.config.max_position_embeddings
+    positions = {
+        "rows": f"{old} became {length}; row i is a copy of i mod {old}"
     }
-    rows |= {
-        f"`{added.token}`": f"id {i}, was {_split(added, vocabulary)}"
-        for added, i in tokens[:_SHOWN_IN_CARD]
-    }
-    if len(tokens) > _SHOWN_IN_CARD:
-        rows["..."] = f"and {len(tokens) - _SHOWN_IN_CARD} more"
-    return rows
-
-
-def _split(added: NewToken, vocabulary: Vocabulary) -> str:
-    return " ".join(vocabulary.tokens[i] for i in added.old_ids)
-
-
-def _shorten(items: Sequence[str]) -> str:
-    shown = ", ".join(items[:_SHOWN_ON_SCREEN])
-    return shown + (", ..." if len(items) > _SHOWN_ON_SCREEN else "")
-
-
-def _lengths(extension: Extension) -> tuple[int, int]:
-    return (
-        extension.source.config.max_position_embeddings,
-        extension.model.config.max_position_embeddings,
-    )
+    state = {"state": "not carried, as its moments do not fit new tables"}
+    return {
+        "New words": words,
+        "Positions": positions if length > old else {},
+    } | ({"Optimizer": state} if source.optimizer_state else {})

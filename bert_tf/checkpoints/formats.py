@@ -33,9 +33,9 @@ _MODULES = {
     "bert_tf": "bert_tf.checkpoints.model_directory",
     "huggingface": "bert_tf.checkpoints.huggingface.model",
     "keras": "bert_tf.checkpoints.keras_model",
-    "keras_hub": "bert_tf.checkpoints.keras_hub.model",
+    "keras_hub": "bert_tf.checkpoints.keras_hub",
     "model_garden": "bert_tf.checkpoints.model_garden.model",
-    "tf1": "bert_tf.checkpoints.tf1.model",
+    "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
 
@@ -55,7 +55,11 @@ def detect(path: str) -> str:
     Raises:
       UserError: If no format or more than one format fits.
     """
-    path = names.resolve(path)
+    return _detect(names.resolve(path))
+
+
+def _detect(path: str) -> str:
+    """Returns the format of the model at a resolved path; see `detect`."""
     detected = _recognized(path)
     if len(detected) > 1:
         raise UserError(
@@ -72,6 +76,8 @@ def read(
     path: str,
     source_format: str | None = None,
     allow_missing: re.Pattern | None = None,
+    cache_dir: str | None = None,
+    offline: bool | None = None,
 ) -> StoredModel:
     """Reads the model at `path`; its weights are read on access.
 
@@ -81,15 +87,18 @@ def read(
       source_format: One of `flags.groups.FORMATS`, or `TF_HUB`; by default
         detected.
       allow_missing: Names of weights that may be missing or unused.
+      cache_dir: As for `names.resolve`.
+      offline: As for `names.resolve`.
 
     Raises:
       UserError: If there is no model, or it is damaged, incomplete or of
         another architecture.
     """
-    path = names.resolve(path)
+    path = names.resolve(path, cache_dir, offline)
+    revision = names.origin(path)
     stored_files.check_folder(path)
-    module = module_of(source_format or detect(path))
-    if not module.recognizes(path):
+    module = module_of(source_format or _detect(path))
+    if source_format and not module.recognizes(path):
         others = _recognized(path)
         seen = f"which looks like {others[0]}" if others else _contents(path)
         raise UserError(
@@ -97,15 +106,14 @@ def read(
             f"Received: {path!r}, {seen}."
         )
     stored = module.read_model(path, allow_missing)
-    revision = names.origin(path)
-    if revision is None:
-        return stored
     return dataclasses.replace(stored, revision=revision)
 
 
 def _recognized(path: str) -> list[str]:
     names = (*FORMATS, "keras")
     detected = [name for name in names if module_of(name).recognizes(path)]
+    if "bert_tf" in detected and "tf1" in detected:
+        detected.remove("tf1")  # The checkpoints of a training run.
     # Others may have an export beside their weights.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]
@@ -115,13 +123,5 @@ def _recognized(path: str) -> list[str]:
 def _contents(path: str) -> str:
     if not paths.is_remote(path):
         return paths.describe(path)
-    if not tf.io.gfile.exists(path):
-        return "where there is nothing"
-    if not tf.io.gfile.isdir(path):
-        return "a file that is no checkpoint"
-    try:
-        names = sorted(tf.io.gfile.listdir(path))
-    except tf.errors.OpError:
-        return "a directory that cannot be read"
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return f"a directory that holds {shown or 'nothing'}"
+    is_there = tf.io.gfile.exists(path)
+    return "which is no model" if is_there else "where there is nothing"

@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import logging as python_logging
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Iterator
@@ -82,21 +83,37 @@ _FORMATS = (
 )
 
 
+def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
+    """Returns the folder of a model on a hub.
+
+    Args:
+      name: "hf://owner/name[@revision]", of which a branch is looked up each
+        time; or "kaggle://owner/model/keras/variation[/version]", of which the
+        newest version counts if none is given, or ".../tensorFlow2/variation",
+        a SavedModel.
+      parts: The result of `releases.parse_hub_name`.
+      offline: If true, nothing is fetched.
+
+    Raises:
+      UserError: If there is no such model, it needs a token or login, or it
+        cannot be fetched.
+    """
+    if name.startswith("hf://"):
+        return _fetch_hugging_face(name, parts[1], parts[2] or "main", offline)
+    return _fetch_kaggle(name, parts[1], offline)
+
+
 # === Hugging Face ===
 
 
-def fetch_hugging_face(name: str, offline: bool) -> str:
-    """Returns the folder of a model `hf://owner/name[@revision]`.
+def _fetch_hugging_face(
+    name: str, repository: str, revision: str, offline: bool
+) -> str:
+    """Returns the folder of a model of Hugging Face.
 
-    Fetches the files that are needed and missing. A branch is looked up each
-    time; if the hub cannot be reached, its last known commit counts.
-
-    Raises:
-      UserError: If there is no such model, it needs a token, or it cannot be
-        fetched.
+    Fetches the files that are needed and missing. If the hub cannot be reached,
+    the last known commit of a branch counts.
     """
-    match = releases.parse_hub_name(name)
-    repository, revision = match[1], match[2] or "main"
     for library in ("httpx", "httpx2"):  # They log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
     offline = offline or constants.HF_HUB_OFFLINE
@@ -280,7 +297,7 @@ def _verify_blob(name: str, path: str) -> None:
 def _cached_snapshot(repository: str, revision: str) -> str | None:
     """Returns the complete folder of a cached model, None if there is none."""
 
-    def find(patterns: Sequence[str]) -> str | None:
+    def cached(patterns: Sequence[str]) -> str | None:
         try:
             return huggingface_hub.snapshot_download(
                 repository,
@@ -291,7 +308,7 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
         except errors.LocalEntryNotFoundError:
             return None
 
-    folder = find([])
+    folder = cached([])
     if folder is None:
         return None
     present = [
@@ -314,22 +331,13 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
         if any(re.fullmatch(weights, x) for x in chosen)
     )
     # Missing ones are noticed by the library's record of the commit's files.
-    return find([*chosen, *others])
+    return cached([*chosen, *others])
 
 
 # === Kaggle ===
 
 
-def fetch_kaggle(name: str, offline: bool) -> str:
-    """Returns the folder of `kaggle://owner/model/keras/variation[/version]`.
-
-    Or of `.../tensorFlow2/variation`, a SavedModel. Without a version the
-    newest one counts.
-
-    Raises:
-      UserError: If there is no such model, it needs a login, or it cannot be
-        fetched.
-    """
+def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
     with contextlib.redirect_stdout(sys.stderr), extras():  # For its log.
         import kagglehub
         import requests
@@ -337,7 +345,7 @@ def fetch_kaggle(name: str, offline: bool) -> str:
         from kagglehub import config
         from kagglehub import exceptions
         from kagglehub.handle import parse_model_handle
-    handle = parse_model_handle(releases.parse_hub_name(name)[1])
+    handle = parse_model_handle(handle)
     cached = _cached_kaggle(handle)
     if offline:
         if cached:
@@ -384,18 +392,16 @@ def _cached_kaggle(handle) -> str | None:
     """Returns the complete folder of a cached model, None if there is none."""
     from kagglehub import cache
 
-    def find(version: int) -> str | None:
-        path = cache.get_cached_path(handle.with_version(version))
-        whole = os.path.isdir(path) and os.path.isfile(f"{path}.complete")
-        return path if whole else None
-
-    if handle.is_versioned():
-        return find(handle.version)
-    versions = os.path.dirname(cache.get_cached_path(handle.with_version(1)))
-    if not os.path.isdir(versions):
-        return None
-    numbers = sorted(int(x) for x in os.listdir(versions) if x.isdigit())
-    return next(filter(None, map(find, reversed(numbers))), None)
+    numbers = [handle.version]
+    if not handle.is_versioned():
+        first = cache.get_cached_path(handle.with_version(1))
+        parent = pathlib.Path(first).parent
+        numbers = [int(x.name) for x in parent.glob("*") if x.name.isdigit()]
+    for number in sorted(numbers, reverse=True):
+        path = cache.get_cached_path(handle.with_version(number))
+        if os.path.isdir(path) and os.path.isfile(f"{path}.complete"):
+            return path
+    return None
 
 
 # === Both ===

@@ -72,23 +72,22 @@ def resolve(
         cannot be fetched, is damaged or another one.
     """
     release = releases.find(name)
-    if "://" not in name and _exists(name):
+    # A checkpoint's prefix names several files.
+    if "://" not in name and any(map(os.path.exists, (name, f"{name}.index"))):
         if release:
             _log_path(name)
         return name
-    if not is_name(name):
+    if not release and not name.startswith(_PREFIXES):
         if "://" not in name:
             releases.refuse_name(name)
         releases.refuse_prefix(name)
         return name
     if offline is None:
         offline = os.environ.get(OFFLINE_VARIABLE, "").lower() in _TRUE
-    if name.startswith(("hf://", "kaggle://")):
+    if parts := releases.parse_hub_name(name):
         from bert_tf.checkpoints import hubs
 
-        if name.startswith("hf://"):
-            return hubs.fetch_hugging_face(name, offline)
-        return hubs.fetch_kaggle(name, offline)
+        return hubs.fetch_model(name, parts, offline)
     title, url = name, release.url if release else name
     if not release:
         paths.require_archive_url(url)
@@ -134,11 +133,6 @@ def origin(path: str) -> str | None:
                 f"{values['sha256']})"
             )
     return None
-
-
-def _exists(path: str) -> bool:
-    # A checkpoint's prefix names several files.
-    return os.path.exists(path) or os.path.exists(f"{path}.index")
 
 
 # === Archives ===

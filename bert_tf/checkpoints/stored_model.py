@@ -246,28 +246,34 @@ def _check_vocabulary(stored: StoredModel) -> None:
         )
 
 
-def lost_settings(
-    format_name: str, task: Mapping[str, Any], carried: Collection[str]
+def not_carried(
+    format_name: str,
+    stored: StoredModel,
+    settings: Collection[str],
+    parts: Collection[str] | None = None,
+    has_optimizer: bool = False,
 ) -> list[str]:
-    """Returns a sentence on the task's settings that a format cannot hold.
+    """Returns a sentence on what a format cannot hold of a model.
 
     Args:
       format_name: The format, as the subject of the sentence.
-      task: The contents of task.json.
-      carried: Names in the task that the format keeps, or that other sentences
-        mention.
+      stored: The model.
+      settings: Names in the task that the format keeps.
+      parts: The parts of the weights that it keeps; by default all.
+      has_optimizer: Whether it keeps the optimizer's state.
     """
-    lost = sorted(
+    present = dict.fromkeys(map(weight_map.part_of, stored.weights))
+    lost = [x for x in present if parts is not None and x not in parts]
+    lost += sorted(
         name
-        for name, value in task.items()
-        if value is not None and name not in carried
+        for name, value in stored.task.items()
+        if value is not None and name not in settings
     )
+    if stored.optimizer_state and not has_optimizer:
+        lost.append("the optimizer's state")
     if not lost:
         return []
-    return [
-        f"{format_name} has no place for {', '.join(lost)} of the task; not "
-        "carried."
-    ]
+    return [f"{format_name} has no place for {', '.join(lost)}; not carried."]
 
 
 def read_vocabulary(

@@ -6,8 +6,8 @@ r"""Converts a BERT from one project's format to another's.
 Formats: tf1 (the original's checkpoints), huggingface, keras_hub, model_garden
 and bert_tf (a model directory); --input may also be a SavedModel of TF Hub or
 Kaggle, tf_hub. The format of --input is detected, unless --from names it.
-Prints the weights that were loaded, missing, unused and rearranged; a missing
-or unused weight is an error unless --allow_missing matches it.
+Counts the weights that were loaded and rearranged, and prints missing and
+unused ones, which are an error unless --allow_missing matches them.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ from absl import logging
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.huggingface import config as huggingface_config
+from bert_tf.checkpoints.huggingface import model as huggingface
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
@@ -95,7 +95,7 @@ def build_model(
     for variable, value in initial:
         variable.assign(value)
     new = skipped if kind is None else skipped.union(weight_map.HEADS[kind])
-    if chosen in huggingface_config.WITHOUT_POOLER:
+    if chosen in huggingface.WITHOUT_POOLER:
         new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})
     missing = {weight_map.part_of(x) for x in report.missing} - new
     if missing:

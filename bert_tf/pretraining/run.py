@@ -15,7 +15,6 @@ from absl import logging
 
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.distribute import batches as batches_lib
@@ -201,7 +200,7 @@ class _PretrainingTrainer(Trainer):
         if self._flags.do_train:
             super().restore(checkpoint)
             return
-        model_weights.load_into(
+        checkpoint_loading.load_into(
             self.model, checkpoint.tensors, checkpoint.prefix
         )
         self.training_step.optimizer.iterations.assign(checkpoint.step)

@@ -120,9 +120,10 @@ class BadInputTest(files_case.FolderCase):
         for name in ("other/notes.txt", "model.onnx"):
             with tf.io.gfile.GFile(f"{root}/{name}", "w") as file:
                 file.write("?")
-        for name, message in _NO_FORMAT.items():
+        for name in _NO_FORMAT:
+            message = "nothing" if name == "nowhere" else "which is no model"
             with self.assertRaisesRegex(
-                UserError, f"Expected .*Received: '{root}/{name}', {message}"
+                UserError, f"Expected .*Received: '{root}/{name}', .*{message}"
             ):
                 formats.read(f"{root}/{name}")
 
@@ -246,16 +247,6 @@ class BadInputTest(files_case.FolderCase):
         checksums["sha256"]["task.json"] = found
         files.write_json(checksums_file, checksums)
         self.assertEqual(formats.read(path).task["name"], "mine")
-
-    @parameterized.parameters(
-        "distilbert", "albert", "roberta", "electra", "gpt2"
-    )
-    def test_other_architectures_of_hugging_face(self, name):
-        path = self._copy("huggingface")
-        config_file = os.path.join(path, "config.json")
-        values = files.read_json(config_file)
-        files.write_json(config_file, values | {"model_type": name})
-        self._assert_refused(path, f"(?i){name}")
 
     def test_other_architectures_of_keras_hub(self):
         path = self._copy("keras_hub")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.inference import load
@@ -57,7 +57,7 @@ class ContinuedTrainingTest(tf.test.TestCase):
 
     @pytest.mark.slow
     def test_13_more_steps_match_the_original(self):
-        stored = tf1_model.read_model(self.folder)
+        stored = tf1_checkpoint.read_model(self.folder)
         losses, state = _continue_training(stored, 13)
         expected = golden_training.read_trajectory()["losses_before_each_step"]
         self.assertAllClose(losses, expected[12:], rtol=1e-4, atol=0)
@@ -67,7 +67,7 @@ class ContinuedTrainingTest(tf.test.TestCase):
 
     @pytest.mark.slow
     def test_model_directory_resumes_bit_for_bit(self):
-        stored = tf1_model.read_model(self.folder)
+        stored = tf1_checkpoint.read_model(self.folder)
         path = os.path.join(self.folder, "directory")
         os.mkdir(path)
         model_directory.write_model(path, stored)

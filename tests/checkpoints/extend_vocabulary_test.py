@@ -1,23 +1,30 @@
 """Tests for bert_tf.checkpoints.extend_vocabulary."""
 
-import itertools
+import dataclasses
 import os
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
-from bert_tf.checkpoints import model_weights
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.commands.extend_vocabulary import ExtendVocabularyConfig
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
+from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
 from tests.support import reference_tokenizer
 from tests.support import tiny_layers
+from tests.support import tiny_model
 from tests.support.shared_data import golden
 
 _TOKENS = (
@@ -76,12 +83,75 @@ def _expected_rows(table, tokens, words):
     return np.float32(rows)
 
 
+class NewTokensTest(tf.test.TestCase, parameterized.TestCase):
+    def _read(self, contents, **options):
+        self.path = os.path.join(self.create_tempdir().full_path, "words.txt")
+        with open(self.path, "wb") as file:
+            file.write(contents)
+        tokenizer = BertTokenizer(Vocabulary(_TOKENS), **options)
+        return vocabulary_extender.read_new_tokens(
+            self.path, "--new_words_file", tokenizer
+        )
+
+    @parameterized.parameters(
+        ("metho", "metho", "met ##ho"),
+        ("Méthox", "methox", "met ##ho ##x"),
+        ("Méthe", "méthe", "[UNK]", {"strip_accents": False}),
+        ("Foo", "Foo", "[UNK]", {"lower_case": False}),
+        ("京", "京", "[UNK]"),
+        ("##Hotxa", "##hotxa", "##hot ##xa"),
+        ("##zz", "##zz", "[UNK]"),
+        ("fotxa", "fotxa", "f ##o ##t ##xa"),
+        ("o" * 200, "o" * 200, " ".join(["o", *["##o"] * 199])),
+        ("##" + "o" * 199, "##" + "o" * 199, " ".join(["##o"] * 199)),
+    )
+    def test_words_are_normalized_and_split(self, word, token, old, options=()):
+        new = self._read(word.encode(), **dict(options))
+        ids = tuple(map(_TOKENS.index, old.split()))
+        self.assertEqual(new.tokens, {token: ids})
+
+    def test_known_and_repeated_words_are_left_out(self):
+        new = self._read("cat\nfoo\nThe\nFOO\n\u200b東\n##é\n".encode())
+        self.assertEqual(list(new.tokens), ["foo"])
+        self.assertEqual(
+            new.left_out,
+            ((1, "cat"), (3, "the"), (4, "foo"), (5, "東"), (6, "##e")),
+        )
+
+    @parameterized.parameters(
+        ("foo\nbar baz\n", 2),
+        ("c++\n", 1),
+        ("x\nstate-of\nfoo\n", 2),
+        ("東京\n", 1),
+        ("[unused0]\n", 1),
+        ("foo\n \n", 2),
+        ("\u0301\n", 1),
+        ("##\n", 1),
+        ("##東\n", 1),
+        ("##a b\n", 1),
+        ("foo\n" + "o" * 201 + "\n", 2),
+        ("##" + "o" * 200 + "\n", 1),
+        ("foo\n\nhi\n", 2),
+        ("foo\r\nhi\r\n", 1),
+    )
+    def test_words_that_no_text_could_match(self, contents, line):
+        with self.assertRaisesRegex(UserError, f"words.txt, line {line}: "):
+            self._read(contents.encode())
+
+    @parameterized.parameters(b"", b"cat\nThe\n", b"foo\nb\xe9\n")
+    def test_files_without_new_words(self, contents):
+        with self.assertRaisesRegex(UserError, "words.txt"):
+            self._read(contents)
+
+
 class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
     def _extend(self, source, words, **options):
         path = os.path.join(self.create_tempdir().full_path, "words.txt")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(f"{word}\n" for word in words)
-        new = vocabulary_extender.read_new_tokens(path, "--words", source)
+        new = vocabulary_extender.read_new_tokens(
+            path, "--words", source.build_tokenizer()
+        )
         return vocabulary_extender.extend(source, new, **options)
 
     def _assert_unchanged_but(self, source, model, names):
@@ -95,9 +165,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         words = ["metho", "cats", "foo", "hotel", "teas"]
         extension = self._extend(source, words)
         self.assertEqual(extension.ids, (1, 2, 7, 39, 40))
-        self.assertEqual(
-            (extension.num_filled, extension.num_unused_left), (3, 0)
-        )
         model = extension.model
         expected = [*_TOKENS, "hotel", "teas"]
         expected[1], expected[2], expected[7] = words[:3]
@@ -115,30 +182,14 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(model.task, source.task)
 
-    @parameterized.parameters(1, 2, 3)
-    def test_fewer_words_than_unused_lines_keep_the_size(self, count):
-        source = _stored()
-        extension = self._extend(source, ["metho", "cats", "foo"][:count])
-        self.assertEqual(extension.model.config, source.config)
-        self.assertEqual(extension.num_unused_left, 3 - count)
-        self.assertEqual(extension.model.weights.shapes, source.weights.shapes)
-
-    def test_without_unused_lines_words_are_appended(self):
-        extension = self._extend(_stored(), ["metho", "cats"], use_unused=False)
-        self.assertEqual(extension.ids, (39, 40))
-        self.assertEqual(
-            (extension.num_filled, extension.num_unused_left), (0, 3)
-        )
-        self.assertEqual(
-            extension.model.vocabulary.tokens, (*_TOKENS, "metho", "cats")
-        )
-
     @parameterized.parameters(True, False)
     def test_rows_and_biases_are_means_of_the_old_tokens(self, use_unused):
         source = _stored()
         # The last is [UNK] for the old vocabulary, because of its z.
         words = ["metho", "cats", "mettrt", "teas", "foo", "zoo"]
+        first = 1 if use_unused else len(_TOKENS)
         extension = self._extend(source, words, use_unused=use_unused)
+        self.assertEqual(extension.ids[0], first)
         self._assert_unchanged_but(
             source, extension.model, (_WORD_TABLE, _BIAS)
         )
@@ -158,22 +209,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         unknown = source.weights[_WORD_TABLE][_TOKENS.index("[UNK]")]
         table = extension.model.weights[_WORD_TABLE]
         self.assertAllEqual(table[extension.ids[-1]], unknown)
-
-    def test_row_of_a_continuation(self):
-        source = _stored()
-        extension = self._extend(source, ["##hotxa"])
-        table = source.weights[_WORD_TABLE]
-        rows = [_TOKENS.index("##hot"), _TOKENS.index("##xa")]
-        self.assertAllClose(
-            extension.model.weights[_WORD_TABLE][1],
-            (table[rows[0]] + table[rows[1]]) / 2,
-            rtol=0,
-            atol=1e-7,
-        )
-        tokenizer = extension.model.build_tokenizer()
-        self.assertAllEqual(
-            tokenizer.tokenize("methotxa"), [_TOKENS.index("met"), 1]
-        )
 
     def test_logit_of_a_new_word_is_the_mean_of_its_tokens_logits(self):
         source = _stored()
@@ -207,13 +242,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             extension.model.weights.shapes[_POSITION_TABLE], (length, 8)
         )
-
-    @parameterized.parameters(15, 16)
-    def test_positions_only_grow(self, length):
-        with self.assertRaisesRegex(UserError, f"model, 16, .*: {length}"):
-            vocabulary_extender.extend(
-                _stored(), max_position_embeddings=length
-            )
 
     def test_outputs_without_new_words_do_not_change(self):
         source = _stored()
@@ -294,22 +322,12 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             [1, 2, _TOKENS.index("[UNK]")],
         )
 
-    def test_lower_case_model_that_keeps_accents(self):
-        source = _stored(
-            tokenizer_settings=stored_model.tokenizer_settings(
-                Vocabulary(_TOKENS), lower_case=True, strip_accents=False
-            )
-        )
-        extension = self._extend(source, ["Méthe"])
-        self.assertEqual(extension.model.vocabulary.tokens[1], "méthe")
-        self.assertFalse(extension.model.tokenizer_settings["strip_accents"])
-
     def test_model_that_preserves_special_tokens(self):
         source = _stored(preserve=True)
         # The second replaces [CLS] within the tokenizer.
         extension = self._extend(source, ["[MASK]", "\U0002ceac", "foo"])
         self.assertEqual(extension.ids, (1,))
-        self.assertEqual(extension.new.existing, ((1, "[MASK]"), (2, "[UNK]")))
+        self.assertEqual(extension.new.left_out, ((1, "[MASK]"), (2, "[UNK]")))
         settings = extension.model.tokenizer_settings
         self.assertTrue(settings["preserve_special_tokens"])
         self.assertAllEqual(
@@ -323,12 +341,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         extension = self._extend(source, ["foo"])
         self.assertEmpty(extension.model.optimizer_state)
 
-    def test_model_without_a_masked_lm_head(self):
-        source = _stored(weight_map.encoder_shapes)
-        extension = self._extend(source, ["metho", "foo", "cats", "teas"])
-        self._assert_unchanged_but(source, extension.model, (_WORD_TABLE,))
-        self.assertEqual(extension.model.weights.shapes[_WORD_TABLE], (40, 8))
-
     def test_model_without_a_vocabulary(self):
         source = _stored(vocabulary=None, tokenizer_settings=None)
         with self.assertRaisesRegex(UserError, "somewhere has no vocab.txt"):
@@ -337,18 +349,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             source, max_position_embeddings=20
         )
         self.assertIsNone(extension.model.vocabulary)
-
-    def test_weights_of_fine_tuned_heads_do_not_change(self):
-        def shapes(config):
-            return weight_map.encoder_shapes(config) | {
-                "output_weights": (3, 8),
-                "output_bias": (3,),
-                "cls/squad/output_weights": (2, 8),
-            }
-
-        source = _stored(shapes)
-        extension = self._extend(source, ["foo"], use_unused=False)
-        self._assert_unchanged_but(source, extension.model, (_WORD_TABLE,))
 
     def test_weights_are_computed_on_access(self):
         source = _stored()
@@ -362,49 +362,12 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(extension.model.weights.shapes[_BIAS], (40,))
 
-    def test_domain_words_in_the_vocabulary_of_the_uncased_model(self):
-        with open(
-            golden("vocab/bert-base-uncased-vocab.txt"), encoding="utf-8"
-        ) as file:
-            tokens = file.read().split("\n")[:-1]
-        source = _stored(tokens=tokens)
-        letters = "abcdefghijklmnopqrstuvwxyz"
-        words = [
-            f"chemo{a}{b}platin" for a, b in itertools.product(letters, letters)
-        ]
-        words += [f"Zé{a}{b}" for a, b in itertools.product(letters, letters)]
-        words.append("o" * 200)
-        extension = self._extend(source, words)
-        unused = [i for i, x in enumerate(tokens) if x.startswith("[unused")]
-        self.assertLen(unused, 994)
-        self.assertEmpty(extension.new.repeated)
-        # Such as "zeus", without its accent.
-        known = {token for _, token in extension.new.existing}
-        self.assertBetween(len(known), 1, 20)
-        self.assertContainsSubset(known, tokens)
-        added = [reference_tokenizer.split_words(x)[0].text for x in words]
-        added = [word for word in added if word not in known]
-        num_grown = len(added) - len(unused)
-        grown = range(len(tokens), len(tokens) + num_grown)
-        self.assertEqual(extension.ids, (*unused, *grown))
-        extended = extension.model.vocabulary
-        self.assertEqual([extended.tokens[i] for i in extension.ids], added)
-        for i in set(range(len(tokens))) - set(unused):
-            self.assertEqual(extended.tokens[i], tokens[i])
-        table = source.weights[_WORD_TABLE]
-        self.assertAllClose(
-            extension.model.weights[_WORD_TABLE][list(extension.ids)],
-            _expected_rows(table, tokens, added),
-            rtol=0,
-            atol=1e-7,
-        )
-
 
 def _run(stored, inputs):
     model = bert_model.BertForPretraining(
         stored.config, return_encoder_outputs=True
     )
-    model_weights.load_into(model, stored.weights)
+    checkpoint_loading.load_into(model, stored.weights)
     return model(inputs)
 
 
@@ -412,6 +375,189 @@ def _split(stored, words):
     tokens = stored.vocabulary.tokens
     rows = stored.build_tokenizer().tokenize(words).to_list()
     return [[tokens[i] for i in row] for row in rows]
+
+
+_TABLE = "bert/embeddings/word_embeddings"
+
+
+class VocabularyExtensionTest(files_case.FilesCase):
+    def setUp(self):
+        super().setUp()
+        self.source = tiny_model.write(os.path.join(self.folder, "model"))
+        self.output = os.path.join(self.folder, "new", "extended")
+        self.words = self.write("words.txt", "Dogs\ncats\nthe\ndogs\n京\n")
+
+    def _run(self, **changes):
+        """Returns the printed report."""
+        flags = {
+            "input": self.source,
+            "output": self.output,
+            "new_words_file": self.words,
+        }
+        with mock.patch("sys.stdout") as stdout:
+            vocabulary_extender.run(ExtendVocabularyConfig(**flags | changes))
+        return "".join(call.args[0] for call in stdout.write.call_args_list)
+
+    def _assert_refused(self, message, **changes):
+        before = _list(self.folder)
+        with self.assertRaisesRegex(UserError, message) as raised:
+            self._run(**changes)
+        self.assertNotIn("\n", str(raised.exception))
+        self.assertEqual(_list(self.folder), before)
+
+    def test_model_directory_with_more_words_and_positions(self):
+        printed = self._run(max_position_embeddings=20)
+        model = model_directory.read_model(self.output)
+        source = model_directory.read_model(self.source)
+        self.assertEqual(
+            model.vocabulary.tokens, (*tiny_model.TOKENS, "dogs", "cats", "京")
+        )
+        self.assertEqual(model.config.vocab_size, 19)
+        self.assertEqual(model.config.max_position_embeddings, 20)
+        self.assertEqual(model.task, source.task)
+        self.assertAllEqual(
+            model.build_tokenizer().tokenize("The cats, dogs 京東"),
+            [5, 17, 14, 16, 18, 15],
+        )
+        table = source.weights[_TABLE]
+        expected = [
+            (table[7] + table[11]) / 2,  # dog ##s
+            (table[6] + table[11]) / 2,  # cat ##s
+            table[1],  # [UNK]
+        ]
+        self.assertAllClose(
+            model.weights[_TABLE],
+            np.concatenate([table, expected]),
+            rtol=0,
+            atol=1e-7,
+        )
+        with open(os.path.join(self.output, "README.md")) as file:
+            card = file.read()
+        for name, value in (
+            ("words", "3: 0 on [unusedN] lines (0 such lines left), 3 after "),
+            ("dogs", "dog ##s -> 16"),
+            ("京", "[UNK] -> 18"),
+            ("tokens per new word", "1.67 before, 1 now"),
+            ("2 left out, known or repeated", "the (line 3), dogs (line 4)"),
+            ("rows", "12 became 20; row i is a copy of i mod 12"),
+        ):
+            self.assertIn(f"  {name}: {value}", printed)
+            self.assertIn(f"| {name} | {value}", card)
+
+    def test_unused_lines_and_more_words_than_are_shown(self):
+        source = model_directory.read_model(self.source)
+        tokens = list(tiny_model.TOKENS)
+        tokens[5:9] = [f"[unused{i}]" for i in range(4)]
+        vocabulary = Vocabulary(tokens)
+        path = os.path.join(self.folder, "unused")
+        with files.atomic_directory(path) as temporary:
+            model_directory.write_model(
+                temporary,
+                dataclasses.replace(
+                    source,
+                    vocabulary=vocabulary,
+                    tokenizer_settings=stored_model.tokenizer_settings(
+                        vocabulary, lower_case=False
+                    ),
+                ),
+            )
+        words = [f"Word{letter}" for letter in "abcdefghijkl"]
+        few = self.write("few.txt", "\n".join(words[:3]))
+        printed = self._run(input=path, new_words_file=few)
+        self.assertIn("3: 3 on [unusedN] lines (1 such lines left), 0", printed)
+        many = self.write("many.txt", "\n".join(words))
+        printed = self._run(input=path, new_words_file=many, overwrite=True)
+        self.assertIn(
+            "12: 4 on [unusedN] lines (0 such lines left), 8", printed
+        )
+        self.assertIn("  ...: and 4 more\n", printed)
+        found = model_directory.read_model(self.output)
+        self.assertEqual(
+            found.vocabulary.tokens,
+            (*tokens[:5], *words[:4], *tokens[9:], *words[4:]),
+        )
+
+    def test_checkpoint_of_the_original(self):
+        checkpoint = golden("model/after_12_steps.ckpt.index")
+        printed = self._run(
+            input=checkpoint.removesuffix(".index"),
+            new_words_file=self.write("x.txt", "Résumé\nndarray\n"),
+        )
+        self.assertRegex(printed, "resume: r ##e ##s ##u ##m ##e -> 97")
+        self.assertRegex(printed, "Optimizer:\n  state: not carried")
+        model = model_directory.read_model(self.output)
+        self.assertEmpty(model.optimizer_state)
+        tensors = tf.train.load_checkpoint(checkpoint.removesuffix(".index"))
+        for name, value in model.weights.items():
+            old = tensors.get_tensor(name)
+            self.assertAllEqual(value[: len(old)], old, name)
+        self.assertLen(model.weights[_TABLE], 99)
+        self.assertLen(model.weights["cls/predictions/output_bias"], 99)
+
+    def test_case_of_a_checkpoint_without_settings(self):
+        checkpoint = golden("model/bert_model.ckpt.index")
+        options = {
+            "input": checkpoint.removesuffix(".index"),
+            "new_words_file": self.write("x.txt", "Foo\nfoo\n"),
+        }
+        self._run(**options)
+        found = model_directory.read_model(self.output)
+        self.assertEqual(found.vocabulary.tokens[97:], ("foo",))
+        self._run(**options, do_lower_case=False, overwrite=True)
+        found = model_directory.read_model(self.output)
+        self.assertEqual(found.vocabulary.tokens[97:], ("Foo", "foo"))
+        self.assertFalse(found.tokenizer_settings["lower_case"])
+        self._assert_refused(
+            "which --nodo_lower_case contra",
+            do_lower_case=False,
+            overwrite=True,
+        )
+
+    def test_positions_of_a_model_without_a_vocabulary(self):
+        source = tiny_model.write(
+            os.path.join(self.folder, "mute"), with_vocabulary=False
+        )
+        printed = self._run(
+            input=source, new_words_file=None, max_position_embeddings=13
+        )
+        self.assertNotIn("New words", printed)
+        found = model_directory.read_model(self.output)
+        self.assertIsNone(found.vocabulary)
+        self.assertEqual(found.config.max_position_embeddings, 13)
+        self._assert_refused("no vocab.txt", input=source, overwrite=True)
+
+    @parameterized.parameters(
+        ({"input": "model.ckpt"}, "'model.ckpt', where there is nothing"),
+        ({"new_words_file": "no.txt"}, "--new_words_file.*no.txt"),
+        ({"max_position_embeddings": 12}, "greater than that of the model, 12"),
+    )
+    def test_refused(self, changes, message):
+        self._assert_refused(message, **changes)
+
+    def test_words_refused(self):
+        self.write("words.txt", "dogs\nhot dog\n")
+        self._assert_refused("words.txt, line 2")
+
+    @parameterized.parameters(
+        ({}, "Give --new_words_file, --max_position_embeddings, or both"),
+        ({"max_position_embeddings": -1}, "--max_position_embeddings"),
+        (
+            {"max_position_embeddings": 40, "use_unused": False},
+            "--nouse_unused",
+        ),
+    )
+    def test_flags_refused(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            ExtendVocabularyConfig(input="a", output="b", **flags)
+
+
+def _list(folder):
+    """Returns the paths of all files and folders."""
+    return sorted(
+        os.path.join(place, name)
+        for place, folders, names in os.walk(folder)
+        for name in [*folders, *names]
+    )
 
 
 if __name__ == "__main__":

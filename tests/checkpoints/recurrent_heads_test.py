@@ -12,7 +12,7 @@ import bert_tf
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
@@ -117,7 +117,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         stored, _ = _stored(*_FEATURE_TAGGER)
         path = self.create_tempdir().full_path
         with self.assertRaisesRegex(UserError, "feature-based tagger"):
-            tf1_model.write_model(path, stored)
+            tf1_checkpoint.write_model(path, stored)
         self.assertEmpty(list(pathlib.Path(path).iterdir()))
 
     @parameterized.parameters("huggingface", "model_garden", "keras_hub")

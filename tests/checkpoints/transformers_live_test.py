@@ -17,7 +17,6 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints.huggingface import config as huggingface_config
 from bert_tf.checkpoints.huggingface import model as huggingface
 from bert_tf.io import files
 from tests.support import english_lines
@@ -45,7 +44,7 @@ for path in json.load(open(sys.argv[2])):
 print(json.dumps(answers))
 """
 
-_CLASSES = tuple(huggingface_config.ARCHITECTURES.values())
+_CLASSES = tuple(huggingface.ARCHITECTURES.values())
 _INPUTS = {
     "input_input_ids": "input_ids",
     "input_attention_mask": "input_mask",
@@ -263,10 +262,8 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_defaults_match_its_config(self):
         keys = set(self.default_config)
-        ours, _ = huggingface_config.to_bert_config({}, "there")
-        theirs, notes = huggingface_config.to_bert_config(
-            self.default_config, "there"
-        )
+        ours, _ = huggingface.to_bert_config({}, "there")
+        theirs, notes = huggingface.to_bert_config(self.default_config, "there")
         self.assertEqual(ours, theirs)
         self.assertLen(notes, 1)  # The GELU; every key is known.
         named = {field.name for field in dataclasses.fields(ours)}

@@ -10,8 +10,7 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import extend_vocabulary
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints.new_tokens import NewToken
-from bert_tf.checkpoints.new_tokens import NewTokens
+from bert_tf.checkpoints.extend_vocabulary import NewTokens
 from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data.generators import original
 from bert_tf.export.heads.pretrained import FillMask as FillMaskHead
@@ -106,7 +105,7 @@ class VocabularyRowsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_new_words_follow_the_table(self):
         stored = _stored()
-        new = NewTokens("words", (NewToken("mats", 1, "mats", (10, 11)),))
+        new = NewTokens("words", {"mats": (10, 11)})
         extended = extend_vocabulary.extend(stored, new).model
         self.assertEqual(extended.vocabulary.id("mats"), _COUNT + 5)
         self.assertEqual(extended.vocabulary.id("cat"), _NEW_CAT)

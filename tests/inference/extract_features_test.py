@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.commands.extract_features import ExtractFeaturesConfig
 from bert_tf.errors import UserError
 from bert_tf.inference import extract_features
@@ -91,7 +91,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         pair = "[CLS] the [UNK] [UNK] [UNK] dog [SEP] on mat . [SEP]"
         self.assertEqual(tokens[2], pair.split())
         model = bert_model.BertModel(tiny_model.CONFIG, return_all_layers=True)
-        tf1_checkpoint.load_into(model, tiny_model.random_weights())
+        checkpoint_loading.load_into(model, tiny_model.random_weights())
         ids = [tiny_model.TOKENS.index(token) for token in tokens[2]]
         outputs = model(
             {

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.io import files
@@ -21,7 +22,7 @@ def _build(fuse):
     )
     path = golden("model/bert_model.ckpt.index")
     tensors = tf1_checkpoint.read(path)
-    report = tf1_checkpoint.load_into(model, tensors, path)
+    report = checkpoint_loading.load_into(model, tensors, path)
     assert not report.missing and not report.unused
     return model
 

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.io import files
 from bert_tf.modeling import task_models
@@ -22,7 +23,7 @@ class GoldenTaskModelsTest(tf.test.TestCase, parameterized.TestCase):
     def _load(self, model, name):
         path = golden(f"model/{name}.index")
         tensors = tf1_checkpoint.read(path)
-        report = tf1_checkpoint.load_into(model, tensors, path)
+        report = checkpoint_loading.load_into(model, tensors, path)
         self.assertEqual((report.missing, report.unused), ((), ()))
         return model
 

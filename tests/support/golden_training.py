@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
@@ -38,7 +39,7 @@ def build(fuse=False):
     """Returns the golden model with its initial weights, and the optimizer."""
     config = files.read_bert_config(golden("model/bert_config.json"))
     model = bert_model.BertForPretraining(config, fuse=fuse)
-    tf1_checkpoint.load_into(model, read_checkpoint("bert_model.ckpt"))
+    checkpoint_loading.load_into(model, read_checkpoint("bert_model.ckpt"))
     return model, build_optimizer(model)
 
 

@@ -6,10 +6,10 @@ import os
 import keras_hub as their_library
 import numpy as np
 
-from bert_tf.checkpoints import model_weights
+from bert_tf.checkpoints import keras_hub
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.keras_hub import model as keras_hub
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.io import files
@@ -74,7 +74,7 @@ def make_inputs(config=CONFIG):
 
 def build_our_model(stored):
     model = bert_model.BertModel(stored.config)
-    model_weights.load_into(model, dict(stored.weights))
+    checkpoint_loading.load_into(model, dict(stored.weights))
     return model
 
 

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
@@ -257,7 +258,7 @@ class FinetuningTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
             head_dropout_prob=0.0,
             fuse=True,
         )
-        tf1_checkpoint.load_into(
+        checkpoint_loading.load_into(
             model, tf1_checkpoint.read(f"{path}/{name}.init.ckpt")
         )
         optimizer = optimizers.build_optimizer(

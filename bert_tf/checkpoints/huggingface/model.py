@@ -4,28 +4,34 @@
   model.safetensors  the weights; also read from several files, from
                      pytorch_model.bin if PyTorch is installed, and from
                      tf_model.h5
-  vocab.txt, ...     see `huggingface.vocabulary`
+  vocab.txt, ...     see `huggingface.tokenizer`
 
 Reads the directory of any of transformers' BERT classes, and writes the same
-weights as transformers itself.
+weights as transformers itself. GELUs have other names than in the original:
+"gelu" is the exact one there and the tanh form here.
 """
 
+import dataclasses
 import os
 import re
+from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
 
 from bert_tf.checkpoints import matching
+from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.huggingface import config as huggingface_config
 from bert_tf.checkpoints.huggingface import tokenizer as huggingface_tokenizer
 from bert_tf.checkpoints.huggingface import weights as huggingface_weights
-from bert_tf.checkpoints.huggingface.config import CONFIG_FILE
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tensors import write_safetensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import stored_files
 
+CONFIG_FILE = "config.json"
 # Tells transformers that the layout of weights is PyTorch's.
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
@@ -45,6 +51,74 @@ _CLASSIFIERS = (
     weight_map.CLASSIFIER,
     weight_map.TAGGER,
     weight_map.MULTIPLE_CHOICE,
+)
+
+# Kind of model to the class that has its heads.
+ARCHITECTURES = {
+    "encoder": "BertModel",
+    "pretraining": "BertForPreTraining",
+    "masked_lm": "BertForMaskedLM",
+    "next_sentence": "BertForNextSentencePrediction",
+    "classification": "BertForSequenceClassification",
+    "tagging": "BertForTokenClassification",
+    "question_answering": "BertForQuestionAnswering",
+    "multiple_choice": "BertForMultipleChoice",
+}
+WITHOUT_POOLER = ("masked_lm", "tagging", "question_answering")
+# The kinds whose head has labels.
+LABELLED = ("classification", "tagging")
+
+# Their name to ours. All of their tanh forms equal the original's up to
+# rounding.
+_HIDDEN_ACTS = {
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_python_tanh": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_accurate": "gelu",
+    "relu": "relu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+# Every version of transformers has "gelu_new".
+_THEIR_HIDDEN_ACTS = {"gelu": "gelu_new", "gelu_erf": "gelu"}
+_GELUS = {"gelu": "the tanh approximation", "gelu_erf": "the exact (erf) GELU"}
+
+_PROBLEM_TYPES = {
+    "regression": "regression",
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+}
+
+# Their default values that differ from those of our config.
+_DEFAULTS = {"vocab_size": 30522, "hidden_act": "gelu", "type_vocab_size": 2}
+
+# Keys that can change the computation, and their values that do not.
+_INACTIVE = {
+    "add_cross_attention": (False,),
+    "auto_map": ({},),
+    "cross_attention_hidden_size": (),
+    "is_decoder": (False,),
+    "is_encoder_decoder": (False,),
+    "position_embedding_type": ("absolute",),
+    "pruned_heads": ({},),
+    "quantization_config": ({},),
+    "tie_encoder_decoder": (False,),
+}
+# Keys that are read elsewhere, and keys without influence on the model.
+_SILENT = frozenset(
+    """
+    _attn_implementation_autoset _name_or_path _num_labels architectures
+    bos_token_id chunk_size_feed_forward directionality dtype
+    embedding_size eos_token_id finetuning_task gradient_checkpointing
+    id2label label2id model_type num_labels output_attentions
+    output_hidden_states output_past pad_token_id pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head
+    pooler_type problem_type return_dict tie_word_embeddings torch_dtype
+    torchscript transformers_version use_bfloat16 use_cache
+    """.split()
 )
 
 
@@ -76,13 +150,15 @@ def read_model(
             f"{CONFIG_FILE}; copy the whole directory."
         )
     values = files.read_json_object(config_file)
-    huggingface_config.check_is_bert(values, config_file)
-    config, notes = huggingface_config.to_bert_config(values, config_file)
+    check_is_bert(values, config_file)
+    config, notes = to_bert_config(values, config_file)
     checkpoint = huggingface_weights.read(path)
-    if checkpoint.architecture:
+    classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
+    if checkpoint.keras_class in classes:
         # Early versions kept the class of the model that they started from.
-        values = values | {"architectures": [checkpoint.architecture]}
-    named_kind, unknown_class = huggingface_config.kind_of(values, config_file)
+        name = classes[checkpoint.keras_class]
+        values = values | {"architectures": [name]}
+    named_kind, unknown_class = kind_of(values, config_file)
     heads = _heads(named_kind, checkpoint, config, config_file, unknown_class)
     others: list[str] = []
     if unknown_class:
@@ -110,7 +186,7 @@ def read_model(
             f"{', '.join(checkpoint.types)}, which become float32."
         )
     num_labels = _num_labels(weights, kind)
-    task = huggingface_config.to_task(values, kind, num_labels, config_file)
+    task = to_task(values, kind, num_labels, config_file)
     vocabulary, settings, is_derived, tokenizer_notes = (
         huggingface_tokenizer.read(path, config.vocab_size)
     )
@@ -135,7 +211,7 @@ def _heads(
 ) -> set[str]:
     """Returns the heads that the class has or the checkpoint holds."""
     if kind is None and not unknown_class and _CLASSIFIER in checkpoint.tensors:
-        name = huggingface_config.ARCHITECTURES["classification"]
+        name = ARCHITECTURES["classification"]
         raise UserError(
             f"{config_file} lacks `architectures`, without which the task of "
             f"{_CLASSIFIER} is unknown; add it, for instance "
@@ -159,7 +235,7 @@ def _kind(
 ) -> str:
     """Returns the kind of the model; its class must have all its heads."""
     present = {weight_map.part_of(name) for name in weights}
-    absent = huggingface_config.required_parts(named, present) - present
+    absent = required_parts(named, present) - present
     lacking = [
         row.huggingface
         for row in weight_map.rows(config)
@@ -172,7 +248,7 @@ def _kind(
     if lacking:
         owner = "the model's other heads need"
         if named:
-            owner = f"{huggingface_config.ARCHITECTURES[named]} has"
+            owner = f"{ARCHITECTURES[named]} has"
         raise UserError(
             f"{source} lacks {', '.join(lacking)}, which {owner}; correct "
             f"`architectures` in {CONFIG_FILE}, or allow it with "
@@ -186,7 +262,7 @@ def _kind(
 
 
 def _num_labels(weights: Tensors, kind: str) -> int:
-    if kind not in huggingface_config.LABELLED:
+    if kind not in LABELLED:
         return 0
     (head,) = weight_map.HEADS[kind]
     return next(
@@ -201,7 +277,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     kind = stored.task["kind"]
     weights, sentences = _select(stored)
     vocabulary = stored.vocabulary
-    values, config_sentences = huggingface_config.from_bert_config(
+    values, config_sentences = from_bert_config(
         stored.config,
         stored.task,
         _num_labels(weights, kind),
@@ -211,11 +287,6 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     tensors, _ = matching.translate(weights, stored.config, "huggingface")
     if kind == "encoder":
         tensors = tensors.rename({n.removeprefix(_PREFIX): n for n in tensors})
-    if stored.optimizer_state:
-        sentences.append(
-            "Hugging Face's format has no place for the optimizer's state; "
-            "not carried."
-        )
     if vocabulary is None:
         sentences.append(
             "The vocabulary is unknown, so no tokenizer files are written."
@@ -237,9 +308,9 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
 def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
     """Returns the weights that the class for the model's kind has."""
     kind = stored.task["kind"]
-    architecture = huggingface_config.ARCHITECTURES[kind]
+    architecture = ARCHITECTURES[kind]
     needed = {weight_map.ENCODER, *weight_map.HEADS[kind]}
-    if kind not in huggingface_config.WITHOUT_POOLER:
+    if kind not in WITHOUT_POOLER:
         needed.add(weight_map.POOLER)
     present = {weight_map.part_of(name) for name in stored.weights}
     lacking = needed - present
@@ -254,13 +325,249 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
             f"{stored.path} lacks {', '.join(sorted(lacking))}, which "
             f"Hugging Face's {architecture} has."
         )
-    unused = sorted(present - needed)
-    if unused:
-        sentences.append(
-            f"Hugging Face's {architecture} has no place for "
-            f"{', '.join(unused)}; not carried."
-        )
+    sentences += stored_model.not_carried(
+        f"Hugging Face's {architecture}",
+        stored,
+        ("kind", "labels", "problem_type"),
+        needed,
+    )
     return (
         stored.weights.select(lambda name: weight_map.part_of(name) in needed),
         sentences,
+    )
+
+
+# === config.json ===
+
+
+def check_is_bert(values: Mapping[str, Any], source: str) -> None:
+    """Raises `UserError` if a config.json is another architecture's."""
+    model_type = values.get("model_type", "bert")
+    if model_type != "bert":
+        raise UserError(
+            f"{source} belongs to another architecture: expected model_type "
+            f"'bert', received {model_type!r}."
+        )
+
+
+def to_bert_config(
+    values: Mapping[str, Any], source: str
+) -> tuple[BertConfig, list[str]]:
+    """Translates the contents of a config.json, checked with `check_is_bert`.
+
+    Returns:
+      Our config, and notes for the user.
+
+    Raises:
+      UserError: If our model cannot compute what this model does.
+    """
+    _refuse_active(values, source)
+    values = _DEFAULTS | values
+    theirs = values["hidden_act"]
+    if not isinstance(theirs, str) or theirs not in _HIDDEN_ACTS:
+        raise UserError(
+            f"{source}: `hidden_act` must be one of "
+            f"{', '.join(_HIDDEN_ACTS)}. Received: {theirs!r}."
+        )
+    ours = _HIDDEN_ACTS[theirs]
+    fields = {field.name for field in dataclasses.fields(BertConfig)}
+    # Not one of their keys: decoders are refused above.
+    fields.remove("left_to_right")
+    kept = {key: values[key] for key in values if key in fields}
+    config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)
+    notes = []
+    if ours in _GELUS:
+        notes.append(
+            f'hidden_act "{theirs}" of Hugging Face is {_GELUS[ours]}, '
+            f'"{ours}" here.'
+        )
+    dropout = values.get("classifier_dropout")
+    if dropout not in (None, config.hidden_dropout_prob):
+        notes.append(
+            f"{source}: classifier_dropout={dropout} is not carried; dropout "
+            f"before a classifier is {config.hidden_dropout_prob} here."
+        )
+    others = set(values) - fields - _SILENT - set(_INACTIVE)
+    others = sorted(others - {"classifier_dropout"})
+    if others:
+        notes.append(f"{source}: not carried: {', '.join(others)}.")
+    return config, notes
+
+
+def _refuse_active(values: Mapping[str, Any], source: str) -> None:
+    inactive = dict(_INACTIVE)
+    # A BERT with another width of embeddings projects them to `hidden_size`.
+    inactive["embedding_size"] = (values.get("hidden_size", 768),)
+    for key, harmless in inactive.items():
+        value = values.get(key)
+        if value is None or value in harmless:
+            continue
+        hint = f", expected {harmless[0]!r}" if harmless else ""
+        raise UserError(
+            f"{source} describes a model that computes something else than "
+            f"BERT: {key}={value!r}{hint}."
+        )
+
+
+def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
+    """Returns the kind of `architectures`, and the names of unknown classes.
+
+    Raises:
+      UserError: If there is no kind, and no model_type.
+    """
+    names = values.get("architectures") or []
+    names = names if isinstance(names, list) else [names]
+    kinds = {name: kind for kind, name in ARCHITECTURES.items()}
+    kind = next((kinds[x] for x in map(str, names) if x in kinds), None)
+    if kind is None and names and "model_type" not in values:
+        raise UserError(
+            f"{source}: `architectures` must name one of {', '.join(kinds)}. "
+            f"Received: {names!r}."
+        )
+    return kind, ", ".join(map(str, names)) if kind is None else ""
+
+
+def to_task(
+    values: Mapping[str, Any], kind: str, num_labels: int, source: str
+) -> dict[str, Any]:
+    """Returns the task of a model, in our terms.
+
+    Args:
+      values: The contents of a config.json.
+      kind: The kind of the model.
+      num_labels: The rows of its classifier; 0 if it has none.
+      source: The file's path.
+
+    Raises:
+      UserError: If labels or problem type do not fit.
+    """
+    task = {"kind": kind}
+    if kind not in LABELLED:
+        return task
+    names = values.get("id2label")
+    if names is None:
+        task["labels"] = default_labels(num_labels)
+    else:
+        task["labels"] = labels = _in_order(names, source)
+        if len(labels) != num_labels:
+            raise UserError(
+                f"{source}: `id2label` must name as many labels as the "
+                f"classifier has rows, {num_labels}. Received: {len(labels)}."
+            )
+    problem_type = values.get("problem_type")
+    if kind == "classification" and problem_type is not None:
+        # A list cannot be hashed.
+        if str(problem_type) not in _PROBLEM_TYPES:
+            raise UserError(
+                f"{source}: `problem_type` must be one of "
+                f"{', '.join(_PROBLEM_TYPES)}. Received: {problem_type!r}."
+            )
+        task["problem_type"] = _PROBLEM_TYPES[problem_type]
+    return task
+
+
+def default_labels(num_labels: int) -> list[str]:
+    """Returns Hugging Face's default names of labels."""
+    return [f"LABEL_{index}" for index in range(num_labels)]
+
+
+def _in_order(names: Any, source: str) -> list[str]:
+    """Returns the values of `id2label` by their keys, which are numbers."""
+    ids = []
+    if isinstance(names, dict):
+        ids = [str(index) for index in range(len(names))]
+    if not ids or set(names) != set(ids):
+        raise UserError(
+            f"{source}: the keys of `id2label` must be the numbers from 0 on. "
+            f"Received: {stored_files.shown(names)}."
+        )
+    labels = [names[index] for index in ids]
+    if not all(isinstance(label, str | int) for label in labels):
+        raise UserError(
+            f"{source}: the values of `id2label` must be texts. Received: "
+            f"{stored_files.shown(names)}."
+        )
+    labels = [str(label) for label in labels]
+    stored_files.check(
+        {"id2label": labels}, {"id2label": stored_files.names()}, source
+    )
+    return labels
+
+
+def from_bert_config(
+    config: BertConfig,
+    task: Mapping[str, Any],
+    num_labels: int,
+    pad_id: int,
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the contents of a config.json, and notes for the user.
+
+    Args:
+      config: Our config.
+      task: Our task.
+      num_labels: The rows of the classifier; 0 if there is none.
+      pad_id: The id of [PAD].
+
+    Raises:
+      UserError: If Hugging Face's BERT cannot compute this.
+    """
+    if config.left_to_right:
+        raise UserError(
+            "Hugging Face's BERT is bidirectional, so a model with "
+            "left_to_right=true cannot become one; convert it to bert_tf or "
+            "tf1."
+        )
+    values = dataclasses.asdict(config)
+    del values["left_to_right"]
+    values["hidden_act"] = _THEIR_HIDDEN_ACTS.get(
+        config.hidden_act, config.hidden_act
+    )
+    values |= {
+        "add_cross_attention": False,
+        "architectures": [ARCHITECTURES[task["kind"]]],
+        "classifier_dropout": None,
+        "dtype": "float32",
+        "is_decoder": False,
+        "model_type": "bert",
+        "pad_token_id": pad_id,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "use_cache": True,
+    }
+    if task["kind"] in LABELLED:
+        values |= _label_values(task, num_labels)
+    sentences = []
+    if config.hidden_act in _GELUS:
+        sentences.append(
+            f'hidden_act "{config.hidden_act}", {_GELUS[config.hidden_act]}, '
+            f'is "{values["hidden_act"]}" in Hugging Face\'s config.json.'
+        )
+    return dict(sorted(values.items())), sentences
+
+
+def _label_values(task: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
+    labels = task.get("labels") or default_labels(num_labels)
+    if len(labels) != num_labels or len(set(labels)) != num_labels:
+        raise UserError(
+            "The labels of the task must be as many different names as the "
+            f"classifier has rows, {num_labels}. Received: {list(labels)!r}."
+        )
+    theirs = {ours: theirs for theirs, ours in _PROBLEM_TYPES.items()}
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+        "problem_type": theirs.get(task.get("problem_type")),
+    }
+
+
+def required_parts(kind: str | None, present: Collection[str]) -> set[str]:
+    """Returns the heads that a kind, and the heads `present`, need."""
+    heads = set(weight_map.HEADS[kind] if kind else ())
+    pooled = {
+        weight_map.NEXT_SENTENCE,
+        weight_map.CLASSIFIER,
+        weight_map.MULTIPLE_CHOICE,
+    }
+    return heads | (
+        {weight_map.POOLER} if pooled & {*heads, *present} else set()
     )

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 import h5py
 import numpy as np
 
-from bert_tf.checkpoints.huggingface.config import ARCHITECTURES
 from bert_tf.checkpoints.tensors import Shape
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tensors import damaged
@@ -70,14 +69,13 @@ class Checkpoint:
       path: The file, or the index of the files.
       tensors: The names in `weight_map` to value, in the file's types.
       types: The distinct types, in safetensors' notation.
-      architecture: The class that the file itself names, as a Keras model's
-        does; None if it names none.
+      keras_class: The class that a Keras model names itself, in lower case.
     """
 
     path: str
     tensors: Tensors
     types: tuple[str, ...]
-    architecture: str | None = None
+    keras_class: str | None = None
 
     def holds_nothing_new(self, name: str) -> bool:
         """Returns whether a tensor is a buffer or the copy of a weight."""
@@ -129,10 +127,8 @@ def read(directory: str) -> Checkpoint:
                 f"point numbers, but {original} is {types[original]}."
             )
     used = {types[n] for o, n in theirs.items() if "position_ids" not in o}
-    architecture = None
-    if name == KERAS_FILE:
-        architecture = _class_in(_read_keras(path)[0])
-    checkpoint = Checkpoint(path, tensors, tuple(sorted(used)), architecture)
+    named = _class_in(_read_keras(path)[0]) if name == KERAS_FILE else None
+    checkpoint = Checkpoint(path, tensors, tuple(sorted(used)), named)
     _check_copies(checkpoint)
     return checkpoint
 
@@ -384,10 +380,9 @@ def _torch_name(name: str) -> str:
 
 
 def _class_in(names: Iterable[str]) -> str | None:
-    """Returns the class that a Keras model has the name of, if it is ours.
+    """Returns the class that a Keras model has the name of, in lower case.
 
     It follows the layer: "bert/tf_bert_for_masked_lm_1/bert/...".
     """
     models = {(*name.split("/"), "")[1] for name in names}
-    name = re.sub(r"_(\d+$)?", "", models.pop() if len(models) == 1 else "")
-    return {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}.get(name)
+    return re.sub(r"_(\d+$)?", "", models.pop()) if len(models) == 1 else None

@@ -27,7 +27,6 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.io import stored_files
 
 _CONFIG_FILE = "bert_config.json"
 _VOCAB_FILE = "vocab.txt"
@@ -76,7 +75,7 @@ def read_model(
     checkpoint = object_weights.ObjectCheckpoint(prefix)
     found = object_weights.find(checkpoint)
     directory = os.path.dirname(prefix)
-    config, notes = _read_config(directory, prefix)
+    config, notes = _read_config(prefix)
     weights, report = match(checkpoint, found, config, allow_missing)
     if weight_map.MASKED_LM not in report.absent_heads:
         notes.append(
@@ -100,19 +99,8 @@ def read_model(
     )
 
 
-def _read_config(directory: str, prefix: str) -> tuple[BertConfig, list[str]]:
-    path = os.path.join(directory, _CONFIG_FILE)
-    if not stored_files.exists(path):
-        params = os.path.join(directory, "params.yaml")
-        hint = (
-            f"; write one with the sizes that {params} gives"
-            if tf.io.gfile.exists(params)
-            else ""
-        )
-        raise UserError(
-            f"The Model Garden checkpoint {prefix} needs a {_CONFIG_FILE} "
-            f"beside it, and there is no {path}{hint}."
-        )
+def _read_config(prefix: str) -> tuple[BertConfig, list[str]]:
+    path = tf1_checkpoint.config_beside(prefix)
     values = files.read_json_object(path)
     width = values.get("embedding_size")
     if width not in (None, values.get("hidden_size")):
@@ -219,21 +207,11 @@ def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
             "There is no pooler, so the pooler of the Model Garden's encoder "
             "keeps its initial values: load with expect_partial()."
         )
-    heads = {weight_map.part_of(name) for name in left}
-    if heads:
-        yield (
-            f"Not carried, as the Model Garden has no such head: "
-            f"{', '.join(sorted(heads))}."
-        )
-    if stored.optimizer_state:
-        yield "The optimizer's state is not carried."
-    if stored.task.get("labels"):
-        yield (
-            "The names of the labels are not carried: "
-            f"{', '.join(stored.task['labels'])}."
-        )
-    yield from stored_model.lost_settings(
-        "A Model Garden directory", stored.task, ("kind", "labels", "head")
+    yield from stored_model.not_carried(
+        "A Model Garden directory",
+        stored,
+        ("kind", "head"),
+        parts - set(map(weight_map.part_of, left)),
     )
     settings = stored.tokenizer_settings
     derived = stored_model.derive_lower_case(stored.vocabulary)

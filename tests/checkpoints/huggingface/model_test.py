@@ -2,9 +2,11 @@
 
 import dataclasses
 import os
+import re
 import sys
 from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import safetensors.numpy
 import tensorflow as tf
@@ -15,6 +17,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import huggingface_case as case
+from tests.support import tiny_layers
 
 
 class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
@@ -93,13 +96,6 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.write("model.safetensors.index.json", contents)
         self.assert_refused("must hold (`weight_map`|one JSON object)")
 
-    def test_a_truncated_shard(self):
-        self._shard()
-        os.truncate(
-            os.path.join(self.path, "model-00001-of-00002.safetensors"), 500
-        )
-        self.assert_refused("model-00001-of-00002.safetensors is damaged")
-
     @parameterized.parameters(
         "pytorch_model.bin", "pytorch_model.bin.index.json"
     )
@@ -121,29 +117,11 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             r"Received: .* holds config\.json, flax_model\.msgpack"
         )
 
-    @parameterized.parameters(0, 4, 300, -1)
-    def test_truncated_weights(self, length):
-        self.write_all()
-        path = os.path.join(self.path, "model.safetensors")
-        os.truncate(path, length if length >= 0 else os.path.getsize(path) - 1)
-        self.assert_refused("model.safetensors is damaged or incomplete")
-
-    @parameterized.parameters("config.json", "tokenizer_config.json")
-    def test_broken_json(self, name):
-        self.write_all()
-        self.write(name, '{"model_type": "bert", ')
-        self.assert_refused(f"{name} is not valid JSON")
-
     @parameterized.parameters("config.json", "tokenizer.json")
     def test_json_that_is_no_object(self, name):
         self.write_all()
         self.write(name, "[3]")
         self.assert_refused(f"{name} must hold one JSON object")
-
-    def test_no_config(self):
-        self.write_all()
-        self.remove("config.json")
-        self.assert_refused("no config.json; copy the whole directory")
 
     def test_no_vocabulary(self):
         self.write_all()
@@ -157,22 +135,13 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         stored = self.read()
         return dataclasses.replace(stored, **changes)
 
-    def test_sentences_name_heads_that_are_not_carried(self):
+    def test_weights_of_the_class_alone(self):
         stored = self._stored(task={"kind": "masked_lm", "max_seq_length": 6})
-        path, sentences = self.written(stored)
+        path, _ = self.written(stored)
         written = safetensors.numpy.load_file(
             os.path.join(path, "model.safetensors")
         )
         self.assertEqual(set(written), set(case.make_values("BertForMaskedLM")))
-        text = " ".join(sentences)
-        self.assertIn("no place for bert/pooler, cls/seq_relationship", text)
-        self.assertIn("no place for max_seq_length of the task", text)
-
-    def test_sentence_on_the_optimizer_state(self):
-        state = {"global_step": np.int64(7)}
-        stored = self._stored(optimizer_state=Tensors.from_arrays(state))
-        _, sentences = self.written(stored)
-        self.assertIn("optimizer's state; not carried", " ".join(sentences))
 
     def test_no_vocabulary(self):
         stored = self._stored(vocabulary=None, tokenizer_settings=None)
@@ -252,6 +221,390 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertLen(reads, len(stored.weights))
         self.assertTrue(all(reads))
+
+
+class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        "albert",
+        "deberta",
+        "deberta-v2",
+        "distilbert",
+        "electra",
+        "mobilebert",
+        "roberta",
+        "xlm-roberta",
+        None,
+    )
+    def test_other_architectures_are_refused_by_name(self, model_type):
+        self.write_all(model_type=model_type)
+        self.assert_refused(f"another architecture.*received {model_type!r}")
+
+    @parameterized.parameters(
+        "BertLMHeadModel", "RobertaForMaskedLM", "DistilBertModel"
+    )
+    def test_other_classes_are_refused_by_name(self, name):
+        self.write_all(architectures=[name], model_type="absent")
+        self.assert_refused(rf"must name one of.*Received: \['{name}'\]")
+
+    @parameterized.parameters(
+        (["HF_ColBERT"], "BertModel", {"linear.weight": (4, 8)}, "encoder"),
+        (
+            ["BertForNER"],
+            "BertForTokenClassification",
+            {"crf.transitions": (3, 3)},
+            "encoder",
+        ),
+        (["BertLMHeadModel"], "BertForMaskedLM", {}, "masked_lm"),
+        (["My", "BertForMaskedLM"], "BertForMaskedLM", {}, "masked_lm"),
+        ("BertModel", "BertModel", {}, "encoder"),
+    )
+    def test_classes_of_users(self, names, weights, others, kind):
+        values = case.make_values(weights)
+        values |= {name: np.zeros(x, np.float32) for name, x in others.items()}
+        self.write_all(weights, values, architectures=names)
+        stored = self.read()
+        self.assertEqual(stored.task["kind"], kind)
+        read = stored.weights["bert/embeddings/word_embeddings"]
+        self.assertAllEqual(
+            read, values["bert.embeddings.word_embeddings.weight"]
+        )
+        for name in others:
+            self.assertIn(name, str(stored.report.notes))
+        del values["bert.encoder.layer.1.output.dense.bias"]
+        self.write_all(weights, values, architectures=names)
+        self.assert_refused("lacks bert.encoder.layer.1.output.dense.bias")
+
+    def test_old_configs_without_model_type_and_class(self):
+        self.write_all(
+            "BertForPreTraining", architectures="absent", model_type="absent"
+        )
+        self.assertEqual(self.read().task["kind"], "pretraining")
+
+    def test_a_classifier_needs_its_class(self):
+        self.write_all("BertForTokenClassification", architectures=None)
+        self.assert_refused("lacks `architectures`.*BertForSequenceClassif")
+
+    def test_missing_keys_have_hugging_faces_defaults(self):
+        config, _ = huggingface.to_bert_config({}, "there")
+        self.assertEqual(
+            config.to_dict(),
+            {
+                "attention_probs_dropout_prob": 0.1,
+                "hidden_act": "gelu_erf",
+                "hidden_dropout_prob": 0.1,
+                "hidden_size": 768,
+                "initializer_range": 0.02,
+                "intermediate_size": 3072,
+                "max_position_embeddings": 512,
+                "num_attention_heads": 12,
+                "num_hidden_layers": 12,
+                "type_vocab_size": 2,
+                "vocab_size": 30522,
+            },
+        )
+
+    @parameterized.parameters(
+        ("gelu", "gelu_erf", "gelu"),
+        ("gelu_python", "gelu_erf", "gelu"),
+        ("gelu_new", "gelu", "gelu_new"),
+        ("gelu_pytorch_tanh", "gelu", "gelu_new"),
+        ("gelu_python_tanh", "gelu", "gelu_new"),
+        ("gelu_fast", "gelu", "gelu_new"),
+        ("gelu_accurate", "gelu", "gelu_new"),
+        ("relu", "relu", "relu"),
+        ("tanh", "tanh", "tanh"),
+        ("linear", "linear", "linear"),
+    )
+    def test_activations_are_translated_with_a_note(self, theirs, ours, back):
+        self.write_all(hidden_act=theirs)
+        stored = self.read()
+        self.assertEqual(stored.config.hidden_act, ours)
+        path, sentences = self.written(stored)
+        self.assertEqual(
+            case.read_json(path, "config.json")["hidden_act"], back
+        )
+        is_gelu = ours.startswith("gelu")
+        form = "exact" if ours == "gelu_erf" else "tanh"
+        for notes in (stored.report.notes, sentences):
+            self.assertEqual(
+                is_gelu,
+                f'"{theirs}"' in str(notes) or f'"{back}"' in str(notes),
+            )
+            self.assertEqual(is_gelu, form in str(notes))
+
+    @parameterized.parameters("silu", "gelu_10", "quick_gelu", None, 3)
+    def test_other_activations_are_refused(self, name):
+        self.write_all(hidden_act=name)
+        self.assert_refused(f"`hidden_act` must be one of.*{name!r}")
+
+    @parameterized.parameters(
+        ("position_embedding_type", "relative_key"),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+        ("is_encoder_decoder", True),
+        ("embedding_size", 4),
+        ("pruned_heads", {"0": [1]}),
+        ("quantization_config", {"quant_method": "bitsandbytes"}),
+        ("auto_map", {"AutoModel": "modeling_x.XModel"}),
+    )
+    def test_settings_that_change_the_computation_are_refused(self, key, value):
+        self.write_all(**{key: value})
+        self.assert_refused(f"something else than BERT: {key}=")
+
+    def test_inactive_settings_pass_and_other_keys_are_listed(self):
+        self.write_all(
+            position_embedding_type="absolute",
+            is_decoder=False,
+            embedding_size=8,
+            pruned_heads={},
+            quantization_config=None,
+            torch_dtype="float32",
+            use_cache=True,
+            classifier_dropout=0.5,
+            strange=1,
+            temperature=0.7,
+        )
+        notes = " ".join(self.read().report.notes)
+        self.assertIn("not carried: strange, temperature.", notes)
+        self.assertIn("classifier_dropout=0.5 is not carried", notes)
+
+    def test_sizes_must_fit(self):
+        self.write_all(hidden_size=9)
+        self.assert_refused("`num_attention_heads` must divide")
+        self.write_all(hidden_size="8")
+        self.assert_refused("`hidden_size` must be of type int")
+        self.write_all(type_vocab_size=2)
+        self.assert_refused(r"token_type_embeddings.weight \(3, 8\)")
+
+    @parameterized.parameters(
+        ("regression", "regression"),
+        ("single_label_classification", "single_label"),
+        ("multi_label_classification", "multi_label"),
+        (None, None),
+    )
+    def test_problem_type(self, theirs, ours):
+        self.write_all("BertForSequenceClassification", problem_type=theirs)
+        stored = self.read()
+        self.assertEqual(stored.task.get("problem_type"), ours)
+        path, _ = self.written(stored)
+        self.assertEqual(
+            case.read_json(path, "config.json")["problem_type"], theirs
+        )
+
+    @parameterized.parameters("x", (["regression"],))
+    def test_an_unknown_problem_type(self, problem_type):
+        self.write_all(
+            "BertForSequenceClassification", problem_type=problem_type
+        )
+        self.assert_refused("`problem_type` must be one of")
+
+    def test_default_labels(self):
+        self.write_all("BertForTokenClassification")
+        self.assertEqual(
+            self.read().task["labels"], ["LABEL_0", "LABEL_1", "LABEL_2"]
+        )
+
+    def test_labels_are_ordered_by_number(self):
+        names = {"10": "k"} | {str(9 - i): f"l{9 - i}" for i in range(10)}
+        values = case.make_values("BertForTokenClassification") | {
+            "classifier.weight": tiny_layers.normal(11, 8),
+            "classifier.bias": tiny_layers.normal(11),
+        }
+        self.write_all("BertForTokenClassification", values, id2label=names)
+        self.assertEqual(
+            self.read().task["labels"], [f"l{i}" for i in range(10)] + ["k"]
+        )
+
+    @parameterized.parameters(
+        ({"0": "a", "1": "b"}, "as many labels as the classifier has rows, 3"),
+        ({"0": "a", "1": "b", "3": "c"}, "must be the numbers from 0 on"),
+        (["a", "b", "c"], "must be the numbers from 0 on"),
+        ({}, "must be the numbers from 0 on"),
+    )
+    def test_wrong_labels_are_refused(self, names, message):
+        self.write_all("BertForSequenceClassification", id2label=names)
+        self.assert_refused(message)
+
+
+class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*(name for _, name, _ in case.CLASSES))
+    def test_prefixed_and_bare_and_old_names(self, name):
+        values = case.make_values(name)
+        self.write_all(name, values)
+        expected = dict(self.read().weights)
+
+        def old(key):
+            key = key.replace("LayerNorm.weight", "LayerNorm.gamma")
+            return key.replace("LayerNorm.bias", "LayerNorm.beta")
+
+        renamed = {old(key): x for key, x in case.bare(values).items()}
+        self.write_all(name, renamed)
+        stored = self.read()
+        self.assertEqual(set(stored.weights), set(expected))
+        for key, value in expected.items():
+            self.assertAllEqual(stored.weights[key], value, key)
+
+    def test_buffers_and_copies_are_expected(self):
+        values = case.make_values("BertForMaskedLM")
+        copies = {
+            "bert.embeddings.position_ids": np.arange(7)[np.newaxis],
+            "cls.predictions.decoder.weight": values[
+                "bert.embeddings.word_embeddings.weight"
+            ],
+            "cls.predictions.decoder.bias": values["cls.predictions.bias"],
+        }
+        self.write_all("BertForMaskedLM", values | copies)
+        stored = self.read()
+        self.assertSameElements(stored.report.expected, copies)
+        self.assertLen(stored.weights, len(values))
+
+    def test_a_copy_may_stand_alone(self):
+        values = case.make_values("BertForMaskedLM")
+        bias = values.pop("cls.predictions.bias")
+        table = values.pop("bert.embeddings.word_embeddings.weight")
+        values["cls.predictions.decoder.bias"] = bias
+        values["cls.predictions.decoder.weight"] = table
+        self.write_all("BertForMaskedLM", values)
+        weights = self.read().weights
+        self.assertAllEqual(weights["cls/predictions/output_bias"], bias)
+        self.assertAllEqual(weights["bert/embeddings/word_embeddings"], table)
+
+    @parameterized.parameters("weight", "bias")
+    def test_an_untied_decoder_is_refused(self, suffix):
+        values = case.make_values("BertForMaskedLM")
+        shape = (19, 8) if suffix == "weight" else (19,)
+        name = f"cls.predictions.decoder.{suffix}"
+        values[name] = tiny_layers.normal(*shape, seed=99)
+        self.write_all("BertForMaskedLM", values, tie_word_embeddings=False)
+        self.assert_refused(f"{name} must equal .*one table for both")
+
+    @parameterized.parameters(
+        ("float16", "F16"), ("bfloat16", "BF16"), ("float64", "F64")
+    )
+    def test_other_precisions_become_float32(self, dtype, label):
+        dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+        values = {
+            name: x.astype(dtype) for name, x in case.make_values().items()
+        }
+        self.write_all(values=values)
+        stored = self.read()
+        name = "bert/encoder/layer_0/output/dense/kernel"
+        self.assertEqual(stored.weights[name].dtype, np.float32)
+        theirs = values["bert.encoder.layer.0.output.dense.weight"]
+        self.assertAllEqual(stored.weights[name], theirs.astype("float32").T)
+        self.assertIn(f"type {label}, which become float32", str(stored.report))
+
+    def test_quantized_weights_are_refused(self):
+        name = "bert.pooler.dense.weight"
+        values = case.make_values()
+        values[name] = np.arange(64, dtype=np.int8).reshape(8, 8)
+        self.write_all(values=values)
+        self.assert_refused(f"quantized .*but {name} is I8")
+
+    def test_half_a_head_extra_tensors_and_shapes_are_refused(self):
+        values = case.make_values("BertForPreTraining")
+        del values["cls.predictions.transform.dense.bias"]
+        values["lm_head.weight"] = np.ones((2, 2), np.float32)
+        values["bert.pooler.dense.bias"] = np.ones(9, np.float32)
+        self.write_all("BertForPreTraining", values)
+        self.assert_refused(
+            r"lacks cls.predictions.transform.dense.bias; it also has "
+            r"lm_head.weight; it has in another shape bert.pooler.dense.bias"
+        )
+
+    def test_allowed_missing_weights_get_initial_values(self):
+        values = case.make_values("BertForPreTraining")
+        del values["cls.predictions.transform.dense.bias"]
+        values["lm_head.weight"] = np.ones((2, 2), np.float32)
+        self.write_all("BertForPreTraining", values)
+        stored = self.read(allow_missing=re.compile("transform|^lm_head"))
+        self.assertEqual(
+            stored.report.missing, ("cls/predictions/transform/dense/bias",)
+        )
+        self.assertEqual(stored.report.unused, ("lm_head.weight",))
+        self.assertEqual(stored.task["kind"], "pretraining")
+
+    def test_one_weight_under_two_names(self):
+        values = case.make_values()
+        values["pooler.dense.bias"] = np.ones(8, np.float32)
+        self.write_all(values=values)
+        self.assert_refused(r"one weight twice, .*pooler.dense.bias and as")
+
+    @parameterized.parameters(
+        ("BertForMaskedLM", case.POOLER, "cls.predictions.bias"),
+        ("BertForSequenceClassification", case.POOLER, "classifier.weight"),
+        (
+            "BertForSequenceClassification",
+            case.HEADS["BertForTokenClassification"],
+            "bert.pooler.dense.weight",
+        ),
+        (
+            "BertForPreTraining",
+            case.POOLER | case.MASKED_LM,
+            "cls.seq_relationship",
+        ),
+        (
+            "BertForPreTraining",
+            case.MASKED_LM | case.NEXT_SENTENCE,
+            "bert.pooler",
+        ),
+        ("BertModel", case.NEXT_SENTENCE, "bert.pooler"),
+    )
+    def test_a_class_must_have_its_heads(self, name, heads, lacking):
+        values = {
+            key: x
+            for key, x in (
+                case.make_values("BertForPreTraining")
+                | case.make_values("BertForSequenceClassification")
+            ).items()
+            if key.startswith(("bert.em", "bert.enc")) or key in heads
+        }
+        self.write_all(name, values)
+        self.assert_refused(f"lacks .*{lacking}.*allow_missing")
+
+    def test_a_head_may_be_allowed_to_be_absent(self):
+        self.write_all("BertForMaskedLM", case.make_values())
+        stored = self.read(allow_missing=re.compile(r"^cls\.predictions"))
+        self.assertEqual(stored.task["kind"], "encoder")
+        self.assertEqual(stored.report.absent_heads, ("cls/predictions",))
+
+    def test_heads_beyond_the_class_are_kept(self):
+        """The original's checkpoints have more heads than their class."""
+        self.write_all(
+            "BertForMaskedLM", case.make_values("BertForPreTraining")
+        )
+        stored = self.read()
+        self.assertEqual(stored.task["kind"], "pretraining")
+        self.assertIn("cls/seq_relationship/output_bias", stored.weights)
+
+    @parameterized.parameters(
+        ("BertForTokenClassification", "tagging"),
+        ("BertForQuestionAnswering", "question_answering"),
+    )
+    def test_the_class_determines_the_kind_of_a_fine_tuned_model(
+        self, name, kind
+    ):
+        more = case.make_values("BertForPreTraining") | case.make_values(
+            "BertForQuestionAnswering"
+        )
+        self.write_all(name, more | case.make_values(name))
+        stored = self.read()
+        self.assertEqual(stored.task["kind"], kind)
+        self.assertIn("cls/predictions/output_bias", stored.weights)
+
+    def test_an_encoder_without_pooler(self):
+        values = {
+            n: x for n, x in case.make_values().items() if "pooler" not in n
+        }
+        self.write_all(values=case.bare(values))
+        stored = self.read()
+        self.assertEqual(stored.report.absent_heads, ("bert/pooler",))
+        path, sentences = self.written(stored)
+        self.assertIn("add_pooling_layer=False", " ".join(sentences))
+        written = safetensors.numpy.load_file(
+            os.path.join(path, "model.safetensors")
+        )
+        self.assertEqual(set(written), set(case.bare(values)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Tests for bert_tf.checkpoints.tf1.checkpoint."""
 
+import json
 import os
+import re
 import shutil
 from unittest import mock
 
@@ -8,9 +10,19 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.text.vocabulary import SPECIAL_TOKENS
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import files_case
+from tests.support import tiny_layers
 from tests.support.shared_data import golden
 
 _TENSORS = {
@@ -62,15 +74,6 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
             tf.compat.v1.train.Saver(variables).restore(session, prefix)
             self._assert_equal(session.run(variables), _TENSORS)
 
-    def test_reads_what_tensorflow_1_wrote(self):
-        path = golden("model/after_12_steps.ckpt.index")
-        tensors = tf1_checkpoint.read(path)
-        reader = tf.train.load_checkpoint(path.removesuffix(".index"))
-        names = reader.get_variable_to_shape_map()
-        expected = {name: np.array(reader.get_tensor(name)) for name in names}
-        self._assert_equal(tensors, expected)
-        self.assertEqual(tensors["global_step"], 12)
-
     def test_prefix_in_the_working_directory(self):
         before = os.getcwd()
         self.addCleanup(os.chdir, before)
@@ -79,24 +82,6 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         self._assert_equal(tf1_checkpoint.read("here"), _TENSORS)
 
     # === Finding the checkpoint in a directory ===
-
-    def test_only_checkpoint_of_a_directory(self):
-        self._write("bert_model.ckpt")
-        self._assert_equal(tf1_checkpoint.read(self.directory), _TENSORS)
-
-    def test_latest_step_of_a_directory(self):
-        for step in (9, 100, 20):
-            self._write(f"model.ckpt-{step}", {"x": np.float32(step)})
-        self.assertEqual(tf1_checkpoint.read(self.directory)["x"], 100)
-
-    def test_state_file_decides_even_after_a_move(self):
-        for step in (9, 100):
-            self._write(f"model.ckpt-{step}", {"x": np.float32(step)})
-        files.write_text(
-            os.path.join(self.directory, "checkpoint"),
-            'model_checkpoint_path: "/elsewhere/model.ckpt-9"\n',
-        )
-        self.assertEqual(tf1_checkpoint.read(self.directory)["x"], 9)
 
     @parameterized.parameters(
         b'model_checkpoint_path: "gone.ckpt"\n',
@@ -124,27 +109,12 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "there is no .*nope.index"):
             tf1_checkpoint.read(os.path.join(self.directory, "nope"))
 
-    @parameterized.parameters(
-        (".index", "empty"),
-        (".index", "truncated"),
-        (".index", "changed"),
-        (".data-00000-of-00001", "empty"),
-        (".data-00000-of-00001", "truncated"),
-        (".data-00000-of-00001", "changed"),
-        (".data-00000-of-00001", "missing"),
-    )
-    def test_damaged(self, suffix, damage):
+    @parameterized.parameters(".index", ".data-00000-of-00001")
+    def test_damaged(self, suffix):
         path = self._write() + suffix
         contents = bytearray(files.read_bytes(path))
-        os.remove(path)
-        if damage == "changed":
-            contents[20] ^= 0x40
-        elif damage == "truncated":
-            contents = contents[: len(contents) // 2]
-        elif damage == "empty":
-            contents = b""
-        if damage != "missing":
-            files.write_bytes(path, contents)
+        contents[20] ^= 0x40
+        files.write_bytes(path, contents)
         message = "model.ckpt-7 is damaged or incomplete"
         with self.assertRaisesRegex(UserError, message) as caught:
             tf1_checkpoint.read(self.directory)
@@ -188,17 +158,336 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
             self._write("m")
         self.assertEqual(renamed, ["m.data-00000-of-00001", "m.index"])
 
-    def test_replaces_an_earlier_one(self):
-        self._write()
-        self._write(tensors=_OTHERS)
-        self._assert_equal(tf1_checkpoint.read(self.directory), _OTHERS)
 
-    def test_moved_checkpoint_is_read(self):
+_TOKENS = (*SPECIAL_TOKENS, *(f"token{n}" for n in range(13)), "##s")
+_DATA = "bert_model.ckpt.data-00000-of-00001"
+_INDEX = "bert_model.ckpt.index"
+
+
+def _arrays(*heads):
+    """Returns distinct weights for encoder, pooler and heads."""
+    parts = ("bert", "bert/pooler", *heads)
+    return {
+        row.name: tiny_layers.normal(
+            *weight_map.shape_of(row, tiny_layers.CONFIG, 5), seed=index
+        )
+        for index, row in enumerate(weight_map.rows(tiny_layers.CONFIG))
+        if weight_map.part_of(row.name) in parts
+    }
+
+
+def _slots(arrays):
+    return {
+        name + suffix: tiny_layers.normal(*value.shape, seed=seed) ** 2
+        for seed, suffix in enumerate(weight_map.SLOT_SUFFIXES, 100)
+        for name, value in arrays.items()
+    }
+
+
+def _stored(arrays, state=None, config=tiny_layers.CONFIG, **changes):
+    vocabulary = Vocabulary(_TOKENS)
+    values = {
+        "path": "elsewhere",
+        "config": config,
+        "weights": Tensors.from_arrays(arrays),
+        "vocabulary": vocabulary,
+        "tokenizer_settings": stored_model.tokenizer_settings(vocabulary, True),
+        "task": {"kind": weight_map.kind_of(arrays)},
+        "optimizer_state": Tensors.from_arrays(state or {}),
+    }
+    return StoredModel(**(values | changes))
+
+
+class Tf1ModelTest(files_case.FolderCase):
+    def _write(self, tensors=None, config=None, tokens=_TOKENS):
+        """Writes a directory without `write_model`."""
+        tensors = _arrays() if tensors is None else tensors
+        tf1_checkpoint.write(self.path("bert_model.ckpt"), tensors)
+        config = tiny_layers.CONFIG.to_dict() if config is None else config
+        with open(self.path("bert_config.json"), "w") as file:
+            json.dump(config, file)
+        with open(self.path("vocab.txt"), "w") as file:
+            file.write("".join(f"{token}\n" for token in tokens))
+
+    def _assert_refused(self, message, path=None):
+        with self.assertRaisesRegex(UserError, message) as caught:
+            tf1_checkpoint.read_model(path or self.folder)
+        self.assertNotIn("\n", str(caught.exception))
+
+    # === Round trips ===
+
+    def test_encoder_without_pooler(self):
+        arrays = _arrays("cls/squad")
+        for suffix in ("kernel", "bias"):
+            del arrays[f"bert/pooler/dense/{suffix}"]
+        tf1_checkpoint.write_model(self.folder, _stored(arrays))
+        found = tf1_checkpoint.read_model(self.folder)
+        self.assertCountEqual(found.weights, arrays)
+        self.assertIn("bert/pooler", found.report.absent_heads)
+
+    def test_a_weight_without_gradient_has_no_slots(self):
+        arrays = _arrays("cls/squad")
+        state = {
+            name: value
+            for name, value in _slots(arrays).items()
+            if not name.startswith("bert/pooler/")
+        }
+        self._write(arrays | state)
+        found = tf1_checkpoint.read_model(self.folder)
+        self.assertCountEqual(found.optimizer_state, state)
+
+    def test_one_tensor_at_a_time(self):
+        tf1_checkpoint.write_model(self.folder, _stored(_arrays()))
+        read = []
+        reader = tf.train.load_checkpoint(self.path("bert_model.ckpt"))
+        spy = mock.Mock(wraps=reader)
+        spy.get_tensor.side_effect = lambda name: (
+            read.append(name) or reader.get_tensor(name)
+        )
+        with mock.patch.object(tf.train, "load_checkpoint", return_value=spy):
+            found = tf1_checkpoint.read_model(self.folder)
+        self.assertEmpty(read)
+        found.weights["bert/pooler/dense/bias"]
+        self.assertEqual(read, ["bert/pooler/dense/bias"])
+
+    # === Settings that the original reads differently ===
+
+    @parameterized.parameters(
+        ({"hidden_act": "gelu_erf"}, 'hidden_act "gelu_erf"'),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps 1e-05, .* with 1e-12"),
+        ({"left_to_right": True}, "left_to_right True, .* with False"),
+    )
+    def test_sentences_on_unsupported_configs(self, changes, message):
+        config = tiny_layers.replace(**changes)
+        sentences = tf1_checkpoint.write_model(
+            self.folder, _stored(_arrays(), config=config)
+        )
+        self.assertLen(sentences, 2)
+        self.assertRegex(sentences[0], message)
+        self.assertEqual(tf1_checkpoint.read_model(self.folder).config, config)
+
+    def test_sentences_on_settings_that_are_not_carried(self):
+        vocabulary = Vocabulary(_TOKENS)
+        stored = _stored(
+            _arrays(),
+            tokenizer_settings=stored_model.tokenizer_settings(
+                vocabulary, lower_case=False, strip_accents=True
+            ),
+        )
+        sentences = " ".join(tf1_checkpoint.write_model(self.folder, stored))
+        self.assertIn("--do_lower_case=False", sentences)
+        self.assertIn("strips accents", sentences)
+
+    def test_without_vocabulary(self):
+        stored = _stored(_arrays(), vocabulary=None, tokenizer_settings=None)
+        sentences = tf1_checkpoint.write_model(self.folder, stored)
+        self.assertEqual(
+            sentences, ["The vocabulary is unknown: no vocab.txt."]
+        )
+        found = tf1_checkpoint.read_model(self.folder)
+        self.assertIsNone(found.vocabulary)
+        self.assertIsNone(found.tokenizer_settings)
+
+    # === Recognizing checkpoints ===
+
+    def test_recognizes_a_prefix_and_its_files(self):
         self._write()
-        target = os.path.join(self.create_tempdir().full_path, "moved")
-        shutil.move(self.directory, target)
-        self._assert_equal(tf1_checkpoint.read(target), _TENSORS)
-        os.makedirs(self.directory)  # For the clean-up.
+        for suffix in ("", ".index", ".data-00000-of-00001"):
+            path = self.path("bert_model.ckpt" + suffix)
+            self.assertTrue(tf1_checkpoint.recognizes(path))
+            self.assertEqual(
+                tf1_checkpoint.read_model(path).config, tiny_layers.CONFIG
+            )
+        self.assertFalse(tf1_checkpoint.recognizes(self.path("bert_model")))
+        self.assertFalse(tf1_checkpoint.recognizes(self.path("vocab.txt")))
+        self.assertFalse(tf1_checkpoint.recognizes("nowhere"))
+        self.assertFalse(tf1_checkpoint.recognizes("what://ever"))
+
+    # === Bad input ===
+
+    def test_a_path_that_tensorflow_reads_as_a_pattern(self):
+        folder = self.path("a[1]")
+        os.makedirs(folder)
+        tf1_checkpoint.write_model(folder, _stored(_arrays()))
+        self._assert_refused("move or rename it", folder)
+
+    @parameterized.parameters(
+        (np.full([8], "x"), "string"), (np.arange(8), "int64")
+    )
+    def test_weights_must_be_floats(self, values, dtype):
+        self._write(_arrays() | {"bert/pooler/dense/bias": values})
+        self._assert_refused(f"expected floating .*bias is {dtype}")
+
+    @parameterized.parameters(np.float16, np.float64)
+    def test_weights_of_other_types_become_float32_with_a_note(self, dtype):
+        arrays = _arrays()
+        name = "bert/pooler/dense/bias"
+        arrays[name] = arrays[name].astype(dtype)
+        self._write(arrays)
+        stored = tf1_checkpoint.read_model(self.folder)
+        self.assertIn(
+            f"type {np.dtype(dtype).name}, which become float32",
+            " ".join(stored.report.notes),
+        )
+        self.assertEqual(stored.weights[name].dtype, np.float32)
+        self.assertAllEqual(
+            stored.weights[name], arrays[name].astype(np.float32)
+        )
+
+    def test_missing_and_unused_weights_may_be_allowed(self):
+        arrays = _arrays("cls/predictions")
+        lost = arrays.pop("cls/predictions/transform/dense/bias")
+        arrays["cls/predictions/extra/kernel"] = lost
+        self._write(arrays | _slots(arrays))
+        self._assert_refused("transform/dense/bias; .*extra/kernel")
+        found = tf1_checkpoint.read_model(
+            self.folder, re.compile("predictions/(transform/dense/b|extra/)")
+        )
+        self.assertEqual(
+            found.report.missing, ("cls/predictions/transform/dense/bias",)
+        )
+        self.assertCountEqual(
+            found.report.unused,
+            [
+                "cls/predictions/extra/kernel",
+                "cls/predictions/extra/kernel/adam_m",
+                "cls/predictions/extra/kernel/adam_v",
+            ],
+        )
+        self.assertNotIn(
+            "cls/predictions/extra/kernel/adam_m", found.optimizer_state
+        )
+
+    @parameterized.parameters(
+        ({"what/adam_m": np.zeros(3, np.float32)}, "what/adam_m belongs to no"),
+        (
+            {"bert/pooler/dense/bias/adam_v": np.zeros(9, np.float32)},
+            r"bias/adam_v has the shape \(9,\)",
+        ),
+        ({"bert/pooler/dense/bias/adam_m": None}, "bias/adam_m is missing"),
+        ({"global_step": np.zeros(2, np.int64)}, r"global_step has the shape"),
+    )
+    def test_slots_of_no_weight(self, changes, message):
+        arrays = _arrays()
+        tensors = arrays | _slots(arrays) | changes
+        self._write({n: x for n, x in tensors.items() if x is not None})
+        self._assert_refused(f"does not belong to its weights: .*{message}")
+
+    @parameterized.parameters(
+        (_INDEX, 0), (_INDEX, 100), (_DATA, 0), (_DATA, -1), (_DATA, None)
+    )
+    def test_truncated(self, name, length):
+        self._write()
+        if length is None:
+            os.remove(self.path(name))
+        else:
+            size = os.path.getsize(self.path(name)) if length < 0 else 0
+            os.truncate(self.path(name), size + length)
+        self.assertEqual(formats.detect(self.folder), "tf1")
+        self._assert_refused("bert_model.ckpt is damaged or incomplete")
+
+    def test_damaged_values_are_found_on_access(self):
+        arrays = _arrays()
+        self._write(arrays)
+        with open(self.path(_DATA), "r+b") as file:
+            file.seek(40)
+            file.write(b"\xa5\x5a")
+        found = tf1_checkpoint.read_model(self.folder)
+        with self.assertRaisesRegex(UserError, "is damaged or") as caught:
+            dict(found.weights)
+        self.assertNotIn("\n", str(caught.exception))
+        target = self.create_tempdir().full_path
+        with self.assertRaisesRegex(UserError, "is damaged or"):
+            tf1_checkpoint.write_model(target, found)
+
+
+# Name, kind of model, number of tensors.
+_CHECKPOINTS = (
+    ("bert_model.ckpt", "pretraining", 62),
+    ("after_12_steps.ckpt", "pretraining", 3 * 62 + 1),
+    ("after_25_steps.ckpt", "pretraining", 3 * 62 + 1),
+    ("classifier.ckpt", "classification", 57),
+    ("squad.ckpt", "question_answering", 57),
+)
+
+
+class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.source = golden("model")
+        self.folder = self.create_tempdir().full_path
+
+    def _convert(self, path, name, write_model):
+        stored = formats.read(path)
+        target = os.path.join(self.folder, name)
+        os.makedirs(target)
+        write_model(target, stored)
+        return target
+
+    def _assert_same_checkpoint(self, directory, name, num_tensors):
+        """Compares tensors, with TensorFlow's own reader, and files."""
+        prefix = os.path.join(directory, "bert_model.ckpt")
+        written = tf.train.load_checkpoint(prefix)
+        original = tf.train.load_checkpoint(os.path.join(self.source, name))
+        shapes = original.get_variable_to_shape_map()
+        self.assertLen(shapes, num_tensors)
+        self.assertEqual(written.get_variable_to_shape_map(), shapes)
+        self.assertEqual(
+            written.get_variable_to_dtype_map(),
+            original.get_variable_to_dtype_map(),
+        )
+        for tensor in shapes:
+            self.assertEqual(
+                np.asarray(written.get_tensor(tensor)).tobytes(),
+                np.asarray(original.get_tensor(tensor)).tobytes(),
+                tensor,
+            )
+        for suffix in (".index", ".data-00000-of-00001"):
+            contents = files.read_bytes(prefix + suffix)
+            self.assertEqual(
+                contents,
+                files.read_bytes(os.path.join(self.source, name + suffix)),
+            )
+
+    @parameterized.parameters(*_CHECKPOINTS)
+    def test_round_trips(self, name, kind, num_tensors):
+        prefix = os.path.join(self.source, name)
+        self.assertEqual(formats.detect(prefix), "tf1")
+        stored = formats.read(prefix)
+        self.assertEqual(stored.task, {"kind": kind})
+        self.assertEmpty(stored.report.missing + stored.report.unused)
+
+        direct = self._convert(prefix, "direct", tf1_checkpoint.write_model)
+        self._assert_same_checkpoint(direct, name, num_tensors)
+        again = self._convert(direct, "again", tf1_checkpoint.write_model)
+        self._assert_same_checkpoint(again, name, num_tensors)
+
+        ours = self._convert(prefix, "ours", model_directory.write_model)
+        self.assertEqual(formats.detect(ours), "bert_tf")
+        back = self._convert(ours, "back", tf1_checkpoint.write_model)
+        self._assert_same_checkpoint(back, name, num_tensors)
+
+    def test_other_files_of_tensorflow_1_are_ignored(self):
+        for name in ("bert_config.json", "vocab.txt"):
+            shutil.copy(os.path.join(self.source, name), self.folder)
+        for step in (12, 25):
+            for suffix in (".index", ".data-00000-of-00001"):
+                shutil.copy(
+                    os.path.join(self.source, f"after_{step}_steps.ckpt")
+                    + suffix,
+                    os.path.join(self.folder, f"model.ckpt-{step}{suffix}"),
+                )
+        for name in ("graph.pbtxt", "model.ckpt-12.meta", "model.ckpt-25.meta"):
+            files.write_bytes(os.path.join(self.folder, name), b"\x0a")
+        self.assertEqual(formats.detect(self.folder), "tf1")
+        step = formats.read(self.folder).optimizer_state["global_step"]
+        self.assertEqual(step, 25)
+        files.write_text(
+            os.path.join(self.folder, "checkpoint"),
+            'model_checkpoint_path: "/gone/model.ckpt-12"\n',
+        )
+        step = formats.read(self.folder).optimizer_state["global_step"]
+        self.assertEqual(step, 12)
 
 
 if __name__ == "__main__":

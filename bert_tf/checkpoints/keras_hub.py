@@ -24,8 +24,8 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf import errors
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import matching
-from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -44,8 +44,6 @@ _TASK_FILE = "task.json"
 _TASK_WEIGHTS_FILE = "task.weights.h5"
 _TOKENIZER_FILE = "tokenizer.json"
 _VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
-# Not KerasHub's; users can add it to a preset without a tokenizer.
-_VOCAB_FILE = "vocab.txt"
 
 # BertBackbone's argument to our field.
 _CONFIG_KEYS = {
@@ -79,19 +77,6 @@ _INITIALIZER_RANGE = 0.02
 # The classifier's dropout, as in the original (run_classifier.py:611).
 _CLASSIFIER_DROPOUT = 0.1
 
-_NOT_CARRIED = {
-    weight_map.MASKED_LM: "The masked-LM head is not carried: KerasHub's own "
-    "computes something else (the exact GELU, and an epsilon of 1e-5 in layer "
-    "normalization).",
-    weight_map.NEXT_SENTENCE: "The next-sentence head is not carried: KerasHub "
-    "has none.",
-    weight_map.SQUAD: "The question answering head is not carried: KerasHub "
-    "has none.",
-    weight_map.TAGGER: "The tagging head is not carried: KerasHub has none.",
-    weight_map.MULTIPLE_CHOICE: "The multiple-choice head is not carried: "
-    "KerasHub has none.",
-}
-
 
 def recognizes(path: str) -> bool:
     """Returns whether `path` is a KerasHub preset."""
@@ -121,9 +106,9 @@ def read_model(
     """Reads a preset of a `BertBackbone`, maybe with a task; see `formats`."""
     errors.require("interop")
     config = _read_config(path)
-    vocabulary, settings, tokenizer_notes = _read_tokenizer(path)
-    if vocabulary is not None:
-        tokenizer_notes += vocabulary.check_size(config.vocab_size)
+    vocabulary, settings, tokenizer_notes = _read_tokenizer(
+        path, config.vocab_size
+    )
     shapes = weight_map.encoder_shapes(config).values()
     _check_size(path, sum(map(math.prod, shapes)))
     weights, heads, task, task_notes = _read_weights(path)
@@ -216,21 +201,17 @@ def _check_size(path: str, expected: int) -> None:
 
 
 def _read_tokenizer(
-    path: str,
+    path: str, vocab_size: int
 ) -> tuple[Vocabulary | None, dict[str, Any] | None, list[str]]:
     """Returns vocabulary and settings of our tokenizer, and notes on them."""
     import keras_hub
 
-    vocab_file = os.path.join(path, _VOCAB_FILE)
     if not os.path.isfile(os.path.join(path, _TOKENIZER_FILE)):
-        if not os.path.isfile(vocab_file):
-            return None, None, ["It has no tokenizer."]
-        vocabulary = Vocabulary.from_file(vocab_file)
-        lower_case = stored_model.derive_lower_case(vocabulary)
-        settings = stored_model.tokenizer_settings(vocabulary, lower_case)
-        form = "lower-cased" if lower_case else "not lower-cased"
-        note = f"It has no {_TOKENIZER_FILE}; text is {form}, as {_VOCAB_FILE} "
-        return vocabulary, settings, [f"{note}suggests."]
+        # A vocab.txt is not KerasHub's; users can add it.
+        vocabulary, settings, notes = stored_model.read_vocabulary(
+            path, vocab_size, f"A preset without {_TOKENIZER_FILE}"
+        )
+        return vocabulary, settings, notes or ["It has no tokenizer."]
     theirs = _load(keras_hub.models.BertTokenizer, path).get_config()
     vocabulary = Vocabulary.from_file(os.path.join(path, _VOCABULARY_FILE))
     expected = {
@@ -251,7 +232,7 @@ def _read_tokenizer(
         bool(theirs["strip_accents"]),
         bool(theirs["special_tokens_in_strings"]),
     )
-    notes = [_TOKENIZER_NOTE]
+    notes = [_TOKENIZER_NOTE, *vocabulary.check_size(vocab_size)]
     if theirs["lowercase"] and not theirs["strip_accents"]:
         notes.append(
             "Its tokenizer lower-cases and keeps accents, and so does the "
@@ -420,10 +401,13 @@ def _check_vocabulary(stored: StoredModel) -> list[str]:
 
 def _describe(stored: StoredModel) -> list[str]:
     """Returns sentences on what a preset does not keep."""
-    config, task = stored.config, stored.task
-    sentences = [
-        _NOT_CARRIED[head] for head in _heads(stored) if head in _NOT_CARRIED
-    ]
+    config = stored.config
+    sentences = stored_model.not_carried(
+        "KerasHub's format",
+        stored,
+        ("kind", "max_seq_length", "head"),
+        (weight_map.ENCODER, weight_map.POOLER, weight_map.CLASSIFIER),
+    )
     if config.hidden_act == _EXACT_GELU:
         sentences.append(
             "The exact GELU became its tanh form, which differs by at most "
@@ -444,16 +428,6 @@ def _describe(stored: StoredModel) -> list[str]:
         sentences.append(
             f"initializer_range, {config.initializer_range:g}, is not kept."
         )
-    if task.get("labels"):
-        sentences.append(
-            "KerasHub keeps no label names; classes are numbered in this "
-            f"order: {', '.join(task['labels'])}."
-        )
-    sentences += stored_model.lost_settings(
-        "KerasHub's format", task, ("kind", "labels", "max_seq_length", "head")
-    )
-    if stored.optimizer_state:
-        sentences.append("The optimizer's state is not carried.")
     if stored.vocabulary is None:
         sentences.append("There is no vocabulary, so there is no tokenizer.")
     return sentences
@@ -476,7 +450,7 @@ def _build_backbone(config: BertConfig, weights: Tensors):
             name="bert_backbone",
         )
 
-    return model_weights.build(
+    return checkpoint_loading.build(
         make, lambda model: {x.path: x for x in model.weights}, weights
     )
 

@@ -1,1 +1,0 @@
-"""KerasHub's presets."""
