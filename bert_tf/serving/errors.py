@@ -6,6 +6,8 @@ from collections.abc import Callable
 import grpc
 import tensorflow as tf
 
+from bert_tf.flags.serve import ServeLimits
+
 # HTTP statuses by TensorFlow's codes (http_server.cc of TensorFlow Serving).
 _HTTP_STATUS = {
     tf.errors.CANCELLED: 499,
@@ -69,22 +71,28 @@ class OverloadError(RequestError):
 
 
 class TooLargeError(RequestError):
-    """A limit is exceeded: HTTP status 413, code RESOURCE_EXHAUSTED.
+    """A limit is exceeded: HTTP status 413, code RESOURCE_EXHAUSTED."""
 
-    Args:
-      subject: The beginning of the message, such as "The body".
-      flag: The flag that sets the limit.
-    """
-
-    def __init__(self, subject: str, limit: int, unit: str, flag: str) -> None:
-        super().__init__(
-            tf.errors.RESOURCE_EXHAUSTED,
-            f"{subject} exceeds the limit of {limit} {unit}, set by --{flag}.",
-        )
+    def __init__(self, message: str) -> None:
+        super().__init__(tf.errors.RESOURCE_EXHAUSTED, message)
 
     @property
     def http_status(self) -> int:
         return 413
+
+
+def check_limit(
+    size: int, limits: ServeLimits, flag: str, subject: str, unit: str = "bytes"
+) -> None:
+    """Raises `TooLargeError` if a size exceeds the limit that a flag sets.
+
+    The message begins with the subject, such as "The body".
+    """
+    limit = getattr(limits, flag)
+    if size > limit:
+        raise TooLargeError(
+            f"{subject} exceeds the limit of {limit} {unit}, set by --{flag}."
+        )
 
 
 def _with_code(code: int) -> Callable[[str], RequestError]:
