@@ -73,6 +73,7 @@ def _is_loopback(host: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
+@dataclasses.dataclass(eq=False)
 class AccessMiddleware:
     """Refuses foreign hosts, foreign web pages, and requests without a key.
 
@@ -86,23 +87,16 @@ class AccessMiddleware:
       health_without_key: Whether health and metrics need no key.
     """
 
-    def __init__(
-        self,
-        app: types.ASGIApp,
-        hosts: Collection[str] | None,
-        keys: "ApiKeys | None",
-        health_without_key: bool,
-    ) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._keys = keys
-        self._health_without_key = health_without_key
+    app: types.ASGIApp
+    hosts: Collection[str] | None
+    keys: "ApiKeys | None"
+    health_without_key: bool
 
     async def __call__(
         self, scope: types.Scope, receive: types.Receive, send: types.Send
     ) -> None:
         app = self._refusal(scope, datastructures.Headers(scope=scope))
-        await (app or self._app)(scope, receive, send)
+        await (app or self.app)(scope, receive, send)
 
     def _refusal(
         self, scope: types.Scope, headers: datastructures.Headers
@@ -110,8 +104,8 @@ class AccessMiddleware:
         """Returns the answer to a request that is refused, else None."""
         is_reading = scope["method"] in ("GET", "HEAD")
         hosts = headers.getlist("host")
-        if self._hosts is not None and not (
-            hosts and all(_name(x) in self._hosts for x in hosts)
+        if self.hosts is not None and not (
+            hosts and all(_name(x) in self.hosts for x in hosts)
         ):
             message = (
                 f"The host {_shown(hosts)} is not one of this server's names; "
@@ -124,12 +118,12 @@ class AccessMiddleware:
                 "use this server; pages of the server itself may."
             )
             return responses.JSONResponse({"error": message}, 403)
-        is_open = self._keys is None or (
-            self._health_without_key
+        is_open = self.keys is None or (
+            self.health_without_key
             and is_reading
             and _HEALTH_PATH.fullmatch(scope["path"])
         )
-        if is_open or self._keys.allows(*headers.getlist("authorization")):
+        if is_open or self.keys.allows(*headers.getlist("authorization")):
             return None
         return responses.JSONResponse(
             {"error": _REFUSAL},

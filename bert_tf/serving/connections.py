@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import resource
 import ssl
@@ -135,61 +136,57 @@ def _answer(status: str, message: str) -> bytes:
     ).encode()
 
 
+@dataclasses.dataclass(eq=False)
 class _Handshake(asyncio.Protocol):
     """A connection until TLS is agreed on, with the header's time limit.
 
     asyncio's own way would neither count these connections nor limit their
     time to less than a minute.
+
+    Attributes:
+      handshakes: All that are in progress, the oldest first.
+      early: Data that comes with the end of the handshake.
     """
 
-    def __init__(
-        self,
-        protocol: "_Protocol",
-        context: ssl.SSLContext,
-        limits: Limits,
-        handshakes: dict["_Handshake", None],
-    ) -> None:
-        self._protocol = protocol
-        self._context = context
-        self._limits = limits
-        # All that are in progress, the oldest first.
-        self._handshakes = handshakes
-        # What comes with the end of the handshake.
-        self._early = []
+    protocol: "_Protocol"
+    context: ssl.SSLContext
+    limits: Limits
+    handshakes: dict["_Handshake", None]
+    early: list[bytes] = dataclasses.field(default_factory=list)
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        count = len(self._handshakes) + len(self._protocol.connections)
-        if self._handshakes and count >= self._limits.count:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
+        count = len(self.handshakes) + len(self.protocol.connections)
+        if self.handshakes and count >= self.limits.count:
+            oldest = next(iter(self.handshakes))
+            del self.handshakes[oldest]
             oldest._transport.abort()
-        self._handshakes[self] = None
+        self.handshakes[self] = None
         self._task = asyncio.get_running_loop().create_task(self._agree())
 
     def data_received(self, data: bytes) -> None:
-        self._early.append(data)
+        self.early.append(data)
 
     async def _agree(self) -> None:
         try:
             transport = await asyncio.get_running_loop().start_tls(
                 self._transport,
                 self,
-                self._context,
+                self.context,
                 server_side=True,
-                ssl_handshake_timeout=self._limits.header,
+                ssl_handshake_timeout=self.limits.header,
             )
         except OSError:  # The client's mistake; TLS has told it.
             self._transport.abort()
             return
         finally:
-            self._handshakes.pop(self, None)
+            self.handshakes.pop(self, None)
         if transport is None or transport.is_closing():
             return  # The client is gone already.
-        transport.set_protocol(self._protocol)
-        self._protocol.connection_made(transport)
-        for data in self._early:
-            self._protocol.data_received(data)
+        transport.set_protocol(self.protocol)
+        self.protocol.connection_made(transport)
+        for data in self.early:
+            self.protocol.data_received(data)
 
 
 class _Protocol(httptools_impl.HttpToolsProtocol):

@@ -35,7 +35,6 @@ _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
 )
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
 # Calls in progress, and messages that arrive at once. Each of the former may
@@ -373,7 +372,7 @@ async def _counted(
         async with service.counted(method) as counted:
             yield counted
     except errors.RequestError as error:
-        await context.abort(_CODES[error.code], error.message)
+        await context.abort(errors.GRPC_CODES[error.code], error.message)
 
 
 def _reserve_repeated(

@@ -237,8 +237,16 @@ def require_utf8(name: str, what: str) -> str:
 
 def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
     """Adds a value to a feature, whose values must have one type."""
-    if value is None or isinstance(value, list):
-        raise _unexpected(name, value)
+    is_bytes = isinstance(value, dict)
+    if (
+        value is None
+        or isinstance(value, list)
+        or (is_bytes and not is_b64(value))
+    ):
+        raise errors.invalid(
+            f"Feature: {name} has element with unexpected JSON type: "
+            f"{type_name(value)}"
+        )
     if isinstance(value, bool | int):
         if value not in _INT64:
             raise errors.invalid(
@@ -255,19 +263,9 @@ def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
             )
         feature.float_list.value.append(value)
     else:
-        if isinstance(value, dict) and not is_b64(value):
-            raise _unexpected(name, value)
         _require_kind(feature, name, "bytes_list")
-        feature.bytes_list.value.append(
-            decode_b64(value) if isinstance(value, dict) else encode(value)
-        )
-
-
-def _unexpected(name: str, value: Any) -> errors.RequestError:
-    return errors.invalid(
-        f"Feature: {name} has element with unexpected JSON type: "
-        f"{type_name(value)}"
-    )
+        content = decode_b64(value) if is_bytes else encode(value)
+        feature.bytes_list.value.append(content)
 
 
 def _require_kind(feature: tf.train.Feature, name: str, kind: str) -> None:

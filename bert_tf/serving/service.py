@@ -125,17 +125,17 @@ class Metrics:
         return prometheus_client.generate_latest(self._registry)
 
 
+@dataclasses.dataclass
 class Request:
     """A request in progress, for the metrics.
 
     Attributes:
-      servable: The version that answers it, when it is known.
       reserve: Reserves bytes until the request ends; see `Bodies.room`.
+      servable: The version that answers it, when it is known.
     """
 
-    def __init__(self, reserve: Callable[[int], None]) -> None:
-        self.servable: Servable | None = None
-        self.reserve = reserve
+    reserve: Callable[[int], None]
+    servable: Servable | None = None
 
 
 class Service:
