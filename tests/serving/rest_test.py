@@ -294,6 +294,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
     def test_wrong_values(self, text, weights, message):
         body = {"inputs": {"text": text, "weights": weights}}
         self.assert_refused(body, message)
+        self.assert_refused(body, "Input '")
 
     @parameterized.parameters((2147483648, True), (1.0, 1))
     def test_wrong_integers(self, number, negate):
