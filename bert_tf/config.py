@@ -268,11 +268,11 @@ class BertConfig:
             )
         if "vocab_size" not in values:
             raise UserError(f"{source} lacks the key `vocab_size`.")
-        kept = {key: values[key] for key in values if key in keys}
-        if isinstance(act := kept.get("hidden_act", 0), str | None):
-            kept["hidden_act"] = (act or "linear").lower()
+        known_values = {key: values[key] for key in values if key in keys}
+        if isinstance(act := known_values.get("hidden_act", 0), str | None):
+            known_values["hidden_act"] = (act or "linear").lower()
         try:
-            return cls(**kept)
+            return cls(**known_values)
         except UserError as error:
             raise UserError(f"{source}: {error}") from error
 

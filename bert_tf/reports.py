@@ -95,13 +95,13 @@ def add_legend(
     figure: Figure, ncols: int = 2, handles: Mapping[str, Any] | None = None
 ) -> None:
     """Adds a legend below the panels: of their labels, or of `handles`."""
-    found = dict(handles or {})
+    by_label = dict(handles or {})
     for axes in [] if handles else figure.axes:
         artists, labels = axes.get_legend_handles_labels()
-        found |= dict(zip(labels, artists, strict=True))
+        by_label |= dict(zip(labels, artists, strict=True))
     style = {"frameon": False, "fontsize": SMALL, "ncols": ncols}
     figure.legend(
-        [*found.values()], [*found], loc="outside lower center", **style
+        [*by_label.values()], [*by_label], loc="outside lower center", **style
     )
 
 
@@ -193,11 +193,11 @@ def draw_bars(
       text: The format of the number at the end of a bar; None for no number.
       name_width: The number of characters in a line of a row's name.
     """
-    places = np.arange(len(names))
+    positions = np.arange(len(names))
     height = 0.78 / len(series)
     for number, (label, values) in enumerate(series.items()):
         bars = axes.barh(
-            places + height * (number - (len(series) - 1) / 2),
+            positions + height * (number - (len(series) - 1) / 2),
             values,
             0.92 * height,
             color=colors[number],
@@ -444,6 +444,6 @@ def write_score_scatter(
         scatter_kwargs=points,
         line_kwargs={"color": GRAY, "linewidth": 0.8, "linestyle": "-"},
     )
-    axes.set(xlabel="predicted score", ylabel="right score")
+    axes.set(xlabel="predicted score", ylabel="correct score")
     finish(axes)
     write(path, figure)

@@ -22,10 +22,6 @@ from typing import NoReturn
 
 import grpc
 from absl import logging
-from google.protobuf import descriptor_pb2
-from google.protobuf import descriptor_pool
-from google.protobuf import message
-from google.protobuf import message_factory
 from google.protobuf import text_format
 from starlette import datastructures
 from starlette import responses
@@ -33,6 +29,7 @@ from starlette import types
 
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeAccess
+from bert_tf.serving import model_config
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 # A header is echoed in errors up to this length.
@@ -76,8 +73,9 @@ def _is_loopback(host: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-class HostsMiddleware:
-    """Refuses requests that name a foreign host, or that a foreign page sends.
+@dataclasses.dataclass(eq=False)
+class AccessMiddleware:
+    """Refuses foreign hosts, foreign web pages, and requests without a key.
 
     A browser lets any web page send requests to this machine: by a name that
     resolves to it, or without reading the answer. The first are refused by
@@ -85,33 +83,54 @@ class HostsMiddleware:
 
     Args:
       hosts: The names in `Host` that are answered; None for any.
+      keys: The API keys; None answers without one.
+      health_without_key: Whether health and metrics need no key.
     """
 
-    def __init__(
-        self, app: types.ASGIApp, hosts: Collection[str] | None
-    ) -> None:
-        self._app = app
-        self._hosts = hosts
+    app: types.ASGIApp
+    hosts: Collection[str] | None
+    keys: "ApiKeys | None"
+    health_without_key: bool
 
     async def __call__(
         self, scope: types.Scope, receive: types.Receive, send: types.Send
     ) -> None:
-        app = self._app
-        headers = datastructures.Headers(scope=scope)
+        app = self._refusal(scope, datastructures.Headers(scope=scope))
+        await (app or self.app)(scope, receive, send)
+
+    def _refusal(
+        self, scope: types.Scope, headers: datastructures.Headers
+    ) -> types.ASGIApp | None:
+        """Returns the answer to a request that is refused, else None."""
+        is_reading = scope["method"] in ("GET", "HEAD")
         hosts = headers.getlist("host")
-        if self._hosts is not None and not (
-            hosts and all(_name(x) in self._hosts for x in hosts)
+        if self.hosts is not None and not (
+            hosts and all(_name(x) in self.hosts for x in hosts)
         ):
-            app = _refusal(
+            message = (
                 f"The host {_shown(hosts)} is not one of this server's names; "
                 "add it to --allowed_hosts."
             )
-        elif scope["method"] not in ("GET", "HEAD") and _is_foreign(headers):
-            app = _refusal(
+            return responses.JSONResponse({"error": message}, 403)
+        if not is_reading and _is_foreign(headers):
+            message = (
                 f"A web page of {_shown(headers.getlist('origin'))} may not "
                 "use this server; pages of the server itself may."
             )
-        await app(scope, receive, send)
+            return responses.JSONResponse({"error": message}, 403)
+        is_open = self.keys is None or (
+            self.health_without_key
+            and is_reading
+            and _HEALTH_PATH.fullmatch(scope["path"])
+        )
+        if is_open or self.keys.allows(*headers.getlist("authorization")):
+            return None
+        return responses.JSONResponse(
+            {"error": _REFUSAL},
+            401,
+            # Browsers then ask for the key, for the page.
+            {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
+        )
 
 
 def _name(host: str) -> str | None:
@@ -136,10 +155,6 @@ def _is_foreign(headers: datastructures.Headers) -> bool:
 
 def _shown(values: list[str]) -> str:
     return repr(", ".join(values)[:_MAX_ECHO])
-
-
-def _refusal(message: str) -> responses.Response:
-    return responses.JSONResponse({"error": message}, 403)
 
 
 class ApiKeys:
@@ -238,51 +253,10 @@ def _key(authorization: str) -> str:
     return ""
 
 
-class KeysMiddleware:
-    """Answers REST requests without a key with 401.
-
-    Args:
-      keys: The keys; None answers everything.
-      health_without_key: Whether health and metrics need no key.
-    """
-
-    def __init__(
-        self,
-        app: types.ASGIApp,
-        keys: ApiKeys | None,
-        health_without_key: bool,
-    ) -> None:
-        self._app = app
-        self._keys = keys
-        self._health_without_key = health_without_key
-
-    async def __call__(
-        self, scope: types.Scope, receive: types.Receive, send: types.Send
-    ) -> None:
-        app = self._app
-        if self._keys is not None and not self._is_open(scope):
-            headers = datastructures.Headers(scope=scope)
-            if not self._keys.allows(*headers.getlist("authorization")):
-                app = responses.JSONResponse(
-                    {"error": _REFUSAL},
-                    401,
-                    # Browsers then ask for the key, for the page.
-                    {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
-                )
-        await app(scope, receive, send)
-
-    def _is_open(self, scope: types.Scope) -> bool:
-        return (
-            self._health_without_key
-            and scope["method"] in ("GET", "HEAD")
-            and _HEALTH_PATH.fullmatch(scope["path"]) is not None
-        )
-
-
 class KeysInterceptor(grpc.aio.ServerInterceptor):
     """Answers gRPC calls without a key with UNAUTHENTICATED.
 
-    Args: As for `KeysMiddleware`.
+    Args: As for `AccessMiddleware`.
     """
 
     def __init__(self, keys: ApiKeys, health_without_key: bool) -> None:
@@ -410,7 +384,13 @@ def _bytes(path: str) -> bytes:
 
 def _credentials_of(path: str) -> grpc.ServerCredentials:
     """Returns the credentials in a text file of SSLConfig."""
-    config = _ssl_config()
+    config = model_config.new_message(
+        "SSLConfig",
+        server_key="string",
+        server_cert="string",
+        custom_ca="string",
+        client_verify="bool",
+    )
     try:
         text_format.Parse(_bytes(path), config)
     except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
@@ -428,31 +408,3 @@ def _credentials_of(path: str) -> grpc.ServerCredentials:
         config.custom_ca.encode() or None,
         require_client_auth=config.client_verify,
     )
-
-
-def _ssl_config() -> message.Message:
-    """Returns an empty SSLConfig.
-
-    It is in ssl_config.proto of TensorFlow Serving, which its Python package
-    lacks.
-    """
-    field = descriptor_pb2.FieldDescriptorProto
-    fields = ("server_key", "server_cert", "custom_ca", "client_verify")
-    file = descriptor_pb2.FileDescriptorProto(
-        name="bert_tf/ssl_config.proto",
-        package="tensorflow.serving",
-        syntax="proto3",
-    )
-    proto = file.message_type.add(name="SSLConfig")
-    for number, name in enumerate(fields, 1):
-        is_text = name != "client_verify"
-        proto.field.add(
-            name=name,
-            number=number,
-            label=field.LABEL_OPTIONAL,
-            type=field.TYPE_STRING if is_text else field.TYPE_BOOL,
-        )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    descriptor = pool.FindMessageTypeByName("tensorflow.serving.SSLConfig")
-    return message_factory.GetMessageClass(descriptor)()

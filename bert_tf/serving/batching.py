@@ -9,19 +9,22 @@ batch size follows the load.
 import asyncio
 import collections
 import dataclasses
+import os
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
 
+from bert_tf.errors import UserError
 from bert_tf.serving import errors
+from bert_tf.serving import model_config
 from bert_tf.serving import servable as servables
-from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
@@ -38,6 +41,56 @@ _SIZE_PER_SECOND = 10_000
 _MIN_SPLIT = 4
 
 
+@dataclasses.dataclass(frozen=True)
+class BatchingOptions:
+    """Batching parameters, with TensorFlow Serving's names.
+
+    Attributes:
+      max_batch_size: Maximum number of rows in a batch. A request with more
+        rows is split (bert_tf.serving.pieces).
+      batch_timeout_micros: Time that a request may wait for others while a
+        thread is free, in microseconds.
+      max_enqueued_batches: Number of full batches that may wait for each
+        signature; 0 means any number.
+      num_batch_threads: Batches computed at once; 0 means one per core.
+      allowed_batch_sizes: Numbers of rows that batches are padded to,
+        increasing up to `max_batch_size`; empty means any number.
+      has_independent_rows: False if no request is split.
+    """
+
+    max_batch_size: int = 64
+    batch_timeout_micros: int = 0
+    max_enqueued_batches: int = 10
+    num_batch_threads: int = 0
+    allowed_batch_sizes: tuple[int, ...] = ()
+    has_independent_rows: bool = True
+
+    def num_threads(self) -> int:
+        return self.num_batch_threads or len(os.sched_getaffinity(0))
+
+    def max_rows(self, signature: Signature, outputs: tuple[str, ...]) -> int:
+        """Returns the maximum number of rows of a call."""
+        return min(self.max_batch_size, signature.max_rows(outputs))
+
+    def max_queued_rows(self) -> int | None:
+        if not self.max_enqueued_batches:
+            return None
+        return self.max_enqueued_batches * self.max_batch_size
+
+
+def without_merging() -> BatchingOptions:
+    """Returns options that run every request alone.
+
+    As many requests run at once as in TensorFlow Serving.
+    """
+    return BatchingOptions(
+        max_batch_size=1,
+        max_enqueued_batches=0,
+        num_batch_threads=4 * len(os.sched_getaffinity(0)),
+        has_independent_rows=False,
+    )
+
+
 @dataclasses.dataclass(eq=False)
 class Task:
     """A request in a queue.
@@ -45,8 +98,8 @@ class Task:
     Attributes:
       servable: The model version, acquired by the creator of the task.
       future: Receives the outputs by name, or the error.
-      is_piece: Whether it is part of a larger request; it is merged with no
-        other.
+      is_piece: Whether it is part of a request that was admitted as a whole. It
+        may exceed the queue's limit, and is merged with no other.
       on_end: Called in the event loop when no thread computes it any more, nor
         will: a cancelled task without `stop` may be computed to its end.
       stop: Ends its computation when the task is cancelled.
@@ -132,9 +185,7 @@ class BatchScheduler:
         inputs: Mapping[str, np.ndarray],
         outputs: tuple[str, ...],
         size: int | None = None,
-        is_piece: bool = False,
-        on_end: Callable[[], None] = lambda: None,
-        stop: Stop | None = None,
+        **options: Any,
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
@@ -146,11 +197,8 @@ class BatchScheduler:
           inputs: All its inputs.
           outputs: The names of the requested outputs.
           size: Characters and numbers in the inputs; None counts them.
-          is_piece: Whether it is part of a request that was admitted as a
-            whole, so that it may exceed the queue's limit.
-          on_end: Called in the event loop when the request has left the queue
-            and no thread computes it; not called if this method raises.
-          stop: Ends the computation when the future is cancelled.
+          **options: `is_piece`, `on_end` and `stop` of its task; `on_end` is
+            not called if this method raises.
 
         Returns:
           A future for the outputs by name.
@@ -166,10 +214,8 @@ class BatchScheduler:
             outputs,
             loop,
             loop.create_future(),
-            is_piece,
-            on_end,
-            stop,
             size=servables.input_size(inputs) if size is None else size,
+            **options,
         )
         if signature.is_batched() and self._options.max_batch_size > 1:
             task.num_rows = self._num_rows(task)
@@ -177,7 +223,7 @@ class BatchScheduler:
         with self._changed:
             if self._stopping:
                 raise errors.unavailable("The server is shutting down.")
-            if not is_piece:
+            if not task.is_piece:
                 self._check_room(task)
             if not servable.acquire():
                 raise errors.unavailable(
@@ -288,30 +334,30 @@ class BatchScheduler:
             or first.is_piece
             or not first.num_rows
             or sum(task.num_rows for task in queue)
-            >= self._options.most_rows(first.signature, first.outputs)
+            >= self._options.max_rows(first.signature, first.outputs)
             or sum(task.size for task in queue) >= MAX_CALL_SIZE
         ):
             return first.queued_at
         return first.queued_at + self._options.batch_timeout_micros / 1e6
 
-    def _take(self, key: Hashable, most_size: int) -> list[Task]:
+    def _take(self, key: Hashable, max_size: int) -> list[Task]:
         """Removes the first task of a queue and the next ones that fit."""
         queue = self._queues[key]
-        taken = [queue.popleft()]
-        first = taken[0]
+        batch = [queue.popleft()]
+        first = batch[0]
         num_rows, size = first.num_rows, first.size
-        most_rows = self._options.most_rows(first.signature, first.outputs)
+        max_rows = self._options.max_rows(first.signature, first.outputs)
         while (
             first.num_rows
             and queue
-            and num_rows + queue[0].num_rows <= most_rows
-            and size + queue[0].size <= most_size
+            and num_rows + queue[0].num_rows <= max_rows
+            and size + queue[0].size <= max_size
         ):
-            taken.append(queue.popleft())
-            num_rows += taken[-1].num_rows
-            size += taken[-1].size
-        self._uncount(key, taken)
-        return taken
+            batch.append(queue.popleft())
+            num_rows += batch[-1].num_rows
+            size += batch[-1].size
+        self._uncount(key, batch)
+        return batch
 
     def _discard(self, key: Hashable, task: Task) -> None:
         """Ends or frees a task whose client is gone."""
@@ -465,3 +511,68 @@ def _resolve(pairs: Sequence[tuple[Task, object]]) -> None:
             future.set_result(outcome)
         else:
             future.cancel()
+
+
+# TensorFlow Serving's defaults for parameters that are not in the file.
+_DEFAULTS = BatchingOptions(
+    max_batch_size=1000, batch_timeout_micros=0, max_enqueued_batches=10
+)
+# session_bundle_config.proto of TensorFlow Serving 2.20.
+_FIELDS = {
+    "max_batch_size": "Int64Value",
+    "batch_timeout_micros": "Int64Value",
+    "max_enqueued_batches": "Int64Value",
+    "num_batch_threads": "Int64Value",
+    "thread_pool_name": "StringValue",
+    "allowed_batch_sizes": "repeated int64",
+    "pad_variable_length_inputs": "bool",
+}
+
+
+def read_options(path: str) -> BatchingOptions:
+    """Reads a text file of `BatchingParameters`.
+
+    Raises:
+      UserError: If the file is invalid, or sets an unsupported parameter.
+    """
+    parameters = model_config.new_message("BatchingParameters", **_FIELDS)
+    model_config.read_into(parameters, path, "--batching_parameters_file")
+    values = {}
+    for field, value in parameters.ListFields():
+        if _FIELDS[field.name] == "Int64Value":
+            values[field.name] = value.value
+        elif field.name == "allowed_batch_sizes":
+            values[field.name] = tuple(value)
+        # The name has no effect that a client could see.
+        elif field.name != "thread_pool_name":
+            raise UserError(
+                f"{path} sets {field.name}, which this server does not "
+                "support; remove that line."
+            )
+    options = BatchingOptions(**(vars(_DEFAULTS) | values))
+    _check_options(options, path)
+    return options
+
+
+def _check_options(options: BatchingOptions, path: str) -> None:
+    sizes = options.allowed_batch_sizes
+    if options.max_batch_size < 1 or options.max_enqueued_batches < 1:
+        raise UserError(
+            f"max_batch_size and max_enqueued_batches of {path} must be at "
+            f"least 1. Received: {options.max_batch_size} and "
+            f"{options.max_enqueued_batches}."
+        )
+    if options.batch_timeout_micros < 0 or options.num_batch_threads < 0:
+        raise UserError(
+            f"batch_timeout_micros and num_batch_threads of {path} must not "
+            f"be negative. Received: {options.batch_timeout_micros} and "
+            f"{options.num_batch_threads}."
+        )
+    if sizes and (
+        list(sizes) != sorted(set(sizes)) or sizes[-1] != options.max_batch_size
+    ):
+        raise UserError(
+            f"allowed_batch_sizes of {path} must rise and end with "
+            f"max_batch_size={options.max_batch_size}. Received: "
+            f"{', '.join(map(str, sizes))}."
+        )

@@ -107,13 +107,13 @@ class Bodies:
                 )
         length = request.headers.get("content-length", "0")
         if length.isdecimal():
-            self.check_size(int(length[:19]))
+            self._check_size(int(length[:19]))
         chunks = []
         size = 0
         try:
             async for chunk in request.stream():
                 size += len(chunk)
-                self.check_size(size)
+                self._check_size(size)
                 if size > LARGE_BYTES:
                     reserve(len(chunk))
                 chunks.append(chunk)
@@ -121,50 +121,39 @@ class Bodies:
             raise errors.cancelled("The client has gone away.") from error
         return b"".join(chunks)
 
-    def check_size(self, num_bytes: int) -> None:
-        """Raises `RequestError` if a body or message is too large."""
-        if num_bytes > self._limits.max_request_bytes:
-            raise _too_large(
-                "The body of the request", self._limits, "max_request_bytes"
-            )
+    def _check_size(self, size: int) -> None:
+        subject = "The body of the request"
+        errors.check_limit(size, self._limits, "max_request_bytes", subject)
 
 
-def unzip(body: bytes, max_bytes: int) -> bytes | None:
-    """Returns the contents of a gzip file; None if they are larger.
+def gunzip(body: bytes, max_bytes: int) -> bytes:
+    """Returns the contents of a gzip file, or a beginning above the limit.
 
     Raises:
       RequestError: If it is not a whole gzip file.
     """
     file = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        # One more byte, because a file ends after its last byte.
+        # An extra byte shows that the limit is exceeded, and lets zlib read
+        # the trailer, without which it does not report the end.
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error
-    if len(contents) > max_bytes:
-        return None
     # Reading thousands of tiny members would take seconds.
-    if not file.eof or file.unused_data:
+    if len(contents) <= max_bytes and (not file.eof or file.unused_data):
         raise errors.invalid("The body is not a gzip file of one member.")
     return contents
 
 
-def unzip_within(body: bytes, limits: ServeLimits) -> bytes:
-    """Returns the contents of a gzip file.
-
-    Raises:
-      RequestError: If they are too large, or it is not a whole gzip file.
-    """
-    contents = unzip(body, limits.max_unpacked_bytes)
-    if contents is None:
-        raise _too_large_unpacked(limits)
-    return contents
+def check_unpacked(size: int, limits: ServeLimits) -> None:
+    """Raises `RequestError` if a body without its compression is too large."""
+    subject = "The body without compression"
+    errors.check_limit(size, limits, "max_unpacked_bytes", subject)
 
 
 def check_json(text: bytes, limits: ServeLimits) -> None:
     """Raises `RequestError` if parsed JSON would be too large or too deep."""
-    if len(text) > limits.max_unpacked_bytes:
-        raise _too_large_unpacked(limits)
+    check_unpacked(len(text), limits)
     if (
         len(text) <= LARGE_BYTES
         and text.count(b"[") + text.count(b"{") <= limits.max_json_depth
@@ -183,26 +172,20 @@ def check_json(text: bytes, limits: ServeLimits) -> None:
         depths = depth + np.cumsum(_STEPS[chunk] * is_outside, dtype=np.int32)
         depth = int(depths[-1])
         cost += int((_COSTS[chunk] * is_outside).sum())
-        if depths.max() > limits.max_json_depth:
-            unit = "lists and objects"
-            raise _too_large(
-                "The depth of the JSON", limits, "max_json_depth", unit
-            )
-        if cost > limits.max_unpacked_bytes:
-            raise _too_large_unpacked(limits)
+        errors.check_limit(
+            depths.max(),
+            limits,
+            "max_json_depth",
+            "The depth of the JSON",
+            "lists and objects",
+        )
+        check_unpacked(cost, limits)
 
 
 def check_rows(num_rows: int, limits: ServeLimits) -> None:
     """Raises `RequestError` if a request has too many rows."""
-    if num_rows > limits.max_request_rows:
-        subject = f"A request of {num_rows} rows"
-        raise _too_large(subject, limits, "max_request_rows", "rows")
-
-
-def check_repeated(num_bytes: int, subject: str, limits: ServeLimits) -> None:
-    """Raises `RequestError` if repeated values take too much memory."""
-    if num_bytes > limits.max_tensor_bytes:
-        raise _too_large(subject, limits, "max_tensor_bytes")
+    subject = f"A request of {num_rows} rows"
+    errors.check_limit(num_rows, limits, "max_request_rows", subject, "rows")
 
 
 def num_bytes(values: Mapping[str, np.ndarray]) -> int:
@@ -217,19 +200,7 @@ def num_bytes(values: Mapping[str, np.ndarray]) -> int:
 
 def check_response(num_bytes: int, limits: ServeLimits) -> None:
     """Raises `RequestError` if the outputs of a request are too large."""
-    if num_bytes > limits.max_response_bytes:
-        raise _too_large("The answer", limits, "max_response_bytes")
-
-
-def _too_large_unpacked(limits: ServeLimits) -> errors.TooLargeError:
-    subject = "The body without compression"
-    return _too_large(subject, limits, "max_unpacked_bytes")
-
-
-def _too_large(
-    subject: str, limits: ServeLimits, flag: str, unit: str = "bytes"
-) -> errors.TooLargeError:
-    return errors.TooLargeError(subject, getattr(limits, flag), unit, flag)
+    errors.check_limit(num_bytes, limits, "max_response_bytes", "The answer")
 
 
 @functools.cache
@@ -243,7 +214,7 @@ def _kinds(kind: descriptor.Descriptor) -> dict:
 
 
 def count_fields(
-    content: bytes, kind: descriptor.Descriptor, limit: int
+    content: bytes, kind: descriptor.Descriptor, limits: ServeLimits
 ) -> int:
     """Returns the number of fields of a serialized message, nested ones, too.
 
@@ -291,10 +262,9 @@ def count_fields(
             elif wire_type not in _FIXED_SIZES and wire_type != 2:
                 raise errors.invalid(NO_PROTO)  # A group; none has any.
             position += size
-            if count > limit:
-                raise errors.TooLargeError(
-                    "The message", limit, "fields", "max_message_fields"
-                )
+            if count > limits.max_message_fields:
+                flag, subject = "max_message_fields", "The message"
+                errors.check_limit(count, limits, flag, subject, "fields")
         if position > end:
             raise errors.invalid(NO_PROTO)
     return count

@@ -29,6 +29,7 @@ from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
+from bert_tf.serving.servable import DTYPES
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 
@@ -47,19 +48,6 @@ _LIMITS = ServeLimits()
 _STRING_BYTES = 24
 _PART = 1 << 16
 _MAX_RANK = 32
-_FIELDS = {
-    np.dtype(np.float32): "float_val",
-    np.dtype(np.float64): "double_val",
-    np.dtype(np.int8): "int_val",
-    np.dtype(np.int16): "int_val",
-    np.dtype(np.int32): "int_val",
-    np.dtype(np.uint8): "int_val",
-    np.dtype(np.uint16): "int_val",
-    np.dtype(np.int64): "int64_val",
-    np.dtype(np.uint32): "uint32_val",
-    np.dtype(np.uint64): "uint64_val",
-    np.dtype(np.bool_): "bool_val",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,7 +336,8 @@ def _examples(
         raise errors.invalid("Input is empty.")
     bodies.check_rows(len(part.examples), limits)
     repeated = len(context) * len(part.examples)
-    bodies.check_repeated(repeated, "The context of all examples", limits)
+    subject = "The context of all examples"
+    errors.check_limit(repeated, limits, "max_tensor_bytes", subject)
     array = np.empty(len(part.examples), object)
     array[:] = [
         context + example.SerializeToString() for example in part.examples
@@ -485,11 +474,12 @@ def _to_array(
             f"{_MAX_RANK} are supported"
         )
     size = math.prod(shape)
-    bodies.check_repeated(
+    errors.check_limit(
         # A model may use the other sizes of a tensor without values.
         _num_bytes(proto, dtype, math.prod(x or 1 for x in shape)),
-        f"tensor parsing error: {name}: the shape {list(shape)}",
         limits,
+        "max_tensor_bytes",
+        f"tensor parsing error: {name}: the shape {list(shape)}",
     )
     if dtype == tf.string:
         return _strings(name, proto.string_val, size).reshape(shape)
@@ -508,8 +498,8 @@ def _from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
         proto.tensor_shape.dim.add(size=size)
     if dtype == tf.string:
         proto.string_val.extend(value.ravel().tolist())
-    elif value.dtype in _FIELDS:
-        field = getattr(proto, _FIELDS[value.dtype])
+    elif dtype in DTYPES:
+        field = getattr(proto, DTYPES[dtype][0])
         flat = value.ravel()
         # Other threads wait while Python numbers are made and copied.
         for first in range(0, flat.size, _PART):

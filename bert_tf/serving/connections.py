@@ -1,6 +1,7 @@
 """Limits of connections: their number, their time, open files."""
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import resource
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from absl import logging
 from uvicorn.protocols.http import httptools_impl
 
+from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import errors
 
 # Open files that are not connections: models, logs, the event loop.
@@ -28,33 +30,33 @@ _REQUEST_LINE = 1024
 _TLS_BUFFER = 1 << 14
 
 
-@dataclasses.dataclass(frozen=True)
 class Limits:
     """Limits of connections; times are in seconds.
 
     Attributes:
-      count: Maximum number of open connections.
+      flags: The limits of headers and URLs.
+      count: Maximum number of open connections of a port.
       header: Time until a request's header must be complete.
+      idle: Time between an answer and the next request.
       body: Time for the body, after the header, and for reading an answer.
-      header_bytes: Maximum size of a header.
-      url_bytes: Maximum size of a URL.
     """
 
-    count: int
-    header: float
-    body: float
-    header_bytes: int
-    url_bytes: int
+    def __init__(self, config: ServeConfig, body: float) -> None:
+        self.flags = config
+        self.count = max_connections(config.max_connections)
+        self.header = config.rest_api_header_timeout_in_ms / 1000
+        self.idle = config.idle_timeout_in_ms / 1000
+        self.body = body
 
 
-def max_connections(wanted: int | None) -> int:
+def max_connections(flag: int | None) -> int:
     """Returns the maximum number of connections of one port.
 
     Raises the soft limit of open files to the hard one. Both ports together,
     with other files, stay below it.
 
     Args:
-      wanted: The number from the flag, or None for the default.
+      flag: The number from the flag, or None for the default.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -63,28 +65,27 @@ def max_connections(wanted: int | None) -> int:
             soft = hard
         except (OSError, ValueError) as error:
             logging.warning("The limit of open files stays %d: %s", soft, error)
-    count = wanted or _MAX_CONNECTIONS
+    count = flag or _MAX_CONNECTIONS
     if soft != resource.RLIM_INFINITY:
         count = min(count, max(soft - _RESERVED_FILES, soft // 2) // 2)
     return max(count, 1)
 
 
-def grpc_options(
-    count: int, header: float, idle: float, header_bytes: int
-) -> dict[str, int]:
-    """Returns gRPC's options for the same limits; times are in seconds."""
+def grpc_options(limits: Limits) -> dict[str, int]:
+    """Returns gRPC's options for the limits."""
+    header_ms = int(limits.header * 1000)
     return {
         # Above the first some requests are refused, above the second all.
-        "grpc.max_metadata_size": header_bytes,
-        "grpc.absolute_max_metadata_size": header_bytes,
-        "grpc.max_allowed_incoming_connections": count,
-        "grpc.server_handshake_timeout_ms": int(header * 1000),
+        "grpc.max_metadata_size": limits.flags.max_header_bytes,
+        "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
+        "grpc.max_allowed_incoming_connections": limits.count,
+        "grpc.server_handshake_timeout_ms": header_ms,
         # Until a client confirms the settings it may send 16 MB of metadata.
-        "grpc.http2.settings_timeout": int(header * 1000),
-        "grpc.max_connection_idle_ms": int(idle * 1000),
+        "grpc.http2.settings_timeout": header_ms,
+        "grpc.max_connection_idle_ms": int(limits.idle * 1000),
         # Clients that do not read their answers do not answer pings either.
-        "grpc.keepalive_time_ms": int(header * 1000),
-        "grpc.keepalive_timeout_ms": int(3 * header * 1000),
+        "grpc.keepalive_time_ms": header_ms,
+        "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
         # Above gRPC's own 1,000 it would refuse honest calls in a flood.
         "grpc.server.max_pending_requests": 2000,
@@ -135,61 +136,57 @@ def _answer(status: str, message: str) -> bytes:
     ).encode()
 
 
+@dataclasses.dataclass(eq=False)
 class _Handshake(asyncio.Protocol):
     """A connection until TLS is agreed on, with the header's time limit.
 
     asyncio's own way would neither count these connections nor limit their
     time to less than a minute.
+
+    Attributes:
+      handshakes: All that are in progress, the oldest first.
+      early: Data that comes with the end of the handshake.
     """
 
-    def __init__(
-        self,
-        protocol: "_Protocol",
-        context: ssl.SSLContext,
-        limits: Limits,
-        handshakes: dict["_Handshake", None],
-    ) -> None:
-        self._protocol = protocol
-        self._context = context
-        self._limits = limits
-        # All that are in progress, the oldest first.
-        self._handshakes = handshakes
-        # What comes with the end of the handshake.
-        self._early = []
+    protocol: "_Protocol"
+    context: ssl.SSLContext
+    limits: Limits
+    handshakes: dict["_Handshake", None]
+    early: list[bytes] = dataclasses.field(default_factory=list)
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        count = len(self._handshakes) + len(self._protocol.connections)
-        if self._handshakes and count >= self._limits.count:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
+        count = len(self.handshakes) + len(self.protocol.connections)
+        if self.handshakes and count >= self.limits.count:
+            oldest = next(iter(self.handshakes))
+            del self.handshakes[oldest]
             oldest._transport.abort()
-        self._handshakes[self] = None
+        self.handshakes[self] = None
         self._task = asyncio.get_running_loop().create_task(self._agree())
 
     def data_received(self, data: bytes) -> None:
-        self._early.append(data)
+        self.early.append(data)
 
     async def _agree(self) -> None:
         try:
             transport = await asyncio.get_running_loop().start_tls(
                 self._transport,
                 self,
-                self._context,
+                self.context,
                 server_side=True,
-                ssl_handshake_timeout=self._limits.header,
+                ssl_handshake_timeout=self.limits.header,
             )
         except OSError:  # The client's mistake; TLS has told it.
             self._transport.abort()
             return
         finally:
-            self._handshakes.pop(self, None)
+            self.handshakes.pop(self, None)
         if transport is None or transport.is_closing():
             return  # The client is gone already.
-        transport.set_protocol(self._protocol)
-        self._protocol.connection_made(transport)
-        for data in self._early:
-            self._protocol.data_received(data)
+        transport.set_protocol(self.protocol)
+        self.protocol.connection_made(transport)
+        for data in self.early:
+            self.protocol.data_received(data)
 
 
 class _Protocol(httptools_impl.HttpToolsProtocol):
@@ -200,8 +197,6 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     limits: Limits
     waiting: dict["_Protocol", None]
-    _timer = None
-    _writing_timer = None
     # The answer to a request whose header is too large.
     _refusal: bytes | None = None
     _header_bytes = 0
@@ -210,6 +205,8 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        # That of reading a request or computing its answer, that of writing.
+        self._timers = {}
         if len(self.connections) > self.limits.count and not self._make_room():
             logging.log_every_n_seconds(
                 logging.WARNING,
@@ -231,32 +228,33 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.waiting.pop(self, None)
         self._stop_timer()
-        self._stop_writing_timer()
+        self._stop_timer("writing")
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Limits the time of an answer that the client does not read."""
         super().pause_writing()
-        if self._writing_timer is None:
+        if "writing" not in self._timers:
             self._limit_writing()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.cycle is None or self.cycle.response_complete:
-            self._stop_writing_timer()
+            self._stop_timer("writing")
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
             return  # A client may read the answer only after it has sent all.
         self._overhead += len(data)
         super().data_received(data)
-        limits = self.limits
+        flags = self.limits.flags
         if self._refusal is None and self._overhead > (
-            limits.header_bytes + limits.url_bytes + _REQUEST_LINE
+            flags.max_header_bytes + flags.max_url_bytes + _REQUEST_LINE
         ):
-            self._refuse_header()
+            with contextlib.suppress(errors.TooLargeError):
+                self._check_header(self._overhead)
             self.send_400_response("")
-        if self._timer is None and self in self.waiting:
+        if "reading" not in self._timers and self in self.waiting:
             self._limit(self.limits.header)
 
     def on_message_begin(self) -> None:
@@ -267,24 +265,18 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
             raise errors.OverloadError(message)  # The parser stops.
         super().on_message_begin()
         self._header_bytes = 0
-        if self._timer is None:
+        if "reading" not in self._timers:
             self._limit(self.limits.header)
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        limit = self.limits.url_bytes
-        if len(self.url) > limit:
-            error = errors.TooLargeError(
-                "The URL", limit, "bytes", "max_url_bytes"
-            )
-            self._refusal = _answer("414 URI Too Long", error.message)
-            raise error  # The parser stops.
+        status = "414 URI Too Long"
+        self._check(len(self.url), "max_url_bytes", "The URL", status)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         self._header_bytes += len(name) + len(value) + len(": \r\n")
-        if self._header_bytes > self.limits.header_bytes:
-            raise self._refuse_header()
+        self._check_header(self._header_bytes)
 
     def on_body(self, body: bytes) -> None:
         self._overhead = 0
@@ -322,7 +314,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._stop_writing_timer()
+        self._stop_timer("writing")
         if self.flow.write_paused or self.transport.is_closing():
             self._limit_writing()
         if self.timeout_keep_alive_task and not self.transport.is_closing():
@@ -333,17 +325,17 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         # Closing would wait for a client that does not read its answer.
         self.transport.abort()
 
-    def _refuse_header(self) -> errors.TooLargeError:
-        error = errors.TooLargeError(
-            "The header of the request",
-            self.limits.header_bytes,
-            "bytes",
-            "max_header_bytes",
-        )
-        self._refusal = _answer(
-            "431 Request Header Fields Too Large", error.message
-        )
-        return error
+    def _check_header(self, size: int) -> None:
+        status = "431 Request Header Fields Too Large"
+        subject = "The header of the request"
+        self._check(size, "max_header_bytes", subject, status)
+
+    def _check(self, size: int, flag: str, subject: str, status: str) -> None:
+        try:
+            errors.check_limit(size, self.limits.flags, flag, subject)
+        except errors.TooLargeError as error:
+            self._refusal = _answer(status, error.message)
+            raise  # The parser stops.
 
     def _make_room(self) -> bool:
         """Ends the connection that has waited longest, if there is one."""
@@ -356,25 +348,19 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def _limit(self, seconds: float) -> None:
         self._stop_timer()
-        self._timer = self.loop.call_later(seconds, self._end)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timers["reading"] = self.loop.call_later(seconds, self._end)
 
     def _limit_writing(self) -> None:
-        self._writing_timer = self.loop.call_later(
+        self._timers["writing"] = self.loop.call_later(
             self.limits.body, self.transport.abort
         )
 
-    def _stop_writing_timer(self) -> None:
-        if self._writing_timer is not None:
-            self._writing_timer.cancel()
-            self._writing_timer = None
+    def _stop_timer(self, name: str = "reading") -> None:
+        if name in self._timers:
+            self._timers.pop(name).cancel()
 
     def _end(self) -> None:
-        self._timer = None
+        self._stop_timer()
         if self.pipeline:
             # The server reads no further until it has answered.
             self._limit(self.limits.body)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import grpc
 import tensorflow as tf
 
+from bert_tf.flags.serve import ServeLimits
+
 # HTTP statuses by TensorFlow's codes (http_server.cc of TensorFlow Serving).
 _HTTP_STATUS = {
     tf.errors.CANCELLED: 499,
@@ -30,7 +32,7 @@ _HTTP_STATUS = {
 MAX_SHOWN = 200
 _MAX_MESSAGE = 1000
 # gRPC has the same codes.
-_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class RequestError(Exception):
@@ -45,16 +47,13 @@ class RequestError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+        self.http_status = _HTTP_STATUS[code]
         self.message = _encodable(_cut(message, _MAX_MESSAGE))
 
     @property
     def code_name(self) -> str:
         """The code's name, such as "INVALID_ARGUMENT"."""
-        return _NAMES[self.code]
-
-    @property
-    def http_status(self) -> int:
-        return _HTTP_STATUS[self.code]
+        return GRPC_CODES[self.code].name
 
 
 class OverloadError(RequestError):
@@ -62,29 +61,29 @@ class OverloadError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(tf.errors.RESOURCE_EXHAUSTED, message)
-
-    @property
-    def http_status(self) -> int:
-        return 503
+        self.http_status = 503
 
 
 class TooLargeError(RequestError):
-    """A limit is exceeded: HTTP status 413, code RESOURCE_EXHAUSTED.
+    """A limit is exceeded: HTTP status 413, code RESOURCE_EXHAUSTED."""
 
-    Args:
-      subject: The beginning of the message, such as "The body".
-      flag: The flag that sets the limit.
+    def __init__(self, message: str) -> None:
+        super().__init__(tf.errors.RESOURCE_EXHAUSTED, message)
+        self.http_status = 413
+
+
+def check_limit(
+    size: int, limits: ServeLimits, flag: str, subject: str, unit: str = "bytes"
+) -> None:
+    """Raises `TooLargeError` if a size exceeds the limit that a flag sets.
+
+    The message begins with the subject, such as "The body".
     """
-
-    def __init__(self, subject: str, limit: int, unit: str, flag: str) -> None:
-        super().__init__(
-            tf.errors.RESOURCE_EXHAUSTED,
-            f"{subject} exceeds the limit of {limit} {unit}, set by --{flag}.",
+    limit = getattr(limits, flag)
+    if size > limit:
+        raise TooLargeError(
+            f"{subject} exceeds the limit of {limit} {unit}, set by --{flag}."
         )
-
-    @property
-    def http_status(self) -> int:
-        return 413
 
 
 def _with_code(code: int) -> Callable[[str], RequestError]:
@@ -127,7 +126,7 @@ def from_exception(error: BaseException) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, tf.errors.OpError):
-        code = error.error_code if error.error_code in _NAMES else 2
+        code = error.error_code if error.error_code in GRPC_CODES else 2
         # The rest is the stack trace of the program that built the graph.
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)

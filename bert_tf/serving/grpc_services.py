@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import contextlib
+import functools
 import itertools
 import weakref
 from collections.abc import AsyncIterator
@@ -21,16 +22,11 @@ from tensorflow_serving.apis import model_management_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
+from bert_tf.serving import bodies
 from bert_tf.serving import calls as inference
 from bert_tf.serving import errors
 from bert_tf.serving import model_config
 from bert_tf.serving import service as services
-from bert_tf.serving.bodies import ANSWER_COPIES
-from bert_tf.serving.bodies import COUNTED_BYTES
-from bert_tf.serving.bodies import LARGE_BYTES
-from bert_tf.serving.bodies import NO_PROTO
-from bert_tf.serving.bodies import count_fields
-from bert_tf.serving.bodies import num_bytes
 from bert_tf.serving.service import Service
 
 # Answers of any size, as in TensorFlow Serving. A port that is in use is an
@@ -39,7 +35,6 @@ _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
 )
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
 # Calls in progress, and messages that arrive at once. Each of the former may
@@ -121,7 +116,8 @@ def _make_task(
     age. If grpc renames its coroutine, every call fails with a KeyError.
     """
     task = asyncio.Task(coroutine, loop=loop, **options)
-    if coroutine.__name__ == "_handle_exceptions":
+    # Other coroutines, such as ends of generators, may have no name.
+    if getattr(coroutine, "__name__", "") == "_handle_exceptions":
         _LISTENERS[task] = asyncio.current_task(loop)
     return task
 
@@ -141,9 +137,9 @@ def _client(context: grpc.aio.ServicerContext) -> tuple[str, str]:
 def _take_oldest_of_most(clients: dict[_T, tuple[str, str]]) -> _T:
     """Removes the oldest entry of the host and connection with the most."""
     counts = collections.Counter(itertools.chain(*clients.values()))
-    taken = max(clients, key=lambda x: [counts[y] for y in clients[x]])
-    del clients[taken]
-    return taken
+    oldest = max(clients, key=lambda x: [counts[y] for y in clients[x]])
+    del clients[oldest]
+    return oldest
 
 
 class _Decoder(grpc.aio.ServerInterceptor):
@@ -180,8 +176,9 @@ class _Decoder(grpc.aio.ServerInterceptor):
             with self._service.bodies.room() as reserve:
                 try:
                     # gRPC refuses only clients that have confirmed its limit.
-                    self._check(
-                        "The metadata", header_bytes, "max_header_bytes"
+                    limits, subject = self._service.limits, "The metadata"
+                    errors.check_limit(
+                        header_bytes, limits, "max_header_bytes", subject
                     )
                     request = await self._request(
                         method, handler.request_deserializer, context, reserve
@@ -215,22 +212,17 @@ class _Decoder(grpc.aio.ServerInterceptor):
         if content is grpc.aio.EOF:
             raise errors.invalid("The call has no message.")
         memory = size = len(content)
+        limits = self._service.limits
         for flag in ("max_request_bytes", "max_grpc_message_bytes"):
-            self._check("The message", size, flag)
-        if size > COUNTED_BYTES:
+            errors.check_limit(size, limits, flag, "The message")
+        if size > bodies.COUNTED_BYTES:
             kind = deserialize.__self__.DESCRIPTOR
-            limit = self._service.limits.max_message_fields
             memory += _FIELD_BYTES * await self._service.parse(
-                size, count_fields, content, kind, limit
+                size, bodies.count_fields, content, kind, limits
             )
-        if memory > LARGE_BYTES:
+        if memory > bodies.LARGE_BYTES:
             reserve(memory)
         return await self._service.parse(memory, _decode, deserialize, content)
-
-    def _check(self, subject: str, size: int, flag: str) -> None:
-        limit = getattr(self._service.limits, flag)
-        if size > limit:
-            raise errors.TooLargeError(subject, limit, "bytes", flag)
 
     async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
         """Returns the message of a call; raises TimeoutError if it is late."""
@@ -259,7 +251,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         with contextlib.ExitStack() as stack:
             reserve = stack.enter_context(self._service.bodies.room())
             size = response.ByteSize()
-            if size > LARGE_BYTES:
+            if size > bodies.LARGE_BYTES:
                 try:
                     reserve(_ANSWER_COPIES * size)
                 except errors.RequestError as error:
@@ -269,9 +261,9 @@ class _Decoder(grpc.aio.ServerInterceptor):
                 self._body_seconds, _end_call, task, _LISTENERS[task]
             )
             stack.callback(timer.cancel)
-            kept = stack.pop_all()
+            reserved = stack.pop_all()
             # A callback of the context would be a cycle, and keep its call.
-            task.add_done_callback(lambda _: kept.close())
+            task.add_done_callback(lambda _: reserved.close())
 
 
 class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -279,21 +271,10 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     def __init__(self, service: Service) -> None:
         self._service = service
-
-    async def Predict(self, request, context):
-        return await self._answer(
-            "Predict", inference.predict, request, context
-        )
-
-    async def Classify(self, request, context):
-        return await self._answer(
-            "Classify", inference.classify, request, context
-        )
-
-    async def Regress(self, request, context):
-        return await self._answer(
-            "Regress", inference.regress, request, context
-        )
+        of = functools.partial
+        self.Predict = of(self._answer, "Predict", inference.predict)
+        self.Classify = of(self._answer, "Classify", inference.classify)
+        self.Regress = of(self._answer, "Regress", inference.regress)
 
     async def MultiInference(self, request, context):
         async with _counted(
@@ -351,7 +332,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                 )
                 _reserve_repeated(counted, request, call)
                 outputs = await self._service.compute(counted, servable, call)
-                if num_bytes(outputs) <= LARGE_BYTES:
+                if bodies.num_bytes(outputs) <= bodies.LARGE_BYTES:
                     return call.respond(outputs)
                 return await asyncio.to_thread(call.respond, outputs)
 
@@ -391,17 +372,17 @@ async def _counted(
         async with service.counted(method) as counted:
             yield counted
     except errors.RequestError as error:
-        await context.abort(_CODES[error.code], error.message)
+        await context.abort(errors.GRPC_CODES[error.code], error.message)
 
 
 def _reserve_repeated(
     counted: services.Request, request: message.Message, call: inference.Call
 ) -> None:
     """Reserves memory for values that a message holds once and means often."""
-    size = num_bytes(call.inputs) - request.ByteSize()
-    if size > LARGE_BYTES:
+    size = bodies.num_bytes(call.inputs) - request.ByteSize()
+    if size > bodies.LARGE_BYTES:
         try:
-            counted.reserve(ANSWER_COPIES * size)
+            counted.reserve(bodies.ANSWER_COPIES * size)
         except errors.RequestError:
             call.inputs.clear()  # The traceback would keep them for a while.
             raise
@@ -424,7 +405,7 @@ def _decode(
     try:
         return deserialize(content)
     except message.DecodeError as error:
-        raise errors.invalid(NO_PROTO) from error
+        raise errors.invalid(bodies.NO_PROTO) from error
 
 
 def _check_fields(fields: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""JSON in TensorFlow Serving's dialect; the bodies of `classify` and `regress`.
+"""JSON in TensorFlow Serving's dialect: bodies of requests, and answers.
 
 NaN and Infinity are literals, and bytes that are not UTF-8 pass through strings
 unchanged, as surrogates in Python's strings. Error messages are TensorFlow
@@ -7,8 +7,10 @@ Serving's (json_tensor.cc).
 
 import base64
 import binascii
+import itertools
 import json
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,23 @@ from tensorflow_serving.apis import input_pb2
 from tensorflow_serving.apis import regression_pb2
 
 from bert_tf.serving import errors
+from bert_tf.serving.servable import DTYPES
+from bert_tf.serving.servable import Signature
 
-B64 = "b64"
+_B64 = "b64"
 _SPACES = b" \t\n\r\v\f"
 _CONTEXT = "context"
 _EXAMPLES = "examples"
 _INT64 = range(-(2**63), 2**63)
+_SIGNATURE = "signature_name"
+_ROWS = "instances"
+_COLUMNS = "inputs"
+# The largest integers up to which all integers are exact.
+_MAX_WHOLE = {tf.float32: 2**24 - 1, tf.float64: 2**53 - 1}
+# Outputs whose names end like this are bytes, not text.
+_BYTES_SUFFIX = "_bytes"
+# NumPy's limit on the number of dimensions.
+_MAX_RANK = 64
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -91,7 +104,7 @@ def decode_b64(value: Any) -> bytes:
         )
     try:
         # Splitting at spaces could make millions of strings.
-        text = value[B64].encode("ascii").translate(None, _SPACES)
+        text = value[_B64].encode("ascii").translate(None, _SPACES)
         padded = text + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -101,7 +114,7 @@ def decode_b64(value: Any) -> bytes:
 def is_b64(value: Any) -> bool:
     """Returns True for {"b64": "..."}."""
     return (
-        type(value) is dict and len(value) == 1 and type(value.get(B64)) is str
+        type(value) is dict and len(value) == 1 and type(value.get(_B64)) is str
     )
 
 
@@ -131,8 +144,8 @@ def _parse_leniently(body: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", str(error)).removesuffix(" at")
-        place = getattr(error, "pos", None)
-        at = "" if place is None else f" at offset: {place}"
+        offset = getattr(error, "pos", None)
+        at = "" if offset is None else f" at offset: {offset}"
         raise errors.invalid(f"JSON Parse error: {reason}{at}") from error
 
 
@@ -224,8 +237,16 @@ def require_utf8(name: str, what: str) -> str:
 
 def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
     """Adds a value to a feature, whose values must have one type."""
-    if value is None or isinstance(value, list):
-        raise _unexpected(name, value)
+    is_bytes = isinstance(value, dict)
+    if (
+        value is None
+        or isinstance(value, list)
+        or (is_bytes and not is_b64(value))
+    ):
+        raise errors.invalid(
+            f"Feature: {name} has element with unexpected JSON type: "
+            f"{type_name(value)}"
+        )
     if isinstance(value, bool | int):
         if value not in _INT64:
             raise errors.invalid(
@@ -242,19 +263,9 @@ def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
             )
         feature.float_list.value.append(value)
     else:
-        if isinstance(value, dict) and not is_b64(value):
-            raise _unexpected(name, value)
         _require_kind(feature, name, "bytes_list")
-        feature.bytes_list.value.append(
-            decode_b64(value) if isinstance(value, dict) else encode(value)
-        )
-
-
-def _unexpected(name: str, value: Any) -> errors.RequestError:
-    return errors.invalid(
-        f"Feature: {name} has element with unexpected JSON type: "
-        f"{type_name(value)}"
-    )
+        content = decode_b64(value) if is_bytes else encode(value)
+        feature.bytes_list.value.append(content)
 
 
 def _require_kind(feature: tf.train.Feature, name: str, kind: str) -> None:
@@ -264,3 +275,318 @@ def _require_kind(feature: tf.train.Feature, name: str, kind: str) -> None:
             f"Unexpected element type in feature: {name} expecting type: "
             f"{expected}"
         )
+
+
+def signature_name(document: Mapping[str, Any]) -> str:
+    """Returns the signature name in a request; "" means the default.
+
+    Raises:
+      RequestError: If it is not a string.
+    """
+    name = document.get(_SIGNATURE, "")
+    if not isinstance(name, str):
+        raise errors.invalid(
+            f"JSON Value: {shown(document)} not formatted correctly. "
+            f"'{_SIGNATURE}' key must be a string value."
+        )
+    return require_utf8(name, "The signature name")
+
+
+def predict_inputs(
+    document: Mapping[str, Any], signature: Signature
+) -> tuple[dict[str, np.ndarray], bool]:
+    """Returns the inputs of a `predict` request.
+
+    Returns:
+      The inputs by name, and True if the request is in the row format.
+
+    Raises:
+      RequestError: If the inputs do not match the signature.
+    """
+    if not signature.inputs:
+        raise errors.invalid(
+            f"Failed to get input map for signature: {signature.name}"
+        )
+    if _ROWS in document and _COLUMNS in document:
+        raise errors.invalid(
+            f"JSON Value: {shown(document)} Not formatted correctly "
+            f"expecting only one of '{_COLUMNS}' or '{_ROWS}' keys to exist "
+        )
+    if _ROWS in document:
+        return _from_rows(document, signature), True
+    if _COLUMNS in document:
+        return _from_columns(document[_COLUMNS], signature), False
+    raise errors.invalid(f"Missing '{_COLUMNS}' or '{_ROWS}' key")
+
+
+def _from_rows(
+    document: Mapping[str, Any], signature: Signature
+) -> dict[str, np.ndarray]:
+    rows = document[_ROWS]
+    if not isinstance(rows, list):
+        raise errors.invalid(
+            f"JSON Value: {shown(document)} Excepting '{_ROWS}' to be an "
+            "list/array"
+        )
+    if not rows:
+        raise errors.invalid(
+            f"JSON Value: {shown(document)} No values in '{_ROWS}' array"
+        )
+    if not _is_object(rows[0]):
+        if len(signature.inputs) > 1:
+            raise errors.invalid(
+                "instances is a plain list, but expecting list of objects as "
+                "multiple input tensors required as per tensorinfo_map"
+            )
+        for i, row in enumerate(rows):
+            if _is_object(row):
+                raise errors.invalid(
+                    "Expecting value/list but got object at item "
+                    f"{i} of input list"
+                )
+        (name,) = signature.inputs
+        return {name: _tensor(rows, signature.inputs[name].dtype)}
+    for i, row in enumerate(rows):
+        _check_row(i, row, signature)
+    return {
+        name: _tensor([row[name] for row in rows], spec.dtype, name)
+        for name, spec in signature.inputs.items()
+    }
+
+
+def _check_row(i: int, row: Any, signature: Signature) -> None:
+    if not _is_object(row):
+        raise errors.invalid(
+            f"Expecting object but got list at item {i} of input list"
+        )
+    if row.keys() == signature.inputs.keys():
+        return
+    for name in row:
+        if name not in signature.inputs:
+            name = errors.shortened(name)
+            raise errors.invalid(
+                f"Failed to process element: {i} key: {name} of 'instances' "
+                "list. Error: INVALID_ARGUMENT: JSON object: does not have "
+                f"named input: {name}"
+            )
+    raise errors.invalid(
+        f"Failed to process element: {i} of 'instances' list. JSON object: "
+        f"{shown(row)} keys must be equal to: {','.join(signature.inputs)}"
+    )
+
+
+def _from_columns(value: Any, signature: Signature) -> dict[str, np.ndarray]:
+    if not _is_object(value):
+        if len(signature.inputs) > 1:
+            raise errors.invalid(
+                "inputs is a plain value/list, but expecting an object as "
+                "multiple input tensors required as per tensorinfo_map"
+            )
+        (name,) = signature.inputs
+        return {name: _tensor(value, signature.inputs[name].dtype)}
+    for name in signature.inputs:
+        if name not in value:
+            raise errors.invalid(
+                f"Missing named input: {name} in 'inputs' object."
+            )
+    return {
+        name: _tensor(value[name], spec.dtype, name)
+        for name, spec in signature.inputs.items()
+    }
+
+
+def _tensor(value: Any, dtype: tf.DType, name: str = "") -> np.ndarray:
+    """Converts nested lists to a tensor; errors begin with a name.
+
+    Raises:
+      RequestError: If the lists are ragged or their values have another type.
+    """
+    try:
+        return _from_lists(value, dtype)
+    except errors.RequestError as error:
+        if not name or error.code_name != "INVALID_ARGUMENT":
+            raise
+        raise errors.invalid(f"Input {name!r}: {error.message}") from error
+
+
+def _from_lists(value: Any, dtype: tf.DType) -> np.ndarray:
+    shape = []
+    first = value
+    while isinstance(first, list):
+        shape.append(len(first))
+        if not first or len(shape) > _MAX_RANK:
+            break
+        first = first[0]
+    if len(shape) > _MAX_RANK:
+        raise errors.invalid(f"Lists are nested deeper than {_MAX_RANK}")
+    values = [value]
+    for level, size in enumerate(shape):
+        if set(map(type, values)) - {list}:
+            raise errors.invalid(
+                f"JSON Value: {shown(_first_not(values, list))} found at "
+                f"incorrect level: {level + 1} in the JSON DOM. Expected at "
+                f"level: {len(shape)}"
+            )
+        for other in set(map(len, values)) - {size}:
+            raise errors.invalid(
+                f"Encountered list at unexpected size: {other} at level: "
+                f"{level} expected size: {size}"
+            )
+        values = list(itertools.chain.from_iterable(values))
+    if list in set(map(type, values)):
+        raise errors.invalid(
+            f"Encountered list at unexpected level: {len(shape)} expected < "
+            f"{len(shape)}"
+        )
+    return _flat_tensor(values, dtype).reshape(shape)
+
+
+def _flat_tensor(values: Sequence[Any], dtype: tf.DType) -> np.ndarray:
+    """Returns a vector of scalar values."""
+    if dtype == tf.string:
+        array = np.empty(len(values), object)
+        array[:] = [_string(value) for value in values]
+        return array
+    _, allowed = DTYPES.get(dtype, ("", ()))
+    if not allowed:
+        raise errors.unimplemented(
+            f"Conversion of JSON Value: {shown(values)} to type: {dtype.name}"
+        )
+    if set(map(type, values)).difference(allowed):
+        raise _type_error(_first_not(values, *allowed), dtype)
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype.as_numpy_dtype)
+    except OverflowError as error:
+        limits = dtype.limits if dtype.is_integer else (-1.8e308, 1.8e308)
+        value = next(x for x in values if not limits[0] <= x <= limits[1])
+        raise _type_error(value, dtype) from error
+    if dtype in _MAX_WHOLE:
+        _check_digits(values, array, dtype)
+    return array
+
+
+def _check_digits(
+    values: Sequence[float], array: np.ndarray, dtype: tf.DType
+) -> None:
+    """Raises `RequestError` if a finite number is too large for the type."""
+    limit = _MAX_WHOLE[dtype]
+    for value in values:
+        if type(value) is int and abs(value) > limit:
+            break
+    else:
+        if np.isfinite(array).all():
+            return
+        finite = np.isfinite(np.array(values, np.float64))
+        lost = np.flatnonzero(finite & ~np.isfinite(array))
+        if not lost.size:
+            return
+        value = values[lost[0]]
+    kind = "float" if dtype == tf.float32 else "double"
+    raise errors.invalid(
+        f"Cannot convert JSON value: {shown(value)} to {kind} without loss of "
+        "precision."
+    )
+
+
+def _string(value: Any) -> bytes:
+    if type(value) is dict:
+        return decode_b64(value)
+    if type(value) is not str:
+        raise _type_error(value, tf.string)
+    return encode(value)
+
+
+def _is_object(value: Any) -> bool:
+    return type(value) is dict and not is_b64(value)
+
+
+def _type_error(value: Any, dtype: tf.DType) -> errors.RequestError:
+    return errors.invalid(
+        f"JSON Value: {shown(value)} Type: {type_name(value)} is not of "
+        f"expected type: {dtype.name}"
+    )
+
+
+def _first_not(values: Sequence[Any], *types: type) -> Any:
+    return next(value for value in values if type(value) not in types)
+
+
+def write_predictions(
+    outputs: Mapping[str, np.ndarray], by_rows: bool
+) -> bytes:
+    """Returns the response to a `predict` request.
+
+    Raises:
+      RequestError: If the outputs cannot be written in that format.
+    """
+    if not outputs:
+        raise errors.invalid("Cannot convert empty tensor map to JSON")
+    if by_rows:
+        _check_rows(outputs)
+    has_nan = any(
+        value.dtype.kind == "f" and not np.isfinite(value).all()
+        for value in outputs.values()
+    )
+    columns = {
+        name: _writable(name, value, has_nan) for name, value in outputs.items()
+    }
+    if len(columns) == 1:
+        (predictions,) = columns.values()
+    elif by_rows:
+        names = tuple(columns)
+        predictions = [
+            dict(zip(names, row, strict=True))
+            for row in zip(*columns.values(), strict=True)
+        ]
+    else:
+        predictions = columns
+    key = "predictions" if by_rows else "outputs"
+    return dump({key: predictions}, has_nan)
+
+
+def _check_rows(outputs: Mapping[str, np.ndarray]) -> None:
+    sizes = {}
+    for name, value in outputs.items():
+        if not value.ndim:
+            raise errors.invalid(
+                f"Tensor name: {name} has no shape information "
+            )
+        sizes[name] = len(value)
+        expected = next(iter(sizes.values()))
+        if len(value) != expected:
+            raise errors.invalid(
+                f"Tensor name: {name} has inconsistent batch size: "
+                f"{len(value)} expecting: {expected}"
+            )
+
+
+def _writable(name: str, value: np.ndarray, as_lists: bool) -> Any:
+    """Returns an array of numbers or nested lists, for the JSON encoder."""
+    kind = value.dtype.kind
+    if kind in "OS":
+        return _string_lists(value, name.endswith(_BYTES_SUFFIX))
+    if kind not in "fiub":
+        raise errors.invalid(
+            f"Failed to write JSON value for tensor type: {value.dtype}"
+        )
+    if value.dtype == np.float16:
+        value = value.astype(np.float32)
+    if as_lists:
+        if value.dtype == np.float32:
+            # By way of the shortest decimal number for each float32.
+            value = value.astype(str).astype(np.float64)
+        return value.tolist()
+    return np.ascontiguousarray(value) if value.ndim else value[()]
+
+
+def _string_lists(value: np.ndarray, as_bytes: bool) -> Any:
+    """Returns the strings of an output as nested lists."""
+    texts = np.empty(value.size, object)
+    texts[:] = [
+        {_B64: base64.b64encode(x).decode()}
+        if as_bytes
+        else x.decode("utf-8", "surrogateescape")
+        for x in value.flat
+    ]
+    return texts.reshape(value.shape).tolist()

@@ -44,7 +44,7 @@ EXAMPLES = "examples"
 ROW_LENGTHS = "row_lengths"
 OUTPUT_PREFIX = "output_"
 # The signatures to run before and after the model, by the client's signature.
-_WAYS = {
+_SIGNATURE_STEPS = {
     DEFAULT_SIGNATURE: (PACK, ANSWER),
     "from_ids": (PACK_IDS, ANSWER_IDS),
     "from_examples": (PACK_EXAMPLES, ANSWER),
@@ -104,10 +104,10 @@ class LiteRows:
         }
         outputs = self._empty(rows, count)
         if all(x.size for x in rows.values()):
-            for chosen, length in _group(lengths.ravel()):
+            for indices, length in _group(lengths.ravel()):
                 if stop:
                     stop.check()
-                self._run_group(rows, chosen, length, outputs)
+                self._run_group(rows, indices, length, outputs)
         return {
             name: x.reshape(*lengths.shape, *x.shape[1:])
             for name, x in outputs.items()
@@ -116,20 +116,20 @@ class LiteRows:
     def _run_group(
         self,
         rows: Mapping[str, np.ndarray],
-        chosen: np.ndarray,
+        indices: np.ndarray,
         length: int,
         outputs: Mapping[str, np.ndarray],
     ) -> None:
         """Computes some rows and writes the results into `outputs`."""
         part = {
-            name: x[chosen] if name == _POSITIONS else x[chosen, :length]
+            name: x[indices] if name == _POSITIONS else x[indices, :length]
             for name, x in rows.items()
         }
         for name, value in self._model.run(part).items():
             if value.ndim > 1:
-                outputs[name][chosen, : value.shape[1]] = value
+                outputs[name][indices, : value.shape[1]] = value
             else:
-                outputs[name][chosen] = value
+                outputs[name][indices] = value
 
     def _empty(
         self, rows: Mapping[str, np.ndarray], count: int
@@ -154,11 +154,11 @@ def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     first = 0
     while first < len(order):
         longest = int(lengths[order[first]])
-        most = max(1, _TOKENS_PER_CALL // longest)
-        chosen = order[first : first + most]
-        chosen = chosen[lengths[chosen] >= longest - _MAX_PADDING]
-        yield chosen, longest
-        first += len(chosen)
+        max_rows = max(1, _TOKENS_PER_CALL // longest)
+        indices = order[first : first + max_rows]
+        indices = indices[lengths[indices] >= longest - _MAX_PADDING]
+        yield indices, longest
+        first += len(indices)
 
 
 class Litert(Servable):
@@ -177,19 +177,15 @@ class Litert(Servable):
         graph: SavedModel,
         rows: LiteRows,
     ) -> None:
-        self._signature_defs = {
+        definitions = {
             key: definition
             for key, definition in signature_defs.items()
-            if key in _WAYS or key == TOKENIZE
+            if key in _SIGNATURE_STEPS or key == TOKENIZE
         }
         self._graph = graph
         self._rows = rows
-        super().__init__(
-            name, version, saved_model.read_signatures(self._signature_defs)
-        )
-
-    def signature_defs(self) -> Mapping[str, meta_graph_pb2.SignatureDef]:
-        return self._signature_defs
+        signatures = saved_model.read_signatures(definitions)
+        super().__init__(name, version, signatures, definitions)
 
     def run(
         self,
@@ -200,7 +196,7 @@ class Litert(Servable):
     ) -> dict[str, np.ndarray]:
         if signature.name == TOKENIZE:
             return self._call(TOKENIZE, inputs, outputs, stop)
-        pack, answer = _WAYS[signature.name]
+        pack, answer = _SIGNATURE_STEPS[signature.name]
         if pack == PACK_EXAMPLES:
             # The input's name differs between signatures.
             (serialized,) = inputs.values()
@@ -244,7 +240,14 @@ class LitertEngine(Engine):
         self._num_threads = num_threads or os.cpu_count() or 1
         self._around = SavedModelEngine(num_threads, inter_op_threads)
 
-    def load(self, name: str, version: int, directory: str) -> Litert:
+    def load(
+        self,
+        name: str,
+        version: int,
+        directory: str,
+        content: bytes | None = None,
+    ) -> Litert:
+        """Loads a version, with another .tflite file if `content` is one."""
         if not os.path.isdir(os.path.join(directory, FOLDER)):
             raise errors.failed_precondition(
                 f"{directory} must have a folder {FOLDER}/ to be served with "
@@ -254,27 +257,16 @@ class LitertEngine(Engine):
             )
         path = os.path.join(directory, MODEL_FILE)
         try:
-            with open(path, "rb") as file:
-                content = file.read()
+            if content is None:
+                with open(path, "rb") as file:
+                    content = file.read()
+            signature_defs = saved_model.read_signature_defs(directory)
+            rows = LiteRows(content, self._num_threads)
         except OSError as error:
             raise errors.not_found(f"Cannot read {path}: {error}.") from error
-        return self.load_content(name, version, directory, content)
-
-    def load_content(
-        self, name: str, version: int, directory: str, content: bytes
-    ) -> Litert:
-        """Loads a version with a .tflite file other than the stored one.
-
-        Raises:
-          RequestError: If it cannot be loaded.
-        """
-        signature_defs = saved_model.read_signature_defs(directory)
-        try:
-            rows = LiteRows(content, self._num_threads)
         except (UserError, RuntimeError, ValueError) as error:
             raise errors.invalid(
-                f"Not a model to serve: {os.path.join(directory, MODEL_FILE)}. "
-                f"{error}"
+                f"Not a model to serve: {path}. {error}"
             ) from error
         graph = self._around.load(
             name, version, os.path.join(directory, FOLDER)

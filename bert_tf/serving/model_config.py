@@ -12,8 +12,12 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
+from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pool
 from google.protobuf import message
+from google.protobuf import message_factory
 from google.protobuf import text_format
+from google.protobuf import wrappers_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import UserError
@@ -72,13 +76,8 @@ def of_flags(config: ServeConfig) -> list[ModelConfig]:
     """
     if config.model_config_file:
         return read(config.model_config_file)
-    return of_one_model(config.model_base_path, config.model_name)
-
-
-def of_one_model(base_path: str, name: str | None) -> list[ModelConfig]:
-    """Returns the configuration for --model_base_path, named as its folder."""
-    name = name or os.path.basename(os.path.abspath(base_path))
-    return [ModelConfig(name, base_path)]
+    folder = os.path.basename(os.path.abspath(config.model_base_path))
+    return [ModelConfig(config.model_name or folder, config.model_base_path)]
 
 
 def read(path: str) -> list[ModelConfig]:
@@ -114,6 +113,41 @@ def read_into(proto: message.Message, path: str, flag: str) -> None:
             f"{flag} must be a text file of {proto.DESCRIPTOR.name}. "
             f"Received: {path}: {error}."
         ) from error
+
+
+def new_message(name: str, **fields: str) -> message.Message:
+    """Returns an empty message of TensorFlow Serving.
+
+    For those that its Python package lacks.
+
+    Args:
+      name: The name of the message.
+      **fields: The types of its fields, which are numbered from 1: a scalar
+        type such as "int64", "repeated int64", or "Int64Value".
+    """
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"bert_tf/{name}.proto",
+        package="tensorflow.serving",
+        syntax="proto3",
+        dependency=["google/protobuf/wrappers.proto"],
+    )
+    proto = file.message_type.add(name=name)
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number, (key, kind) in enumerate(fields.items(), 1):
+        field = proto.field.add(name=key, number=number)
+        _, repeated, kind = kind.rpartition("repeated ")
+        label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+        field.label = label
+        if kind[0].isupper():
+            field.type = kinds.TYPE_MESSAGE
+            field.type_name = f".google.protobuf.{kind}"
+        else:
+            field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    descriptor = pool.FindMessageTypeByName(f"tensorflow.serving.{name}")
+    return message_factory.GetMessageClass(descriptor)()
 
 
 def from_proto(
@@ -247,7 +281,7 @@ def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
         is_too_many = len(seen) > _MAX_FOLDERS
         for name in [""] if is_too_many else names:
             path = os.path.join(folder, name)
-            # Deleted, or a loop of links.
+            # The file may be gone by now, or be a loop of links.
             with contextlib.suppress(OSError):
                 yield path, os.stat(path)
         if is_too_many:

@@ -8,6 +8,7 @@ change; meanwhile the others stay.
 import contextlib
 import dataclasses
 import gc
+import stat
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from bert_tf.serving import model_config
 from bert_tf.serving.model_config import ModelConfig
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
-from bert_tf.serving.servable import check_regular
 
 # The states of a version, as `ModelVersionStatus` names them.
 START = "START"
@@ -145,14 +145,14 @@ class ModelManager:
                     self._take_over(model, old.get(config.name))
             except UserError as error:
                 for name, model in new.items():
-                    kept = old[name].versions if name in old else {}
-                    self._retire_all(model, kept)
+                    kept_versions = old[name].versions if name in old else {}
+                    self._retire_all(model, kept_versions)
                 raise errors.failed_precondition(str(error)) from error
             with self._lock:
                 self._models = new
             for name, model in old.items():
-                kept = new[name].versions if name in new else {}
-                self._retire_all(model, kept)
+                kept_versions = new[name].versions if name in new else {}
+                self._retire_all(model, kept_versions)
             for model in new.values():
                 self._check(model)
 
@@ -181,10 +181,12 @@ class ModelManager:
                 "and would no longer be served."
             )
 
-    def _retire_all(self, model: Model, kept: dict[int, Version]) -> None:
+    def _retire_all(
+        self, model: Model, kept_versions: dict[int, Version]
+    ) -> None:
         """Retires the versions of a model except those that are also kept."""
         for number in model.available():
-            if kept.get(number) is not model.versions[number]:
+            if kept_versions.get(number) is not model.versions[number]:
                 self._retire(model, number)
 
     def stop(self) -> None:
@@ -427,7 +429,7 @@ class ModelManager:
             model.versions[number] = version
         logging.info("Loading version %d of model %s.", number, name)
         try:
-            check_regular(directory)
+            _check_regular(directory)
             servable = self._engine.load(name, number, directory)
             try:
                 if self._warm_up:
@@ -470,3 +472,15 @@ class ModelManager:
         if (what, message) not in self._reported:
             self._reported.add((what, message))
             logging.warning("%s", message)
+
+
+def _check_regular(directory: str) -> None:
+    """Checks that a version holds no pipe, device or socket, nor many folders.
+
+    Loading it could wait forever.
+    """
+    for path, status in model_config.walk(directory):
+        if not stat.S_ISREG(status.st_mode):
+            raise errors.failed_precondition(
+                f"{path} is not a regular file, or a folder too many"
+            )

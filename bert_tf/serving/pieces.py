@@ -24,8 +24,8 @@ from bert_tf.serving import batching
 from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving import servable as servables
+from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.batching import BatchScheduler
-from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.calls import Call
 from bert_tf.serving.servable import TOKENIZE
 from bert_tf.serving.servable import Servable
@@ -82,9 +82,9 @@ class PieceScheduler:
             the model fails.
         """
         num_rows = self._num_rows(call)
-        most_rows = self._options.most_rows(call.signature, call.outputs)
+        max_rows = self._options.max_rows(call.signature, call.outputs)
         size = servables.input_size(call.inputs, choices)
-        if num_rows <= most_rows and size <= batching.MAX_CALL_SIZE:
+        if num_rows <= max_rows and size <= batching.MAX_CALL_SIZE:
             return await self._scheduler.submit(
                 servable, call.signature, call.inputs, call.outputs, size
             )
@@ -101,7 +101,7 @@ class PieceScheduler:
         )
         with self._counted(num_rows, is_long):
             if is_split:
-                rows = split(sizes, min(self._piece_rows, most_rows))
+                rows = split(sizes, min(self._piece_rows, max_rows))
                 outputs = await request.in_pieces(rows)
                 if outputs is not None:
                     return outputs
@@ -116,12 +116,15 @@ class PieceScheduler:
         The turn ends when nothing is computed any more, so that clients that go
         away, one after the other, occupy no more threads than others.
         """
-        piece = servable, call.signature, call.inputs, call.outputs, size, True
+        piece = servable, call.signature, call.inputs, call.outputs, size
         if is_long or size > batching.MAX_CALL_SIZE:
-            return await self._lane.submit(*piece, stop=Stop())
+            return await self._lane.submit(*piece, is_piece=True, stop=Stop())
         await self._turn.acquire()
+        release = self._turn.release
         try:
-            future = self._scheduler.submit(*piece, on_end=self._turn.release)
+            future = self._scheduler.submit(
+                *piece, is_piece=True, on_end=release
+            )
         except errors.RequestError:
             self._turn.release()
             raise
@@ -135,8 +138,8 @@ class PieceScheduler:
         """
         limit = self._limits.max_row_tokens
         signature = servable.signatures.get(TOKENIZE)
-        most = _TOKEN_BYTES if signature else _UNKNOWN_TOKEN_BYTES
-        count = (len(text) - 1) // most + 1
+        max_token_bytes = _TOKEN_BYTES if signature else _UNKNOWN_TOKEN_BYTES
+        count = (len(text) - 1) // max_token_bytes + 1
         parts = iter(())
         if signature and count <= limit:
             count, parts = 0, _PARTS.finditer(text)
@@ -147,10 +150,8 @@ class PieceScheduler:
             count += outputs["input_ids"].size
             if count > limit:
                 break
-        if count > limit:
-            raise errors.TooLargeError(
-                "A row", limit, "tokens", "max_row_tokens"
-            )
+        flag = "max_row_tokens"
+        errors.check_limit(count, self._limits, flag, "A row", "tokens")
 
     def _num_rows(self, call: Call) -> int:
         """Returns the rows of a call that may be split, else 0."""
@@ -210,24 +211,16 @@ class _Paddings:
         self.values[name] = values[0] if is_constant else None
 
 
+@dataclasses.dataclass
 class _LargeRequest:
     """A request that is computed in pieces."""
 
-    def __init__(
-        self,
-        pieces: PieceScheduler,
-        paddings: _Paddings,
-        limits: ServeLimits,
-        servable: Servable,
-        call: Call,
-        choices: int,
-    ) -> None:
-        self._pieces = pieces
-        self._paddings = paddings
-        self._limits = limits
-        self._servable = servable
-        self._call = call
-        self._choices = choices
+    pieces: PieceScheduler
+    paddings: _Paddings
+    limits: ServeLimits
+    servable: Servable
+    call: Call
+    choices: int
 
     async def in_pieces(
         self, row_groups: Iterable[np.ndarray]
@@ -245,22 +238,22 @@ class _LargeRequest:
             if not _has_rows(part, len(rows)):
                 return None
             num_bytes += bodies.num_bytes(part)
-            bodies.check_response(num_bytes, self._limits)
+            bodies.check_response(num_bytes, self.limits)
             pieces.append(rows)
             outputs.append(part)
         if not await self._widen(pieces, outputs):
             return None
         return {
             name: np.concatenate([part.pop(name) for part in outputs])
-            for name in self._call.outputs
+            for name in self.call.outputs
         }
 
     async def _run_rows(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the outputs for these rows, <int>[N]."""
-        inputs = {name: x[rows] for name, x in self._call.inputs.items()}
-        call = dataclasses.replace(self._call, inputs=inputs)
-        size = servables.input_size(inputs, self._choices)
-        return dict(await self._pieces.run(self._servable, call, size))
+        inputs = {name: x[rows] for name, x in self.call.inputs.items()}
+        call = dataclasses.replace(self.call, inputs=inputs)
+        size = servables.input_size(inputs, self.choices)
+        return dict(await self.pieces.run(self.servable, call, size))
 
     async def _widen(
         self,
@@ -274,14 +267,14 @@ class _LargeRequest:
         """
         shapes = {}
         longest = set()
-        for name in self._call.outputs:
+        for name in self.call.outputs:
             of_pieces = [part[name].shape[1:] for part in outputs]
             if len(set(map(len, of_pieces))) > 1:
                 return False
             shapes[name] = tuple(map(max, zip(*of_pieces, strict=True)))
             num_values = sum(map(len, pieces)) * math.prod(shapes[name])
             num_bytes = num_values * outputs[0][name].itemsize
-            bodies.check_response(num_bytes, self._limits)
+            bodies.check_response(num_bytes, self.limits)
             for sizes in zip(*of_pieces, strict=True):
                 longest.add(sizes.index(max(sizes)))
         beside = [pieces[i] for i in sorted(longest)]
@@ -291,8 +284,8 @@ class _LargeRequest:
                 for name, x in part.items()
                 if x.shape[1:] != shapes[name]
             }
-            known = self._paddings.values
-            if any(known.get(name) is None for name in narrow):
+            paddings = self.paddings.values
+            if any(paddings.get(name) is None for name in narrow):
                 wide = await self._run_rows(np.concatenate([rows, *beside]))
                 if not _has_rows(wide, len(rows) + sum(map(len, beside))):
                     return False
@@ -300,11 +293,12 @@ class _LargeRequest:
                     if x.shape[1:] != shapes[name]:
                         return False
                     part[name] = x[: len(rows)].copy()
-                for name in narrow.keys() - known.keys():
-                    self._paddings.learn(name, narrow[name], part[name])
+                for name in narrow.keys() - paddings.keys():
+                    self.paddings.learn(name, narrow[name], part[name])
                 continue
             for name, x in narrow.items():
-                padded = np.full((len(x), *shapes[name]), known[name], x.dtype)
+                shape = len(x), *shapes[name]
+                padded = np.full(shape, paddings[name], x.dtype)
                 padded[_corner(x)] = x
                 part[name] = padded
         return True

@@ -1,14 +1,17 @@
 """The REST interface: TensorFlow Serving's paths, bodies and status codes."""
 
 import asyncio
+import functools
 import os
 import re
 import urllib.parse
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Coroutine
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from google.protobuf import json_format
 from starlette import applications
 from starlette import datastructures
@@ -27,13 +30,14 @@ from bert_tf.serving import access
 from bert_tf.serving import bodies
 from bert_tf.serving import calls
 from bert_tf.serving import errors
-from bert_tf.serving import json_tensors
 from bert_tf.serving import json_values
 from bert_tf.serving import service as services
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
 
+# Writes the answer from the outputs by name.
+_Write = Callable[[Mapping[str, np.ndarray]], bytes]
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 # http_rest_api_util.cc of TensorFlow Serving.
 _MODEL = r"/v1/models/(?P<name>[^/:]+)"
@@ -48,17 +52,10 @@ _MAX_DIGITS = len(str(_MAX_VERSION))
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # The page loads only its own files and calls only its own server; text from
 # users never runs or loads anything.
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": _POLICY,
@@ -78,7 +75,7 @@ def application(
 ) -> applications.Starlette:
     """Returns the ASGI application.
 
-    `HostsMiddleware` and `KeysMiddleware` have the last arguments.
+    `AccessMiddleware` has the last arguments.
     """
     api = _Api(service, timeout_seconds)
     return applications.Starlette(
@@ -93,9 +90,9 @@ def application(
         ],
         middleware=[
             middleware.Middleware(_ResponseHeaders),
-            middleware.Middleware(access.HostsMiddleware, hosts=hosts),
             middleware.Middleware(
-                access.KeysMiddleware,
+                access.AccessMiddleware,
+                hosts=hosts,
                 keys=keys,
                 health_without_key=health_without_key,
             ),
@@ -169,12 +166,18 @@ class _Api:
         self, body: bytes, counted: services.Request, method: str
     ) -> bytes:
         size = len(body)
-        document = await self._service.parse(
-            size, _parse, body, self._service.limits
-        )
+        limits = self._service.limits
+        document = await self._service.parse(size, _parse, body, limits)
         del body
-        answer = self._predict if method == "predict" else self._examples
-        return await answer(document, counted, method, size)
+        call, write = await self._service.parse(
+            size, _MAKE_CALL[method], document, counted.servable, limits
+        )
+        del document
+        outputs = await self._service.compute(counted, counted.servable, call)
+        size = sum(value.nbytes for value in outputs.values())
+        if size <= bodies.LARGE_BYTES:
+            return write(outputs)
+        return await asyncio.to_thread(write, outputs)
 
     async def _body(
         self, request: requests.Request, reserve: Callable[[int], None]
@@ -184,63 +187,17 @@ class _Api:
         body = await self._service.bodies.read(request, reserve)
         if request.headers.get("content-encoding", "").lower() != "gzip":
             return body
-        text = None
-        if len(body) <= bodies.LARGE_BYTES:
-            text = bodies.unzip(body, bodies.LARGE_BYTES)
-        if text is None:
+        size = bodies.LARGE_BYTES + 1
+        if len(body) < size:
+            text = bodies.gunzip(body, bodies.LARGE_BYTES)
+            size = len(text)
+        if size > bodies.LARGE_BYTES:
             text = await self._service.parse(
-                bodies.LARGE_BYTES + 1, bodies.unzip_within, body, limits
+                size, bodies.gunzip, body, limits.max_unpacked_bytes
             )
+            bodies.check_unpacked(len(text), limits)
             reserve(len(text))
         return text
-
-    async def _predict(
-        self, document: dict, counted: services.Request, method: str, size: int
-    ) -> bytes:
-        servable = counted.servable
-        name = json_tensors.signature_name(document) or DEFAULT_SIGNATURE
-        if name not in servable.signatures:
-            raise errors.invalid(
-                f'Serving signature name: "{errors.shortened(name)}" not found '
-                "in signature def"
-            )
-        signature = servable.signatures[name]
-        inputs, by_rows = await self._service.parse(
-            size, json_tensors.predict_inputs, document, signature
-        )
-        signature.check(inputs)
-        outputs = await self._service.compute(
-            counted,
-            servable,
-            calls.Call(signature, inputs, tuple(signature.outputs)),
-        )
-        size = sum(value.nbytes for value in outputs.values())
-        return await _in_time(
-            size, json_tensors.write_predictions, outputs, by_rows
-        )
-
-    async def _examples(
-        self, document: dict, counted: services.Request, method: str, size: int
-    ) -> bytes:
-        servable = counted.servable
-        name = json_tensors.signature_name(document)
-        examples = await self._service.parse(
-            size, json_values.read_examples, document
-        )
-        if method == "classify":
-            request = classification_pb2.ClassificationRequest(input=examples)
-            make = calls.classify
-            write = json_values.write_classifications
-        else:
-            request = regression_pb2.RegressionRequest(input=examples)
-            make, write = calls.regress, json_values.write_regressions
-        request.model_spec.signature_name = name
-        call = await self._service.parse(
-            size, make, request, servable, self._service.limits
-        )
-        outputs = await self._service.compute(counted, servable, call)
-        size = sum(value.nbytes for value in outputs.values())
-        return await _in_time(size, lambda: write(call.respond(outputs).result))
 
     async def _status(self, match: re.Match) -> dict:
         if not match["metadata"]:
@@ -259,6 +216,58 @@ def _parse(body: bytes, limits: ServeLimits) -> dict:
         if isinstance(document.get(name), list):
             bodies.check_rows(len(document[name]), limits)
     return document
+
+
+def _predict(
+    document: dict, servable: Servable, limits: ServeLimits
+) -> tuple[calls.Call, _Write]:
+    """Returns the call for `predict`, and what writes its answer."""
+    name = json_values.signature_name(document) or DEFAULT_SIGNATURE
+    if name not in servable.signatures:
+        raise errors.invalid(
+            f'Serving signature name: "{errors.shortened(name)}" not found '
+            "in signature def"
+        )
+    signature = servable.signatures[name]
+    inputs, by_rows = json_values.predict_inputs(document, signature)
+    signature.check(inputs)
+    return (
+        calls.Call(signature, inputs, tuple(signature.outputs)),
+        lambda outputs: json_values.write_predictions(outputs, by_rows),
+    )
+
+
+def _of_examples(
+    request_class: type,
+    make: Callable[..., calls.Call],
+    write: Callable[[Any], bytes],
+    document: dict,
+    servable: Servable,
+    limits: ServeLimits,
+) -> tuple[calls.Call, _Write]:
+    """Returns the same as `_predict` for a request of Examples."""
+    name = json_values.signature_name(document)
+    request = request_class(input=json_values.read_examples(document))
+    request.model_spec.signature_name = name
+    call = make(request, servable, limits)
+    return call, lambda outputs: write(call.respond(outputs).result)
+
+
+_MAKE_CALL = {
+    "predict": _predict,
+    "classify": functools.partial(
+        _of_examples,
+        classification_pb2.ClassificationRequest,
+        calls.classify,
+        json_values.write_classifications,
+    ),
+    "regress": functools.partial(
+        _of_examples,
+        regression_pb2.RegressionRequest,
+        calls.regress,
+        json_values.write_regressions,
+    ),
+}
 
 
 def _metadata(servable: Servable) -> dict:
@@ -298,13 +307,6 @@ async def _while_connected(
         # The traceback of an error has this frame, so that a cycle would keep
         # the request's data.
         del working, gone
-
-
-async def _in_time(size: int, function: Callable, *args):
-    """Calls a function, in a thread if its data is large."""
-    if size <= bodies.LARGE_BYTES:
-        return function(*args)
-    return await asyncio.to_thread(function, *args)
 
 
 def _model(match: re.Match) -> dict:

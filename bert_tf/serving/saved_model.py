@@ -81,14 +81,12 @@ class SavedModel(Servable):
         except _FAULTS as error:
             self._session.close()
             raise _loading_error(error, directory) from error
-        self._signature_defs = dict(meta_graph.signature_def)
         self._callables = {}
         self._lock_of_callables = threading.Lock()
         self._end = _End(self._session)
-        super().__init__(name, version, read_signatures(self._signature_defs))
-
-    def signature_defs(self) -> Mapping[str, meta_graph_pb2.SignatureDef]:
-        return self._signature_defs
+        definitions = meta_graph.signature_def
+        signatures = read_signatures(definitions)
+        super().__init__(name, version, signatures, definitions)
 
     def run(
         self,

@@ -7,7 +7,6 @@ import abc
 import contextlib
 import dataclasses
 import math
-import stat
 import threading
 from collections.abc import Callable
 from collections.abc import Collection
@@ -16,13 +15,27 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import message
 
 from bert_tf.serving import errors
-from bert_tf.serving import model_config
 
 DEFAULT_SIGNATURE = "serving_default"
 # From `text` <string>[B] to `input_ids` <int32>[B, P] and others.
 TOKENIZE = "tokenize"
+# The field of a TensorProto, and the types of JSON values, by dtype.
+DTYPES = {
+    tf.float32: ("float_val", (int, float)),
+    tf.float64: ("double_val", (int, float)),
+    tf.int8: ("int_val", (int,)),
+    tf.int16: ("int_val", (int,)),
+    tf.int32: ("int_val", (int,)),
+    tf.int64: ("int64_val", (int,)),
+    tf.uint8: ("int_val", (int,)),
+    tf.uint16: ("int_val", ()),
+    tf.uint32: ("uint32_val", (int,)),
+    tf.uint64: ("uint64_val", (int,)),
+    tf.bool: ("bool_val", (bool,)),
+}
 # Attention has a number for each pair of tokens in each head of each layer, so
 # that a call of few long rows may need gigabytes.
 _MAX_CALL_BYTES = 64 << 20
@@ -33,7 +46,7 @@ _STRING_BYTES = 64
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )
-_MOST_COUNTED = 1 << 14
+_MAX_COUNTED = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +104,7 @@ class Signature:
             tensor.has_free_batch() for tensor in tensors
         )
 
-    def most_rows(self, outputs: Collection[str]) -> int:
+    def max_rows(self, outputs: Collection[str]) -> int:
         """Returns the rows of a call whose outputs fit in `_MAX_CALL_BYTES`."""
         num_bytes = sum(self.outputs[name].row_bytes() for name in outputs)
         return max(1, _MAX_CALL_BYTES // max(1, num_bytes))
@@ -161,14 +174,22 @@ class Servable(abc.ABC):
 
     Users call `acquire` and `release`; after `retire` it closes with the last
     `release`.
+
+    Args:
+      signature_defs: The `SignatureDef` of each signature, for metadata.
     """
 
     def __init__(
-        self, name: str, version: int, signatures: Mapping[str, Signature]
+        self,
+        name: str,
+        version: int,
+        signatures: Mapping[str, Signature],
+        signature_defs: Mapping[str, message.Message] | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.signatures = dict(signatures)
+        self.signature_defs = dict(signature_defs or {})
         self._lock = threading.Lock()
         self._users = 1  # The loader, until `retire`.
         self._closed = threading.Event()
@@ -194,10 +215,6 @@ class Servable(abc.ABC):
         Returns:
           The outputs by name; strings as object arrays of `bytes`.
         """
-
-    @abc.abstractmethod
-    def signature_defs(self) -> Mapping[str, object]:
-        """Returns the `SignatureDef` of each signature."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -249,21 +266,6 @@ class Engine(abc.ABC):
         """
 
 
-def check_regular(directory: str) -> None:
-    """Checks that a version holds no pipe, device or socket, nor many folders.
-
-    Loading it could wait forever.
-
-    Raises:
-      RequestError: If it does.
-    """
-    for path, status in model_config.walk(directory):
-        if not stat.S_ISREG(status.st_mode):
-            raise errors.failed_precondition(
-                f"{path} is not a regular file, or a folder too many"
-            )
-
-
 def _other_names(received: set[str], expected: set[str]) -> str:
     """Returns TensorFlow Serving's message for it (predict_util.cc)."""
 
@@ -308,7 +310,7 @@ def _row_sizes(value: np.ndarray, choices: int) -> np.ndarray:
 
 
 def _text_size(text: bytes) -> int:
-    marks = text[:_MOST_COUNTED].translate(None, _LETTERS)
+    marks = text[:_MAX_COUNTED].translate(None, _LETTERS)
     return max(1, len(text) + 3 * len(marks))
 
 

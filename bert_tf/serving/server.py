@@ -19,12 +19,11 @@ from bert_tf import keras_backend
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import access
-from bert_tf.serving import batching_parameters
+from bert_tf.serving import batching
 from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
-from bert_tf.serving.batching_parameters import BatchingOptions
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.service import Service
@@ -79,8 +78,8 @@ class ModelServer:
         self._keys = None
         if config.api_key_file:
             self._keys = access.ApiKeys(config.api_key_file)
-        self._max_connections = connections.max_connections(
-            config.max_connections
+        self._limits = connections.Limits(
+            config, config.rest_api_timeout_in_ms / 1000 + _GRACE_SECONDS
         )
         self._service = None
         self._thread = None
@@ -156,14 +155,13 @@ class ModelServer:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(connections.on_loop_error)
         self._stopping = asyncio.Event()
-        grace = config.rest_api_timeout_in_ms / 1000 + _GRACE_SECONDS
         grpc_server = None
         if config.port:
-            grpc_server = self._grpc_server(grace)
+            grpc_server = self._grpc_server()
             await grpc_server.start()
         http_task = None
         if rest_socket:
-            http_server = self._http_server(grace)
+            http_server = self._http_server()
             http_task = asyncio.create_task(
                 http_server.serve(sockets=[rest_socket])
             )
@@ -178,10 +176,10 @@ class ModelServer:
             http_server.should_exit = True
             ends.append(http_task)
         if grpc_server:
-            ends.append(grpc_server.stop(grace))
+            ends.append(grpc_server.stop(self._limits.body))
         await asyncio.gather(*ends)
 
-    def _grpc_server(self, grace: float) -> grpc.aio.Server:
+    def _grpc_server(self) -> grpc.aio.Server:
         config = self._config
         address = _address(config.host, config.port)
         interceptors = []
@@ -189,12 +187,6 @@ class ModelServer:
             interceptors = [
                 access.KeysInterceptor(self._keys, config.health_without_key)
             ]
-        options = connections.grpc_options(
-            self._max_connections,
-            config.rest_api_header_timeout_in_ms / 1000,
-            config.idle_timeout_in_ms / 1000,
-            config.max_header_bytes,
-        )
         # Its clients are gone, which needs no traceback.
         python_logging.getLogger("grpc._cython.cygrpc").addFilter(
             lambda record: "ExecuteBatchError" not in str(record.exc_info)
@@ -203,8 +195,8 @@ class ModelServer:
             return grpc_services.server(
                 self._service,
                 address,
-                options,
-                grace,
+                connections.grpc_options(self._limits),
+                self._limits.body,
                 config.allow_reload,
                 interceptors,
                 self._tls.grpc,
@@ -212,15 +204,8 @@ class ModelServer:
         except RuntimeError as error:
             raise _taken("port", address) from error
 
-    def _http_server(self, grace: float) -> uvicorn.Server:
+    def _http_server(self) -> uvicorn.Server:
         config = self._config
-        limits = connections.Limits(
-            self._max_connections,
-            config.rest_api_header_timeout_in_ms / 1000,
-            grace,
-            config.max_header_bytes,
-            config.max_url_bytes,
-        )
         return uvicorn.Server(
             uvicorn.Config(
                 rest.application(
@@ -230,7 +215,7 @@ class ModelServer:
                     self._keys,
                     config.health_without_key,
                 ),
-                http=connections.protocol(limits, self._tls.rest),
+                http=connections.protocol(self._limits, self._tls.rest),
                 ws="none",
                 lifespan="off",
                 loop="none",
@@ -239,8 +224,8 @@ class ModelServer:
                 log_level="error",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=int(grace),
-                timeout_keep_alive=config.idle_timeout_in_ms / 1000,
+                timeout_graceful_shutdown=int(self._limits.body),
+                timeout_keep_alive=self._limits.idle,
                 backlog=_BACKLOG,
             )
         )
@@ -278,12 +263,12 @@ class ModelServer:
         return text
 
 
-def _batching(config: ServeConfig) -> BatchingOptions:
+def _batching(config: ServeConfig) -> batching.BatchingOptions:
     if not config.enable_batching:
-        return batching_parameters.without_merging()
+        return batching.without_merging()
     if config.batching_parameters_file:
-        return batching_parameters.read(config.batching_parameters_file)
-    return BatchingOptions(**config.batching())
+        return batching.read_options(config.batching_parameters_file)
+    return batching.BatchingOptions(**config.batching())
 
 
 def _check_listening(config: ServeConfig, task: asyncio.Task) -> None:

@@ -23,18 +23,11 @@ from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
 
 from bert_tf.flags.serve import ServeLimits
+from bert_tf.serving import bodies
 from bert_tf.serving import errors
+from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.batching import Task
-from bert_tf.serving.batching_parameters import BatchingOptions
-from bert_tf.serving.bodies import ANSWER_COPIES
-from bert_tf.serving.bodies import COUNTED_BYTES
-from bert_tf.serving.bodies import LARGE_BYTES
-from bert_tf.serving.bodies import Bodies
-from bert_tf.serving.bodies import check_response
-from bert_tf.serving.bodies import check_rows
-from bert_tf.serving.bodies import count_fields
-from bert_tf.serving.bodies import num_bytes
 from bert_tf.serving.calls import CLASSIFY
 from bert_tf.serving.calls import REGRESS
 from bert_tf.serving.calls import Call
@@ -132,17 +125,17 @@ class Metrics:
         return prometheus_client.generate_latest(self._registry)
 
 
+@dataclasses.dataclass
 class Request:
     """A request in progress, for the metrics.
 
     Attributes:
-      servable: The version that answers it, when it is known.
       reserve: Reserves bytes until the request ends; see `Bodies.room`.
+      servable: The version that answers it, when it is known.
     """
 
-    def __init__(self, reserve: Callable[[int], None]) -> None:
-        self.servable: Servable | None = None
-        self.reserve = reserve
+    reserve: Callable[[int], None]
+    servable: Servable | None = None
 
 
 class Service:
@@ -156,7 +149,7 @@ class Service:
         limits: ServeLimits | None = None,
     ) -> None:
         self.limits = limits or ServeLimits()
-        self.bodies = Bodies(self.limits)
+        self.bodies = bodies.Bodies(self.limits)
         # Parsing blocks other threads, too, so few parse at once.
         self._parsers = concurrent.futures.ThreadPoolExecutor(
             _NUM_PARSERS, "parser"
@@ -190,31 +183,27 @@ class Service:
                 count = count_rows(value)
                 num_rows = max(num_rows, count)
                 choices = max(choices, count // max(1, len(value)))
-        check_rows(num_rows, self.limits)
+        bodies.check_rows(num_rows, self.limits)
         for name in _EXAMPLES_INPUTS & call.inputs.keys():
             examples = call.inputs[name]
             if examples.dtype.hasobject:
-                size = num_bytes({name: examples})
+                size = bodies.num_bytes({name: examples})
                 kinds = {call.signature.name, call.signature.method_name}
                 strict = bool(kinds & _EXAMPLES_ONLY)
-                fields = self.limits.max_message_fields
                 longest, read = await self.parse(
-                    size, read_examples, examples, fields, strict
+                    size, read_examples, examples, self.limits, strict
                 )
                 call.inputs[name] = read
-                check_rows(examples.size * longest, self.limits)
+                bodies.check_rows(examples.size * longest, self.limits)
                 choices = max(choices, longest)
-        limit = self.limits.max_row_choices
-        if choices > limit:
-            raise errors.TooLargeError(
-                f"A row of {choices}", limit, "choices", "max_row_choices"
-            )
+        flag, subject = "max_row_choices", f"A row of {choices}"
+        errors.check_limit(choices, self.limits, flag, subject, "choices")
         await self._check_tokens(servable, call.inputs)
         outputs = await self._pieces.compute(servable, call, choices)
-        size = num_bytes(outputs)
-        check_response(size, self.limits)
-        if size > LARGE_BYTES:
-            request.reserve(ANSWER_COPIES * size)
+        size = bodies.num_bytes(outputs)
+        bodies.check_response(size, self.limits)
+        if size > bodies.LARGE_BYTES:
+            request.reserve(bodies.ANSWER_COPIES * size)
         return outputs
 
     async def _check_tokens(
@@ -230,7 +219,7 @@ class Service:
 
     async def parse(self, size: int, function: Callable, *args):  # noqa: D417
         """Calls a function, in a thread if its input has a large size."""
-        if size <= LARGE_BYTES:
+        if size <= bodies.LARGE_BYTES:
             return function(*args)
         return await asyncio.get_running_loop().run_in_executor(
             self._parsers, functools.partial(function, *args)
@@ -355,7 +344,7 @@ def _text_of_example(serialized: bytes) -> bytes:
 
 
 def read_examples(
-    examples: np.ndarray, max_fields: int, strict: bool = False
+    examples: np.ndarray, limits: ServeLimits, strict: bool = False
 ) -> tuple[int, np.ndarray]:
     """Returns the length of the longest list of strings, and the Examples.
 
@@ -364,7 +353,7 @@ def read_examples(
 
     Args:
       examples: The serialized Examples.
-      max_fields: The limit of fields of each.
+      limits: The limit of fields of each.
       strict: Whether they are known to be Examples. They are then written
         again: of two lists in a feature, TensorFlow reads the first, and
         others the last.
@@ -376,11 +365,11 @@ def read_examples(
     longest = 1
     read = examples.copy()
     kind = tf.train.Example.DESCRIPTOR
-    for place, serialized in enumerate(examples.flat):
+    for index, serialized in enumerate(examples.flat):
         example = tf.train.Example()
         try:
-            if len(serialized) > COUNTED_BYTES:
-                count_fields(serialized, kind, max_fields)
+            if len(serialized) > bodies.COUNTED_BYTES:
+                bodies.count_fields(serialized, kind, limits)
             example.ParseFromString(serialized)
         except (message.DecodeError, errors.RequestError) as error:
             if not strict:
@@ -391,7 +380,7 @@ def read_examples(
                 "The inputs must be serialized tf.Examples."
             ) from error
         if strict:
-            read.flat[place] = example.SerializeToString()
+            read.flat[index] = example.SerializeToString()
         for feature in example.features.feature.values():
             longest = max(longest, len(feature.bytes_list.value))
     return longest, read
@@ -402,7 +391,7 @@ def metadata(
 ) -> get_model_metadata_pb2.GetModelMetadataResponse:
     """Returns the signatures of a version."""
     signatures = get_model_metadata_pb2.SignatureDefMap()
-    for name, definition in servable.signature_defs().items():
+    for name, definition in servable.signature_defs.items():
         signatures.signature_def[name].CopyFrom(definition)
     response = get_model_metadata_pb2.GetModelMetadataResponse()
     response.model_spec.name = servable.name

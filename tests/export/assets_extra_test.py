@@ -25,7 +25,7 @@ from bert_tf.export import warmup
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.io import files
-from bert_tf.serving import batching_parameters
+from bert_tf.serving import batching
 from tests.support import live_server
 from tests.support import tiny_exports
 
@@ -134,7 +134,7 @@ class ExtrasTest(tf.test.TestCase):
             os.path.join(self.version, "batching_params.pbtxt"),
             os.path.join(self.output_dir, assets_extra.BATCHING_FILE),
         ):
-            options = batching_parameters.read(path)
+            options = batching.read_options(path)
             self.assertEqual(options.max_batch_size, 64)
             self.assertEqual(options.batch_timeout_micros, 0)
             self.assertNotIn(b"\npad_variable", files.read_bytes(path))

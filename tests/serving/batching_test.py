@@ -2,17 +2,19 @@
 
 import asyncio
 import threading
+import unittest
 import weakref
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
+from absl.testing import parameterized
 
+from bert_tf.errors import UserError
 from bert_tf.serving import batching
-from bert_tf.serving import batching_parameters
 from bert_tf.serving import errors
-from bert_tf.serving.batching_parameters import BatchingOptions
+from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import TensorSpec
@@ -45,9 +47,6 @@ class _Recorder(Servable):
         if self._output_rows is not None:
             y = y[: self._output_rows]
         return {name: y for name in outputs}
-
-    def signature_defs(self):
-        return {}
 
     def close(self):
         self.is_closed = True
@@ -112,7 +111,7 @@ def _run_with(options, servable, requests, cancel=()):
     return values, observed, queued
 
 
-class BatchSchedulerTest(absltest.TestCase):
+class BatchSchedulerTest(absltest.TestCase, unittest.IsolatedAsyncioTestCase):
     def test_merges_waiting_requests_and_splits_the_outputs(self):
         servable = _Recorder()
         values, observed, queued = _run(
@@ -146,25 +145,20 @@ class BatchSchedulerTest(absltest.TestCase):
         self.assertEqual(values[:3], [[[2]] * 3] * 3)
         self.assertEqual(values[3].code_name, "RESOURCE_EXHAUSTED")
 
-    def test_ready_batches_overtake_waiting_ones(self):
+    async def test_ready_batches_overtake_waiting_ones(self):
         servable = _Recorder()
         servable.gate.set()
         scheduler = _scheduler(
             max_batch_size=2,
             batch_timeout_micros=1000 * _TIMEOUT_SECONDS * 1_000_000,
         )
-
-        async def main():
-            waiting, ready = (
-                _submit(scheduler, servable, x)
-                for x in ([[1]], [[2, 3], [4, 5]])
-            )
-            await asyncio.wait_for(ready, _TIMEOUT_SECONDS)
-            self.assertFalse(waiting.done())
-            await asyncio.to_thread(scheduler.stop)
-            await waiting
-
-        asyncio.run(main())
+        waiting, ready = (
+            _submit(scheduler, servable, x) for x in ([[1]], [[2, 3], [4, 5]])
+        )
+        await asyncio.wait_for(ready, _TIMEOUT_SECONDS)
+        self.assertFalse(waiting.done())
+        await asyncio.to_thread(scheduler.stop)
+        await waiting
         self.assertEqual(servable.calls, [[[2, 3], [4, 5]], [[1]]])
 
     def test_takes_no_more_than_the_batch_size(self):
@@ -266,7 +260,7 @@ class BatchSchedulerTest(absltest.TestCase):
         self.assertEqual(servable.calls, [[[1], [1]], [[2], [3], [4], [2]]])
         self.assertEqual(observed, [(1, 2), (2, 4)])
 
-    def test_waits_for_others_until_the_timeout(self):
+    async def test_waits_for_others_until_the_timeout(self):
         servable = _Recorder()
         servable.gate.set()
         scheduler = _scheduler(
@@ -274,16 +268,12 @@ class BatchSchedulerTest(absltest.TestCase):
             batch_timeout_micros=_TIMEOUT_SECONDS * 1_000_000,
             num_batch_threads=2,
         )
-
-        async def main():
-            futures = []
-            for i in range(3):
-                futures.append(_submit(scheduler, servable, [[i]]))
-                # Long enough for an idle thread to take what it should not.
-                await asyncio.sleep(0.05)
-            await asyncio.gather(*futures)
-
-        asyncio.run(main())
+        futures = []
+        for i in range(3):
+            futures.append(_submit(scheduler, servable, [[i]]))
+            # Long enough for an idle thread to take what it should not.
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*futures)
         scheduler.stop()
         self.assertEqual(servable.calls, [[[0], [1], [2]]])
 
@@ -322,64 +312,93 @@ class BatchSchedulerTest(absltest.TestCase):
         self.assertEqual(servable.calls, [[[1]]])
         self.assertTrue(servable.is_closed)
 
-    def test_cancelling_a_running_request_keeps_its_batch(self):
+    async def test_cancelling_a_running_request_keeps_its_batch(self):
         servable = _Recorder()
         scheduler = _scheduler(max_batch_size=2, batch_timeout_micros=10**9)
-
-        async def main():
-            gone, waiting = (
-                _submit(scheduler, servable, [[x]]) for x in (1, 2)
-            )
-            await asyncio.to_thread(servable.entered.acquire)
-            gone.cancel()
-            servable.gate.set()
-            result = await asyncio.wait_for(waiting, _TIMEOUT_SECONDS)
-            self.assertEqual(result["y"].tolist(), [[4]])
-            await asyncio.to_thread(scheduler.stop)
-
-        asyncio.run(main())
+        gone, waiting = (_submit(scheduler, servable, [[x]]) for x in (1, 2))
+        await asyncio.to_thread(servable.entered.acquire)
+        gone.cancel()
+        servable.gate.set()
+        result = await asyncio.wait_for(waiting, _TIMEOUT_SECONDS)
+        self.assertEqual(result["y"].tolist(), [[4]])
+        await asyncio.to_thread(scheduler.stop)
         self.assertEqual(servable.calls, [[[1], [2]]])
 
     def test_does_not_merge_with_batching_disabled(self):
         servable = _Recorder()
         servable.gate.set()
-        options = batching_parameters.without_merging()
+        options = batching.without_merging()
         _, observed, _ = _run_with(options, servable, [[[i]] for i in range(9)])
         self.assertEqual(observed, [(1, 1)] * 9)
 
-    def test_closes_a_retired_servable_after_its_last_request(self):
+    async def test_closes_a_retired_servable_after_its_last_request(self):
         servable = _Recorder()
         scheduler = batching.BatchScheduler(BatchingOptions())
-
-        async def main():
-            future = _submit(scheduler, servable, [[1]])
-            await asyncio.to_thread(servable.entered.acquire)
-            servable.retire()
-            self.assertFalse(servable.is_closed)
-            servable.gate.set()
-            result = await future
-            self.assertEqual(result["y"].tolist(), [[2]])
-            with self.assertRaisesRegex(errors.RequestError, "unloaded"):
-                _submit(scheduler, servable, [[1]], ())
-
-        asyncio.run(main())
+        future = _submit(scheduler, servable, [[1]])
+        await asyncio.to_thread(servable.entered.acquire)
+        servable.retire()
+        self.assertFalse(servable.is_closed)
+        servable.gate.set()
+        result = await future
+        self.assertEqual(result["y"].tolist(), [[2]])
+        with self.assertRaisesRegex(errors.RequestError, "unloaded"):
+            _submit(scheduler, servable, [[1]], ())
         self.assertTrue(servable.wait_closed(_TIMEOUT_SECONDS))
         self.assertTrue(servable.is_closed)
         scheduler.stop()
 
-    def test_stop_answers_queued_requests(self):
+    async def test_stop_answers_queued_requests(self):
         servable = _Recorder()
         scheduler = _scheduler(batch_timeout_micros=10**9)
         servable.gate.set()
+        future = _submit(scheduler, servable, [[4]])
+        await asyncio.to_thread(scheduler.stop)
+        self.assertEqual((await future)["y"].tolist(), [[8]])
+        with self.assertRaisesRegex(errors.RequestError, "shutting down"):
+            _submit(scheduler, servable, [[4]], ())
 
-        async def main():
-            future = _submit(scheduler, servable, [[4]])
-            await asyncio.to_thread(scheduler.stop)
-            self.assertEqual((await future)["y"].tolist(), [[8]])
-            with self.assertRaisesRegex(errors.RequestError, "shutting down"):
-                _submit(scheduler, servable, [[4]], ())
 
-        asyncio.run(main())
+class OptionsFileTest(parameterized.TestCase):
+    def read(self, text):
+        return batching.read_options(
+            self.create_tempfile("batching.config", text).full_path
+        )
+
+    def test_reads_what_tensorflow_serving_reads(self):
+        self.assertEqual(
+            self.read(
+                """
+                max_batch_size { value: 32 }
+                batch_timeout_micros { value: 1500 }
+                max_enqueued_batches { value: 7 }
+                num_batch_threads { value: 3 }
+                thread_pool_name { value: "pool" }
+                allowed_batch_sizes: 1
+                allowed_batch_sizes: 32
+                pad_variable_length_inputs: false
+                """
+            ),
+            BatchingOptions(32, 1500, 7, 3, (1, 32)),
+        )
+
+    def test_defaults_are_tensorflow_servings(self):
+        self.assertEqual(self.read(""), BatchingOptions(1000, 0, 10, 0, ()))
+
+    @parameterized.parameters(
+        ("max_batch_size: 32", "must be a text file of BatchingParameters"),
+        ("max_size { value: 1 }", "no field named"),
+        ("max_batch_size { value: 0 }", "at least 1"),
+        ("batch_timeout_micros { value: -1 }", "must not be negative"),
+        ("pad_variable_length_inputs: true", "sets pad_variable_length_inputs"),
+        ("allowed_batch_sizes: 4", "end with max_batch_size=1000"),
+        (
+            "max_batch_size { value: 4 } allowed_batch_sizes: [4, 2, 4]",
+            "must rise",
+        ),
+    )
+    def test_refuses_others(self, text, message):
+        with self.assertRaisesRegex(UserError, message):
+            self.read(text)
 
 
 if __name__ == "__main__":

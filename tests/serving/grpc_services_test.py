@@ -1,9 +1,7 @@
 """Tests of the gRPC interface with tensorflow-serving-api's stubs."""
 
 import shutil
-import tempfile
 
-import grpc
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -15,7 +13,6 @@ from tensorflow_serving.apis import inference_pb2
 from tensorflow_serving.apis import model_management_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import predict_pb2
-from tensorflow_serving.apis import prediction_service_pb2_grpc
 from tensorflow_serving.apis import regression_pb2
 
 from tests.support import toy_models
@@ -24,48 +21,40 @@ _CLASSIFY = "tensorflow/serving/classify"
 _REGRESS = "tensorflow/serving/regress"
 
 
-class GrpcTest(tf.test.TestCase, parameterized.TestCase):
+def _proto(dtype, *sizes, **values):
+    proto = tensor_pb2.TensorProto(dtype=dtype, **values)
+    for size in sizes:
+        proto.tensor_shape.dim.add(size=size)
+    return proto
+
+
+class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
+    FLAGS = {"allow_reload": True, "max_grpc_message_bytes": 16 << 20}
+
     @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        cls.version = toy_models.write(f"{cls.folder}/toy", 3, factor=10.0)
-        cls.server, config = cls.enterClassContext(
-            toy_models.serving(
-                f"{cls.folder}/toy",
-                allow_reload=True,
-                max_grpc_message_bytes=16 << 20,
-            )
-        )
-        cls.channel = cls.enterClassContext(
-            grpc.insecure_channel(
-                f"localhost:{config.port}",
-                [("grpc.max_receive_message_length", -1)],
-            )
-        )
-        cls.stub = prediction_service_pb2_grpc.PredictionServiceStub(
-            cls.channel
-        )
-        cls.models = model_service_pb2_grpc.ModelServiceStub(cls.channel)
+    def flags(cls):
+        cls.base_path = f"{cls.folder}/models/toy"
+        cls.version = toy_models.write(cls.base_path, 3, factor=10.0)
+        return {"base_path": cls.base_path} | cls.FLAGS
 
     def call(self, method, request):
         return method(request, timeout=toy_models.TIMEOUT_SECONDS)
 
-    def predict(self, signature, output_filter=(), version=None, **inputs):
+    def request(self, signature, output_filter=(), version=None, **inputs):
         request = toy_models.predict_request(signature, **inputs)
         request.output_filter.extend(output_filter)
         if version is not None:
             request.model_spec.version.value = version
-        return self.call(self.stub.Predict, request)
+        return request
 
-    def assert_fails(self, code, message, function, *args, **kwargs):
-        with self.assertRaises(grpc.RpcError) as raised:
-            function(*args, **kwargs)
-        self.assertEqual(raised.exception.code(), grpc.StatusCode[code])
-        self.assertIn(message, raised.exception.details())
+    def predict(self, *args, **inputs):
+        """Returns the outputs by name."""
+        request = self.request(*args, **inputs)
+        return self.call(self.stub.Predict, request).outputs
 
-    def assert_refused(self, code, message, method, request):
-        self.assert_fails(code, message, self.call, method, request)
+    def assert_predict_fails(self, code, text, /, *args, **inputs):
+        request = self.request(*args, **inputs)
+        self.assert_grpc_refuses(code, text, self.stub.Predict, request)
 
     def examples(self, *values):
         examples = [tf.train.Example() for _ in values]
@@ -74,59 +63,46 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         return {"example_list": {"examples": examples}}
 
     def test_predict(self):
-        response = self.predict(
-            "",
-            text=["ab", "日本語!"],
-            weights=np.array([[1, 2.5], [-1, 0]], np.float32),
-        )
-        self.assertEqual(response.model_spec.name, "toy")
-        self.assertEqual(response.model_spec.version.value, 3)
-        self.assertEqual(response.model_spec.signature_name, "serving_default")
+        weights = np.array([[1, 2.5], [-1, 0]], np.float32)
+        request = self.request("", text=["ab", "日本語!"], weights=weights)
+        response = self.call(self.stub.Predict, request)
+        spec = response.model_spec
+        self.assertEqual((spec.name, spec.version.value), ("toy", 3))
+        self.assertEqual(spec.signature_name, "serving_default")
         outputs = response.outputs
         # The fields that clients read by name.
         self.assertEqual(outputs["scaled"].float_val, [10, 25, -10, 0])
         self.assertEqual(outputs["length"].int_val, [2, 10])
-        self.assertEqual(
-            outputs["label"].string_val, ["café".encode(), b"long"]
-        )
-        self.assertAllEqual(
-            tf.make_ndarray(outputs["scaled"]), [[10, 25], [-10, 0]]
-        )
+        labels = ["café".encode(), b"long"]
+        self.assertEqual(outputs["label"].string_val, labels)
+        scaled = tf.make_ndarray(outputs["scaled"])
+        self.assertAllEqual(scaled, [[10, 25], [-10, 0]])
 
     def test_predict_some_outputs_of_a_version(self):
-        response = self.predict(
-            "serving_default",
-            ["length"],
-            3,
-            text=["abc"],
-            weights=np.ones([1, 2], np.float32),
-        )
-        self.assertEqual(list(response.outputs), ["length"])
+        inputs = {"text": ["abc"], "weights": np.ones([1, 2], np.float32)}
+        outputs = self.predict("serving_default", ["length"], 3, **inputs)
+        self.assertEqual(list(outputs), ["length"])
 
     def test_tensors_in_all_their_forms(self):
         content = tf.make_tensor_proto(np.array([1.0, 4.0], np.float32))
         self.assertTrue(content.tensor_content)
-        typed = tensor_pb2.TensorProto(dtype=1, float_val=[1, 4])
-        typed.tensor_shape.dim.add(size=2)
+        typed = _proto(1, 2, float_val=[1, 4])
         for proto in (content, typed):
-            values = self.predict("log", x=proto).outputs["y"].float_val
+            values = self.predict("log", x=proto)["y"].float_val
             self.assertAllClose(values, [0, 10 * np.log(4)])
         # The last value is repeated for missing ones.
-        repeated = tensor_pb2.TensorProto(dtype=7, string_val=[b"\xff"])
-        repeated.tensor_shape.dim.add(size=3)
-        values = self.predict("echo", text=repeated).outputs["text"].string_val
+        repeated = _proto(7, 3, string_val=[b"\xff"])
+        values = self.predict("echo", text=repeated)["text"].string_val
         self.assertEqual(values, [b"\xff"] * 3)
 
     def test_no_rows(self):
-        response = self.predict("log", x=np.zeros([0], np.float32))
-        self.assertEqual(tf.make_ndarray(response.outputs["y"]).shape, (0,))
+        outputs = self.predict("log", x=np.zeros([0], np.float32))
+        self.assertEqual(tf.make_ndarray(outputs["y"]).shape, (0,))
 
     def test_ten_megabytes(self):
-        text = "long text " * (1 << 20)
-        response = self.predict("echo", text=[text, "b"])
-        self.assertEqual(
-            response.outputs["text"].string_val, [text.encode(), b"b"]
-        )
+        texts = [b"long text " * (1 << 20), b"b"]
+        values = self.predict("echo", text=texts)["text"].string_val
+        self.assertEqual(values, texts)
 
     @parameterized.parameters(
         ("nix", {}, "FAILED_PRECONDITION", 'key "nix" not found'),
@@ -139,70 +115,38 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         ("echo", {"text": ["bad"]}, "INVALID_ARGUMENT", "bad text"),
     )
     def test_wrong_requests(self, signature, inputs, code, message):
-        self.assert_fails(code, message, self.predict, signature, **inputs)
+        self.assert_predict_fails(code, message, signature, **inputs)
 
     def test_refuses_invalid_tensors(self):
-        unknown = tensor_pb2.TensorProto(dtype=1)
+        unknown = _proto(1)
         unknown.tensor_shape.unknown_rank = True
-        negative = tensor_pb2.TensorProto(dtype=1)
-        negative.tensor_shape.dim.add(size=-1)
-        short = tensor_pb2.TensorProto(dtype=1, tensor_content=b"123")
-        short.tensor_shape.dim.add(size=1)
-        strings = tensor_pb2.TensorProto(dtype=7, string_val=[b"a", b"b"])
-        strings.tensor_shape.dim.add(size=1)
         for proto in (
             unknown,
-            negative,
-            short,
-            strings,
-            tensor_pb2.TensorProto(dtype=0),
-            tensor_pb2.TensorProto(dtype=999),
+            _proto(1, -1),
+            _proto(1, 1, tensor_content=b"123"),
+            _proto(7, 1, string_val=[b"a", b"b"]),
+            _proto(0),
+            _proto(999),
         ):
-            self.assert_fails(
-                "INVALID_ARGUMENT",
-                "tensor parsing error: x",
-                self.predict,
-                "log",
-                x=proto,
-            )
-        huge = tensor_pb2.TensorProto(dtype=1, float_val=[0])
-        huge.tensor_shape.dim.add(size=1 << 40)
-        self.assert_fails(
-            "RESOURCE_EXHAUSTED",
-            "--max_request_rows",
-            self.predict,
-            "log",
-            x=huge,
-        )
+            text = "tensor parsing error: x"
+            self.assert_predict_fails("INVALID_ARGUMENT", text, "log", x=proto)
+        huge = _proto(1, 1 << 40, float_val=[0])
+        flag = "--max_request_rows"
+        self.assert_predict_fails("RESOURCE_EXHAUSTED", flag, "log", x=huge)
 
     def test_refuses_wrong_names(self):
-        self.assert_fails(
-            "INVALID_ARGUMENT",
-            "output tensor alias not found in signature: z",
-            self.predict,
-            "log",
-            ["z"],
-            x=[1.0],
-        )
-        self.assert_fails(
-            "NOT_FOUND",
-            "Servable not found for request: Specific(toy, 8)",
-            self.predict,
-            "log",
-            version=8,
-            x=[1.0],
-        )
+        for code, text, args in (
+            ("INVALID_ARGUMENT", "alias not found in signature: z", [["z"]]),
+            ("NOT_FOUND", "for request: Specific(toy, 8)", [(), 8]),
+        ):
+            self.assert_predict_fails(code, text, "log", *args, x=[1.0])
         for request, code, message in (
             ({}, "INVALID_ARGUMENT", "Missing ModelSpec"),
             ({"model_spec": {}}, "INVALID_ARGUMENT", "no name"),
             ({"model_spec": {"name": "n"}}, "NOT_FOUND", "Latest(n)"),
         ):
-            self.assert_refused(
-                code,
-                message,
-                self.stub.Predict,
-                predict_pb2.PredictRequest(**request),
-            )
+            request = predict_pb2.PredictRequest(**request)
+            self.assert_grpc_refuses(code, message, self.stub.Predict, request)
 
     def test_classify(self):
         request = classification_pb2.ClassificationRequest(
@@ -219,7 +163,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(response.model_spec.version.value, 3)
         request.input.Clear()
-        self.assert_refused(
+        self.assert_grpc_refuses(
             "INVALID_ARGUMENT", "Input is empty", self.stub.Classify, request
         )
 
@@ -267,7 +211,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             task.method_name = (
                 _CLASSIFY if signature == "classify" else _REGRESS
             )
-            self.assert_refused(
+            self.assert_grpc_refuses(
                 "INVALID_ARGUMENT", message, self.stub.MultiInference, request
             )
 
@@ -287,7 +231,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         for fields in ([], ["other"]):
             del request.metadata_field[:]
             request.metadata_field.extend(fields)
-            self.assert_refused(
+            self.assert_grpc_refuses(
                 "INVALID_ARGUMENT",
                 "etadata",
                 self.stub.GetModelMetadata,
@@ -305,7 +249,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(entry.state, entry.AVAILABLE)
         self.assertEqual(entry.status.error_code, 0)
         request.model_spec.name = "nix"
-        self.assert_refused(
+        self.assert_grpc_refuses(
             "NOT_FOUND",
             "Could not find any versions of model nix",
             self.models.GetModelStatus,
@@ -313,26 +257,20 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_reloads_only_if_that_is_allowed(self):
-        request = model_management_pb2.ReloadConfigRequest()
-        with (
-            toy_models.serving(
-                f"{self.folder}/toy", rest_api_port=0, enable_model_warmup=False
-            ) as (_, config),
-            grpc.insecure_channel(f"localhost:{config.port}") as channel,
-        ):
-            stub = model_service_pb2_grpc.ModelServiceStub(channel)
-            self.assert_refused(
-                "PERMISSION_DENIED",
-                "--allow_reload",
-                stub.HandleReloadConfigRequest,
-                request,
-            )
+        _, config = self.enterContext(self.serving(rest_api_port=0))
+        channel = self.enterContext(toy_models.connect(config))
+        models = model_service_pb2_grpc.ModelServiceStub(channel)
+        self.assert_grpc_refuses(
+            *("PERMISSION_DENIED", "--allow_reload"),
+            models.HandleReloadConfigRequest,
+            model_management_pb2.ReloadConfigRequest(),
+        )
 
     def test_reload_config(self):
         shutil.copytree(self.version, f"{self.folder}/second/8")
         request = model_management_pb2.ReloadConfigRequest()
         models = request.config.model_config_list.config
-        models.add(name="toy", base_path=f"{self.folder}/toy")
+        models.add(name="toy", base_path=self.base_path)
         second = models.add(name="second", base_path=f"{self.folder}/second")
         second.version_labels["best"] = 8
         response = self.call(self.models.HandleReloadConfigRequest, request)
@@ -345,16 +283,16 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         ).model_version_status
         self.assertEqual(entry.version, 8)
         second.base_path = f"{self.folder}/nowhere"
-        self.assert_refused(
+        self.assert_grpc_refuses(
             "FAILED_PRECONDITION",
             "must be a folder of versions",
             self.models.HandleReloadConfigRequest,
             request,
         )
         # A bad configuration changes nothing, not even its good models.
-        second.base_path = f"{self.folder}/toy\0"
+        second.base_path = f"{self.base_path}\0"
         del models[0]
-        self.assert_refused(
+        self.assert_grpc_refuses(
             "FAILED_PRECONDITION",
             "null byte",
             self.models.HandleReloadConfigRequest,
@@ -366,7 +304,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.call(self.models.GetModelStatus, status)
         request.config.Clear()
-        self.assert_refused(
+        self.assert_grpc_refuses(
             "INVALID_ARGUMENT",
             "model_config_list",
             self.models.HandleReloadConfigRequest,

@@ -6,6 +6,9 @@ import gzip
 import http.client
 import itertools
 import json
+import pathlib
+import re
+import resource
 import tempfile
 import threading
 from concurrent import futures
@@ -13,19 +16,27 @@ from unittest import mock
 
 import grpc
 import numpy as np
+import psutil
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import classification_pb2
-from tensorflow_serving.apis import prediction_service_pb2_grpc
+from tensorflow_serving.apis import predict_pb2
 
+from bert_tf.flags.serve import ServeLimits
+from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving import saved_model
 from bert_tf.serving import service
+from tests.support import live_server
 from tests.support import toy_models
 
-_PREDICT = "/v1/models/toy:predict"
 _GZIP = (("Content-Encoding", "gzip"),)
+_PREDICT = "/tensorflow.serving.PredictionService/Predict"
+_MULTI_INFERENCE = "/tensorflow.serving.PredictionService/MultiInference"
+_EMPTY = b"\x12\x00"  # Of PredictRequest.inputs.
+_MESSAGE_BYTES = 4_000_000
 
 
 def _echo(*texts, more=b""):
@@ -33,51 +44,29 @@ def _echo(*texts, more=b""):
     return json.dumps(document).encode()[:-1] + more + b"}"
 
 
-class LimitsTest(tf.test.TestCase, parameterized.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        toy_models.write(f"{folder}/toy")
-        _, config = cls.enterClassContext(
-            toy_models.serving(
-                f"{folder}/toy",
-                max_request_rows=100,
-                max_request_bytes=200_000,
-                max_grpc_message_bytes=150_000,
-                max_message_fields=5000,
-                max_unpacked_bytes=1_000_000,
-                max_json_depth=5,
-                max_tensor_bytes=10_000,
-            )
-        )
-        cls.port = config.rest_api_port
-        cls.channel = cls.enterClassContext(
-            grpc.insecure_channel(f"localhost:{config.port}")
-        )
-        cls.stub = prediction_service_pb2_grpc.PredictionServiceStub(
-            cls.channel
-        )
-
-    def rest(self, body, headers=(), method="predict"):
-        return toy_models.ask(
-            self.port, "POST", f"/v1/models/toy:{method}", body, headers
-        )
+class LimitsTest(
+    toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase
+):
+    FLAGS = {
+        "max_request_rows": 100,
+        "max_request_bytes": 200_000,
+        "max_grpc_message_bytes": 150_000,
+        "max_message_fields": 5000,
+        "max_unpacked_bytes": 1_000_000,
+        "max_json_depth": 5,
+        "max_tensor_bytes": 10_000,
+    }
 
     def assert_refused(self, flag, body, headers=(), method="predict"):
-        status, answer = self.rest(body, headers, method)
+        path = f"/v1/models/toy:{method}"
+        status, answer = self.post(body, headers, path)
         self.assertEqual(status, 413, answer)
         self.assertIn(f"--{flag}", answer["error"])
         self.assertLess(len(answer["error"]), 300)
 
-    def assert_refused_by_grpc(self, flag, method, request):
-        with self.assertRaises(grpc.RpcError) as raised:
-            method(request, timeout=toy_models.TIMEOUT_SECONDS)
-        error = raised.exception
-        self.assertEqual(
-            error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED, error.details()
-        )
-        self.assertIn(f"--{flag}", error.details())
+    def assert_answered(self, body, headers=()):
+        status, answer = self.post(body, headers)
+        self.assertEqual(status, 200, answer)
 
     @parameterized.parameters(
         ("max_request_rows", _echo(*["a"] * 101), _echo(*["a"] * 100)),
@@ -96,8 +85,7 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_rest(self, flag, too_large, largest):
         self.assert_refused(flag, too_large)
-        status, answer = self.rest(largest)
-        self.assertEqual(status, 200, answer)
+        self.assert_answered(largest)
 
     def test_bodies_of_unknown_length(self):
         connection = http.client.HTTPConnection(
@@ -105,7 +93,9 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
         )
         with contextlib.closing(connection):
             # An iterator is sent in chunks, without Content-Length.
-            connection.request("POST", _PREDICT, iter([b" " * 150_000] * 2))
+            connection.request(
+                "POST", toy_models.PREDICT, iter([b" " * 150_000] * 2)
+            )
             response = connection.getresponse()
             self.assertEqual(response.status, 413)
             self.assertIn(b"--max_request_bytes", response.read())
@@ -122,8 +112,7 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_refused(
             "max_unpacked_bytes", gzip.compress(too_large), _GZIP
         )
-        status, answer = self.rest(gzip.compress(largest), _GZIP)
-        self.assertEqual(status, 200, answer)
+        self.assert_answered(gzip.compress(largest), _GZIP)
 
     def test_examples(self):
         examples = [{"x": 1.0}] * 101
@@ -141,54 +130,146 @@ class LimitsTest(tf.test.TestCase, parameterized.TestCase):
         request.model_spec.name = "toy"
         request.model_spec.signature_name = "classify"
         request.input.example_list.examples.extend([tf.train.Example()] * 101)
-        self.assert_refused_by_grpc(
-            "max_request_rows", self.stub.Classify, request
+        self.assert_grpc_refuses(
+            *("RESOURCE_EXHAUSTED", "--max_request_rows"),
+            *(self.stub.Classify, request),
         )
 
     def test_tensor_protos(self):
-        repeated = tensor_pb2.TensorProto(dtype=7, string_val=[b"a" * 100])
-        repeated.tensor_shape.dim.add(size=82)
-        rows = tensor_pb2.TensorProto(dtype=7, string_val=[b"a"])
-        rows.tensor_shape.dim.add(size=101)
-        numbers = tensor_pb2.TensorProto(dtype=1, float_val=[0])
-        numbers.tensor_shape.dim.add(size=50)
-        numbers.tensor_shape.dim.add(size=51)
-        # No values, but a model may use the other size.
-        empty = tensor_pb2.TensorProto(dtype=7)
-        empty.tensor_shape.dim.add(size=0)
-        empty.tensor_shape.dim.add(size=1 << 62)
-        large = np.zeros([50, 900], np.float32)
-        for flag, request in (
-            ("max_request_rows", toy_models.predict_request(text=rows)),
-            ("max_tensor_bytes", toy_models.predict_request(text=repeated)),
-            ("max_tensor_bytes", toy_models.predict_request("log", x=numbers)),
-            ("max_request_rows", toy_models.predict_request(text=empty)),
+        def proto(dtype, *sizes, **values):
+            tensor = tensor_pb2.TensorProto(dtype=dtype, **values)
+            for size in sizes:
+                tensor.tensor_shape.dim.add(size=size)
+            return tensor
+
+        text = [b"a" * 100]
+        for flag, signature, inputs in (
+            ("max_request_rows", "echo", {"text": proto(7, 101)}),
             (
-                "max_grpc_message_bytes",
-                toy_models.predict_request("log", x=large),
+                "max_tensor_bytes",
+                "echo",
+                {"text": proto(7, 82, string_val=text)},
+            ),
+            ("max_tensor_bytes", "log", {"x": proto(1, 50, 51, float_val=[0])}),
+            # No values, but a model may use the other size.
+            ("max_request_rows", "echo", {"text": proto(7, 0, 1 << 62)}),
+            (
+                *("max_grpc_message_bytes", "log"),
+                {"x": np.zeros([50, 900], np.float32)},
             ),
         ):
-            self.assert_refused_by_grpc(flag, self.stub.Predict, request)
-        del repeated.tensor_shape.dim[:]
-        repeated.tensor_shape.dim.add(size=80)
-        response = self.stub.Predict(toy_models.predict_request(text=repeated))
-        self.assertEqual(response.outputs["text"].string_val, [b"a" * 100] * 80)
+            request = toy_models.predict_request(signature, **inputs)
+            self.assert_grpc_refuses(
+                *("RESOURCE_EXHAUSTED", f"--{flag}"),
+                *(self.stub.Predict, request),
+            )
+        request = toy_models.predict_request(text=proto(7, 80, string_val=text))
+        response = self.stub.Predict(request)
+        self.assertEqual(response.outputs["text"].string_val, text * 80)
 
     def test_messages_that_are_not_protos(self):
         # The stub would not send them.
-        method = self.channel.unary_unary(
-            "/tensorflow.serving.PredictionService/Predict"
-        )
-        with self.assertRaises(grpc.RpcError) as raised:
-            method(b"\xff\xff", timeout=toy_models.TIMEOUT_SECONDS)
-        error = raised.exception
-        self.assertEqual(
-            (error.code(), error.details()),
-            (
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "The message is not a valid proto.",
-            ),
-        )
+        method = self.channel.unary_unary(_PREDICT)
+        text = "The message is not a valid proto."
+        self.assert_grpc_refuses("INVALID_ARGUMENT", text, method, b"\xff\xff")
+
+
+def _field(number, content):
+    size = len(content)
+    length = b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def _tensor(number, content):
+    """Returns a request with fields of a tensor that fill a message."""
+    fields = content * (_MESSAGE_BYTES // len(content) - 20)
+    if number:
+        fields = _field(number, fields)
+    return _field(2, _field(1, b"text") + _field(2, fields))
+
+
+def _count(content, limit):
+    limits = ServeLimits(max_message_fields=max(limit, 1))
+    kind = predict_pb2.PredictRequest.DESCRIPTOR
+    return bodies.count_fields(content, kind, limits)
+
+
+class FieldsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (b"", 0),
+        (_EMPTY * 3, 3),
+        # inputs, key, value, and in it three fields, one with a dimension.
+        (_field(2, b"\x0a\x00" + _field(2, b"\x08\x01\x12\x02\x12\x00")), 6),
+        # Integers of one and two bytes in packed lists, and floats.
+        (_field(2, _field(2, _field(10, b"\x01\x80\x01" * 20))), 2 + 1 + 5),
+        (_field(2, _field(2, _field(5, b"\x01" * 160))), 3),
+        # Strings and unknown fields have no fields of their own.
+        (_field(2, _field(1, _EMPTY * 50)), 2),
+        (_field(9, _EMPTY * 50) + b"\x4d1234\x4912345678\x50\xff\x01", 4),
+    )
+    def test_counts_nested_ones(self, content, count):
+        self.assertEqual(_count(content, count), count)
+        if count:
+            with self.assertRaisesRegex(
+                errors.TooLargeError, "--max_message_fields"
+            ):
+                _count(content, count - 1)
+
+    @parameterized.parameters(
+        b"\x12", b"\x12\x05a", b"\x12\x02\x0a\x05", b"\x13\x14", b"\xff" * 20
+    )
+    def test_refuses_what_is_no_message(self, content):
+        with self.assertRaisesRegex(errors.RequestError, "not a valid proto"):
+            _count(content, 100)
+
+    def test_a_large_message_within_the_limit_is_the_same(self):
+        proto = tensor_pb2.TensorProto(dtype=7, string_val=[b"a" * 20] * 9000)
+        proto.tensor_shape.dim.add(size=9000)
+        request = toy_models.predict_request(text=proto)
+        count = _count(request.SerializeToString(), 10_000)
+        self.assertBetween(count, 9000, 9020)
+
+
+@pytest.mark.slow
+class MemoryTest(tf.test.TestCase):
+    def test_small_fields_take_little_memory(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        toy_models.write(f"{folder}/toy")
+        models = {"toy": f"{folder}/toy"}
+        address, _ = self.enterContext(live_server.serve(folder, models))
+        children = psutil.Process().children()
+        [server] = [x for x in children if "run/serve.py" in x.cmdline()]
+        limit = server.memory_info().vms + (2 << 30)
+        resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, limit))
+        proc = pathlib.Path(f"/proc/{server.pid}")
+        proc.joinpath("clear_refs").write_text("5", encoding="ascii")
+        before = server.memory_info().rss
+        channel = self.enterContext(grpc.insecure_channel(address))
+
+        def send(path, content, compression=None):
+            with self.assertRaises(grpc.RpcError) as raised:
+                channel.unary_unary(path)(
+                    content,
+                    timeout=toy_models.TIMEOUT_SECONDS,
+                    compression=compression,
+                )
+            return raised.exception
+
+        for call in (
+            (_PREDICT, _EMPTY * (_MESSAGE_BYTES // 2), grpc.Compression.Gzip),
+            (_PREDICT, _tensor(0, b"\x72\x00")),
+            (_PREDICT, _tensor(10, b"\x01")),
+            (_MULTI_INFERENCE, b"\x0a\x00" * (_MESSAGE_BYTES // 2)),
+        ):
+            with futures.ThreadPoolExecutor(8) as threads:
+                for error in threads.map(lambda x: send(*x), [call] * 8):
+                    self.assertIn("--max_message_fields", error.details())
+        status = proc.joinpath("status").read_text(encoding="ascii")
+        peak = int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) << 10
+        self.assertLess(peak - before, 400_000_000)
 
 
 class RowsTest(tf.test.TestCase, parameterized.TestCase):
@@ -216,7 +297,9 @@ class ExampleRowsTest(tf.test.TestCase):
 
         examples = np.array([example(2), example(500), b"\xff"], object)
         for rows, expected in ((examples, 500), (examples[:1], 2), ([], 1)):
-            longest, read = service.read_examples(np.array(rows, object), 9)
+            longest, read = service.read_examples(
+                np.array(rows, object), ServeLimits()
+            )
             self.assertEqual(longest, expected)
             self.assertAllEqual(read, rows)
 
@@ -228,7 +311,7 @@ class ExampleRowsTest(tf.test.TestCase):
         features = b"\x0a" + bytes([len(entry)]) + entry
         example = b"\x0a" + bytes([len(features)]) + features
         longest, read = service.read_examples(
-            np.array([example], object), 99, strict=True
+            np.array([example], object), ServeLimits(), strict=True
         )
         spec = {"x": tf.io.VarLenFeature(tf.string)}
         with self.assertRaises(tf.errors.InvalidArgumentError):
@@ -239,11 +322,13 @@ class ExampleRowsTest(tf.test.TestCase):
     def test_refuses_many_features(self):
         features = b"\x0a\x02\x0a\x00" * 5000
         example = b"\x0a" + bytes([0xA0, 0x9C, 0x01]) + features
+        examples = np.array([example], object)
+        few = ServeLimits(max_message_fields=9999)
         with self.assertRaisesRegex(
             errors.TooLargeError, "--max_message_fields"
         ):
-            service.read_examples(np.array([example], object), 9999, True)
-        service.read_examples(np.array([example], object), 99_999, True)
+            service.read_examples(examples, few, True)
+        service.read_examples(examples, ServeLimits(), True)
 
 
 class _LockForTwo:
@@ -305,13 +390,9 @@ class OutputsTest(tf.test.TestCase):
         made.assert_called_once()
 
 
-class RefusedDataTest(tf.test.TestCase):
+class RefusedDataTest(toy_models.ToyCase, tf.test.TestCase):
     def test_data_of_refused_requests_is_freed_at_once(self):
-        folder = self.create_tempdir().full_path
-        toy_models.write(f"{folder}/toy")
-        _, config = self.enterContext(
-            toy_models.serving(f"{folder}/toy", port=0, max_request_rows=10)
-        )
+        _, config = self.enterContext(self.serving(port=0, max_request_rows=10))
         gc.collect()
         gc.disable()
         self.addCleanup(gc.enable)
@@ -324,42 +405,33 @@ class RefusedDataTest(tf.test.TestCase):
         kept = [
             x
             for x in gc.get_objects()
-            if type(x) is list and x is not texts
-            # Others may hold arrays, which have no truth value.
+            # Others may be half made, or hold arrays without a truth value.
+            if type(x) is list and x is not texts and len(x) == len(texts)
             if all(isinstance(y, str) for y in x) and x == texts
         ]
         self.assertEmpty(kept)
 
 
-class ResponseTest(tf.test.TestCase):
-    def test_large_answers_are_refused(self):
-        folder = self.create_tempdir().full_path
-        toy_models.write(f"{folder}/toy")
-        _, config = self.enterContext(
-            toy_models.serving(f"{folder}/toy", max_response_bytes=20_000)
+class ResponseTest(
+    toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase
+):
+    FLAGS = {"max_response_bytes": 20_000}
+
+    # In a batch, and in pieces.
+    @parameterized.parameters((1000, 18), (200, 75))
+    def test_large_answers_are_refused(self, length, fitting):
+        texts = ["a" * length] * fitting
+        answer = (200, {"predictions": texts})
+        self.assertEqual(self.post(_echo(*texts)), answer)
+        self.stub.Predict(toy_models.predict_request(text=texts))
+        texts.append(texts[0])
+        status, answer = self.post(_echo(*texts))
+        self.assertEqual(status, 413)
+        self.assertIn("--max_response_bytes", answer["error"])
+        self.assert_grpc_refuses(
+            *("RESOURCE_EXHAUSTED", "--max_response_bytes", self.stub.Predict),
+            toy_models.predict_request(text=texts),
         )
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(
-            self.enterContext(grpc.insecure_channel(f"localhost:{config.port}"))
-        )
-        # In a batch, and in pieces.
-        for length, fitting, too_many in ((1000, 18, 19), (200, 75, 76)):
-            for count, is_refused in ((fitting, False), (too_many, True)):
-                texts = ["a" * length] * count
-                status, answer = toy_models.predict(
-                    config.rest_api_port, _echo(*texts)
-                )
-                request = toy_models.predict_request(text=texts)
-                if not is_refused:
-                    self.assertEqual(answer, {"predictions": texts})
-                    stub.Predict(request, timeout=toy_models.TIMEOUT_SECONDS)
-                    continue
-                self.assertEqual(status, 413)
-                self.assertIn("--max_response_bytes", answer["error"])
-                with self.assertRaises(grpc.RpcError) as raised:
-                    stub.Predict(request, timeout=toy_models.TIMEOUT_SECONDS)
-                self.assertEqual(
-                    raised.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED
-                )
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ class ModelConfigTest(parameterized.TestCase):
         )
 
     def test_model_name_defaults_to_the_folder(self):
-        self.assertEqual(
-            model_config.of_one_model("/models/mrpc/", None),
-            [ModelConfig("mrpc", "/models/mrpc/")],
-        )
-        (named,) = model_config.of_one_model("/models/mrpc", "other")
-        self.assertEqual(named.name, "other")
+        path = "/models/mrpc/"
+        for name, expected in ((None, "mrpc"), ("other", "other")):
+            flags = ServeConfig(model_base_path=path, model_name=name)
+            models = model_config.of_flags(flags)
+            self.assertEqual(models, [ModelConfig(expected, path)])
 
     def test_file_of_models(self):
         first, second, third = self.read(
@@ -51,30 +50,28 @@ class ModelConfigTest(parameterized.TestCase):
         ("\xff\xfe", "must be a text file"),
         ("", "model_config_list is required"),
         ("model_config_list { config { name: 'a' } }", "name and a base_path"),
-        (
-            "model_config_list { config { name: 'a' base_path: 'x' } "
-            "config { name: 'a' base_path: 'y' } }",
-            "stands twice",
-        ),
-        (
-            "model_config_list { config { name: 'a' base_path: 'x' "
-            "model_platform: 'torch' } }",
-            "must be 'tensorflow'. Received: 'torch'",
-        ),
-        (
-            "model_config_list { config { name: 'a' base_path: 'x' "
-            "model_version_policy { specific {} } } }",
-            "names no version",
-        ),
-        (
-            "model_config_list { config { name: 'a' base_path: 'x' "
-            "logging_config {} } }",
-            "logging_config of a has no meaning",
-        ),
     )
     def test_refuses_others(self, text, message):
-        with self.assertRaisesRegex(UserError, message):
+        self.assert_refused(text, message)
+
+    def assert_refused(self, text, message):
+        with self.assertRaisesRegex(
+            UserError, f"--model_config_file.*{message}"
+        ):
             self.read(text)
+
+    @parameterized.parameters(
+        ("} config { name: 'a' base_path: 'y'", "'a' stands twice"),
+        ("model_platform: 'torch'", "model_platform .*'torch'"),
+        ("model_version_policy { specific {} }", "names no version"),
+        ("logging_config {}", "logging_config"),
+    )
+    def test_refuses_models(self, more, message):
+        self.assert_refused(
+            "model_config_list { config { name: 'a' base_path: 'x' "
+            f"{more} }} }}",
+            message,
+        )
 
 
 class ServeConfigTest(parameterized.TestCase):
@@ -82,29 +79,22 @@ class ServeConfigTest(parameterized.TestCase):
         ({}, "either --model_base_path or --model_config_file"),
         ({"model_base_path": "a", "model_config_file": "b"}, "either"),
         ({"model_config_file": "b", "model_name": "c"}, "--model_name needs"),
-        ({"model_base_path": "a", "port": 8501}, "must differ"),
-        ({"model_base_path": "a", "port": 65536}, "--port .*below 65536"),
-        ({"model_base_path": "a", "max_batch_size": 0}, "at least 1"),
+        ({"port": 8501}, "must differ"),
+        ({"port": 65536}, "--port .*below 65536"),
+        ({"max_batch_size": 0}, "at least 1"),
         (
-            {
-                "model_base_path": "a",
-                "batching_parameters_file": "b",
-                "max_batch_size": 2,
-            },
+            {"batching_parameters_file": "b", "max_batch_size": 2},
             "drop one of the two",
         ),
         (
-            {
-                "model_base_path": "a",
-                "enable_batching": False,
-                "num_batch_threads": 2,
-            },
+            {"enable_batching": False, "num_batch_threads": 2},
             "--num_batch_threads needs --enable_batching",
         ),
     )
     def test_refuses_invalid_flags(self, flags, message):
+        model = {} if "model" in "".join(flags) else {"model_base_path": "a"}
         with self.assertRaisesRegex(UserError, message):
-            ServeConfig(**flags)
+            ServeConfig(**model if flags else {}, **flags)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from bert_tf.serving.model_config import ModelConfig
 from bert_tf.serving.model_config import VersionPolicy
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
+from tests.support import toy_models
 
 _TIMEOUT_SECONDS = 60
 _NEWEST = VersionPolicy()
@@ -29,9 +30,6 @@ class _TextFile(Servable):
 
     def run(self, signature, inputs, outputs, stop=None):
         raise NotImplementedError
-
-    def signature_defs(self):
-        return {}
 
     def close(self):
         self.is_closed = True
@@ -92,9 +90,15 @@ class ModelManagerTest(parameterized.TestCase):
             return servable.version, servable.text
 
     def states(self, model="m"):
-        return {
-            number: state for number, state, _ in self.manager.status(model)
-        }
+        return {x: state for x, state, _ in self.manager.status(model)}
+
+    def error(self, version):
+        ((_, _, error),) = self.manager.status("m", version)
+        return error.message
+
+    def assert_not_served(self, message, **which):
+        with self.assertRaisesRegex(errors.RequestError, message):
+            self.served(**which)
 
     @pytest.mark.slow
     def test_serves_the_newest_and_takes_over_newer_ones(self):
@@ -109,10 +113,7 @@ class ModelManagerTest(parameterized.TestCase):
             self.write("0012", "text 12")
             self.manager.refresh()
             self.assertEqual(self.served(), (12, "text 12"))
-            with self.assertRaisesRegex(
-                errors.RequestError, r"Specific\(m, 10\)"
-            ):
-                self.served(version=10)
+            self.assert_not_served(r"Specific\(m, 10\)", version=10)
             self.assertFalse(old.is_closed)
             self.assertEqual(self.states(), {12: "AVAILABLE", 10: "UNLOADING"})
         self.assertTrue(old.is_closed)
@@ -129,8 +130,8 @@ class ModelManagerTest(parameterized.TestCase):
             self.manager.refresh()
         self.assertEqual(self.served(), (1, "one"))
         self.assertLen(self.engine.loaded, 2, "Tried again without a reason.")
-        (_, state, error), _ = self.manager.status("m")
-        self.assertEqual((state, error.message), ("END", "it is broken"))
+        self.assertEqual(self.states()[2], "END")
+        self.assertEqual(self.error(2), "it is broken")
         path.chmod(0o600)  # It may be readable now.
         self.manager.refresh()
         self.assertLen(self.engine.loaded, 3)
@@ -148,9 +149,8 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertLen(logged.output, 1)
         self.assertIn("has no text", logged.output[0])
         self.assertEqual(self.served(), (1, "one"))
-        (number, state, error), _ = self.manager.status("m")
-        self.assertEqual((number, state), (2, "START"))
-        self.assertIn("not whole yet", error.message)
+        self.assertEqual(self.states()[2], "START")
+        self.assertIn("not whole yet", self.error(2))
         self.write(2, "two")
         self.manager.refresh()
         self.assertEqual(self.served(), (2, "two"))
@@ -163,11 +163,9 @@ class ModelManagerTest(parameterized.TestCase):
         os.mkfifo(self.folder / "m" / "4" / "requests")
         os.symlink("nowhere", self.folder / "m" / "3" / "link")
         self.start(VersionPolicy(latest=None))
-        self.assertEqual(
-            self.states(), {1: "AVAILABLE", 3: "AVAILABLE", 4: "END"}
-        )
-        ((_, _, error),) = self.manager.status("m", 4)
-        self.assertIn("4/requests is not a regular file", error.message)
+        states = {1: "AVAILABLE", 3: "AVAILABLE", 4: "END"}
+        self.assertEqual(self.states(), states)
+        self.assertIn("4/requests is not a regular file", self.error(4))
 
     def test_links_are_followed_to_pipes_but_not_forever(self):
         fine = self.folder / "fine" / "deep"
@@ -181,8 +179,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.start(VersionPolicy(latest=None))
         ends = ["AVAILABLE", "AVAILABLE", "END", "END"]
         self.assertEqual(self.states(), dict(enumerate(ends, 1)))
-        ((_, _, error),) = self.manager.status("m", 4)
-        self.assertIn("deep/pipe is not a regular file", error.message)
+        self.assertIn("deep/pipe is not a regular file", self.error(4))
         os.remove(bad / "pipe")
         self.manager.refresh()
         self.assertEqual(self.states()[4], "AVAILABLE")
@@ -198,8 +195,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.manager.refresh()
         self.assertEqual(self.served(), (12, "twelve"))
         self.assertEqual(self.states("other"), {12: "AVAILABLE", 1: "END"})
-        ((_, _, error),) = self.manager.status("m", bad)
-        self.assertIn(message, error.message)
+        self.assertIn(message, self.error(bad))
 
     def test_a_load_does_not_delay_other_models(self):
         for model in ("m", "other"):
@@ -213,8 +209,9 @@ class ModelManagerTest(parameterized.TestCase):
         ):
             new = self.write("2.new", text, model).parent
             new.rename(new.with_name("2"))
-            while self.states(model).get(2) != state:
-                threading.Event().wait(0.01)
+            toy_models.wait_until(
+                lambda: self.states(model).get(2) == state  # noqa: B023
+            )
         self.assertEqual(self.states(), {1: "AVAILABLE", 2: "LOADING"})
 
     def test_starts_with_an_older_version_if_the_newest_is_broken(self):
@@ -245,10 +242,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.start(VersionPolicy(latest=2), {"canary": 3, "stable": 2})
         self.assertEqual(self.served(label="stable"), (2, "v2"))
         self.assertEqual(self.served(label="canary"), (3, "v3"))
-        with self.assertRaisesRegex(
-            errors.RequestError, "Unrecognized servable version label: old"
-        ):
-            self.served(label="old")
+        self.assert_not_served("Unrecognized .* label: old", label="old")
 
     def test_keeps_the_last_version_if_the_folder_disappears(self):
         path = self.write(1, "one")
@@ -268,19 +262,14 @@ class ModelManagerTest(parameterized.TestCase):
         self.start(poll_seconds=0.01)
         self.write("2.new", "two")
         os.rename(self.folder / "m" / "2.new", self.folder / "m" / "2")
-        for _ in range(_TIMEOUT_SECONDS * 100):
-            if self.served() == (2, "two"):
-                break
-            threading.Event().wait(0.01)
-        self.assertEqual(self.served(), (2, "two"))
+        toy_models.wait_until(lambda: self.served() == (2, "two"))
 
     def test_waits_for_a_first_version(self):
         (self.folder / "m").mkdir()
         with self.assertLogs(level="WARNING"):
             self.start()
         self.assertFalse(self.manager.is_ready())
-        with self.assertRaisesRegex(errors.RequestError, r"Latest\(m\)"):
-            self.served()
+        self.assert_not_served(r"Latest\(m\)")
         self.write(1, "one")
         self.manager.refresh()
         self.assertTrue(self.manager.is_ready())
@@ -323,9 +312,8 @@ class ModelManagerTest(parameterized.TestCase):
         self.write(1, "moved", model="elsewhere")
         self.start()
         with self.manager.use("m") as old:
-            self.manager.reconfigure(
-                [ModelConfig("m", str(self.folder / "elsewhere"), _NEWEST, {})]
-            )
+            config = ModelConfig("m", f"{self.folder}/elsewhere")
+            self.manager.reconfigure([config])
             self.assertEqual(self.served(), (1, "moved"))
         self.assertTrue(old.is_closed)
 
@@ -343,8 +331,7 @@ class ModelManagerTest(parameterized.TestCase):
             self.manager.reconfigure([self.config(model="other")])
             self.assertFalse(kept.is_closed)
         self.assertTrue(kept.is_closed)
-        with self.assertRaisesRegex(errors.RequestError, r"Latest\(m\)"):
-            self.served()
+        self.assert_not_served(r"Latest\(m\)")
         with self.assertRaisesRegex(errors.RequestError, "folder of versions"):
             self.manager.reconfigure(
                 [self.config(model="other"), self.config(model="nix")]
@@ -359,18 +346,9 @@ class ModelManagerTest(parameterized.TestCase):
         self.start()
         for configs, message in (
             ([self.config(model="other"), self.config(model="nix")], "nix"),
-            (
-                [
-                    self.config(model="other"),
-                    self.config(model="m", labels={"best": 7}),
-                ],
-                "best",
-            ),
-            (
-                [ModelConfig("m", str(self.folder / "empty"), _NEWEST, {})],
-                "no version in",
-            ),
-            ([ModelConfig("m", "a\0", _NEWEST, {})], "null byte"),
+            ([self.config(model="other"), self.config(labels={"b": 7})], "'b'"),
+            ([ModelConfig("m", f"{self.folder}/empty")], "no version in"),
+            ([ModelConfig("m", "a\0")], "null byte"),
         ):
             with self.assertRaisesRegex(errors.RequestError, message):
                 self.manager.reconfigure(configs)

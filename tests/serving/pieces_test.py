@@ -11,11 +11,10 @@ from absl.testing import absltest
 
 from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import batching
-from bert_tf.serving import batching_parameters
 from bert_tf.serving import errors
 from bert_tf.serving import pieces as pieces_lib
 from bert_tf.serving import servable as servables
-from bert_tf.serving.batching_parameters import BatchingOptions
+from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.calls import Call
 from bert_tf.serving.pieces import PieceScheduler
 from bert_tf.serving.servable import Servable
@@ -79,9 +78,6 @@ class _Ranges(Servable):
         inputs = {"x": np.array(x), "y": np.array(x if y is None else y)}
         names = tuple(outputs or self.signature.outputs)
         return Call(self.signature, inputs, names)
-
-    def signature_defs(self):
-        return {}
 
     def close(self):
         pass
@@ -159,7 +155,7 @@ class PieceSchedulerTest(absltest.TestCase):
         specs = {"grid": TensorSpec(tf.int64, (None, 20, None, None))}
         signature = dataclasses.replace(servable.signature, outputs=specs)
         # 20 x 512 x 512 numbers of 8 bytes: one row of 64 MiB has place.
-        self.assertEqual(signature.most_rows(["grid"]), 1)
+        self.assertEqual(signature.max_rows(["grid"]), 1)
         call = dataclasses.replace(
             servable.call([3, 3, 3], ["grid"]), signature=signature
         )
@@ -185,7 +181,7 @@ class PieceSchedulerTest(absltest.TestCase):
             (["text", "logits"], 2**26 // (2**15 + 2**4)),
             (["unknown"], 2**26),
         ):
-            self.assertEqual(signature.most_rows(names), rows)
+            self.assertEqual(signature.max_rows(names), rows)
 
     def test_ends_when_the_outputs_are_too_large(self):
         servable = _Ranges()
@@ -225,7 +221,7 @@ class PieceSchedulerTest(absltest.TestCase):
 
     def test_does_not_split_without_batching(self):
         servable = _Ranges()
-        options = batching_parameters.without_merging()
+        options = batching.without_merging()
         call = servable.call([1] * 99)
         _run(lambda pieces: pieces.compute(servable, call), options)
         self.assertEqual(servable.calls, [[1] * 99])

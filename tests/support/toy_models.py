@@ -8,9 +8,12 @@ import shutil
 import tempfile
 import time
 
+import grpc
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
+from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving.server import ModelServer
@@ -18,6 +21,7 @@ from tests.support import made_once
 from tests.support import ports
 
 TIMEOUT_SECONDS = 60
+PREDICT = "/v1/models/toy:predict"
 
 
 class _Toy(tf.Module):
@@ -182,6 +186,70 @@ class ToyCase:
         return serving(f"{self.folder}/toy", **flags)
 
 
+class ServedCase(ToyCase):
+    """Mixin of test cases with one server of the toy, started with `flags`."""
+
+    FLAGS = {}
+
+    @classmethod
+    def flags(cls):
+        return {"base_path": f"{cls.folder}/toy"} | cls.FLAGS
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.server, cls.config = cls.enterClassContext(serving(**cls.flags()))
+        cls.port = cls.config.rest_api_port
+        cls.channel = cls.enterClassContext(connect(cls.config))
+        cls.stub = prediction_stub(cls.channel)
+        cls.models = model_service_pb2_grpc.ModelServiceStub(cls.channel)
+
+    def ask(self, method, path, body=None, headers=()):
+        return ask(self.port, method, path, body, headers)
+
+    def post(self, body, headers=(), path=PREDICT):
+        return ask(self.port, "POST", path, body, headers)
+
+    def assert_grpc_refuses(self, code, text, method, request, **kwargs):
+        """Asserts the code of a call's error, and a part of its message."""
+        with self.assertRaises(grpc.RpcError) as raised:
+            method(request, **{"timeout": TIMEOUT_SECONDS} | kwargs)
+        details = raised.exception.details()
+        self.assertEqual(raised.exception.code().name, code, details)
+        self.assertIn(text, details)
+
+
+def connect(config):
+    """Returns a channel that takes large answers, but no faster than read."""
+    return grpc.insecure_channel(
+        f"localhost:{config.port}",
+        [
+            ("grpc.max_receive_message_length", -1),
+            # A fast connection would make room for the whole answer.
+            ("grpc.http2.bdp_probe", 0),
+        ],
+    )
+
+
+def prediction_stub(channel):
+    """Returns the stub for predictions."""
+    return prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+
+def states(port, name="toy"):
+    """Returns the states of a model's versions, by their numbers."""
+    _, answer = ask(port, "GET", f"/v1/models/{name}")
+    entries = answer["model_version_status"]
+    return {entry["version"]: entry["state"] for entry in entries}
+
+
+def metrics(port):
+    """Returns the values of a server's metrics, by their names and labels."""
+    _, page = ask_raw(port, "GET", "/metrics")
+    lines = (x.rsplit(" ", 1) for x in page.decode().splitlines())
+    return {key: float(x) for key, x in lines if not key.startswith("#")}
+
+
 def wait_until(condition):
     """Waits until a function returns true."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -199,7 +267,7 @@ def ask(port, method, path, body=None, headers=()):
 
 def predict(port, body):
     """Returns the status and the answer of the toy to a request."""
-    return ask(port, "POST", "/v1/models/toy:predict", body)
+    return ask(port, "POST", PREDICT, body)
 
 
 def ask_raw(port, method, path, body=None, headers=()):

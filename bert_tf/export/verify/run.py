@@ -248,11 +248,7 @@ def call_litert(
       content: The .tflite file, if not the one in the directory.
     """
     engine = LitertEngine()
-    servable = (
-        engine.load("model", 1, directory)
-        if content is None
-        else engine.load_content("model", 1, directory, content)
-    )
+    servable = engine.load("model", 1, directory, content)
 
     def run(call: Call) -> dict[str, np.ndarray]:
         signature = servable.signatures[call.signature]

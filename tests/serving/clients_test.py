@@ -1,0 +1,291 @@
+"""Tests of clients that go away, do not send, or do not read their answers."""
+
+import contextlib
+import functools
+import json
+import socket
+import struct
+import threading
+from unittest import mock
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow.core.framework import tensor_pb2
+
+from bert_tf.serving import grpc_services
+from tests.support import toy_models
+
+_PREDICT = "/tensorflow.serving.PredictionService/Predict"
+_RELOAD = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
+_NUM_ROWS = 10_000
+# Each row takes milliseconds.
+_STEPS = 100
+_TEXT = "a" * 4_000_000
+
+
+def _post(config, body, receive_bytes=None, headers=""):
+    """Returns a connection on which a request for the toy has been sent."""
+    connection = socket.socket()
+    connection.settimeout(toy_models.TIMEOUT_SECONDS)
+    if receive_bytes:
+        # The system would otherwise keep most of the answer.
+        option = socket.SOL_SOCKET, socket.SO_RCVBUF
+        connection.setsockopt(*option, receive_bytes)
+    connection.connect(("127.0.0.1", config.rest_api_port))
+    body = json.dumps(body)
+    connection.sendall(
+        f"POST {toy_models.PREDICT} HTTP/1.1\r\nHost: localhost\r\n{headers}"
+        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    return connection
+
+
+def _request(num_rows):
+    steps = np.full(num_rows, _STEPS, np.int32)
+    return toy_models.predict_request("slow", steps=steps)
+
+
+class GoneTest(toy_models.ToyCase, tf.test.TestCase):
+    """A request ends with its client."""
+
+    def serve(self, **flags):
+        _, self.config = self.enterContext(
+            self.serving(max_batch_size=8, **flags)
+        )
+        self.channel = self.enterContext(toy_models.connect(self.config))
+        self.predict = toy_models.prediction_stub(self.channel).Predict
+
+    def metrics(self):
+        return toy_models.metrics(self.config.rest_api_port)
+
+    def num_calls(self):
+        labels = '{model="toy",signature="slow",version="1"}'
+        return self.metrics().get(f"serving_batch_rows_count{labels}", 0)
+
+    def wait_for_calls(self):
+        toy_models.wait_until(lambda: self.num_calls() >= 2)
+
+    def assert_ends(self, status):
+        """Asserts that a request ended, and nothing else is computed."""
+        labels = f'method="Predict",model="toy",status="{status}",version="1"'
+        name = f"serving_requests_total{{{labels}}}"
+        toy_models.wait_until(lambda: self.metrics().get(name))
+        self.assertEqual(self.metrics()["serving_queued_rows"], 0)
+        # After this one no piece of the request is in progress.
+        self.predict(_request(1))
+        num_calls = self.num_calls()
+        self.assertLess(num_calls, 1000)
+        self.predict(_request(1))
+        self.assertEqual(self.num_calls(), num_calls + 1)
+
+    def send_by_rest(self):
+        rows = [_STEPS] * _NUM_ROWS
+        body = {"signature_name": "slow", "instances": rows}
+        return self.enterContext(_post(self.config, body))
+
+    def test_rest_client_that_disconnects(self):
+        self.serve()
+        connection = self.send_by_rest()
+        self.wait_for_calls()
+        connection.close()
+        self.assert_ends("CANCELLED")
+
+    def test_rest_timeout(self):
+        self.serve(rest_api_timeout_in_ms=1000)
+        connection = self.send_by_rest()
+        self.assertIn(b" 504 ", connection.recv(1000))
+        self.assert_ends("DEADLINE_EXCEEDED")
+
+    def test_grpc_client_that_cancels(self):
+        self.serve()
+        future = self.predict.future(_request(_NUM_ROWS))
+        self.wait_for_calls()
+        future.cancel()
+        self.assert_ends("CANCELLED")
+
+    def test_grpc_client_that_disconnects(self):
+        self.serve()
+        channel = toy_models.connect(self.config)
+        predict = toy_models.prediction_stub(channel).Predict
+        future = predict.future(_request(_NUM_ROWS))
+        self.wait_for_calls()
+        channel.close()
+        self.assertIsNotNone(future.exception(toy_models.TIMEOUT_SECONDS))
+        self.assert_ends("CANCELLED")
+
+    def test_grpc_deadline(self):
+        self.serve()
+        self.predict(_request(1))  # Connects, which takes time.
+        with self.assertRaises(grpc.RpcError) as raised:
+            self.predict(_request(_NUM_ROWS), timeout=0.5)
+        code = raised.exception.code()
+        self.assertEqual(code, grpc.StatusCode.DEADLINE_EXCEEDED)
+        self.assert_ends("CANCELLED")
+
+
+class HeldTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
+    """Calls without a whole message, and answers that are not read."""
+
+    def connect(self, config):
+        return self.enterContext(toy_models.connect(config))
+
+    def half_call(self, channel, path=_PREDICT):
+        """Returns a call whose message does not come until the test ends."""
+        ended = threading.Event()
+        self.addCleanup(ended.set)
+
+        def messages():
+            ended.wait(toy_models.TIMEOUT_SECONDS)
+            yield from ()
+
+        return channel.stream_unary(path).future(messages())
+
+    def limit_time(self, seconds, request_ms=1):
+        """Sets the time of a message and of reading an answer."""
+        self.enterContext(
+            mock.patch("bert_tf.serving.server._GRACE_SECONDS", seconds)
+        )
+        return self.serving(rest_api_timeout_in_ms=request_ms)
+
+    def ask(self, channel, request):
+        """Calls with a message, without the stub, which would parse it."""
+        return channel.unary_unary(_PREDICT)(
+            request.SerializeToString(), timeout=toy_models.TIMEOUT_SECONDS
+        )
+
+    def test_ends_a_call_whose_message_does_not_come(self):
+        _, config = self.enterContext(self.limit_time(0.5))
+        call = self.half_call(self.connect(config))
+        self.assertEqual(call.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+
+    def test_other_calls_do_not_wait_for_messages_that_do_not_come(self):
+        self.enterContext(mock.patch.object(grpc_services, "_MAX_ARRIVING", 2))
+        _, config = self.enterContext(self.limit_time(600))
+        channel = self.connect(config)
+        calls = [self.half_call(channel) for _ in range(5)]
+        for _ in range(3):
+            self.ask(channel, toy_models.predict_request(text=["a"]))
+        toy_models.wait_until(lambda: sum(x.done() for x in calls) > 2)
+        codes = {x.code() for x in calls if x.done()}
+        self.assertEqual(codes, {grpc.StatusCode.DEADLINE_EXCEEDED})
+
+    def test_refuses_a_call_before_its_message_comes(self):
+        keys = self.create_tempfile(content="k" * 20).full_path
+        for flags, path, code in (
+            ({"api_key_file": keys}, _PREDICT, "UNAUTHENTICATED"),
+            ({}, _RELOAD, "PERMISSION_DENIED"),
+        ):
+            with self.serving(**flags) as (_, config):
+                call = self.half_call(self.connect(config), path)
+                self.assertEqual(call.code(), grpc.StatusCode[code])
+
+    def test_limits_metadata_before_a_client_confirms_settings(self):
+        def frame(kind, flags, content, stream=1):
+            head = struct.pack(">IBI", len(content) << 8 | kind, flags, stream)
+            return head + content
+
+        def entry(name, value):  # Without an index, and of 127 bytes at most.
+            return b"".join(
+                bytes([len(x)]) + x.encode() for x in ("", name, value)
+            )
+
+        header = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": _PREDICT,
+            ":authority": "localhost",
+            "te": "trailers",
+            "content-type": "application/grpc",
+        }
+        _, config = self.enterContext(self.serving())
+        with socket.create_connection(("localhost", config.port)) as client:
+            client.settimeout(toy_models.TIMEOUT_SECONDS)
+            client.sendall(
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                + frame(4, 0, b"", 0)
+                + frame(1, 0, b"".join(entry(*x) for x in header.items()))
+                + frame(9, 0, entry("x", "a" * 100) * 150) * 5
+                + frame(9, 4, b"")
+            )
+            answer = b""
+            while b"--max_header_bytes" not in answer:
+                answer += client.recv(1 << 16) or self.fail(answer)
+
+    def test_limits_values_that_a_message_repeats(self):
+        server, config = self.enterContext(self.serving())
+        server._service.bodies._room = 1 << 20
+        ids = tensor_pb2.TensorProto(dtype=3, int_val=[1])
+        for size in (10_000, 100):
+            ids.tensor_shape.dim.add(size=size)
+        inputs = {"ids": ids, "negate": [True] * 10_000}
+        unknown = tensor_pb2.TensorProto(dtype=999)
+        for more, text in (
+            ({}, "Too many large"),
+            # Names are checked before any array is made.
+            ({"other": unknown}, "does not match signature"),
+        ):
+            request = toy_models.predict_request("total", **inputs, **more)
+            with self.assertRaises(grpc.RpcError) as raised:
+                self.ask(self.connect(config), request)
+            self.assertIn(text, raised.exception.details())
+
+    def test_limits_calls_in_progress(self):
+        self.enterContext(mock.patch.object(grpc_services, "_MAX_CALLS", 2))
+        _, config = self.enterContext(self.serving())
+        channel = self.connect(config)
+        calls = [self.half_call(channel) for _ in range(3)]
+        toy_models.wait_until(lambda: any(x.done() for x in calls))
+        [code] = [x.code() for x in calls if x.done()]
+        self.assertEqual(code, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+    @parameterized.parameters(False, True)
+    def test_frees_a_grpc_answer_that_is_not_read(self, is_left):
+        """Its call ends after a time, or when its client goes away."""
+        server, config = self.enterContext(self.limit_time(600 * is_left + 1))
+        channel = self.connect(config)
+        ask = functools.partial(
+            self.ask, channel, toy_models.predict_request(text=["a"])
+        )
+        ask()
+        request = toy_models.predict_request(text=[_TEXT])
+        # A stream is not read before it is asked for its first message.
+        call = channel.unary_stream(_PREDICT)(request.SerializeToString())
+        memory = server._service.bodies
+        # Three copies of the answer, nothing else.
+        num_bytes = len(_TEXT)
+        toy_models.wait_until(
+            lambda: 3 * num_bytes < memory._num_bytes < 3.5 * num_bytes
+        )
+        if is_left:
+            call.cancel()
+        toy_models.wait_until(lambda: not memory._num_bytes)
+        # grpc keeps the last call until the next one, and resets it then.
+        for _ in range(3):
+            ask()
+        with self.assertRaises(grpc.RpcError) as raised:
+            next(call)
+        self.assertEqual(raised.exception.code(), grpc.StatusCode.CANCELLED)
+
+    @parameterized.parameters("keep-alive", "close")
+    @pytest.mark.slow
+    def test_frees_a_rest_answer_that_is_not_read(self, header):
+        server, config = self.enterContext(self.limit_time(0.1, 5000))
+        memory = server._service.bodies
+        body = {"signature_name": "echo", "inputs": [_TEXT]}
+        header = f"Connection: {header}\r\n"
+        with _post(config, body, 4096, header) as connection:
+            received = connection.recv(4096)
+            self.assertStartsWith(received, b"HTTP/1.1 200")
+            self.assertGreaterEqual(memory._num_bytes, len(_TEXT))
+            toy_models.wait_until(lambda: not memory._num_bytes)
+            with contextlib.suppress(ConnectionResetError):
+                while part := connection.recv(1 << 16):
+                    received += part
+            self.assertLess(len(received), len(_TEXT))
+
+
+if __name__ == "__main__":
+    tf.test.main()
