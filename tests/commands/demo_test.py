@@ -83,25 +83,6 @@ class ReadTextTest(tf.test.TestCase):
             for rows in demo.choose_sentences(splits, limits)
         ]
 
-    def test_libraries_have_equally_many_sentences(self):
-        splits = [
-            [
-                _document("two", "lake", "sea"),
-                _document("one", "ash", "elm", "fir"),
-                _document("one", "oak", "yew"),
-            ],
-            [_document("two", "pond", "well"), _document("one", "box")],
-        ]
-        train, dev = self._choose(splits)
-        # Two of five, spread evenly.
-        self.assertEqual(
-            train,
-            [("ash", "one"), ("fir", "one"), ("lake", "two"), ("sea", "two")],
-        )
-        self.assertEqual(dev, [("box", "one"), ("pond", "two")])
-        train, _ = self._choose(splits, (1, 9))
-        self.assertEqual(train, [("ash", "one"), ("lake", "two")])
-
     def test_repeated_sentences_and_fragments_are_left_out(self):
         splits = [
             [_document("one", "ash", "elm"), _document("two", "lake", "sea")],

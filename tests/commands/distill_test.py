@@ -1,31 +1,25 @@
 """Tests for run/distill.py: each kind of teacher, end to end."""
 
-import csv
 from unittest import mock
 
 import pytest
 import tensorflow as tf
-from absl.testing import parameterized
 
 from bert_tf.commands import distill
 from bert_tf.commands.distill import DistillConfig
 from bert_tf.distribute.devices import Devices
-from bert_tf.errors import UserError
-from bert_tf.flags import cli
-from bert_tf.io import files
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import command_case
+from tests.support import squad_files
 from tests.support import tiny_model
 
 _LENGTH = 12
 
 
-class DistillScriptTest(
-    command_case.CommandCase, tf.test.TestCase, parameterized.TestCase
-):
+class DistillScriptTest(command_case.CommandCase):
     def setUp(self):
         super().setUp()
         # Compiling takes most of the time, and makes no difference here.
@@ -56,8 +50,7 @@ class DistillScriptTest(
                 | flags
             )
         )
-        lines = self.read("eval_results.txt").splitlines()
-        results = {k: float(v) for k, v in (x.split(" = ") for x in lines)}
+        results = self.read_scores()
         written = self.read_json("eval_results.json")
         for name in (task.metric, f"teacher_{task.metric}"):
             self.assertAllClose(
@@ -68,13 +61,6 @@ class DistillScriptTest(
     def _losses(self):
         first, *_ = self.lines("train_metrics.jsonl")
         return {name for name in first if name.endswith("loss")}
-
-    def _write_csv(self, name, *rows):
-        with open(
-            self.folder / name, "w", encoding="utf-8", newline=""
-        ) as file:
-            csv.writer(file).writerows(rows)
-        return str(self.folder / name)
 
     def _check_predictions(self, path, split):
         """Compares what the model says of a file with what was written."""
@@ -95,8 +81,8 @@ class DistillScriptTest(
             ("東", "the dog sat", "no"),
             ("cat", "dog", "yes"),
         ]
-        data = self._write_csv("data.csv", header, *rows)
-        more = self._write_csv("more.csv", header[:2], ("mat", "on the mat"))
+        data = self.write_csv("data.csv", header, *rows)
+        more = self.write_csv("more.csv", header[:2], ("mat", "on the mat"))
         task = ClassificationTask(
             name="custom",
             labels=("no", "yes"),
@@ -158,62 +144,16 @@ class DistillScriptTest(
             version_2_with_negative=True,
             null_score_diff_threshold=1.5,
         )
-        questions = []
-        for number, answer in enumerate(("cat", "dog", None)):
-            context = "the cat sat on the mat, the dog sat."
-            at = [] if answer is None else [context.index(answer)]
-            questions.append(
-                {
-                    "context": context,
-                    "qas": [
-                        {
-                            "id": f"q{number}",
-                            "question": "cat sat",
-                            "is_impossible": answer is None,
-                            "answers": [
-                                {"text": answer, "answer_start": x} for x in at
-                            ],
-                        }
-                    ],
-                }
-            )
-        data = str(self.folder / "data.json")
-        files.write_json(
-            data, {"version": "x", "data": [{"paragraphs": questions}]}
+        context = "the cat sat on the mat, the dog sat."
+        rows = [(context, "cat sat", x) for x in ("cat", "dog", None)]
+        data = squad_files.write(
+            self.folder / "data.json", squad_files.dataset(rows)
         )
         self._run(task, train_file=data, dev_file=data, unlabeled_file=data)
         stored = self.read_json("model/task.json")
         # The student's own threshold, tuned on dev.
         self.assertNotEqual(stored["null_score_diff_threshold"], 1.5)
         self.assertEqual(stored["doc_stride"], 2)
-
-    def test_refuses_data_dir_for_custom_data(self):
-        task = ClassificationTask(
-            name="custom", labels=("a", "b"), metric_names=("accuracy",)
-        )
-        with self.assertRaisesRegex(UserError, "--data_dir is for tasks with"):
-            self._run(task, data_dir=str(self.folder))
-
-    def test_refuses_columns_without_effect(self):
-        task = TaggingTask(name="tagging", labels=("O", "B-X"))
-        with self.assertRaisesRegex(UserError, "--label_column: these are for"):
-            self._run(task, train_file="x", dev_file="x", label_column="kind")
-
-    def test_flags_are_those_of_the_configuration(self):
-        config = DistillConfig(
-            teacher_dir="teacher",
-            output_dir="output",
-            num_hidden_layers=3,
-            hidden_size=192,
-            train_file="train.csv",
-            do_train=True,
-        )
-        self.assertEqual(
-            cli.command_line("run/distill.py", config),
-            "python run/distill.py --do_train --output_dir=output "
-            "--train_file=train.csv --teacher_dir=teacher "
-            "--num_hidden_layers=3 --hidden_size=192",
-        )
 
 
 if __name__ == "__main__":

@@ -35,12 +35,6 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
     def _cases(cls):
         """Returns command lines and the folders that they run in, by name."""
         vocabulary = cls._path("vocab.txt", "\n".join(tiny_model.TOKENS) + "\n")
-        # A checkout without data.
-        checkout = cls._path("checkout")
-        os.mkdir(checkout)
-        for entry in _ROOT.iterdir():
-            if entry.name not in ("data", "output"):
-                os.symlink(entry, os.path.join(checkout, entry.name))
         commands = {
             "learn_vocabulary": [
                 "run/learn_vocabulary.py",
@@ -64,10 +58,7 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
                 *("--export_dir=nothing", "--model_dir=nothing"),
             ],
         }
-        pretrain_base = ["run/pretrain.py", "--flagfile=base.flags"]
-        return {name: (line, str(_ROOT)) for name, line in commands.items()} | {
-            "pretrain_base": (pretrain_base, checkout),
-        }
+        return {name: (line, str(_ROOT)) for name, line in commands.items()}
 
     def _stderr(self, name):
         """Returns what a script has printed, of which the last line matters."""
@@ -90,15 +81,6 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
         (line,) = [x for x in lines if "ERROR: " in x]
         self.assertStartsWith(line, "ERROR: --export_dir: no such directory")
         self.assertEqual(self.ended["verify"].stdout, "")
-
-    def test_missing_data_error_says_how_to_make_it(self):
-        text = self._stderr("pretrain_base")
-        for needed in (
-            "data/pretraining/*.tfrecord",
-            "run/learn_vocabulary.py",
-            "run/create_pretraining_data.py",
-        ):
-            self.assertIn(needed, text)
 
 
 if __name__ == "__main__":

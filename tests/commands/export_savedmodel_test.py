@@ -17,9 +17,9 @@ import bert_tf
 from bert_tf.checkpoints import formats
 from bert_tf.inference.fill_mask import FillMask
 from bert_tf.text import packing
+from tests.support import every_head
 from tests.support import fresh_process
 from tests.support import tiny_exports
-from tests.support import tiny_model
 
 _TEXTS = tiny_exports.TEXTS
 _PAIRS = list(zip(_TEXTS, reversed(_TEXTS), strict=True))
@@ -47,7 +47,7 @@ _INTERNAL = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
 _UNREAD = {
     "next_sentence": ("cls/predictions/",),
     "fill_mask": ("cls/seq_relationship/", "bert/pooler/"),
-    "embeddings": ("bert/encoder/layer_1/", "bert/pooler/"),
+    "embeddings": ("bert/pooler/",),
     "question_answering": ("bert/pooler/",),
     "tagging": ("bert/pooler/",),
 }
@@ -104,26 +104,39 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         super().setUpClass()
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.expected, cls.num_bytes, calls = {}, {}, {}
-        for name, (task, flags, batches, expect) in _cases().items():
-            folder = os.path.join(cls.folder, name)
-            model_dir = tiny_exports.write(folder, task, _config(name))
-            version = tiny_exports.export(
-                model_dir,
-                os.path.join(folder, "out"),
-                signatures=("serving_default",),
-                **flags,
-            )
-            moved = os.path.join(cls.folder, f"{name}_moved")
-            shutil.move(version, moved)
+        published = every_head.publish()
+        for name, (batches, expect) in _cases().items():
+            moved = os.path.join(cls.folder, name)
+            if name == "windows":
+                model_dir = cls._export_windows(moved)
+            else:
+                model_dir = published[name].model_dir
+                shutil.copytree(f"{published[name].output_dir}/1", moved)
             cls.expected[name] = expect(model_dir)
             cls.num_bytes[name] = _count_bytes(name, model_dir, moved)
-            shutil.rmtree(folder)
+            if name == "windows":
+                shutil.rmtree(os.path.dirname(model_dir))
             calls[moved] = batches
         answers = fresh_process.call(calls)
         cls.answers = {
-            name: answers[os.path.join(cls.folder, f"{name}_moved")]
+            name: answers[os.path.join(cls.folder, name)]
             for name in cls.expected
         }
+
+    @classmethod
+    def _export_windows(cls, moved):
+        """Exports a model that will be deleted; returns its directory."""
+        folder = os.path.join(cls.folder, "deleted")
+        model_dir = tiny_exports.write(
+            folder, tiny_exports.classification(doc_stride=4)
+        )
+        version = tiny_exports.export(
+            model_dir,
+            os.path.join(folder, "out"),
+            signatures=("serving_default",),
+        )
+        shutil.move(version, moved)
+        return model_dir
 
     def _compare(self, name):
         """Compares the answers to rows alone and together, by output."""
@@ -162,20 +175,9 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         for name, (stored, read) in self.num_bytes.items():
             self.assertEqual(stored, read, name)
 
-    @parameterized.parameters(
-        *("single", "pair", "windows", "multi_label", "regression"),
-        *("multiple_choice", "next_sentence", "embeddings"),
-        *("question_answering", "tagging", "fill_mask"),
-    )
+    @parameterized.parameters(*every_head.NAMES, "windows")
     def test_answers(self, name):
         self._compare(name)
-
-
-def _config(name):
-    """Returns two layers once, and where one of them is left out."""
-    if name in ("embeddings", "single"):
-        return tiny_model.CONFIG
-    return tiny_model.ONE_LAYER
 
 
 def _count_bytes(name, model_dir, version):
@@ -197,58 +199,27 @@ def _count_bytes(name, model_dir, version):
 
 
 def _cases():
-    """Returns task, flags, calls and expected outputs, by name."""
-    classification = tiny_exports.classification
+    """Returns calls and expected outputs, by name."""
     texts = [_call(batch) for batch in _batches(_TEXTS)]
     pairs = [_call_pairs(batch) for batch in _batches(_PAIRS)]
     choices = [_call_choices(batch) for batch in _batches(_CHOICES)]
+    questions = [_call_questions(batch) for batch in _batches(_QUESTIONS)]
+    masked = [_call(batch) for batch in _batches(_MASKED)]
     return {
-        "single": (classification(), {}, texts, _expect_label),
-        "pair": (
-            classification(pair=True),
-            {},
-            pairs,
-            lambda path: _expect_label(path, _PAIRS),
-        ),
-        "windows": (classification(doc_stride=4), {}, texts, _expect_label),
-        "multi_label": (
-            classification("multi_label"),
-            {},
-            texts,
-            _expect_labels,
-        ),
+        "classification": (texts, _expect_label),
+        "pair": (pairs, lambda path: _expect_label(path, _PAIRS)),
+        "windows": (texts, _expect_label),
+        "multi_label": (texts, _expect_labels),
         "regression": (
-            classification("regression"),
-            {},
-            texts,
-            lambda path: {"score": _column(path, _TEXTS, "score")},
-        ),
-        "multiple_choice": (
-            tiny_exports.multiple_choice(),
-            {},
-            choices,
-            _expect_choice,
-        ),
-        "next_sentence": (
-            "pretraining",
-            {"head": "next_sentence"},
             pairs,
-            _expect_next_sentence,
+            lambda path: {"score": _column(path, _PAIRS, "score")},
         ),
-        "embeddings": ("encoder", {"layer": 0}, texts, _expect_embedding),
-        "question_answering": (
-            tiny_exports.squad(),
-            {},
-            [_call_questions(batch) for batch in _batches(_QUESTIONS)],
-            _expect_answers,
-        ),
-        "tagging": (tiny_exports.tagging(), {}, texts, _expect_tags),
-        "fill_mask": (
-            "pretraining",
-            {"top_k": 3},
-            [_call(batch) for batch in _batches(_MASKED)],
-            _expect_candidates,
-        ),
+        "multiple_choice": (choices, _expect_choice),
+        "next_sentence": (pairs, _expect_next_sentence),
+        "embeddings": (texts, _expect_embedding),
+        "question_answering": (questions, _expect_answers),
+        "tagging": (texts, _expect_tags),
+        "fill_mask": (masked, _expect_candidates),
     }
 
 
@@ -303,7 +274,7 @@ def _expect_next_sentence(model_dir):
 def _expect_embedding(model_dir):
     model = bert_tf.load_model(model_dir, return_all_layers=True)
     packed = _pack(model_dir, _TEXTS)
-    states = model(packed)["encoder_outputs"][0].numpy()
+    states = model(packed)["encoder_outputs"][-1].numpy()
     lengths = packed["input_mask"].numpy().sum(-1)
     return {
         "embedding": [

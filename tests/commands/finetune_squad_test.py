@@ -7,7 +7,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import model_directory
 from bert_tf.commands import finetune_squad
 from bert_tf.commands import finetune_squad as script
 from bert_tf.commands.finetune_squad import SquadConfig
@@ -19,6 +18,7 @@ from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import metrics as squad_metrics
 from tests.support import command_case
+from tests.support import squad_files
 from tests.support import tiny_model
 
 # Contexts of the words of `tiny_model`, and answers in them.
@@ -40,21 +40,14 @@ _DEV = (
 
 def _dataset(paragraphs, labelled=True):
     """Returns a question about each paragraph; None means no answer."""
-    questions = []
-    for number, (context, answer) in enumerate(paragraphs):
-        question = {"id": f"q{number}", "question": "cat sat on"[: number + 4]}
-        if labelled:
-            answers = (
-                [{"text": answer, "answer_start": context.index(answer)}]
-                if answer
-                else []
-            )
-            question |= {"answers": answers, "is_impossible": not answer}
-        questions.append({"context": context, "qas": [question]})
-    return [{"paragraphs": questions}]
+    rows = [
+        (context, "cat sat on"[: number + 4], answer)
+        for number, (context, answer) in enumerate(paragraphs)
+    ]
+    return squad_files.dataset(rows, labelled)
 
 
-class _Case(command_case.CommandCase, tf.test.TestCase):
+class _Case(command_case.CommandCase):
     def setUp(self):
         super().setUp()
         tiny_model.write(
@@ -64,9 +57,7 @@ class _Case(command_case.CommandCase, tf.test.TestCase):
         )
 
     def write(self, name, dataset):
-        path = str(self.folder / name)
-        files.write_json(path, {"version": "x", "data": dataset})
-        return path
+        return squad_files.write(self.folder / name, dataset)
 
     def config(self, **values):
         """Returns flags that train on five questions and predict as many."""
@@ -93,7 +84,7 @@ class _Case(command_case.CommandCase, tf.test.TestCase):
         return "\n".join(logs.output)
 
 
-class FinetuneSquadTest(_Case, parameterized.TestCase):
+class FinetuneSquadTest(_Case):
     @pytest.mark.slow
     def test_squad_1(self):
         log = self.run_script()
@@ -388,32 +379,6 @@ class TriviaQaTest(_Case):
                 (self.output / "triviaqa/model/README.md").stat(), files_before
             )
             self.assertEqual(self.read_json("predictions.json"), answers)
-        with self.subTest("wherever it is"):
-            moved = self.folder / "moved"
-            self.output.rename(moved)
-            log = self.run_script(**values, output_dir=str(moved))
-            self.assertIn("The fine-tuning on TriviaQA is done", log)
-            self.assertIn("Resumed at step", log)
-            moved.rename(self.output)
-        with self.subTest("another model"):
-            path = str(self.folder / "tiny")
-            stored = formats.read(path)
-            model_directory.write(
-                path,
-                stored.config,
-                {name: stored.weights[name] + 1 for name in stored.weights},
-                stored.vocabulary,
-                stored.tokenizer_settings,
-                stored.task,
-                "# Another\n",
-            )
-            with self.assertRaisesRegex(
-                UserError, "triviaqa .* the model of --pretrained_model_dir was"
-            ):
-                self.run_script(**values)
-        with self.subTest("other flags need another folder"):
-            with self.assertRaisesRegex(UserError, "weight_decay_rate"):
-                self.run_script(**values, weight_decay_rate=0.5)
 
 
 class EnsembleTest(_Case):
@@ -438,25 +403,6 @@ class EnsembleTest(_Case):
             "train_file": None,
             "pretrained_model_dir": None,
         } | values
-
-    def test_squad_1(self):
-        paths = self._write_nbest(
-            one={"q1": {"the mat": 1.0}, "q0": {"cat": 1.0}},
-            two={"q0": {"dog": 1.0}, "q1": {"dog": 0.6, "the mat": 0.4}},
-            zoo={"q0": {"cat": 0.2, "dog": 0.8}, "q1": {"dog": 1.0}},
-        )
-        dev = self.write("dev1.json", _dataset(_DEV[:2]))
-        self.run_script(
-            **self._config(ensemble_nbest_files=paths, predict_file=dev)
-        )
-        self.assertEqual(
-            self.read_json("predictions.json"), {"q0": "dog", "q1": "dog"}
-        )
-        scores = self.read_json("eval_results.json")["dev"]
-        self.assertEqual(scores, {"exact_match": 50.0, "f1": 50.0})
-        best, second = self.read_json("nbest_predictions.json")["q1"]
-        self.assertAllClose(best["probability"], 1.6 / 3)
-        self.assertAllClose(second["probability"], 1.4 / 3)
 
     def test_squad_2(self):
         paths = self._write_nbest(

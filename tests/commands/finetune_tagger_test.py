@@ -1,6 +1,5 @@
 """Tests for run/finetune_tagger.py, from the flags to predictions."""
 
-import json
 import random
 
 import pytest
@@ -9,7 +8,6 @@ import tensorflow as tf
 import bert_tf
 from bert_tf.commands import finetune_tagger
 from bert_tf.commands.finetune_tagger import TaggerConfig
-from bert_tf.errors import UserError
 from tests.support import command_case
 from tests.support import tiny_model
 
@@ -48,7 +46,7 @@ def _write(path, count, seed, with_tags=True):
     return sentences
 
 
-class FinetuneTaggerTest(command_case.CommandCase, tf.test.TestCase):
+class FinetuneTaggerTest(command_case.CommandCase):
     def setUp(self):
         super().setUp()
         self.model = tiny_model.write_initialized(
@@ -135,40 +133,6 @@ class FinetuneTaggerTest(command_case.CommandCase, tf.test.TestCase):
         self.assertNotAllClose(model.combination.layer_weights, [0.0, 0.0])
         self._check_predictions()
 
-    @pytest.mark.thorough
-    def test_grid_of_layer_combinations(self):
-        _write(self.folder / "eng.testb", 15, 2)
-        names = ("embeddings", "last_hidden")
-        results = self._run(
-            do_train=True,
-            do_predict=True,
-            approach="feature_based",
-            layer_combination=",".join(names),
-            lstm_size=16,
-            learning_rate="0.02",
-            num_train_epochs="4",
-        )
-        header, *rows = (
-            line.split() for line in self.read("runs.txt").splitlines()[:3]
-        )
-        self.assertEqual(
-            header[3:], ["layer_combination", "seed", "f1", "test_f1"]
-        )
-        self.assertEqual([row[3] for row in rows], [*names])
-        for name, row in zip(names, rows, strict=True):
-            trial = "rate_0.02_batch_4_epochs_4_layers_" + name + "_seed_12345"
-            folder = self.output / "runs" / trial
-            task = json.loads((folder / "model" / "task.json").read_text())
-            self.assertEqual(task["layer_combination"], name)
-            scores = [task["results"][x]["f1"] for x in ("dev", "test")]
-            self.assertEqual(row[5:7], [f"{score:.4f}" for score in scores])
-            card = (folder / "model" / "README.md").read_text()
-            self.assertRegex(card, rf"layer_combination.*{name}")
-        (best,) = [row for row in rows if row[-1] == "best"]
-        task = self.read_json("model/task.json")
-        self.assertEqual(task["layer_combination"], best[3])
-        self.assertEqual(f"{results['test']['f1']:.4f}", best[6])
-
     @pytest.mark.slow
     def test_bilstm_head_on_a_left_to_right_model(self):
         results = self._run(
@@ -181,19 +145,6 @@ class FinetuneTaggerTest(command_case.CommandCase, tf.test.TestCase):
         # The loss of guessing by frequency is 1.1.
         self.assertLess(results["dev"]["loss"], 0.9)
         self._check_predictions()
-
-    def test_bad_files(self):
-        path = self.folder / "eng.train"
-        path.write_text("the DT O\ncat NN\n", encoding="utf-8")
-        with self.assertRaisesRegex(UserError, "eng.train, line 2 has 2 col"):
-            self._run(do_train=True)
-        path.write_text("the DT B-X\ncat NN PET\n", encoding="utf-8")
-        with self.assertRaisesRegex(UserError, "line 2: expected a tag O, B-"):
-            self._run(do_train=True)
-        path.write_text("the DT O\n", encoding="utf-8")
-        with self.assertRaisesRegex(UserError, "no tag but O"):
-            self._run(do_train=True)
-        self.assertFalse(self.output.exists())
 
 
 if __name__ == "__main__":

@@ -1,135 +1,214 @@
-"""Tests of scripts that check their inputs before TensorFlow is imported."""
+"""Tests that commands check their inputs before TensorFlow is imported."""
 
 import contextlib
+import json
 import os
-import pathlib
 import subprocess
 import sys
+import tempfile
 
 import tensorflow as tf
 from absl.testing import parameterized
 
-# Prints the error of a script, and whether TensorFlow was imported.
+from bert_tf.io import files
+
+# Prints the error of each command, and whether TensorFlow was imported.
 _PROGRAM = """
-import importlib, sys
+import importlib, inspect, json, sys
+from absl import flags
+from bert_tf.errors import UserError
 from bert_tf.flags import cli
-module = importlib.import_module(f"bert_tf.commands.{sys.argv.pop(1)}")
-try:
-    cli.run(module.main)
-except SystemExit as error:
-    print(error.code, "tensorflow" in sys.modules)
+answers = []
+for words in json.load(sys.stdin):
+    values = flags.FlagValues()
+    main = importlib.import_module(f"bert_tf.commands.{words[0]}").main
+    config_cls = inspect.get_annotations(main)["config"]
+    read_config = cli.define_flags(config_cls, values)
+    values(words)
+    try:
+        main(read_config())
+        message = "No error."
+    except UserError as error:
+        message = str(error)
+    answers.append((message, "tensorflow" in sys.modules))
+json.dump(answers, sys.stdout)
 """
+_QUESTION = {"id": "1", "question": "Who?", "answers": []}
+_ANSWERED = {"id": "2", "question": "Who?", "answers": [{"text": "Ada"}]}
+_SHAPE = '{"vocab_size": 9, "max_position_embeddings": 12}'
+_SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]"
+_TASKS = {
+    "topics": {
+        "kind": "classification",
+        "columns": {"text": "body", "text_pair": None, "labels": ["topic"]},
+        "labels": ["x", "y"],
+    },
+    "choices": {
+        "kind": "multiple_choice",
+        "columns": {"choices": ["a", "b"], "context": "q", "label": "right"},
+    },
+    "squad": {"kind": "question_answering"},
+    "tagger": {
+        "kind": "tagging",
+        "word_column": "token",
+        "tag_column": "ner",
+        "labels": ["O"],
+    },
+}
+
+
+def _squad(*questions):
+    paragraph = {"context": "Ada.", "qas": questions}
+    return json.dumps({"data": [{"paragraphs": [paragraph]}]})
+
+
+_FILES = {
+    "new/config.json": "",
+    "pretrained/task.json": '{"kind": "pretraining"}',
+    "no_unk/bert_config.json": _SHAPE,
+    "no_unk/vocab.txt": "a\na",
+    "short/bert_config.json": _SHAPE,
+    "short/vocab.txt": _SPECIAL,
+    "text.csv": "text,topic\na,x\n",
+    "body.csv": "body,topic\na,x\nb,z\n",
+    "one.csv": "text,label\na,x\n",
+    "last.csv": "text,label\n" + "a,x\nb,y\n" * 1500 + "a,x\nb,\n",
+    "choice.csv": "q,a,right\nwhy,x,a\n",
+    "tags.tsv": "token\ttag\nBerlin\tO\n",
+    "raw.csv": "title\nBerlin\n",
+    "cut.json": "{]",
+    "list.json": "[1]",
+    "unknown.json": _squad(_QUESTION),
+    "both.json": _squad(_QUESTION, _ANSWERED),
+    "question.csv": "question,text\nWho?,Ada.\n",
+}
+_NEW = " --output_dir=out --pretrained_model_dir=new --do_train"
+_OWN = "finetune_classifier --task_name=custom"
+_CHOICE = "finetune_multiple_choice --task_name=custom"
+_DISTILL = "distill --output_dir=out --do_eval"
+_PREDICT = "predict --output_file=x.csv"
+_PRETRAIN = (
+    "pretrain --bert_config_file=configs/tiny/bert_config.json --do_train "
+    "--input_file=text.csv --output_dir=out"
+)
+_TAGS = "finetune_tagger --train_file=tags.tsv --word_column=token"
+_CASES = (
+    (f"{_OWN} --train_file=text.csv {_NEW}",
+     "text.csv has no column 'label'; its first line names the columns "
+     "'text', 'topic'; name another with --label_column."),
+    (f"finetune_classifier --task_name=mrp --data_dir=new {_NEW}",
+     "--task_name must be one of cola"),
+    (f"{_CHOICE} --train_file=text.csv {_NEW}",
+     "text.csv has no column 'context'"),
+    (f"{_TAGS} --tag_column=ner {_NEW}", "'ner'"),
+    # The last rows of files are read, and all rows together.
+    (f"{_OWN} --train_file=last.csv {_NEW}",
+     "last.csv, line 3003 has no label"),
+    (f"{_OWN} --train_file=one.csv {_NEW}", "at least 2 different labels"),
+    (f"{_OWN} --train_file=one.csv --text_pair_column=z {_NEW}",
+     "name another with --text_pair_column"),
+    (f"{_OWN} --train_file=one.csv --problem_type=regression {_NEW}",
+     "one.csv, line 2 must have a number as its label"),
+    (f"finetune_classifier --task_name=rte --data_dir=new {_NEW}",
+     "no file train.tsv or"),
+    (f"finetune_tagger --train_file=cut.json {_NEW}", "cut.json"),
+    (f"finetune_squad --train_file=cut.json {_NEW}",
+     "cut.json, line 1 is not valid JSON"),
+    (f"finetune_squad --train_file=unknown.json {_NEW}",
+     "training needs an answer"),
+    ("finetune_squad --output_dir=squad --do_predict --predict_file=both.json",
+     "--version_2_with_negative"),
+    # Models to evaluate, and the columns that they store.
+    (f"{_OWN} --output_dir=out --pretrained_model_dir=no_unk --do_eval "
+     "--dev_file=one.csv", "vocab.txt lacks [UNK]"),
+    (f"{_OWN} --output_dir=out --pretrained_model_dir=short --do_eval "
+     "--dev_file=one.csv --max_seq_length=13", "must be at most 12"),
+    *((f"{command} --do_eval --dev_file={path} {place}", message)
+      for command, model, path, message in (
+          (_OWN, "topics", "text.csv", "text.csv has no column 'body'"),
+          (_OWN, "topics", "body.csv", "body.csv, line 3 has the label 'z'"),
+          (_CHOICE, "choices", "choice.csv", "choice.csv has no column 'b'"),
+          ("finetune_tagger", "tagger", "tags.tsv", "has no column 'ner'"),
+      )
+      for place in (
+          f"--output_dir={model}",
+          f"--output_dir=out --pretrained_model_dir={model}/model",
+      )),
+    (f"{_DISTILL} --teacher_dir=topics --dev_file=text.csv",
+     "text.csv has no column 'body'"),
+    (f"{_DISTILL} --teacher_dir=topics --dev_file=body.csv",
+     "body.csv, line 3 has the label 'z'"),
+    (f"{_DISTILL} --teacher_dir=topics --dev_file=text.csv --text_column=z",
+     "no column 'z'"),
+    (f"{_DISTILL} --teacher_dir=choices --dev_file=choice.csv",
+     "choice.csv has no column 'b'"),
+    (f"{_DISTILL} --teacher_dir=choices --dev_file=choice.csv --text_column=q",
+     "--text_column"),
+    (f"{_DISTILL} --teacher_dir=topics --data_dir=new",
+     "--data_dir is for tasks with"),
+    (f"{_DISTILL} --teacher_dir=tagger --dev_file=x --label_column=kind",
+     "--label_column: these are for"),
+    (f"{_DISTILL} --teacher_dir=squad --dev_file=list.json",
+     "list.json must be an object"),
+    (f"{_DISTILL} --teacher_dir=tagger --dev_file=tags.tsv",
+     "tags.tsv has no column 'ner'"),
+    ("distill --output_dir=out --do_train --num_hidden_layers=1 "
+     "--teacher_dir=topics --train_file=text.csv --text_column=text "
+     "--unlabeled_file=raw.csv", "raw.csv has no column 'text'"),
+    (f"{_PREDICT} --model_dir=choices --input_file=choice.csv",
+     "choice.csv has no column 'b'"),
+    (f"{_PREDICT} --model_dir=squad --input_file=question.csv",
+     "question.csv has no column 'context'"),
+    (f"{_PREDICT} --model_dir=tagger --input_file=raw.csv",
+     'raw.csv must have a column "text"'),
+    (f"{_PREDICT} --model_dir=tagger --input_file=text.csv --keep_columns=id",
+     "--keep_columns"),
+    (f"{_PREDICT} --model_dir=pretrained --input_file=text.csv",
+     "a model of kind='pretraining'; fine-tune it first"),
+    (f"{_PRETRAIN} --max_seq_length=9999", "--max_seq_length must be at most"),
+    *((f"{command} --vocab_file=tags.tsv", "tags.tsv lacks [UNK]")
+      for command in (
+          _PRETRAIN,
+          "create_pretraining_data --input_file=text.csv --output_file=out",
+          "tokenize_file --input_file=text.csv --output_file=out",
+      )),
+)  # fmt: skip
 
 
 class InputsTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.enter_context(contextlib.chdir(self.create_tempdir().full_path))
-        for folder in ("empty", "model", "teacher"):
-            os.mkdir(folder)
-        os.mkdir("pretrained")
-        pathlib.Path("pretrained/task.json").write_text(
-            '{"kind": "pretraining"}'
-        )
-        for folder in ("model", "teacher"):
-            open(f"{folder}/config.json", "w").close()
-
-    @parameterized.parameters(
-        (
-            "finetune_classifier",
-            ["--task_name=custom", "--train_file=table.csv", "--do_train"],
-            "table.csv has no column 'label'; its first line names the columns "
-            "'text', 'topic'; name another with --label_column.",
-        ),
-        (
-            "finetune_classifier",
-            ["--task_name=mrp", "--data_dir=empty", "--do_eval"],
-            "--task_name must be one of cola",
-        ),
-        (
-            "finetune_multiple_choice",
-            ["--task_name=custom", "--train_file=table.csv", "--do_train"],
-            "table.csv has no column 'context'",
-        ),
-        (
-            "finetune_tagger",
-            ["--train_file=tags.txt", "--word_column=word", "--do_train"]
-            + ["--tag_column=tag"],
-            "'tag'",
-        ),
-        # The last rows of files are read, and all rows together.
-        (
-            "finetune_classifier",
-            ["--task_name=custom", "--train_file=last.csv", "--do_train"],
-            "last.csv, line 3003 has no label",
-        ),
-        (
-            "finetune_classifier",
-            ["--task_name=custom", "--train_file=one.csv", "--do_train"],
-            "one.csv must have at least 2 different labels",
-        ),
-        (
-            "finetune_squad",
-            ["--train_file=bad.json", "--do_train"],
-            "bad.json, line 1 is not valid JSON",
-        ),
-        (
-            "distill",
-            ["--teacher_dir=teacher", "--train_file=table.csv", "--do_train"],
-            "table.csv has no column 'label'",
-        ),
-        (
-            "pretrain",
-            ["--bert_config_file=configs/tiny/bert_config.json", "--do_train"]
-            + ["--input_file=table.csv", "--max_seq_length=9999"],
-            "--max_seq_length must be at most",
-        ),
-        (
-            "pretrain",
-            ["--bert_config_file=configs/tiny/bert_config.json", "--do_train"]
-            + ["--input_file=table.csv", "--vocab_file=tags.txt"],
-            "tags.txt lacks [UNK]",
-        ),
-        (
-            "predict",
-            ["--model_dir=pretrained", "--input_file=table.csv"],
-            "a model of kind='pretraining'; fine-tune it first",
-        ),
-        (
-            "create_pretraining_data",
-            ["--input_file=table.csv", "--vocab_file=tags.txt"],
-            "tags.txt lacks [UNK]",
-        ),
-        (
-            "tokenize_file",
-            ["--input_file=table.csv", "--vocab_file=tags.txt"],
-            "tags.txt lacks [UNK]",
-        ),
-    )
-    def test_scripts_answer_without_tensorflow(self, command, flags, message):
-        with open("table.csv", "w") as file:
-            file.write("text,topic\na,x\n")
-        pathlib.Path("one.csv").write_text("text,label\na,x\n")
-        rows = "a,x\nb,y\n" * 1500
-        pathlib.Path("last.csv").write_text(f"text,label\n{rows}a,x\nb,\n")
-        pathlib.Path("bad.json").write_text("{]")
-        task = '{"kind": "classification", "labels": ["x", "y"]}'
-        pathlib.Path("teacher/task.json").write_text(task)
-        with open("tags.txt", "w") as file:
-            file.write("word label\nBerlin B-LOC\n")
-        trains = command.startswith(("finetune", "distill", "pretrain"))
-        flags += ["--output_dir=out" if trains else "--output_file=out"]
-        if command.startswith(("finetune", "distill")):
-            flags += ["--pretrained_model_dir=model"]
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        with contextlib.chdir(folder):
+            for name, values in _TASKS.items():
+                # As in the output directory of a run.
+                os.makedirs(f"{name}/model")
+                files.write_json(f"{name}/model/task.json", values)
+            for name in ("no_unk", "short"):
+                os.mkdir(name)
+                files.write_json(f"{name}/task.json", _TASKS["topics"])
+            for name, contents in _FILES.items():
+                files.write_text(name, contents)
         finished = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, command, *flags],
+            [sys.executable, "-c", _PROGRAM],
+            input=json.dumps([command.split() for command, _ in _CASES]),
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
+            cwd=folder,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        self.assertIn(message, finished.stdout)
-        self.assertEndsWith(finished.stdout.strip(), " False")
+        assert not finished.returncode, finished.stderr
+        cls.answers = json.loads(finished.stdout)
+
+    @parameterized.parameters(*range(len(_CASES)))
+    def test_error_without_tensorflow(self, number):
+        command, expected = _CASES[number]
+        message, imported = self.answers[number]
+        self.assertIn(expected, message, command)
+        self.assertNotIn("\n", message)
+        self.assertFalse(imported, command)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.io import files
 from tests.support import environments
 from tests.support import minilm
+from tests.support import squad_files
 from tests.support import tiny_model
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -143,26 +144,10 @@ def _squad(folder):
         }
         for number, (question, context, answer) in enumerate(_QUESTIONS)
     ]
-    paragraphs = [
-        {
-            "context": x["context"],
-            "qas": [
-                {
-                    "id": x["id"],
-                    "question": x["question"],
-                    "answers": [
-                        {
-                            "answer_start": x["answer"]["start"],
-                            "text": x["answer"]["text"],
-                        }
-                    ],
-                }
-            ],
-        }
-        for x in train
-    ]
-    path = os.path.join(folder, "train.json")
-    files.write_json(path, {"data": [{"paragraphs": paragraphs}]})
+    rows = [(context, text, answer) for text, context, answer in _QUESTIONS]
+    path = squad_files.write(
+        os.path.join(folder, "train.json"), squad_files.dataset(rows)
+    )
     return train, {"train_file": path, "max_query_length": 4}
 
 

@@ -1,15 +1,11 @@
 """Tests for run/predict.py with a model from run/finetune_classifier.py."""
 
-import json
-
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
-from bert_tf.commands import predict
-from bert_tf.commands.predict import PredictConfig
-from tests.support import classifier_script
+from tests.support import command_case
 from tests.support import predictions
 from tests.support import tiny_model
 
@@ -28,11 +24,7 @@ _TEST = (
 )
 
 
-class PredictTest(
-    classifier_script.ClassifierScript,
-    tf.test.TestCase,
-    parameterized.TestCase,
-):
+class PredictTest(command_case.ClassifierCase):
     @parameterized.parameters(
         ({"problem_type": "multi_label", "label_separator": ";"}, "labels"),
         ({"doc_stride": 3, "head": "bilstm"}, "label"),
@@ -57,20 +49,9 @@ class PredictTest(
             do_predict=True,
             **flags,
         )
-        output = self.folder / "predictions.jsonl"
         model = str(self.output / "model")
-        predict.main(
-            PredictConfig(
-                model_dir=model,
-                input_file=test_file,
-                output_file=str(output),
-            )
-        )
-        rows = [
-            json.loads(line)
-            for line in output.read_text(encoding="utf-8").splitlines()
-        ]
-        expected = self.predictions("test")
+        rows = self.predict(test_file)
+        expected = self.lines("test_predictions.jsonl")
         self.assertLen(rows, 3)
         for row, other in zip(rows, expected, strict=True):
             self.assertEqual(row[key], other[key])

@@ -7,7 +7,6 @@ from absl.testing import parameterized
 from scipy import special
 from scipy import stats
 
-from bert_tf.distillation import objective as objectives
 from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import LayerPairs
 from bert_tf.distillation.objective import Weights
@@ -16,8 +15,6 @@ from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.tasks.task import NO_LOGIT
-from bert_tf.tasks.task import SoftTargets
 
 _B, _S, _H, _I = 4, 5, 6, 8
 _HEAT = 2.0
@@ -244,7 +241,8 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         ((name, matrix),) = states.variables.items()
         self.assertEqual(name, "distillation/hidden_projection/kernel")
         mine = [self.draw(_B, _S, _H) for _ in range(3)]
-        theirs = [self.draw(_B, _S, _I) for _ in range(5)]
+        theirs = [tf.cast(self.draw(_B, _S, _I), tf.bfloat16) for _ in range(5)]
+        mine[0][1, 1] = 0.0
         values = self._minimize(
             self._classification(),
             _weights(0.0, 0.7, form=form),
@@ -258,15 +256,15 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             states,
         )
         losses = []
-        for one, other in zip(
-            mine, (theirs[i] for i in (0, 2, 4)), strict=True
-        ):
+        for one, number in zip(mine, (0, 2, 4), strict=True):
+            other = np.float64(theirs[number])
             projected = one @ matrix.numpy()
             if form == "mse":
                 losses.append(np.square(projected - other).mean(-1))
             else:
                 dot = (projected * other).sum(-1)
-                dot /= np.linalg.norm(projected, axis=-1)
+                # A state of zeros has no direction.
+                dot /= np.maximum(np.linalg.norm(projected, axis=-1), 1e-9)
                 losses.append(1 - dot / np.linalg.norm(other, axis=-1))
         hidden = np.average(np.mean(losses, axis=0), weights=_MASK)
         self.assertAllClose(
@@ -277,7 +275,9 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_attention_of_each_head(self):
         def draw():
-            return special.softmax(self.draw(_B, 2, _S, _S), -1)
+            # No head attends to the last token.
+            logits = self.draw(_B, 2, _S, _S) - [0, 0, 0, 0, 1e4]
+            return tf.cast(special.softmax(logits, -1), tf.bfloat16)
 
         mine, theirs = [draw(), draw()], [draw() for _ in range(3)]
         values = self._minimize(
@@ -289,7 +289,9 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             LayerPairs((1, 3), None, 0.02),
         )
         divergences = [
-            stats.entropy(theirs[other], mine[one], axis=-1).mean(1)
+            special.rel_entr(np.float64(theirs[other]), np.float64(mine[one]))
+            .sum(-1)
+            .mean(1)
             for one, other in ((0, 0), (1, 2))
         ]
         attention = np.average(np.mean(divergences, axis=0), weights=_MASK)
@@ -315,147 +317,6 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
                 {"logits": tf.constant(self.draw(_B, 3))}, rows
             )
         self.assertIsNone(tape.gradient(sums["soft_target_sum"], teacher))
-
-
-def _soft_targets(form, *logits):
-    return [SoftTargets(tf.constant(x, tf.float32), form) for x in logits]
-
-
-class SoftTargetsTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        rng = np.random.default_rng(0)
-        self.student = rng.normal(size=(3, 5, 7), scale=2)
-        self.teacher = rng.normal(size=(3, 5, 7), scale=2)
-
-    def _losses(self, form, temperature):
-        return objectives.soft_target_losses(
-            *_soft_targets(form, self.student, self.teacher), temperature
-        )
-
-    @parameterized.parameters(1.0, 2.0, 10.0)
-    def test_a_choice_is_the_divergence_of_softened_softmaxes(self, heat):
-        expected = heat**2 * stats.entropy(
-            special.softmax(self.teacher / heat, -1),
-            special.softmax(self.student / heat, -1),
-            axis=-1,
-        )
-        self.assertAllClose(self._losses("choice", heat), expected, rtol=1e-4)
-
-    @parameterized.parameters(1.0, 4.0)
-    def test_yes_or_no_is_the_mean_over_sigmoids(self, heat):
-        p = special.expit(self.teacher / heat)
-        q = special.expit(self.student / heat)
-        divergence = special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
-        self.assertAllClose(
-            self._losses("yes_or_no", heat),
-            heat**2 * divergence.mean(-1),
-            rtol=1e-4,
-        )
-
-    def test_scores_ignore_the_temperature(self):
-        self.assertAllClose(
-            self._losses("score", 3.0),
-            np.square(self.student - self.teacher).mean(-1),
-        )
-
-    def test_gradients_are_those_of_the_cross_entropy_of_the_source(self):
-        """Hinton et al., equation 2: (q - p) / T, here times T squared."""
-        heat = 3.0
-        student, teacher = _soft_targets("choice", self.student, self.teacher)
-        with tf.GradientTape() as tape:
-            tape.watch(student.logits)
-            loss = tf.reduce_sum(
-                objectives.soft_target_losses(student, teacher, heat)
-            )
-        q = special.softmax(self.student / heat, -1)
-        p = special.softmax(self.teacher / heat, -1)
-        self.assertAllClose(
-            tape.gradient(loss, student.logits), heat * (q - p), atol=1e-5
-        )
-
-    def test_masked_alternatives_do_not_count(self):
-        is_valid = np.arange(7) < np.array([7, 4, 1])[:, None, None]
-        student, teacher = _soft_targets(
-            "choice",
-            np.where(is_valid, self.student, NO_LOGIT),
-            np.where(is_valid, self.teacher, NO_LOGIT),
-        )
-        with tf.GradientTape() as tape:
-            tape.watch(student.logits)
-            losses = objectives.soft_target_losses(student, teacher, 100.0)
-        gradient = tape.gradient(losses, student.logits)
-        for row, count in enumerate((7, 4, 1)):
-            unmasked = _soft_targets(
-                "choice",
-                self.student[row, :, :count],
-                self.teacher[row, :, :count],
-            )
-            self.assertAllClose(
-                losses[row],
-                objectives.soft_target_losses(*unmasked, 100.0),
-                atol=1e-4,
-            )
-            self.assertAllEqual(
-                gradient[row, :, count:], np.zeros([5, 7 - count])
-            )
-
-    @parameterized.parameters("choice", "yes_or_no", "score")
-    def test_equal_logits_have_no_loss(self, form):
-        self.student = self.teacher
-        self.assertAllClose(self._losses(form, 2.0), np.zeros([3, 5]))
-
-
-class HiddenStatesTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        rng = np.random.default_rng(1)
-        self.student = rng.normal(size=(2, 3, 5, 8))
-        self.teacher = rng.normal(size=(2, 3, 5, 8))
-
-    def _losses(self, form):
-        return objectives.hidden_losses(
-            tf.constant(self.student, tf.float32),
-            tf.constant(self.teacher, tf.bfloat16),
-            form,
-        )
-
-    def test_mean_squares(self):
-        self.assertAllClose(
-            self._losses("mse"),
-            np.square(self.student - self.teacher).mean(-1),
-            rtol=0.03,
-        )
-
-    def test_cosines(self):
-        dot = (self.student * self.teacher).sum(-1)
-        lengths = np.linalg.norm(self.student, axis=-1) * np.linalg.norm(
-            self.teacher, axis=-1
-        )
-        self.assertAllClose(
-            self._losses("cosine"), 1 - dot / lengths, atol=0.01
-        )
-        self.student[0, 0, 0] = 0.0
-        self.assertAllClose(self._losses("cosine")[0, 0, 0], 1.0)
-
-
-class AttentionTest(tf.test.TestCase):
-    def test_divergence_of_heads(self):
-        """Shape: [examples, heads, tokens, tokens]; the last is padding."""
-        rng = np.random.default_rng(2)
-        logits = rng.normal(size=(2, 3, 4, 5, 5)) - [0, 0, 0, 0, 1e4]
-        student, teacher = special.softmax(logits, -1)
-        expected = stats.entropy(
-            teacher[..., :4], student[..., :4], axis=-1
-        ).mean(axis=1)
-        losses = objectives.attention_losses(
-            tf.constant(student, tf.float32), tf.constant(teacher, tf.float32)
-        )
-        self.assertAllClose(losses, expected, rtol=1e-5)
-        same = objectives.attention_losses(
-            tf.constant(teacher, tf.bfloat16), tf.constant(teacher, tf.bfloat16)
-        )
-        self.assertAllClose(same, np.zeros([3, 5]))
 
 
 if __name__ == "__main__":

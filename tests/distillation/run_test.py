@@ -1,6 +1,5 @@
 """Tests of distillation, and of rows with and without labels."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -240,11 +239,6 @@ class DistillTest(files_case.FilesCase):
         self.assertFalse(os.path.exists(self.path("output")))
 
 
-def _write_csv(path, *rows):
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(rows)
-
-
 class EachTaskTest(files_case.FilesCase):
     """Tests one batch of each kind of task, without training."""
 
@@ -254,7 +248,7 @@ class EachTaskTest(files_case.FilesCase):
             ("the cat sat", "the", "sat", "on", "mat", "dog", 0),
             ("dog", "the", "cat", "dog", "東", "mat", 3),
         ]
-        _write_csv(self.folder / "train.csv", header, *rows)
+        self.write_csv("train.csv", header, *rows)
         return MultipleChoiceTask(name="swag", columns=OFFICIAL["swag"].columns)
 
     def _write_scores(self):
@@ -415,18 +409,6 @@ class MixedFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         batch = mixed.batch(np.arange(2), 8)
         weights = [[0, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 1, 0, 0, 0]]
         self.assertAllEqual(task.soft_target_weights(batch), weights)
-
-    def test_questions(self):
-        task = SquadTask(max_seq_length=12, doc_stride=2, max_query_length=3)
-        question = {"question": "cat sat", "context": "the dog sat on the mat"}
-        unlabeled = task.featurize_unlabeled(
-            [task.example_from_row(question)], self.tokenizer
-        )
-        self.assertGreaterEqual(len(unlabeled), 1)
-        self.assertEqual(
-            set(unlabeled.batch(np.arange(1), 12)),
-            {"input_ids", "input_mask", "segment_ids"},
-        )
 
 
 _STUDENT_TASK = ClassificationTask(

@@ -60,21 +60,6 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
             )
             steps = config.stop_at_step
 
-    def test_cost_of_one_accelerator_is_its_arithmetic(self):
-        cluster = scaling_table.Cluster({"bfloat16": 1e12}, network=1.0)
-        config = scaling_table.read_config("base")
-        short = 900_000 * 256 * scaling_table.operations(config, 128, 20)
-        long = 100_000 * 256 * scaling_table.operations(config, 512, 77)
-        # 96.52 sequences of 512 a second, where 485.59 of 128 are measured.
-        large = scaling_table.read_config("large")
-        rate = (96.52 * scaling_table.operations(large, 512, 77)) / (
-            485.59 * scaling_table.operations(large, 128, 20)
-        )
-        self.assertAllClose(
-            scaling_table.training_hours(cluster, "base.flags", 1),
-            (short + long / rate) / 1e12 / 3600,
-        )
-
     def test_weights_are_those_of_a_model(self):
         config = BertConfig(
             vocab_size=97,
@@ -125,17 +110,6 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
                 share,
                 rtol=2e-2,
             )
-
-    def test_an_all_reduce_in_a_ring(self):
-        # 4 devices send 6 of 4 parts in 6 steps; 16 go over the network.
-        self.assertAllClose(
-            scaling_table.reduce_seconds(4e9, 4, network=1.0),
-            6e9 / 232.54e9 + 6e-5,
-        )
-        self.assertAllClose(
-            scaling_table.reduce_seconds(16e9, 16, network=2.0),
-            30e9 / 2e9 + 30e-5,
-        )
 
 
 if __name__ == "__main__":

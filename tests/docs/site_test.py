@@ -1,8 +1,11 @@
-"""Checks the site without building it: menu, generated pages, links."""
+"""Checks the site, the notebooks and docs/architecture.md as they are kept."""
 
+import ast
+import base64
 import dataclasses
 import importlib
 import inspect
+import json
 import pathlib
 import re
 from unittest import mock
@@ -208,6 +211,93 @@ class LinksTest(tf.test.TestCase, parameterized.TestCase):
         page = "# A `b_c`, d's!\n```\n# no\n```\n## [E](f.md) - g\n## H\n## H\n"
         self.assertEqual(
             docs_links.anchors(page), {"a-b_c-ds", "e---g", "h", "h-1"}
+        )
+
+
+_FOLDER = _ROOT / "notebooks"
+_NAMES = ("answer_questions", "classify", "phone", "pretrain", "serve", "tag")
+_MOST_BYTES = 100_000
+
+
+def _cells(name, kind):
+    text = (_FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"]
+    return [cell for cell in cells if cell["cell_type"] == kind]
+
+
+def _source(cell):
+    return "".join(cell["source"])
+
+
+class NotebooksTest(tf.test.TestCase, parameterized.TestCase):
+    def test_there_are_six(self):
+        names = {path.stem for path in _FOLDER.glob("*.ipynb")}
+        self.assertEqual(names, set(_NAMES))
+
+    @parameterized.parameters(*_NAMES)
+    def test_cells_parse_and_ran_in_order(self, name):
+        cells = _cells(name, "code")
+        numbers = [cell["execution_count"] for cell in cells]
+        self.assertEqual(numbers, list(range(1, len(cells) + 1)))
+        for cell in cells:
+            ast.parse(re.sub(r"(?m)^!.*$", "", _source(cell)))
+
+    @parameterized.parameters(*_NAMES)
+    def test_outputs_are_kept_with_a_plot_and_without_errors(self, name):
+        outputs = [x for cell in _cells(name, "code") for x in cell["outputs"]]
+        self.assertNotIn("error", [x["output_type"] for x in outputs])
+        pictures = [
+            base64.b64decode("".join(x["data"]["image/png"]))
+            for x in outputs
+            if "image/png" in x.get("data", {})
+        ]
+        self.assertNotEmpty(pictures)
+        for picture in pictures:
+            self.assertLess(len(picture), _MOST_BYTES)
+
+    @parameterized.parameters(*_NAMES)
+    def test_names_no_place_of_one_machine(self, name):
+        text = (_FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+        self.assertNotRegex(text, r"/(home|root|Users|tmp|work)/\w")
+
+    @parameterized.parameters(*_NAMES)
+    def test_links_name_files_and_headings(self, name):
+        path = f"notebooks/{name}.ipynb"
+        for cell in _cells(name, "markdown"):
+            for link in docs_links.links(_source(cell)):
+                file, anchor = docs_links.target(path, link)
+                self.assertTrue((_ROOT / file).is_file(), link)
+                if anchor:
+                    page = (_ROOT / file).read_text(encoding="utf-8")
+                    self.assertIn(anchor, docs_links.anchors(page), link)
+
+
+_LIBRARY = _ROOT / "bert_tf"
+
+
+class ArchitectureTest(tf.test.TestCase):
+    def test_every_path_exists(self):
+        page = (_ROOT / "docs" / "architecture.md").read_text("utf-8")
+        paths = set(re.findall(r"[`\[]((?:\w+/)+\w+\.py)[`\]]", page))
+        self.assertGreater(len(paths), 40)
+        for path in sorted(paths):
+            exists = (_LIBRARY / path).exists() or (_ROOT / path).exists()
+            self.assertTrue(exists, path)
+
+    def test_every_room_is_named(self):
+        rooms = {
+            path.stem
+            for path in _LIBRARY.iterdir()
+            if path.suffix == ".py" or (path / "__init__.py").exists()
+        } - {"__init__"}
+        page = (_ROOT / "docs" / "architecture.md").read_text("utf-8")
+        table = page.split("| rooms | contents |")[1].split("\n\n")[0]
+        self.assertEqual(rooms - set(re.findall(r"`(\w+)`", table)), set())
+        tree = (_ROOT / "README.md").read_text("utf-8")
+        tree = tree.split("## What is where")[1]
+        folders = {room for room in rooms if (_LIBRARY / room).is_dir()}
+        self.assertEqual(
+            folders - set(re.findall(r"(?m)^  (\w+)/ ", tree)), set()
         )
 
 

@@ -257,32 +257,6 @@ class GridSearchTest(
         for folder in os.listdir(self.out("output/runs")):
             self.assertEmpty(os.listdir(self.out(f"output/runs/{folder}")))
 
-    def test_table(self):
-        def finished(rate, seed, value):
-            trial_config = grid_search.TrialConfig(rate, 16, 2.0, seed, "")
-            return grid_search.FinishedTrial(
-                trial_config, "", {"dev": {"f1": value}}
-            )
-
-        runs = [
-            finished(5e-5, 1, 0.5),
-            finished(5e-5, 2, 0.7),
-            finished(3e-5, 1, 0.65),
-        ]
-        self.assertEqual(
-            grid_search.format_table(runs, runs[1], "f1", ["dev", "test"]),
-            "learning_rate  batch  epochs  seed      f1\n"
-            "        5e-05     16       2     1  0.5000\n"
-            "        5e-05     16       2     2  0.7000  best\n"
-            "        3e-05     16       2     1  0.6500\n"
-            "\n"
-            "Mean and standard deviation:\n"
-            "learning_rate  batch  epochs    seed      f1\n"
-            "        5e-05     16       2  2 runs  0.6000  +- 0.1414\n"
-            "        3e-05     16       2   1 run  0.6500\n"
-            "          all    all     all  3 runs  0.6167  +- 0.1041\n",
-        )
-
     def test_table_with_test_scores_and_layers(self):
         def finished(layers, seed, *values):
             trial_config = grid_search.TrialConfig(

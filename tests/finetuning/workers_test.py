@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 
 import pytest
 import tensorflow as tf
@@ -25,16 +24,6 @@ def _read(*path):
 
 def _read_lines(*path):
     return [json.loads(line) for line in _read(*path).splitlines()]
-
-
-def _wait_for_step(worker, output_dir, step):
-    deadline = time.monotonic() + worker_processes.TIMEOUT_SECONDS
-    while not any(
-        line["step"] >= step for line in killed_process.read_metrics(output_dir)
-    ):
-        if worker.process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"Step {step} never came:\n{worker.log}")
-        time.sleep(0.01)
 
 
 @pytest.mark.thorough
@@ -118,7 +107,7 @@ class FinetuneWorkersTest(tf.test.TestCase):
         arguments = tiny_finetuning.command_line(_SCRIPT, flags)
         with worker_processes.started(2, *arguments) as workers:
             chief, other = workers
-            _wait_for_step(chief, flags["output_dir"], 5)
+            killed_process.wait_for_step(chief.process, flags["output_dir"], 5)
             other.kill()
             self.assertEqual(chief.wait(), 1, chief.log)
             self.assertRegex(chief.log, "Worker 1 .*is gone")

@@ -15,15 +15,20 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.commands import pretrain
+from bert_tf.distribute import devices
+from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.pretraining import setup as training_setup
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import unpad as unpadding
 from bert_tf.training.checkpoints import CheckpointStore
 from tests.support import full_disk
+from tests.support import killed_process
 from tests.support import logical_devices
 from tests.support import pretrain_case
+from tests.support import record_files
 from tests.support import tiny_pretraining
 
 logical_devices.make()
@@ -396,6 +401,135 @@ class FullDiskTest(pretrain_case.PretrainCase):
             self.assertContainsSubset(
                 os.listdir(folder), ["filler", "summaries", "train.log"]
             )
+
+
+class CorruptRecordsTest(pretrain_case.PretrainCase):
+    def setUp(self):
+        super().setUp()
+        tiny_pretraining.write_records(self.path("a.tfrecord"))
+
+    def _damage(self):
+        return record_files.damage(self.path("a.tfrecord"), 3)
+
+    def pretrain(self, **flags):
+        # Otherwise the records would be written again.
+        flags |= {"input_file": self.path("a.tfrecord")}
+        return super().pretrain(**flags)
+
+    @pytest.mark.thorough
+    def test_a_damaged_record_ends_the_run_or_is_skipped(self):
+        flags = {"num_train_steps": 9, "iterations_per_loop": 9}
+        offset = self._damage()
+        place = f"a.tfrecord, record 3 at byte {offset}"
+        with self.assertRaisesRegex(UserError, place):
+            self.pretrain(**flags, output_dir=self.path("refused"))
+        flags["max_corrupt_records"] = 1
+        log = self.pretrain(**flags)
+        lines = [line for line in log if "skipped, 1 of at most 1" in line]
+        self.assertLen(lines, 1)
+        self.assertIn(place, lines[0])
+
+        # A resumed run skips the same record.
+        flags["output_dir"] = self.path("two")
+        self.pretrain(stop_at_step=5, **flags)
+        self.pretrain(**flags)
+        tensors = tf1_checkpoint.read(self.path("two"))
+        for name, value in tf1_checkpoint.read(self.path("out")).items():
+            self.assertAllEqual(tensors[name], value, name)
+
+    @pytest.mark.slow
+    def test_leaves_records_out_of_the_evaluation(self):
+        self.pretrain(num_train_steps=1)
+        self._damage()
+        flags = {"do_train": False, "do_eval": True}
+        with self.assertRaisesRegex(UserError, "a.tfrecord, record 3"):
+            self.pretrain(**flags)
+        log = self.pretrain(**flags, max_corrupt_records=2)
+        self.assertIn("skipped, 1 of at most 2", "\n".join(log))
+        self.assertTrue(os.path.exists(self.path("out", "eval_results.txt")))
+
+
+_NOT_COMPUTED = "Padding is not computed: a micro-batch of 4 examples"
+
+
+class UnpadTest(pretrain_case.PretrainCase):
+    @pytest.mark.thorough
+    def test_killed_twice_equals_uninterrupted(self):
+        flags = tiny_pretraining.write_flags(
+            self.folder,
+            num_train_steps=60,
+            iterations_per_loop=1,
+            save_checkpoints_steps=7,
+            unpad="on",
+        )
+
+        def start(**flags):
+            return killed_process.start(
+                tiny_pretraining.command_line("run/pretrain.py", **flags)
+            )
+
+        killed_process.assert_resumes(self, start, flags, 60)
+
+    @pytest.mark.thorough
+    def test_choice_is_kept_on_resuming_and_losses_are_the_same(self):
+        # Compiling takes most of the time, and makes no difference here.
+        flags = {"iterations_per_loop": 1, "xla": "off"}
+        log = self.pretrain(unpad="on", stop_at_step=2, **flags)
+        self.assertIn(_NOT_COMPUTED, "\n".join(log))
+        log = "\n".join(self.pretrain(stop_at_step=4, do_eval=True, **flags))
+        self.assertIn(_NOT_COMPUTED, log)
+        self.assertNotIn("from here on", log)
+        checkpoint = CheckpointStore(self.path("out"), 1).restore_latest()
+        self.assertEqual(checkpoint.step, 4)
+        self.assertIs(checkpoint.metadata["unpad"], True)
+        log = "\n".join(self.pretrain(unpad="off", **flags))
+        self.assertIn("Padding is computed from here on: --unpad=off", log)
+        self.assertNotIn(_NOT_COMPUTED, log)
+
+        self.copy_run("padded", iterations_per_loop=1)
+        padded = CheckpointStore(self.path("padded"), 1).restore_latest()
+        self.assertIs(padded.metadata["unpad"], False)
+        self.assertAllClose(
+            [line["loss"] for line in self.metrics()],
+            [line["loss"] for line in self.metrics("padded")],
+            rtol=1e-5,
+            atol=0,
+        )
+
+
+class BuildTrainingTest(tf.test.TestCase):
+    def _build(self, preferred_micro_batch=0, **flags):
+        folder = self.create_tempdir().full_path
+        config = tiny_pretraining.make_config(folder, **flags)
+        return training_setup.build_training(
+            config,
+            tiny_pretraining.CONFIG,
+            devices.prepare(config),
+            preferred_micro_batch,
+        )
+
+    def test_accumulated_batches_make_one_step(self):
+        setup = self._build(train_batch_size=4, gradient_accumulation_steps=2)
+        self.assertEqual(setup.plan, StepPlan(8, 1, 4))
+        self.assertEqual(setup.plan.num_micro_batches, 2)
+
+    def test_micro_batch_is_of_use_or_stays_as_before(self):
+        flags = {"train_batch_size": 12, "micro_batch_size": "auto"}
+        with mock.patch.dict(training_setup._TOKENS_AT_ONCE, CPU=5 * 8):
+            few = self._build(**flags)
+            as_before = self._build(preferred_micro_batch=6, **flags)
+        self.assertEqual(few.plan.micro_batch_size, 4)
+        self.assertEqual(as_before.plan.micro_batch_size, 6)
+
+    def test_flags_reach_the_model(self):
+        setup = self._build(remat=True, xla="off", schedule_start_step=3)
+        self.assertTrue(setup.model.bert.encoder.remat)
+        self.assertFalse(setup.model.fuse)
+        rates = [
+            float(setup.optimizer.learning_rate_at(tf.constant(step)))
+            for step in (3, 4)
+        ]
+        self.assertAllClose(rates, [0.0, 0.005])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import run as tflite_export
 from bert_tf.flags.export import TfliteConfig
+from tests.support import squad_files
 from tests.support import tiny_builds
 
 _TEXTS = (
@@ -34,22 +35,8 @@ def _cycle(values):
 
 
 def _squad():
-    paragraphs = [
-        {
-            "context": text,
-            "qas": [
-                {
-                    "id": str(number),
-                    "question": "the cat",
-                    "is_impossible": False,
-                    "answers": [{"text": text[:3], "answer_start": 0}],
-                }
-            ],
-        }
-        for number, text in enumerate(_TEXTS)
-    ]
-    data = [{"title": "", "paragraphs": paragraphs}]
-    return json.dumps({"version": "v2.0", "data": data})
+    rows = [(text, "the cat", text[:3]) for text in _TEXTS]
+    return json.dumps({"version": "v2.0", "data": squad_files.dataset(rows)})
 
 
 def _columns():

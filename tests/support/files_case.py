@@ -1,6 +1,7 @@
 """Test cases with a folder of their own, and that write files into it."""
 
 import bz2
+import csv
 import gzip
 import lzma
 import os
@@ -45,4 +46,11 @@ class FilesCase(FolderCase):
             contents = contents.encode()
         compress = COMPRESS.get(os.path.splitext(name)[1], bytes)
         path.write_bytes(compress(contents))
+        return str(path)
+
+    def write_csv(self, name, *rows):
+        """Writes a file of comma-separated values; returns its path."""
+        path = self.folder / name
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(rows)
         return str(path)

@@ -38,18 +38,17 @@ def _command(*words):
     return [str(pathlib.Path(sys.executable).with_name("bert-tf")), *words]
 
 
-def _run(*words):
-    _log("bert-tf", *words)
-    subprocess.run(_command(*words), check=True, timeout=400)
+def _run(line):
+    _log("bert-tf", line)
+    subprocess.run(_command(*line.split()), check=True, timeout=400)
 
 
-def _refuse(expected, *words):
+def _refuse(expected, line):
     """Checks that a command fails with one sentence that has some words."""
-    result = subprocess.run(
-        _command(*words), check=False, capture_output=True, text=True
-    )
+    words = _command(*line.split())
+    result = subprocess.run(words, check=False, capture_output=True, text=True)
     if result.returncode != 1 or expected not in result.stderr:
-        raise SystemExit(f"{words}: {expected!r} is not in: {result.stderr}")
+        raise SystemExit(f"{line}: {expected!r} is not in: {result.stderr}")
     if "Traceback" in result.stderr:
         raise SystemExit(result.stderr)
 
@@ -76,45 +75,26 @@ def _write_text():
 
 def _train_and_predict():
     _run(
-        "create-pretraining-data",
-        "--input_file=corpus.txt",
-        "--output_file=data/pretraining/text.tfrecord",
-        "--vocab_file=data/vocab.txt",
-        "--max_seq_length=128",
-        "--max_predictions_per_seq=20",
-        "--num_shards=2",
-        "--dupe_factor=1",
-        "--nosplit_sentences",
+        "create-pretraining-data --input_file=corpus.txt "
+        "--output_file=data/pretraining/text.tfrecord "
+        "--vocab_file=data/vocab.txt --max_seq_length=128 "
+        "--max_predictions_per_seq=20 --num_shards=2 --dupe_factor=1 "
+        "--nosplit_sentences"
     )
     _run(
-        "pretrain",
-        "--flagfile=tiny.flags",
-        "--num_train_steps=3",
-        "--stop_at_step=3",
-        "--num_warmup_steps=1",
-        "--train_batch_size=4",
-        "--max_eval_steps=1",
+        "pretrain --flagfile=tiny.flags --num_train_steps=3 --stop_at_step=3 "
+        "--num_warmup_steps=1 --train_batch_size=4 --max_eval_steps=1"
     )
     _run(
-        "finetune-classifier",
-        "--task_name=custom",
-        "--train_file=rows.csv",
-        "--dev_file=rows.csv",
-        "--text_column=text",
-        "--label_column=label",
-        "--pretrained_model_dir=output/tiny/model",
-        "--output_dir=output/rows",
-        "--max_seq_length=16",
-        "--train_batch_size=8",
-        "--num_train_epochs=1",
-        "--do_train",
-        "--do_eval",
+        "finetune-classifier --task_name=custom --train_file=rows.csv "
+        "--dev_file=rows.csv --text_column=text --label_column=label "
+        "--pretrained_model_dir=output/tiny/model --output_dir=output/rows "
+        "--max_seq_length=16 --train_batch_size=8 --num_train_epochs=1 "
+        "--do_train --do_eval"
     )
     _run(
-        "predict",
-        "--model_dir=output/rows/model",
-        "--input_file=rows.csv",
-        "--output_file=predictions.jsonl",
+        "predict --model_dir=output/rows/model --input_file=rows.csv "
+        "--output_file=predictions.jsonl"
     )
     lines = pathlib.Path("predictions.jsonl").read_text().splitlines()
     labels = [json.loads(line)["label"] for line in lines]
@@ -161,25 +141,18 @@ def main():
     folders = sys.argv[1:]
     _write_text()
     label = _train_and_predict()
-    _run(
-        "export-savedmodel",
-        "--model_dir=output/rows/model",
-        "--output_dir=served/rows",
-    )
+    model = "--model_dir=output/rows/model"
+    _run(f"export-savedmodel {model} --output_dir=served/rows")
     has_server = _has("httptools") and _has("orjson")
     if not has_server:
-        _refuse('"bert_tf[serve]"', "serve", "--model_base_path=served/rows")
+        _refuse('"bert_tf[serve]"', "serve --model_base_path=served/rows")
     if has_server or folders:
         _serve(label, folders)
-    tflite = (
-        "export-tflite",
-        "--model_dir=output/rows/model",
-        "--output_file=rows.tflite",
-    )
+    tflite = f"export-tflite {model} --output_file=rows.tflite"
     if _has("ai_edge_litert"):
-        _run(*tflite)
+        _run(tflite)
     else:
-        _refuse('"bert_tf[tflite]"', *tflite)
+        _refuse('"bert_tf[tflite]"', tflite)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,17 @@ class Ended:
     stderr: str
 
 
+def command_line(script, flags):
+    """Returns the words of a command line."""
+    words = [script]
+    for name, value in flags.items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no{name}")
+        else:
+            words.append(f"--{name}={value}")
+    return words
+
+
 def run(*command_lines: tuple[list[str], str]) -> list[Ended]:
     """Runs scripts one after another.
 

@@ -14,10 +14,15 @@ from tests.support.shared_data import golden
 
 
 @functools.cache
+def read_golden(name):
+    """Returns the configuration, the examples and the windows, by name."""
+    path = golden(f"squad/{name}.features.json.gz")
+    return json.loads(gzip.decompress(pathlib.Path(path).read_bytes()))
+
+
 def read_features(name):
     """Returns the configuration and the windows."""
-    path = golden(f"squad/{name}.features.json.gz")
-    values = json.loads(gzip.decompress(pathlib.Path(path).read_bytes()))
+    values = read_golden(name)
     return values["config"], values["features"]
 
 
@@ -47,8 +52,8 @@ def read_questions(config):
     return {"question": list(questions), "context": list(contexts)}
 
 
-def build_head(config, **values):
-    """Returns a head that, like the original, does not mask padding."""
+def build_task(config, **values):
+    """Returns the task, which does not mask padding, and the tokenizer."""
     names = (
         "max_seq_length",
         "doc_stride",
@@ -60,5 +65,11 @@ def build_head(config, **values):
     tokenizer = BertTokenizer.from_vocab_file(
         golden(f"vocab/{config['vocab']}"), config["do_lower_case"]
     )
+    return task, tokenizer
+
+
+def build_head(config, **values):
+    """Returns a head that, like the original, does not mask padding."""
+    task, tokenizer = build_task(config, **values)
     length = config["max_seq_length"]
     return QuestionAnswering(tokenizer, length, (length,), task)

@@ -5,11 +5,14 @@ import os
 import random
 
 from bert_tf.commands.finetune_classifier import ClassifierConfig
+from tests.support import scripts
 from tests.support import tiny_model
 
 # Words of both labels, and the words of each label.
 _WORDS = ("the", "on", "sitting")
 _WORDS_OF_LABEL = {"feline": ("cat", "mat"), "other": ("dog", "東")}
+
+command_line = scripts.command_line
 
 
 def write_rows(path, count, seed=0):
@@ -67,14 +70,3 @@ def flags(folder, **values):
 def config(folder, **values):
     """Returns the configuration with the flags of `flags`."""
     return ClassifierConfig(**flags(folder, **values))
-
-
-def command_line(script, values):
-    """Returns the command line of a script."""
-    words = [script]
-    for name, value in values.items():
-        if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no{name}")
-        else:
-            words.append(f"--{name}={value}")
-    return words

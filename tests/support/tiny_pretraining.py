@@ -11,6 +11,7 @@ from bert_tf.data.records.manifest import Manifest
 from bert_tf.io import files
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import record_files
+from tests.support import scripts
 
 VOCABULARY = Vocabulary(
     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -100,10 +101,4 @@ def make_config(folder, **flags):
 
 def command_line(script, **flags):
     """Returns the arguments that call a script with flags."""
-    arguments = []
-    for name, value in flags.items():
-        if isinstance(value, bool):
-            arguments.append(f"--{name}" if value else f"--no{name}")
-        else:
-            arguments.append(f"--{name}={value}")
-    return [script, *arguments]
+    return scripts.command_line(script, flags)

@@ -283,18 +283,6 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(computed.outputs["logits"], [])
         self.assertIsNone(computed.loss)
 
-    def test_compute_outputs(self):
-        model, features = _classifier(), _Features(_LENGTHS)
-        computed = task_prediction.compute_outputs(
-            model, _Task(), features, 4, _EIGHTS
-        )
-        self.assertAllClose(
-            computed.outputs["logits"],
-            _one_by_one(model, features),
-            atol=1e-5,
-            rtol=1e-5,
-        )
-
 
 class AllowedLengthsTest(tf.test.TestCase):
     def test_numbers_of_buckets(self):
@@ -378,17 +366,6 @@ class PredictorTest(tf.test.TestCase):
         self.assertLen(rows, 3)
         self.assertEqual(sum(told), 3)
         self.assertGreater(min(told), 0)
-
-    def test_first_examples_determine_the_lengths(self):
-        task = _task()
-        made = self._predictor(task, 4, 2)
-        made.predict([task.example_from_row("dog")])
-        # Longer texts use the other length.
-        for texts in (_TEXTS, ["dog"]):
-            self.assertLen(
-                made.predict([task.example_from_row(t) for t in texts]),
-                len(texts),
-            )
 
     @pytest.mark.slow
     def test_no_examples(self):

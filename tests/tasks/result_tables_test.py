@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.tasks import result_tables
-from bert_tf.tasks.tagging.metrics import EntityScore
 
 
 class ResultTablesTest(tf.test.TestCase):
@@ -51,32 +50,6 @@ maybe                0.00    0.00   0.00        0          4        0
         self.assertEqual(
             lines[-2],
             "intent 20      83.33   27.78   41.67       18          6        5",
-        )
-
-    def test_without_confusions(self):
-        counts = np.diag(np.arange(21))
-        text = result_tables.confusion_matrix_text(
-            list(map(str, range(21))), counts
-        )
-        self.assertIn("210 examples, 210 right (100.00%)", text)
-        self.assertIn("\nright label  predicted label  times  of\n\n", text)
-
-    def test_entity_scores(self):
-        self.assertEqual(
-            result_tables.scores_text(
-                "type",
-                [
-                    ("LOC", EntityScore(8, 4, 3)),
-                    ("corporation", EntityScore(0, 1, 0)),
-                    ("overall", EntityScore(8, 5, 3)),
-                ],
-            ),
-            """\
-type         precision  recall     F1  support  predicted  correct
-LOC              75.00   37.50  50.00        8          4        3
-corporation       0.00    0.00   0.00        0          1        0
-overall          60.00   37.50  46.15        8          5        3
-""",
         )
 
     def test_label_scores(self):

@@ -1,7 +1,5 @@
 """Tests for bert_tf.tasks.classification.examples and gather_labels."""
 
-import json
-
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -11,25 +9,8 @@ from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from tests.support import files_case
 from tests.support.shared_data import data
-from tests.support.shared_data import squad_articles
 
 _COLUMNS = Columns("text", labels=("label",))
-
-
-class EmptyTextTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        ("a", None, False),
-        ("a", "b", False),
-        ("", None, True),
-        (" \t", "b", True),
-        ("a", "", True),
-        ("a", "\u3000\n", True),
-    )
-    def test_either_text(self, text_a, text_b, expected):
-        example = InputExample("1", text_a, text_b)
-        self.assertEqual(
-            classification_examples.has_empty_text(example), expected
-        )
 
 
 class ReadExamplesTest(files_case.FilesCase):
@@ -321,33 +302,6 @@ class ReadExamplesTest(files_case.FilesCase):
         ):
             with self.assertRaisesRegex(UserError, message):
                 gather(*labels)
-
-    def test_real_texts_in_every_format(self):
-        rows = [
-            (question["question"].strip(), article["title"])
-            for article in squad_articles()
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
-        ]
-        columns = Columns("text", labels=("intent",))
-        objects = [{"intent": label, "text": text} for text, label in rows]
-        read = [
-            self.read(name, contents, columns)
-            for name, contents in (
-                ("a.json", json.dumps(objects, indent=1)),
-                ("a.jsonl", "\n".join(map(json.dumps, objects))),
-                (
-                    "a.tsv",
-                    "\n".join(["text\tintent", *map("\t".join, rows)]),
-                ),
-            )
-        ]
-        for examples in read:
-            self.assertEqual(
-                [(e.text_a, e.label) for e in examples],
-                [tuple(row) for row in rows],
-            )
-        self.assertLen(classification_examples.gather_labels(read[0]), 48)
 
     def test_real_file(self):
         columns = Columns("text", labels=("category",))

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.tasks.classification.features and packed_rows."""
+"""Tests for tasks.packed_rows and tasks.classification.features."""
 
 import json
 import os
@@ -51,31 +51,6 @@ class GoldenTest(tf.test.TestCase):
             batch["label_ids"], [row["label_id"] for row in rows]
         )
 
-    def test_shorter_batches_equal_the_start_of_the_originals(self):
-        lengths = self.features.texts.lengths
-        rows = self.golden["rows"]
-        self.assertAllEqual(lengths, [sum(row["input_mask"]) for row in rows])
-        indices = np.flatnonzero(lengths < 24)[::-1]
-        self.assertNotEmpty(indices)
-        batch = self.features.batch(indices, 24)
-        for name in (*_NAMES,):
-            self.assertAllEqual(
-                batch[name], [rows[i][name][:24] for i in indices]
-            )
-        self.assertAllEqual(
-            batch["label_ids"], [rows[i]["label_id"] for i in indices]
-        )
-
-    def test_truncated_examples_are_counted(self):
-        expected = 0
-        for example in self.examples:
-            length = self.tokenizer.tokenize(example.text_a).shape[0] + 2
-            if example.text_b:
-                length += self.tokenizer.tokenize(example.text_b).shape[0] + 1
-            expected += length > self.golden["max_seq_length"]
-        self.assertBetween(expected, 1, 49)
-        self.assertEqual(self.features.texts.num_truncated, expected)
-
 
 class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
@@ -109,16 +84,6 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(batch["segment_ids"][2], [0, 0, 0, 0, 1, 1, 1, 0])
         self.assertAllEqual(batch["input_mask"].sum(-1), [2, 3, 7, 3])
 
-    def test_long_lists_are_packed_in_parts(self):
-        count = packed_rows._TEXTS_PER_CALL + 3
-        texts = [["a", "b c", "c b a"][i % 3] for i in range(count)]
-        packed = packed_rows.pack_texts(texts, None, self.tokenizer, 9)
-        self.assertAllEqual(packed.lengths, [3 + i % 3 for i in range(count)])
-        last = packed.batch(np.array([count - 1, 0]), 5)["input_ids"]
-        self.assertAllEqual(
-            last, [{1: [3, 6, 7, 1, 5]}[(count - 1) % 3], [3, 2, 1, 5, 5]]
-        )
-
     def test_no_texts(self):
         packed = packed_rows.pack_texts([], None, self.tokenizer, 9)
         self.assertAllEqual(packed.lengths, np.zeros([0]))
@@ -134,6 +99,77 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_lengths_without_room(self):
         with self.assertRaisesRegex(UserError, "at least 3. Received: 2"):
             packed_rows.pack_texts(["a"], ["b"], self.tokenizer, 2)
+
+    def test_windows_among_short_texts(self):
+        packed, splits = packed_rows.pack_windows(
+            ["c", "a b c b a", "", "b"],
+            None,
+            self.tokenizer,
+            max_seq_length=5,
+            doc_stride=2,
+        )
+        self.assertAllEqual(splits, [0, 1, 3, 4, 5])
+        self.assertAllEqual(packed.lengths, [3, 5, 5, 2, 3])
+        self.assertEqual(packed.num_truncated, 0)
+        self.assertAllEqual(
+            packed.batch(np.array([2, 0, 1]), 5)["input_ids"],
+            [[3, 7, 6, 2, 1], [3, 7, 1, 5, 5], [3, 2, 6, 7, 1]],
+        )
+
+    def test_windows_of_pairs(self):
+        packed, splits = packed_rows.pack_windows(
+            ["a", "c a b b c"],
+            ["b c a b", "b"],
+            self.tokenizer,
+            max_seq_length=7,
+            doc_stride=9,
+        )
+        self.assertAllEqual(splits, [0, 2, 4])
+        batch = packed.batch(np.arange(4), 7)
+        self.assertAllEqual(
+            batch["input_ids"],
+            [
+                [3, 2, 1, 6, 7, 2, 1],
+                [3, 2, 1, 6, 1, 5, 5],
+                [3, 7, 2, 6, 1, 6, 1],
+                [3, 6, 7, 1, 6, 1, 5],
+            ],
+        )
+        self.assertAllEqual(
+            batch["segment_ids"],
+            [
+                [0, 0, 0, 1, 1, 1, 1],
+                [0, 0, 0, 1, 1, 0, 0],
+                [0, 0, 0, 0, 0, 1, 1],
+                [0, 0, 0, 0, 1, 1, 0],
+            ],
+        )
+
+    def test_more_windows_than_are_packed_at_once(self):
+        count = packed_rows._TEXTS_PER_CALL + 4
+        long = " ".join("abc"[i % 3] for i in range(count))
+        packed, splits = packed_rows.pack_windows(
+            ["a", long, "b"], None, self.tokenizer, 4, 1
+        )
+        self.assertAllEqual(splits, [0, 1, count, count + 1])
+        tokens = self.tokenizer.tokenize(long).numpy()
+        batch = packed.batch(np.arange(1, count), 4)["input_ids"]
+        self.assertAllEqual(batch[:, 1], tokens[:-1])
+        self.assertAllEqual(batch[:, 2], tokens[1:])
+
+    def test_all_windows_have_the_label_of_their_example(self):
+        examples = [
+            InputExample("1", "a b c b a", None, "y"),
+            InputExample("2", "c", None, "x"),
+        ]
+        features = classification_features.convert_examples_to_features(
+            examples, self.tokenizer, 5, ("x", "y"), doc_stride=1
+        )
+        self.assertLen(features, 4)
+        self.assertAllEqual(features.example_splits, [0, 3, 4])
+        self.assertAllEqual(features.label_ids, [1, 1, 1, 0])
+        self.assertEqual(features.num_windowed, 1)
+        self.assertAllEqual(features.lengths, [5, 5, 5, 3])
 
     @parameterized.parameters(
         ("single_label", ("y", "x"), ["x", "y", "x"], [1, 0, 1], np.int32),

@@ -1,7 +1,5 @@
 """Compares SQuAD examples, windows and predictions with the original's."""
 
-import dataclasses
-import gzip
 import json
 import os
 import pathlib
@@ -13,25 +11,13 @@ from absl.testing import parameterized
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.text.tokenizer import BertTokenizer
+from tests.support import squad_goldens
 from tests.support.shared_data import golden
-
-
-def _read_golden(name):
-    path = golden(f"squad/{name}.features.json.gz")
-    return json.loads(gzip.decompress(pathlib.Path(path).read_bytes()))
-
-
-def _read_json(name):
-    path = golden(f"squad/{name}")
-    return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
 
 
 def _build(config):
     """Returns the examples, features and tokenizer of a golden."""
-    tokenizer = BertTokenizer.from_vocab_file(
-        golden(f"vocab/{config['vocab']}"), config["do_lower_case"]
-    )
+    _, tokenizer = squad_goldens.build_task(config)
     read = squad_examples.read_squad_examples(
         golden(f"squad/{config['input']}"),
         config["is_training"],
@@ -48,25 +34,6 @@ def _build(config):
     return read.examples, list(features), tokenizer
 
 
-def _build_task(config, split):
-    """Returns the task with the original's settings, and the tokenizer."""
-    names = (
-        "max_seq_length",
-        "doc_stride",
-        "max_query_length",
-        "version_2_with_negative",
-    )
-    task = SquadTask(
-        files={split: golden(f"squad/{config['input']}")},
-        mask_padding=False,
-        **{name: config[name] for name in names},
-    )
-    tokenizer = BertTokenizer.from_vocab_file(
-        golden(f"vocab/{config['vocab']}"), config["do_lower_case"]
-    )
-    return task, tokenizer
-
-
 def _pad(values, length):
     return np.pad(values, [0, length - len(values)]).tolist()
 
@@ -76,7 +43,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
         "v1_uncased", "v2_cased", "v1_uncased_train", "v2_cased_train"
     )
     def test_examples_and_features(self, name):
-        expected = _read_golden(name)
+        expected = squad_goldens.read_golden(name)
         config = expected["config"]
         examples, features, tokenizer = _build(config)
 
@@ -111,10 +78,11 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
         "v1_uncased", "v2_cased", "v1_uncased_train", "v2_cased_train"
     )
     def test_batches(self, name):
-        expected = _read_golden(name)
+        expected = squad_goldens.read_golden(name)
         config = expected["config"]
         split = "train" if config["is_training"] else "dev"
-        task, tokenizer = _build_task(config, split)
+        files = {split: golden(f"squad/{config['input']}")}
+        task, tokenizer = squad_goldens.build_task(config, files=files)
         features = task.featurize(
             task.read(split), tokenizer, config["is_training"]
         )
@@ -160,12 +128,12 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
         ("v2_cased", "v2_cased.threshold-3.0", -3.0),
     )
     def test_predictions(self, name, expected, threshold):
-        config = _read_golden(name)["config"]
-        task, tokenizer = _build_task(config, "dev")
-        if threshold:
-            task = dataclasses.replace(
-                task, null_score_diff_threshold=threshold
-            )
+        config = squad_goldens.read_golden(name)["config"]
+        task, tokenizer = squad_goldens.build_task(
+            config,
+            files={"dev": golden(f"squad/{config['input']}")},
+            null_score_diff_threshold=threshold or None,
+        )
         examples = task.read("dev")
         features = task.featurize(examples, tokenizer)
         logits = np.load(golden(f"squad/{name}.logits.npz"))
@@ -188,7 +156,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
         for kind in kinds:
             path = pathlib.Path(folder) / f"{kind}.json"
             written = json.loads(path.read_text(encoding="utf-8"))
-            reference = _read_json(f"{expected}.{kind}.json")
+            reference = squad_goldens.read_json(f"{expected}.{kind}.json")
             self.assertEqual(list(written), list(reference))
             self.assertAllClose(
                 _numbers(written), _numbers(reference), rtol=0, atol=1e-6

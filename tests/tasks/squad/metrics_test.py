@@ -4,8 +4,6 @@ import gzip
 import json
 import pathlib
 import random
-import subprocess
-import sys
 
 import numpy as np
 import tensorflow as tf
@@ -104,31 +102,6 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
             for name, score in scores.items():
                 self.assertEqual(score, expected[name], name)
 
-    def test_best_threshold(self):
-        dataset = _dataset(a=["red fox"], b=[], c=["blue"], d=[], e=["green"])
-        predictions = _predictions(
-            a=("fox", -4.0),
-            b=("wrong", -3.0),
-            c=("the blue", -2.0),
-            d=("wrong", 1.0),
-            e=("grey", 2.0),
-        )
-        # Threshold -4: a has F1 2/3, b and d are correct. Threshold -2: c is
-        # correct too, but b is wrong.
-        best = squad_metrics.find_best_thresholds(dataset, predictions)
-        self.assertAlmostEqual(best.best_f1, 100 * (2 / 3 + 2) / 5)
-        self.assertEqual(best.best_f1_thresh, -4.0)
-        # Without answers b and d are correct, and no threshold is better.
-        self.assertAlmostEqual(best.best_exact, 40.0)
-        self.assertEqual(best.best_exact_thresh, np.nextafter(-4.0, -np.inf))
-        for threshold, name, score in (
-            (best.best_f1_thresh, "f1", best.best_f1),
-            (best.best_exact_thresh, "exact", best.best_exact),
-        ):
-            answers = {one.qas_id: one.answer(threshold) for one in predictions}
-            scores = squad_metrics.evaluate(dataset, answers, True)
-            self.assertAlmostEqual(scores[name], score)
-
     def test_equal_odds_are_not_separated(self):
         dataset = _dataset(a=["red"], b=[], c=["blue"])
         predictions = _predictions(
@@ -173,15 +146,6 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(best.best_f1_thresh, official["final_f1_thresh"])
         self.assertAlmostEqual(best.best_exact, official["final_exact"])
         self.assertEqual(best.best_exact_thresh, official["final_exact_thresh"])
-
-    def test_evaluators_load_no_other_keras(self):
-        program = (
-            "import sys; "
-            "from official.nlp.tools import squad_evaluate_v1_1, "
-            "squad_evaluate_v2_0; "
-            "sys.exit(bool({'tf_keras', 'tensorflow'} & set(sys.modules)))"
-        )
-        subprocess.run([sys.executable, "-c", program], check=True)
 
     def test_errors(self):
         dataset = _dataset(a=["red"], b=[])

@@ -1,8 +1,5 @@
 """Tests for bert_tf.tasks.squad.predictions; the goldens have their own."""
 
-import json
-import pathlib
-
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -142,81 +139,6 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(best.text, expected)
         self.assertEqual(context[best.start : best.end], expected)
 
-    def test_equal_texts_count_once(self):
-        # [CLS] who ? [SEP] ann of ann [SEP], with two positions of padding.
-        logits = (_logits(10, _4=1, _6=2), _logits(10, _4=1, _6=2))
-        (prediction,) = self._predict(_examples("ann of ann"), [logits])
-        self.assertEqual(
-            [(one.text, one.start) for one in prediction.nbest],
-            [
-                ("ann", 7),
-                ("ann of ann", 0),
-                ("of ann", 4),
-                ("ann of", 0),
-                ("of", 4),
-            ],
-        )
-
-    def test_longest_answer_and_number_of_answers(self):
-        logits = (
-            _logits(8, _4=5, _5=2, _6=1),
-            _logits(8, _4=1, _5=2, _6=5),
-        )
-        (prediction,) = self._predict(
-            _examples("ann of steve"), [logits], max_answer_length=2
-        )
-        self.assertEqual(
-            [one.text for one in prediction.nbest],
-            ["ann of", "of steve", "ann", "steve", "of"],
-        )
-        (prediction,) = self._predict(
-            _examples("ann of steve"),
-            [logits],
-            max_answer_length=2,
-            n_best_size=2,
-        )
-        # Starts "ann" and "of", ends "steve" and "of".
-        self.assertEqual(
-            [one.text for one in prediction.nbest], ["ann of", "of steve"]
-        )
-
-    def test_answers_start_in_the_window_with_the_most_context(self):
-        # Windows of four tokens: "ann of steve smith" and "steve smith son".
-        logits = [
-            (_logits(9, _7=4), _logits(9, _7=4)),
-            (_logits(8, _5=3), _logits(8, _5=3)),
-        ]
-        (prediction,) = self._predict(
-            _examples("ann of steve smith son"), logits, max_seq_length=9
-        )
-        # "smith" has no context on its right in the first window.
-        self.assertEqual(prediction.nbest[0].text, "smith")
-        self.assertEqual(prediction.nbest[0].start_logit, 3.0)
-
-    def test_null_odds_use_the_window_with_the_lowest_score(self):
-        logits = [
-            (_logits(9, _0=2.5, _4=4), _logits(9, _0=1, _4=2)),
-            (_logits(8, _0=1, _5=3), _logits(8, _0=2, _5=2)),
-        ]
-        (prediction,) = self._predict(
-            _examples("ann of steve smith son"),
-            logits,
-            max_seq_length=9,
-            version_2_with_negative=True,
-        )
-        self.assertEqual(
-            [
-                (one.text, one.start_logit, one.end_logit)
-                for one in prediction.nbest[:3]
-            ],
-            [("ann", 4, 2), ("smith", 3, 2), ("", 1, 2)],
-        )
-        self.assertEqual(prediction.null_odds, -3.0)
-        self.assertEqual(prediction.answer(), "ann")
-        # "No answer" needs more than the threshold.
-        self.assertEqual(prediction.answer(-3.0), "ann")
-        self.assertEqual(prediction.answer(-3.1), "")
-
     def test_no_candidate(self):
         # The end is before the start in one; the other has no window.
         examples = _examples("ann of", " ")
@@ -235,44 +157,6 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         # For SQuAD 1.1 the original has a placeholder.
         predictions = self._predict(examples, logits, n_best_size=1)
         self.assertEqual([one.answer() for one in predictions], ["empty"] * 2)
-
-    def test_files_are_rewritten_with_the_threshold(self):
-        folder = pathlib.Path(self.create_tempdir().full_path)
-        examples = _examples("ann of", "\u015at\u00e9ve")
-        logits = [
-            (_logits(7, _0=2, _4=3), _logits(7, _0=2, _4=3)),
-            (_logits(6, _0=3, _4=4), _logits(6, _0=3, _4=4)),
-        ]
-        predictions = self._predict(
-            examples, logits, n_best_size=1, version_2_with_negative=True
-        )
-
-        def read(name):
-            return json.loads((folder / name).read_text(encoding="utf-8"))
-
-        for threshold, answers in (
-            (-1.0, ["ann", "\u015at\u00e9ve"]),
-            (-2.5, ["", ""]),
-            (-2.0, ["ann", "\u015at\u00e9ve"]),
-        ):
-            squad_predictions.write_predictions(
-                str(folder), predictions, threshold
-            )
-            self.assertEqual(
-                read("predictions.json"),
-                dict(zip(("q0", "q1"), answers, strict=True)),
-            )
-            self.assertEqual(read("null_odds.json"), {"q0": -2.0, "q1": -2.0})
-        nbest = read("nbest_predictions.json")
-        self.assertEqual(list(nbest), ["q0", "q1"])
-        probability = 1 / (1 + np.exp(-2.0))
-        self.assertAllClose(
-            nbest["q1"][0].pop("probability"), probability, rtol=1e-12
-        )
-        self.assertEqual(
-            nbest["q1"][0],
-            {"text": "\u015at\u00e9ve", "start_logit": 4.0, "end_logit": 4.0},
-        )
 
     def test_several_chunks_of_examples(self):
         contexts = [("ann of", "of steve")[n % 2] for n in range(2500)]

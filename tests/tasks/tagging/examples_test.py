@@ -82,12 +82,6 @@ class ReadTest(files_case.FilesCase):
             self.assertEqual(example.tags, expected.tags)
             self.assertEqual(example.document, expected.document)
 
-    def test_gzip(self):
-        path = self.write("data.conll.gz", _CONLL)
-        self.assertEqual(
-            tagging_examples.read_examples(path), self._read(_CONLL)
-        )
-
     def test_sentences_without_documents(self):
         data = self._read("a\tO\n\t\nb\tB-x-y\nc\tI-x-y\n\n\n\nd\tO")
         self.assertFalse(data.has_documents)
@@ -158,10 +152,6 @@ class ReadTest(files_case.FilesCase):
         contents = _CONLL.split("\n\n", 1)[1]
         with self.assertRaisesRegex(UserError, message):
             self._read(contents, *columns)
-
-    def test_header_alone(self):
-        with self.assertRaisesRegex(UserError, "has no sentence"):
-            self._read("word tag\n", "word", "tag")
 
 
 class OtherFormsTest(files_case.FilesCase):
@@ -442,11 +432,6 @@ class ReadInputsTest(files_case.FilesCase):
         self.assertEqual(first, second)
         self.assertNotEqual(second, third)
 
-    def test_lists_of_words(self):
-        examples = self._read("a.jsonl", '{"words":["New York","is"],"id":1}\n')
-        self.assertEqual(examples[0].words, ("New York", "is"))
-        self.assertIsNone(examples[0].offsets)
-
     @parameterized.parameters(
         ("a.csv", "id,body\n1,x\n", 'column "text" .* Received: id, body'),
         ("a.jsonl", '{"text":"a","words":["a"]}\n', 'column "text"'),
@@ -463,22 +448,6 @@ class ReadInputsTest(files_case.FilesCase):
 
 
 class ParseRowTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        ("Ann sings.",), ({"text": "Ann sings.", "id": 3},)
-    )
-    def test_texts(self, row):
-        example = tagging_examples.parse_row(row)
-        self.assertEqual(example.words, ("Ann", "sings", "."))
-        self.assertEqual(example.offsets, ((0, 3), (4, 9), (9, 10)))
-
-    @parameterized.parameters(
-        (["Ann", "sings."],), ({"words": ("Ann", "sings.")},)
-    )
-    def test_words(self, row):
-        example = tagging_examples.parse_row(row)
-        self.assertEqual(example.words, ("Ann", "sings."))
-        self.assertIsNone(example.offsets)
-
     @parameterized.parameters(
         (3,),
         (None,),

@@ -6,16 +6,12 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.data import corpus
 from bert_tf.errors import UserError
-from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from tests.support.shared_data import golden
-from tests.support.shared_data import squad_articles
 
 # Ids from 5: the letters, then the letters as continuations.
 _LETTERS = "abcdefgh"
@@ -45,16 +41,6 @@ def _decode(features, tag_ids, labels):
     task = TaggingTask(name="tagging", labels=tuple(labels))
     outputs = {"tag_ids": tag_ids}
     return task.predict((), features, outputs, _TOKENIZER)
-
-
-def _tag_capitalized(words, document):
-    """Returns a sentence whose runs of capitalized words are names."""
-    tags, before = [], "O"
-    for word in words:
-        begins = "B-name" if before == "O" else "I-name"
-        before = begins if word[0].isupper() else "O"
-        tags.append(before)
-    return TaggingExample(tuple(words), tuple(tags), document)
 
 
 def _windows(features):
@@ -205,36 +191,6 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_labels_without_tags(self):
         with self.assertRaisesRegex(UserError, "without tags, 'a b'"):
             _convert([TaggingExample(("a", "b"))], labels=_LABELS, doc_stride=1)
-
-    def test_rejects_short_batches(self):
-        features = _convert(_EXAMPLES, doc_stride=1)
-        with self.assertRaisesRegex(ValueError, "longest row, 10.*: 9"):
-            features.batch(np.array([0]), 9)
-
-    def test_articles_with_capitalized_words_tagged(self):
-        examples = [
-            _tag_capitalized(sentence.split(), number)
-            for number, article in enumerate(squad_articles()[:8])
-            for paragraph in article["paragraphs"]
-            for sentence in corpus.split_sentences(paragraph["context"])
-        ]
-        tokenizer = BertTokenizer.from_vocab_file(
-            golden("vocab/bert-base-cased-vocab.txt"), do_lower_case=False
-        )
-        labels = tagging_examples.collect_labels(examples)
-        features = tagging_features.convert_examples_to_features(
-            examples, tokenizer, 128, labels, doc_stride=64
-        )
-        self.assertEqual(features.num_truncated_words, 0)
-        batch = features.batch(np.arange(len(features)), 128)
-        tags = _decode(features, batch["label_ids"], labels)
-        self.assertEqual(tags, [example.tags for example in examples])
-        # Far from a document's ends every word has context on both sides.
-        last = features.lengths[features.word_rows] - 1
-        inner = np.minimum(
-            features.word_positions, last - features.word_positions
-        )
-        self.assertGreater(np.mean(inner >= 30), 0.98)
 
 
 if __name__ == "__main__":

@@ -94,11 +94,6 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(one.name, "rate_0.001_batch_32_epochs_3_seed_12345")
         self.assertEqual(one.layer_combination, "last_hidden")
 
-    def test_columns(self):
-        config = _config(word_column="-2", tag_column="3")
-        self.assertEqual(config.parse_column("word_column"), -2)
-        self.assertEqual(config.parse_column("tag_column"), 3)
-
     def test_only_training_has_defaults(self):
         names = ("word_column", "tag_column", "context", "doc_stride")
         for flags, expected in (
@@ -210,33 +205,6 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         )
         with self.assertRaisesRegex(UserError, "Received: 0 and ner"):
             finetune_tagger.build_task(_config(word_column="0"), stored)
-
-    def test_logs_other_windows_than_in_training(self):
-        stored = _STORED | {
-            "max_seq_length": 64,
-            "context": "sentence",
-            "doc_stride": None,
-            "word_column": 1,
-            "tag_column": -1,
-        }
-        flags = {"word_column": "0", "context": "document"}
-        with self.assertLogs(level="WARNING") as logs:
-            finetune_tagger.build_task(
-                _config(max_seq_length=32, **flags), stored
-            )
-        self.assertEqual(
-            [record.getMessage() for record in logs.records],
-            [
-                "The model was trained with --word_column=1 and is used with "
-                "0.",
-                "The model was trained with --context=sentence and is used "
-                "with document.",
-                "The model was trained with --max_seq_length=64 and is used "
-                "with 32.",
-            ],
-        )
-        with self.assertNoLogs(level="WARNING"):
-            finetune_tagger.build_task(_config(max_seq_length=64), stored)
 
     @parameterized.parameters(
         ({"kind": "encoder"},), ({"kind": "tagging", "labels": None},)
