@@ -52,11 +52,8 @@ _POOLER_WARNING = (
 
 @contextlib.contextmanager
 def _ignore_untrained_pooler():
-    """Silences Keras' warning that the pooler has no gradients.
-
-    Heads that read tokens do not train the pooler, and masks not the
-    next-sentence head.
-    """
+    """Silences Keras' warning that the pooler has no gradients."""
+    # Heads of tokens do not train it, and masks no next-sentence head.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", _POOLER_WARNING)
         yield
