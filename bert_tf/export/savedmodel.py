@@ -106,18 +106,20 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
     Raises:
       UserError: If flags or model are invalid, or verification fails.
     """
-    export, versions = write(config, origin)
-    for path, artifact in versions.items():
+    for path, (artifact, example) in write(config, origin).items():
         logging.info("Wrote %s.", path)
-        assets_extra.publish(path, artifact, export.stored)
+        assets_extra.publish(path, artifact, example)
 
 
 def write(
     config: SavedModelConfig, origin: str | None = None
-) -> tuple[Export, dict[str, Artifact]]:
-    """Writes a verified version; returns the model, and the version's folders.
+) -> dict[str, tuple[Artifact, dict[str, Any]]]:
+    """Writes a verified version, with --ids_only in two folders.
 
     Args: As for `run`.
+
+    Returns:
+      The path of each folder, with its description and an example of a row.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -135,12 +137,10 @@ def write(
             stack.enter_context(locks.one_writer(output_dir, "--output_dir"))
         version = artifacts.choose_version(config.version, list(targets))
         export = prepare(config, origin)
-        made = {
-            output_dir: export.artifact(version, ids_only)
-            for output_dir, ids_only in targets.items()
-        }
+        made = {}
         # No version directory appears before all of them are complete.
-        for output_dir, artifact in made.items():
+        for output_dir, ids_only in targets.items():
+            artifact = export.artifact(version, ids_only)
             temporary = stack.enter_context(
                 artifacts.write_version(output_dir, version)
             )
@@ -154,13 +154,11 @@ def write(
                     exact_litert = _save_litert(
                         temporary, export, artifact.litert
                     )
-            assets_extra.complete(
-                temporary, artifact, export.stored, exact_litert
+            example = assets_extra.complete(
+                temporary, artifact, export.head, export.stored, exact_litert
             )
-    return export, {
-        os.path.join(output_dir, str(version)): artifact
-        for output_dir, artifact in made.items()
-    }
+            made[os.path.join(output_dir, str(version))] = artifact, example
+    return made
 
 
 def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:

@@ -39,6 +39,8 @@ SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 FROM_IDS = "from_ids"
 FROM_EXAMPLES = "from_examples"
 TOKENIZE = "tokenize"
+# Signatures that every export of strings has, besides `SERVING`.
+OF_STRINGS = (FROM_IDS, FROM_EXAMPLES, TOKENIZE)
 ATTENTION = "attention"
 TOKENIZE_SPECS = {"text": tf.TensorSpec([None], tf.string, "text")}
 # The methods of TensorFlow Serving's other interfaces, and the outputs of

@@ -11,7 +11,7 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify import texts as test_texts
-from bert_tf.export.verify.calls import Call
+from bert_tf.export.verify.reference import Call
 from bert_tf.modeling import bert as models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary

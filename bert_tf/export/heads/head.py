@@ -21,6 +21,7 @@ from typing import Self
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
@@ -124,6 +125,24 @@ class ServingHead(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """Returns the settings of the head: the values of `flags` by name."""
         return {name: getattr(self, name) for name in self.flags}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels in the order of the logits, if there are any.
+
+        Raises:
+          UserError: If a label contains a line break.
+        """
+        task = getattr(self, "task", None)
+        labels = tuple(getattr(task, "labels", None) or ())
+        for label in labels:
+            if "\n" in label or "\r" in label:
+                raise UserError(
+                    "Labels must not contain line breaks, as labels.txt has "
+                    f"one label per line. Received: {label!r}; rename it in "
+                    "task.json."
+                )
+        return labels
 
     def model_values(self) -> dict[str, Any]:
         """Returns arguments of `modeling.inference.prepare`.

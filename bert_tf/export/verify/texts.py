@@ -86,33 +86,24 @@ def make_rows(
         column = [_mask(text, number) for number, text in enumerate(column)]
     if len(inputs) == 1:
         return [{inputs[0]: text} for text in column]
-    if "context" in inputs:
-        return [
-            {"question": QUESTIONS[number % len(QUESTIONS)], "context": text}
-            for number, text in enumerate([*column, *CONTEXTS])
-        ]
-    if "choices" in inputs:
+    first, second = inputs
+    if second == "context":
+        column = [*column, *CONTEXTS]
+        questions = (QUESTIONS * len(column))[: len(column)]
+        pairs = zip(questions, column, strict=True)
+    elif second == "choices":
         typed = [text for text in column if text.strip()]
-        return [
-            {
-                "text": text,
-                "choices": [
-                    typed[(number + 5 * n) % len(typed)]
-                    for n in range(2 + number % 3)
-                ],
-            }
-            for number, text in enumerate(column)
-        ]
-    # Either text of a pair may be the longer one, or empty.
-    lengths = [1 + (7 * number) % longest for number in range(len(column))]
-    others = of_length(tokenizer, lengths, 1)
-    others[1::2] = [
-        TEXTS[number % len(TEXTS)] for number in range(1, len(others), 2)
-    ]
-    return [
-        dict(zip(inputs, pair, strict=True))
-        for pair in zip(column, others, strict=True)
-    ]
+        pairs = (
+            (text, [typed[(i + 5 * n) % len(typed)] for n in range(2 + i % 3)])
+            for i, text in enumerate(column)
+        )
+    else:
+        # Either text of a pair may be the longer one, or empty.
+        lengths = [1 + 7 * number % longest for number in range(len(column))]
+        others = of_length(tokenizer, lengths, 1)
+        others[1::2] = (TEXTS * len(others))[1 : len(others) : 2]
+        pairs = zip(column, others, strict=True)
+    return [{first: text, second: other} for text, other in pairs]
 
 
 def _mask(text: str, number: int) -> str:
@@ -129,28 +120,22 @@ def of_length(
 ) -> list[str]:
     """Returns texts of random words with given numbers of tokens.
 
+    The words are entries of the vocabulary that are one token as text.
+
     Args:
       tokenizer: The tokenizer of the model.
       lengths: The number of tokens of each text.
       seed: The seed of the random words.
     """
-    words = whole_words(tokenizer)
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(words, k=length)) for length in lengths]
-
-
-def whole_words(tokenizer: BertTokenizer) -> list[str]:
-    """Returns the entries of the vocabulary that are one token as text."""
     tokens = [
         token
         for token in tokenizer.vocabulary.tokens
         if token.isalpha() and not token.startswith("[")
     ] or ["."]
-    rows = tokenizer.tokenize(tokens).to_list()
-    words = [
-        token for token, ids in zip(tokens, rows, strict=True) if len(ids) == 1
-    ]
-    return words or ["."]
+    counts = tokenizer.tokenize(tokens).row_lengths().numpy()
+    words = [x for x, n in zip(tokens, counts, strict=True) if n == 1] or ["."]
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, k=length)) for length in lengths]
 
 
 def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:

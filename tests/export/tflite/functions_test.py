@@ -1,4 +1,4 @@
-"""Tests for export.tflite.functions: .tflite files that take strings."""
+"""Tests for export.tflite.build: .tflite files that take strings."""
 
 import contextlib
 import io
