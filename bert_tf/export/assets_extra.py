@@ -102,6 +102,7 @@ def complete(
         artifact.model_name,
         warmup.requests(head, artifact.ids_only, _WARMUP_BATCHES),
     )
+    example = warmup.example(head, artifact.ids_only)
     report = verification.examine(
         directory,
         artifact,
@@ -111,8 +112,8 @@ def complete(
     )
     logging.info("%s", report.text().rstrip())
     report.require_correct()
-    example = warmup.example(head, artifact.ids_only)
-    _write_cards(directory, artifact, stored, head.labels, report, example)
+    curl = curl_line(artifact, example)
+    _write_cards(directory, artifact, stored, head.labels, report, curl)
     return example
 
 
@@ -170,12 +171,9 @@ def _write_cards(
     stored: StoredModel,
     labels: Sequence[str],
     report: Report,
-    example: Mapping[str, Any],
+    curl: str,
 ) -> None:
-    """Writes model_card.json and MODEL_CARD.md, after all other files.
-
-    The example is one row for serving_default, JSON values by name.
-    """
+    """Writes model_card.json and MODEL_CARD.md, after all other files."""
     paths = _files(directory)
     card = {
         "export": artifact.to_json(),
@@ -220,16 +218,12 @@ def _write_cards(
         "sha256": {name: files.sha256(path) for name, path in paths.items()},
         "versions": model_directory.versions(),
     }
-    files.write_text(
-        os.path.join(directory, MARKDOWN_FILE),
-        _markdown(card, artifact, example),
-    )
+    markdown = _markdown(card, artifact, curl)
+    files.write_text(os.path.join(directory, MARKDOWN_FILE), markdown)
     files.write_json(os.path.join(directory, artifacts.CARD_FILE), card)
 
 
-def _markdown(
-    card: Mapping[str, Any], artifact: Artifact, example: Mapping[str, Any]
-) -> str:
+def _markdown(card: Mapping[str, Any], artifact: Artifact, curl: str) -> str:
     shape = f"{artifact.head}, {artifact.precision}"
     reads = "ids" if artifact.ids_only else "strings"
     return model_directory.build_card(
@@ -264,7 +258,7 @@ def _markdown(
             "Bytes": card["bytes"],
             "SHA-256": card["sha256"],
         },
-        curl_line(artifact, example),
+        curl,
     )
 
 

@@ -31,13 +31,11 @@ from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
-from bert_tf.export.heads.head import Source
 from bert_tf.export.serving_module import ServingModule
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.flags import cli
-from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import load
 from bert_tf.io import files
@@ -45,7 +43,6 @@ from bert_tf.io import locks
 from bert_tf.io import terminal
 from bert_tf.modeling import inference
 from bert_tf.serving import litert
-from bert_tf.tasks import registry as tasks
 
 _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
@@ -171,9 +168,7 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
     """
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
     stored = dataclasses.replace(stored, origin=origin)
-    name = registry.choose(config.head, stored)
-    _check_flags(config, name)
-    head = registry.ENTRIES[name].head.build(_source(config, stored))
+    name, head = registry.build(config, stored)
     precision = config.precision
     if precision == "auto":
         precision = "bfloat16" if cpu.bfloat16_flags() else "float32"
@@ -199,56 +194,6 @@ def _save_litert(directory: str, export: Export, quantization: str) -> bytes:
     if export.precision != "float32":
         model = _build_model(export.stored, export.name, export.head, "float32")
     return LitertModule(export.head, model).save(directory, quantization)
-
-
-def _check_flags(config: SavedModelConfig, name: str) -> None:
-    """Raises `UserError` for flags that have no effect on the head."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        allowed = [
-            key
-            for key, entry in registry.ENTRIES.items()
-            if field.name in entry.head.flags
-        ]
-        if allowed and name not in allowed and value != field.default:
-            raise UserError(
-                f"--{field.name} is for --head={' or '.join(allowed)}. "
-                f"Received: {value!r} with the head {name}; drop it."
-            )
-
-
-def _source(config: SavedModelConfig, stored: StoredModel) -> Source:
-    longest = stored.config.max_position_embeddings
-    length = config.max_seq_length or _trained_length(stored)
-    if length > longest:
-        raise UserError(
-            "--max_seq_length must not exceed `max_position_embeddings` of "
-            f"the model, {longest}. Received: {length}."
-        )
-    buckets = config.bucket_lengths()
-    if buckets is None:
-        buckets = tuple(bucket for bucket in BUCKETS if bucket < length)
-    if buckets and buckets[-1] > length:
-        raise UserError(
-            f"--buckets must not exceed the maximum row length, {length}. "
-            f"Received: {config.buckets!r}; raise --max_seq_length, or drop "
-            "longer buckets."
-        )
-    if not buckets or buckets[-1] < length:
-        buckets = (*buckets, length)
-    return Source(stored, config, length, buckets)
-
-
-def _trained_length(stored: StoredModel) -> int:
-    """Returns the maximum row length that a model was trained with.
-
-    Where the model does not store it, returns the default of its task, or
-    without a task the number of positions.
-    """
-    longest = stored.config.max_position_embeddings
-    if stored.task["kind"] in tasks.TASKS:
-        return tasks.from_stored(stored).max_seq_length
-    return min(stored.task.get("max_seq_length", longest), longest)
 
 
 class LitertModule:

@@ -271,8 +271,6 @@ class PartsTest(tf.test.TestCase):
 class _Head(ServingHead):
     """A head with a task."""
 
-    answer = None
-
     def __init__(self, labels):
         self.task = mock.Mock(labels=labels)
 

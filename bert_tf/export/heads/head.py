@@ -10,7 +10,6 @@ Shapes:
   T: row length, one of the buckets.
 """
 
-import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +25,7 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks import registry as tasks
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -77,7 +77,7 @@ class Rows:
 
 
 @dataclasses.dataclass(eq=False)
-class ServingHead(abc.ABC):
+class ServingHead:
     """The serving front end of one kind of model.
 
     Args:
@@ -115,12 +115,12 @@ class ServingHead(abc.ABC):
 
     @classmethod
     def build(cls, source: Source) -> Self:
-        """Returns the head of a stored model.
+        """Returns the head of a stored model, by default with its task.
 
         Raises:
           UserError: If the model or the flags do not fit the head.
         """
-        return cls(*source.parts())
+        return cls(*source.parts(), tasks.from_stored(source.stored))
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of the head: the values of `flags` by name."""
@@ -206,16 +206,28 @@ class ServingHead(abc.ABC):
         """
         return Rows(self.attention_rows(strings))
 
-    @abc.abstractmethod
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns the answer to a request; the first axis of each tensor is B.
 
+        By default it is what `task` decodes and what `method` returns.
+
         Args:
           outputs: The model's outputs for `rows.inputs`.
-          rows: The result of `pack`.
+          rows: The result of `pack`, or of `ids_rows`, which has no state.
         """
+        answer = self.task.decode(outputs, *rows.state.values())
+        if self.method == "regress":
+            return answer | {"outputs": answer["score"]}
+        if self.method is None:
+            return answer
+        probs = answer["probabilities"]
+        shape = tf.shape(probs)
+        # Choices have numbers for names.
+        names = self.labels or tf.strings.as_string(tf.range(shape[1]))
+        classes = tf.broadcast_to(names, shape)
+        return answer | {"classes": classes, "scores": probs}
 
     def rows_at_once(
         self, inputs: Mapping[str, tf.Tensor]

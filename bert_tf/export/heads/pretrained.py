@@ -143,7 +143,9 @@ class FillMask(ServingHead):
           the [MASK]s of each text from left to right, the most likely first;
           padded with "" and 0.
         """
-        return self._name(*self._best(outputs, rows))
+        answer = self.answer_ids(outputs, rows)
+        del answer["token_ids"]
+        return answer
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
@@ -152,27 +154,16 @@ class FillMask(ServingHead):
 
         `token_ids` are padded with -1.
         """
-        ids, probs = self._best(outputs, rows)
-        return self._name(ids, probs) | {"token_ids": ids}
-
-    def _name(self, ids: tf.Tensor, probs: tf.Tensor) -> dict[str, tf.Tensor]:
-        tokens = self.tokenizer.tokens(tf.maximum(ids, 0))
-        return {
-            "tokens": tf.where(ids >= 0, tokens, ""),
-            "probabilities": probs,
-        }
-
-    def _best(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns ids <int32> and probabilities <float32>, [B, P, k] each."""
         best = outputs if _IDS in outputs else self.condense(outputs)
         # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
         is_mask = tf.expand_dims(rows.state[_IS_MASK], -1)
-        return (
-            tf.where(is_mask, best[_IDS], -1),
-            tf.where(is_mask, best[_PROBABILITIES], 0.0),
-        )
+        ids = tf.where(is_mask, best[_IDS], -1)
+        tokens = self.tokenizer.tokens(tf.maximum(ids, 0))
+        return {
+            "tokens": tf.where(ids >= 0, tokens, ""),
+            "probabilities": tf.where(is_mask, best[_PROBABILITIES], 0.0),
+            "token_ids": ids,
+        }
 
 
 def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:

@@ -16,6 +16,7 @@ from bert_tf.export.heads.pretrained import FillMask
 from bert_tf.export.heads.pretrained import NextSentence
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.export.heads.tagging import Tagging
+from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks import registry as tasks
 
@@ -82,6 +83,57 @@ def choose(name: str, stored: StoredModel) -> str:
     return name
 
 
+def build(
+    config: SavedModelConfig, stored: StoredModel
+) -> tuple[str, ServingHead]:
+    """Returns the name of a model's head, a key of `ENTRIES`, and the head.
+
+    Raises:
+      UserError: If the flags do not fit the model.
+    """
+    name = choose(config.head, stored)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        of_flag = [x for x, y in ENTRIES.items() if field.name in y.head.flags]
+        if of_flag and name not in of_flag and value != field.default:
+            raise UserError(
+                f"--{field.name} is for --head={' or '.join(of_flag)}. "
+                f"Received: {value!r} with the head {name}; drop it."
+            )
+    longest = stored.config.max_position_embeddings
+    length = config.max_seq_length or _trained_length(stored)
+    if length > longest:
+        raise UserError(
+            "--max_seq_length must not exceed `max_position_embeddings` of "
+            f"the model, {longest}. Received: {length}."
+        )
+    buckets = config.bucket_lengths()
+    if buckets is None:
+        buckets = tuple(bucket for bucket in BUCKETS if bucket < length)
+    if buckets and buckets[-1] > length:
+        raise UserError(
+            f"--buckets must not exceed the maximum row length, {length}. "
+            f"Received: {config.buckets!r}; raise --max_seq_length, or drop "
+            "longer buckets."
+        )
+    if not buckets or buckets[-1] < length:
+        buckets = (*buckets, length)
+    source = Source(stored, config, length, buckets)
+    return name, ENTRIES[name].head.build(source)
+
+
+def _trained_length(stored: StoredModel) -> int:
+    """Returns the maximum row length that a model was trained with.
+
+    Where the model does not store it, returns the default of its task, or
+    without a task the number of positions.
+    """
+    longest = stored.config.max_position_embeddings
+    if stored.task["kind"] in tasks.TASKS:
+        return tasks.from_stored(stored).max_seq_length
+    return min(stored.task.get("max_seq_length", longest), longest)
+
+
 def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
     """Builds the head of an export again.
 
@@ -89,10 +141,8 @@ def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
       artifact: The description of the export.
       stored: Its model.
     """
-    entry = ENTRIES[artifact.head]
-    settings = {
-        x: v for x, v in artifact.settings.items() if x in entry.head.flags
-    }
+    flags = ENTRIES[artifact.head].head.flags
+    settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "doc_stride" in settings:
         # Taggers store 0 for a single window.
         settings["doc_stride"] = settings["doc_stride"] or None
@@ -102,6 +152,5 @@ def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
         model_name=artifact.model_name,
         **settings,
     )
-    return entry.head.build(
-        Source(stored, config, artifact.max_seq_length, artifact.buckets)
-    )
+    source = Source(stored, config, artifact.max_seq_length, artifact.buckets)
+    return ENTRIES[artifact.head].head.build(source)

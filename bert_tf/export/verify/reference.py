@@ -256,7 +256,8 @@ class Reference:
 
     def for_predict(self, found: Expected) -> Expected:
         """Returns outputs without those of classify or regress alone."""
-        return found.only(serving_module.for_predict(self.head, found.values))
+        others = serving_module.OUTPUTS_OF_METHOD.get(self.head.method, ())
+        return found.only(x for x in found.values if x not in others)
 
     def expect_attention(self, rows: Sequence[Row]) -> Expected:
         """Returns `tokens` [B, T] and `attention` [B, layers, heads, T, T]."""
