@@ -243,7 +243,7 @@ def examine_litert(
         directory.
 
     Raises:
-      RequestError: If a part cannot be loaded.
+      UserError: If a part cannot be loaded.
     """
     # The engine lacks this signature.
     calls = [x for x in calls if x.signature != serving_module.ATTENTION]
@@ -439,9 +439,7 @@ class Comparison:
         self,
         tolerance: float | None,
         scales: Mapping[str, float],
-        decisions: Mapping[
-            str, Callable[[np.ndarray], np.ndarray]
-        ] = _DECISIONS,
+        decisions: Mapping[str, Decide] = _DECISIONS,
     ) -> None:
         self._tolerance = np.inf if tolerance is None else tolerance
         self._scales = scales
@@ -457,10 +455,10 @@ class Comparison:
         values = expected.values
         faults = []
         if set(values) != set(outputs):
-            names = (
+            actual, right = (
                 ", ".join(sorted(x)) or "nothing" for x in (outputs, values)
             )
-            faults.append("it returns {} instead of {}".format(*names))
+            faults.append(f"it returns {actual} instead of {right}")
         else:
             for key, value in values.items():
                 self._count_equal(key, value, outputs[key])

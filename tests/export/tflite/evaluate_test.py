@@ -39,7 +39,6 @@ class _RowsCase(tf.test.TestCase, parameterized.TestCase):
 class ScoresTest(_RowsCase):
     @parameterized.parameters(
         "classification",
-        "multi_label",
         "regression",
         "question_answering",
         "multiple_choice",
@@ -84,15 +83,16 @@ class ScoresTest(_RowsCase):
             found["probabilities"], tf.nn.softmax(logits), atol=1e-4
         )
 
+    @parameterized.parameters("classification", "multi_label")
     @pytest.mark.slow
-    def test_windows_of_a_text_count_once(self):
-        build = eval_files.prepare("classification")
+    def test_windows_of_a_text_count_once(self, name):
+        build = eval_files.prepare(name)
         rows = evaluation.read_eval_set(build)
         task = dataclasses.replace(rows.task, max_seq_length=6, doc_stride=2)
         features = task.featurize(rows.examples, rows.tokenizer)
         self.assertGreater(len(features), len(rows.examples))
         rows = dataclasses.replace(rows, task=task, features=features)
-        file = LiteModel(eval_files.make("classification"))
+        file = LiteModel(eval_files.make(name))
         predictor = Predictor(build.model, task, rows.tokenizer)
         self.assertAllClose(
             np.stack([x.values for x in evaluation.predict(file, rows)]),
