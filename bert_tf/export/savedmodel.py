@@ -274,40 +274,34 @@ class LitertModule:
         return exact
 
     def _signatures(self):
-        head = self._head
+        head, examples = self._head, litert.EXAMPLES
         pack_ids = serving_module.trace(self._pack_ids, head.ids_specs())
 
         def pack_examples(**inputs):
-            return self._pack_once(
-                serving_module.parse_examples(
-                    inputs[litert.EXAMPLES], head.input_specs()
-                )
-            )
+            specs = head.input_specs()
+            strings = serving_module.parse_examples(inputs[examples], specs)
+            return self._pack_once(strings)
 
-        return {
-            litert.PACK: self._pack,
-            litert.PACK_EXAMPLES: serving_module.trace(
+        functions = {
+            litert.PACK_EXAMPLES: (
                 pack_examples,
-                {
-                    litert.EXAMPLES: serving_module.examples_spec(
-                        litert.EXAMPLES
-                    )
-                },
+                {examples: serving_module.examples_spec(examples)},
             ),
-            litert.PACK_IDS: pack_ids,
-            litert.ANSWER: serving_module.trace(
+            litert.ANSWER: (
                 lambda **values: head.answer(*self._restore(values)),
                 self._answer_specs(_specs_of(self._pack)),
             ),
-            litert.ANSWER_IDS: serving_module.trace(
+            litert.ANSWER_IDS: (
                 lambda **values: head.answer_ids(*self._restore(values)),
                 self._answer_specs(_specs_of(pack_ids)),
             ),
-            litert.TOKENIZE: serving_module.trace(
-                functools.partial(serving_module.tokenize, self._head),
+            litert.TOKENIZE: (
+                functools.partial(serving_module.tokenize, head),
                 serving_module.TOKENIZE_SPECS,
             ),
         }
+        traced = {x: serving_module.trace(*y) for x, y in functions.items()}
+        return {litert.PACK: self._pack, litert.PACK_IDS: pack_ids} | traced
 
     def _answer_specs(self, packed: _Specs) -> _Specs:
         """Returns the inputs of `answer`: packed rows and model outputs."""

@@ -56,11 +56,13 @@ class GoldenTextsTest(tf.test.TestCase):
             rows = [json.loads(line) for line in file]
         self.assertGreater(len(rows), 4000)
         version = _export(self.create_tempdir().full_path, vocab_file)
-        texts = test_texts.to_array([row["text"] for row in rows], "")
+        texts = test_texts.to_array([row["text"] for row in rows])
         call = Call("tokenize", {"text": texts})
         (answer,) = verification.call(version, [call])
         self.assertIsNone(answer.error)
-        expected = test_texts.to_array([row["uncased"] for row in rows], 0)
+        expected = tf.ragged.constant(
+            [row["uncased"] for row in rows]
+        ).to_tensor()
         self.assertAllEqual(answer.outputs["input_ids"], expected)
         # Ignores padding.
         is_piece = answer.outputs["starts"] >= 0

@@ -234,7 +234,7 @@ class Reference:
             values = serving_module.tokenize(self.head, tf.constant(part))
             yield Call(
                 serving_module.TOKENIZE,
-                {"text": test_texts.to_array(part, "")},
+                {"text": test_texts.to_array(part)},
                 f"texts {first} to {first + len(part) - 1}",
                 Expected({name: x.numpy() for name, x in values.items()}),
             )

@@ -159,25 +159,16 @@ def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
 
 def to_inputs(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Returns the tensors of rows, <string>[B] or [B, choices]."""
-    return {name: to_array([row[name] for row in rows], "") for name in rows[0]}
+    return {name: to_array([row[name] for row in rows]) for name in rows[0]}
 
 
-def to_array(values: Sequence[Any], padding: str | int | float) -> np.ndarray:
-    """Returns values as an array [B], or lists of values as [B, longest].
-
-    Args:
-      values: Texts, numbers or None for `padding`; or lists of these.
-      padding: "" for an array of bytes, or the padding of <int32> or <float32>.
-    """
-    dtype = {str: object, int: np.int32, float: np.float32}[type(padding)]
-    is_flat = not values or not isinstance(values[0], list | tuple)
+def to_array(values: Sequence[Any]) -> np.ndarray:
+    """Returns texts as bytes [B], or lists of texts as [B, longest]."""
+    is_flat = not isinstance(values[0], list)
     rows = [[x] for x in values] if is_flat else values
-    width = 1 if is_flat else max(map(len, rows))
-    found = np.empty((len(rows), width), dtype)
-    for row, of_row in zip(found, rows, strict=True):
-        of_row = [padding if x is None else x for x in of_row]
-        of_row += [padding] * (width - len(of_row))
-        row[:] = [_to_bytes(x) for x in of_row] if dtype is object else of_row
+    found = np.full((len(rows), max(map(len, rows))), b"", object)
+    for row, texts in zip(found, rows, strict=True):
+        row[: len(texts)] = [*map(_to_bytes, texts)]
     return found[:, 0] if is_flat else found
 
 

@@ -17,7 +17,7 @@ _PROBABILITIES = np.array([[0.2, 0.8], [0.7, 0.3], [0.5, 0.5]], np.float32)
 def _expected(doubtful=(False, False, False)):
     return Expected(
         {
-            "label": texts.to_array(_LABELS, ""),
+            "label": texts.to_array(_LABELS),
             "probabilities": _PROBABILITIES,
         },
         {"label": np.array(doubtful)},
@@ -100,13 +100,13 @@ class CompareTest(tf.test.TestCase):
         self.assertEqual(found.largest, np.inf)
 
     def test_texts_must_be_equal(self):
-        changed = texts.to_array(["no", "umlaut", "no"], "")
+        changed = texts.to_array(["no", "umlaut", "no"])
         (fault,) = _compare(label=changed).faults
         self.assertIn("label is 'umlaut' in row 1", fault)
         self.assertIn("'ümlaut'", fault)
 
     def test_doubtful_choices_may_differ_only_in_their_rows(self):
-        changed = texts.to_array(["no", "ümlaut", "yes"], "")
+        changed = texts.to_array(["no", "ümlaut", "yes"])
         outputs = dict(_expected().values) | {"label": changed}
         for doubtful, count in (
             ((False, False, True), 0),
