@@ -71,21 +71,6 @@ class Build:
         return self.config.input == "text"
 
     @property
-    def quantization(self) -> str:
-        """One of `flags.export.QUANTIZATIONS`."""
-        return self.config.quantization
-
-    @property
-    def batch_size(self) -> int | None:
-        """Rows per call; None for any number."""
-        return self.config.batch_size
-
-    @property
-    def seq_length(self) -> int | None:
-        """Tokens per row of ids; None for any number."""
-        return self.config.max_seq_length
-
-    @property
     def command(self) -> str:
         """The command line that reproduces the file."""
         return savedmodel.command_line(_SCRIPT, self.config, self.stored)
@@ -151,7 +136,7 @@ def adapt(build: Build) -> Build:
             "TensorFlow Lite has no operator to find [MASK] in text, so "
             "--input=text cannot fill masks; use --input=ids."
         )
-    if build.quantization == "full_int8":
+    if build.config.quantization == "full_int8":
         raise UserError(
             "--quantization=full_int8 is calibrated on ids, so it needs "
             "--input=ids. Received: --input=text; --quantization=dynamic is "
@@ -199,9 +184,9 @@ def make_function(
     specs = head.input_specs() if build.takes_text else head.ids_specs()
     shaped = {}
     for name, spec in specs.items():
-        shape = [build.batch_size, *spec.shape[1:]]
+        shape = [build.config.batch_size, *spec.shape[1:]]
         if not build.takes_text:
-            shape[-1] = build.seq_length
+            shape[-1] = build.config.max_seq_length
         shaped[name] = tf.TensorSpec(shape, spec.dtype, name)
     return answer if build.takes_text else answer_ids, shaped
 

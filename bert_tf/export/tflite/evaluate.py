@@ -359,10 +359,12 @@ def read_calibration_set(build: Build) -> Samples:
     )
 
     def samples() -> Iterator[Mapping[str, np.ndarray]]:
-        size = build.batch_size or 1
+        size = build.config.batch_size or 1
         for start in range(0, len(chosen), size):
             rows = np.resize(chosen[start : start + size], size)
-            length = build.seq_length or int(features.lengths[rows].max())
+            length = build.config.max_seq_length or int(
+                features.lengths[rows].max()
+            )
             yield _model_inputs(features, rows, length)
 
     return samples

@@ -106,11 +106,11 @@ class Built:
             "head": build.name,
             "settings": build.head.settings(),
             "labels": list(build.labels),
-            "quantization": build.quantization,
+            "quantization": build.config.quantization,
             "input": build.config.input,
             "compatibility": build.config.compatibility,
-            "batch_size": build.batch_size,
-            "max_seq_length": build.seq_length,
+            "batch_size": build.config.batch_size,
+            "max_seq_length": build.config.max_seq_length,
             "bytes": len(self.content),
             "sha256": hashlib.sha256(self.content).hexdigest(),
             "operators": dict(conversion.operators(self.content)),
@@ -177,13 +177,13 @@ def make(build: Build) -> Built:
     function, specs = builds.make_function(build)
     rows = None
     with contextlib.ExitStack() as stack:
-        if build.quantization == "full_int8":
+        if build.config.quantization == "full_int8":
             rows = evaluation.read_calibration_set(build)
             stack.enter_context(conversion.scaled_columns(build.model, rows))
         content = conversion.convert(
             function,
             specs,
-            build.quantization,
+            build.config.quantization,
             rows,
             text_operators=build.takes_text,
             per_tensor=build.config.compatibility == "2.14",
@@ -191,7 +191,7 @@ def make(build: Build) -> Built:
     if not build.takes_text:  # The readers of metadata support only ids.
         content = metadata.describe(content, build)
     found = verify(content, build)
-    logging.info("%s: %s.", build.quantization, found.text())
+    logging.info("%s: %s.", build.config.quantization, found.text())
     return Built(build, content, found)
 
 
@@ -251,7 +251,7 @@ def verify(content: bytes, build: Build) -> Verification:
     """
     takes_text = build.takes_text
     model = LiteModel(content, os.cpu_count() or 1, takes_text)
-    tolerance = verification.TOLERANCES.get(build.quantization)
+    tolerance = verification.TOLERANCES.get(build.config.quantization)
     reference = Reference(
         build.name,
         build.head,
@@ -319,7 +319,7 @@ def _least_cosine(expected: np.ndarray, actual: np.ndarray) -> float:
 
 def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     """Yields calls with one row, with several, and with padding."""
-    length = build.seq_length
+    length = build.config.max_seq_length
     batches = [reference.batches()[0][:1], reference.batches()[-1]]
     packed = []
     # Silences warnings that test sentences are too long.
@@ -335,7 +335,7 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     else:
         packed = [reference_lib.pad(rows, length) for rows in packed]
     for rows in packed:
-        for inputs in split(rows, build.batch_size):
+        for inputs in split(rows, build.config.batch_size):
             expected = reference.expect_ids(inputs)
             names = set(expected.values) - set(builds.OMITTED_FOR_IDS)
             yield inputs, expected.only(names)
@@ -345,7 +345,9 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
     batches = reference.batches()
     head = reference.head
     for rows in (batches[0][:1], batches[-1]):
-        for inputs in split(test_texts.to_inputs(rows), build.batch_size):
+        for inputs in split(
+            test_texts.to_inputs(rows), build.config.batch_size
+        ):
             strings = {x: tf.constant(t, tf.string) for x, t in inputs.items()}
             packed = builds.pack(build, strings)
             if build.name in builds.HEADS_WITH_OFFSETS:
