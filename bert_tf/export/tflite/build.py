@@ -20,7 +20,6 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.export import serving_module
@@ -47,23 +46,14 @@ _NONE = -1
 
 
 @dataclasses.dataclass(frozen=True)
-class Build:
-    """The model and the settings of a .tflite file.
+class Build(savedmodel.Export):
+    """The model, in float32, and the settings of a .tflite file.
 
-    Attributes:
-      name: The name of the head, a key of `heads.registry.ENTRIES`.
-      head: The head; for strings, with operators of TensorFlow Lite, rows of
-        one length and one row for each text.
-      model: The model in its inference form, in float32.
-      labels: The label names, or ().
+    For strings, the head has operators of TensorFlow Lite, rows of one length
+    and one row for each text.
     """
 
     config: TfliteConfig
-    stored: StoredModel
-    name: str
-    head: ServingHead
-    model: keras.Model
-    labels: tuple[str, ...]
 
     @property
     def takes_text(self) -> bool:
@@ -103,14 +93,7 @@ def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
             max_seq_length=config.max_seq_length or export.head.max_seq_length,
         )
     _require_form(config, export.model)
-    return Build(
-        config,
-        export.stored,
-        export.name,
-        export.head,
-        export.model,
-        export.head.labels,
-    )
+    return Build(**vars(export) | {"config": config})
 
 
 def _require_form(config: TfliteConfig, model: keras.Model) -> None:

@@ -90,7 +90,7 @@ def describe(content: bytes, build: Build) -> bytes:
         f"{case}, {accents} accents."
     )
     return add_metadata(
-        content, stem, description, tokenizer.vocabulary, build.labels
+        content, stem, description, tokenizer.vocabulary, build.head.labels
     )
 
 

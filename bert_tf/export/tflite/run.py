@@ -105,7 +105,7 @@ class Built:
             },
             "head": build.name,
             "settings": build.head.settings(),
-            "labels": list(build.labels),
+            "labels": list(build.head.labels),
             "quantization": build.config.quantization,
             "input": build.config.input,
             "compatibility": build.config.compatibility,
