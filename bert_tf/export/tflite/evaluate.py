@@ -25,10 +25,8 @@ from bert_tf.inference.lite_model import LiteModel
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import tables
-from bert_tf.tasks import packed_rows
 from bert_tf.tasks import registry
 from bert_tf.tasks import result_tables
-from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import USUAL_COLUMNS
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -213,9 +211,7 @@ def _milliseconds(file: LiteModel, rows: EvalSet) -> float:
     """Returns the median time of rows that are spread over the set."""
     count, size = len(rows.features), _batch_size(file) or 1
     seconds = []
-    for row in np.unique(
-        np.linspace(0, count - 1, min(count, _TIMED_ROWS)).astype(int)
-    ):
+    for row in spread(count, _TIMED_ROWS):
         inputs = _inputs(file, rows, np.array([row]))
         file.run(inputs)  # Allocates memory for the length.
         start = time.perf_counter()
@@ -345,18 +341,34 @@ def read_calibration_set(build: Build) -> Samples:
     """
     path = build.config.representative_file
     files.require_file(path, _CALIBRATION_FLAG)
-    features = _featurize(build, path)
+    is_pair = _TEXT_PAIR in build.head.inputs
+    if build.name in _KINDS:
+        task = _task_of(build, _CALIBRATION_FLAG)
+    else:  # Heads without a task read texts or pairs of texts.
+        task = ClassificationTask(
+            metric_names=(),
+            max_seq_length=build.head.max_seq_length,
+            columns=Columns("text", _TEXT_PAIR if is_pair else None),
+        )
+    examples = list(task.read_inputs(path))
+    if isinstance(task, ClassificationTask) and any(
+        (example.text_b is not None) != is_pair for example in examples
+    ):
+        raise UserError(
+            f"{_CALIBRATION_FLAG} must have "
+            f"{'pairs of' if is_pair else 'single'} texts, as the model's "
+            f"task. Received: {path}, which has "
+            f"{'single texts' if is_pair else 'pairs'}; change the file or "
+            "--pair."
+        )
+    features = task.featurize(examples, build.head.tokenizer)
     count = len(features)
     if not count:
         raise UserError(
             f"{_CALIBRATION_FLAG} must have rows with words, for calibration. "
             f"Received: {path}, which has none."
         )
-    chosen = np.unique(
-        np.linspace(0, count - 1, min(count, MAX_CALIBRATION_ROWS)).astype(
-            np.int64
-        )
-    )
+    chosen = spread(count, MAX_CALIBRATION_ROWS)
 
     def samples() -> Iterator[Mapping[str, np.ndarray]]:
         size = build.config.batch_size or 1
@@ -370,28 +382,7 @@ def read_calibration_set(build: Build) -> Samples:
     return samples
 
 
-def _featurize(build: Build, path: str) -> Features:
-    is_pair = _TEXT_PAIR in build.head.inputs
-    if build.name in _KINDS:
-        task = _task_of(build, _CALIBRATION_FLAG)
-        examples = list(task.read_inputs(path))
-        if isinstance(task, ClassificationTask) and any(
-            (example.text_b is not None) != is_pair for example in examples
-        ):
-            raise UserError(
-                f"{_CALIBRATION_FLAG} must have "
-                f"{'pairs of' if is_pair else 'single'} texts, as the model's "
-                f"task. Received: {path}, which has "
-                f"{'single texts' if is_pair else 'pairs'}; change the file or "
-                "--pair."
-            )
-        return task.featurize(examples, build.stored.build_tokenizer())
-    # Heads without a task read texts or pairs of texts.
-    columns = Columns("text", _TEXT_PAIR if is_pair else None)
-    examples = list(classification_examples.read_texts(path, (columns,)))
-    return packed_rows.pack_texts(
-        [example.text_a for example in examples],
-        [example.text_b for example in examples] if is_pair else None,
-        build.head.tokenizer,
-        build.head.max_seq_length,
-    )
+def spread(count: int, most: int) -> np.ndarray:
+    """Returns the indices of at most `most` of a number of rows, evenly."""
+    places = np.linspace(0, count - 1, min(count, most))
+    return np.unique(places.astype(np.int64))

@@ -325,9 +325,7 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     # Silences warnings that test sentences are too long.
     with terminal.below(logging.ERROR):
         for rows in map(reference.pack, batches):
-            # At most `_MAX_ROWS` rows, sampled evenly.
-            places = np.linspace(0, len(rows["input_ids"]) - 1, _MAX_ROWS)
-            chosen = np.unique(places.astype(int))
+            chosen = evaluation.spread(len(rows["input_ids"]), _MAX_ROWS)
             packed.append({name: x[chosen] for name, x in rows.items()})
     if length is None:
         longest = reference.head.max_seq_length
