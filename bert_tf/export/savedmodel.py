@@ -172,18 +172,16 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
     precision = config.precision
     if precision == "auto":
         precision = "bfloat16" if cpu.bfloat16_flags() else "float32"
-    model = _build_model(stored, name, head, precision)
+    model = _build_model(stored, head, precision)
     return Export(config, stored, name, head, model, precision)
 
 
 def _build_model(
-    stored: StoredModel, name: str, head: ServingHead, precision: str
+    stored: StoredModel, head: ServingHead, precision: str
 ) -> keras.Model:
     """Builds the part of a model that a head reads, in its inference form."""
     model = load.build_model(
-        stored,
-        registry.ENTRIES[name].model_kind,
-        return_attention_probs=True,
+        stored, head.model_kind, return_attention_probs=True
     )
     return inference.prepare(model, precision, **head.model_values())
 
@@ -192,7 +190,7 @@ def _save_litert(directory: str, export: Export, quantization: str) -> bytes:
     """Writes litert/ and returns the .tflite file of the model in float32."""
     model = export.model
     if export.precision != "float32":
-        model = _build_model(export.stored, export.name, export.head, "float32")
+        model = _build_model(export.stored, export.head, "float32")
     return LitertModule(export.head, model).save(directory, quantization)
 
 

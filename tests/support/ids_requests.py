@@ -85,7 +85,6 @@ def _plan(directory, model_dir):
     stored = checkpoint_loading.read(model_dir, flag="--model_dir")
     artifact = artifacts.read(directory)
     expected = Reference(
-        artifact.head,
         heads.restore(artifact, stored),
         stored,
         _TOLERANCE,

@@ -37,6 +37,7 @@ class Classification(ServingHead):
         long texts; None truncates them.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = ("classification",)
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     flags = ("pair", "doc_stride")
 
@@ -94,6 +95,7 @@ class MultipleChoice(ServingHead):
       task: The task, which decodes the outputs.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = ("multiple_choice",)
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"

@@ -87,6 +87,10 @@ class ServingHead:
         `max_seq_length`.
     """
 
+    # The kinds of stored models with the head, keys of `weight_map.HEADS`.
+    kinds: ClassVar[tuple[str, ...]]
+    # The kind of model to build, if not the stored one.
+    model_kind: ClassVar[str | None] = None
     # The names of the input strings.
     inputs: ClassVar[tuple[str, ...]]
     # The names of the model's outputs that `answer` reads.

@@ -13,6 +13,7 @@ from typing import Self
 
 import tensorflow as tf
 
+from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.export.heads.classification import Classification
@@ -51,6 +52,7 @@ class FillMask(ServingHead):
       UserError: If `top_k` exceeds the size of the vocabulary.
     """
 
+    kinds = ("pretraining", "masked_lm")
     inputs = ("text",)
     outputs = ("masked_lm_logits",)
     flags = ("top_k",)
@@ -176,6 +178,7 @@ def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
 class NextSentence(Classification):
     """Serves the next-sentence head of pretrained models, a classifier."""
 
+    kinds = ("pretraining", "next_sentence")
     outputs = ("next_sentence_logits",)
     flags = ()
 
@@ -214,6 +217,8 @@ class Embeddings(ServingHead):
       UserError: If the model has no such layer, or pooling is another word.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = tuple(weight_map.HEADS)
+    model_kind: ClassVar[str | None] = "encoder"
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     outputs: ClassVar[tuple[str, ...]] = ("sequence_output",)
     flags: ClassVar[tuple[str, ...]] = ("pooling", "layer")

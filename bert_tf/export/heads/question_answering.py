@@ -51,6 +51,7 @@ class QuestionAnswering(head.ServingHead):
       UserError: If the lengths leave no room for the paragraph.
     """
 
+    kinds = ("question_answering",)
     inputs = (_QUESTION, _CONTEXT)
     outputs = (squad.START_LOGITS, squad.END_LOGITS)
     returns_padding = True

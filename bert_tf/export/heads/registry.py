@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping
 
-from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export.artifact import Artifact
@@ -20,32 +19,15 @@ from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks import registry as tasks
 
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A head that can be exported.
-
-    Attributes:
-      head: The class of the head.
-      kinds: The kinds of stored models with the head, keys of
-        `weight_map.HEADS`.
-      model_kind: The kind of model to build, if not the stored one.
-    """
-
-    head: type[ServingHead]
-    kinds: tuple[str, ...]
-    model_kind: str | None = None
-
-
 # The first head of a model is the default.
-ENTRIES: Mapping[str, Entry] = {
-    "classification": Entry(Classification, ("classification",)),
-    "question_answering": Entry(QuestionAnswering, ("question_answering",)),
-    "multiple_choice": Entry(MultipleChoice, ("multiple_choice",)),
-    "tagging": Entry(Tagging, ("tagging",)),
-    "fill_mask": Entry(FillMask, ("pretraining", "masked_lm")),
-    "next_sentence": Entry(NextSentence, ("pretraining", "next_sentence")),
-    "embeddings": Entry(Embeddings, tuple(weight_map.HEADS), "encoder"),
+ENTRIES: Mapping[str, type[ServingHead]] = {
+    "classification": Classification,
+    "question_answering": QuestionAnswering,
+    "multiple_choice": MultipleChoice,
+    "tagging": Tagging,
+    "fill_mask": FillMask,
+    "next_sentence": NextSentence,
+    "embeddings": Embeddings,
 }
 
 
@@ -60,7 +42,7 @@ def choose(name: str, stored: StoredModel) -> str:
       UserError: If the model does not have the head.
     """
     kind = stored.task["kind"]
-    of_model = [key for key, entry in ENTRIES.items() if kind in entry.kinds]
+    of_model = [key for key, head in ENTRIES.items() if kind in head.kinds]
     variant = stored.task.get("variant")
     is_served = kind == "classification" and variant in tasks.TASKS
     if variant is not None and not is_served:
@@ -94,7 +76,7 @@ def build(
     name = choose(config.head, stored)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        of_flag = [x for x, y in ENTRIES.items() if field.name in y.head.flags]
+        of_flag = [x for x, y in ENTRIES.items() if field.name in y.flags]
         if of_flag and name not in of_flag and value != field.default:
             raise UserError(
                 f"--{field.name} is for --head={' or '.join(of_flag)}. "
@@ -119,7 +101,7 @@ def build(
     if not buckets or buckets[-1] < length:
         buckets = (*buckets, length)
     source = Source(stored, config, length, buckets)
-    return name, ENTRIES[name].head.build(source)
+    return name, ENTRIES[name].build(source)
 
 
 def _trained_length(stored: StoredModel) -> int:
@@ -141,7 +123,7 @@ def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
       artifact: The description of the export.
       stored: Its model.
     """
-    flags = ENTRIES[artifact.head].head.flags
+    flags = ENTRIES[artifact.head].flags
     settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "doc_stride" in settings:
         # Taggers store 0 for a single window.
@@ -153,4 +135,4 @@ def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
         **settings,
     )
     source = Source(stored, config, artifact.max_seq_length, artifact.buckets)
-    return ENTRIES[artifact.head].head.build(source)
+    return ENTRIES[artifact.head].build(source)

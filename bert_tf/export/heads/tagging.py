@@ -43,6 +43,7 @@ class Tagging(ServingHead):
       UserError: If tokens between windows would be lost.
     """
 
+    kinds = ("tagging",)
     inputs = ("text",)
     outputs = ("logits",)
     returns_padding = True

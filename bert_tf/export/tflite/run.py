@@ -253,7 +253,6 @@ def verify(content: bytes, build: Build) -> Verification:
     model = LiteModel(content, os.cpu_count() or 1, takes_text)
     tolerance = verification.TOLERANCES.get(build.config.quantization)
     reference = Reference(
-        build.name,
         build.head,
         build.stored,
         tolerance or _CLOSE_IN_INT8,

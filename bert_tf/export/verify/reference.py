@@ -25,7 +25,6 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.export import serving_module
-from bert_tf.export.heads import registry as heads
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.verify import texts as test_texts
@@ -94,7 +93,6 @@ class Reference:
     """Computes what an export must return.
 
     Args:
-      name: The name of the head, a key of `heads.registry.ENTRIES`.
       head: The head.
       stored: The stored model, which is computed in float32.
       tolerance: The largest allowed difference of numbers.
@@ -103,24 +101,22 @@ class Reference:
 
     def __init__(
         self,
-        name: str,
         head: ServingHead,
         stored: StoredModel,
         tolerance: float,
         ids_only: bool = False,
     ) -> None:
-        if ids_only and name == "classification":
+        if ids_only and "pair" in head.flags:
             # Every classifier takes the ids of pairs, which have two segments.
             head = dataclasses.replace(head, pair=True)
         self.head = head
         self.ids_only = ids_only
-        self._is_masked = name == "fill_mask"
         self._layer = getattr(head, "layer", -1)
         self._function: Callable | None = None
         self._disturbance = TIMES_FOR_LOGITS * tolerance
         self._model = load.build_model(
             stored,
-            heads.ENTRIES[name].model_kind,
+            head.model_kind,
             return_all_layers=True,
             return_attention_probs=True,
         )
@@ -142,7 +138,7 @@ class Reference:
             [*by_length, *test_texts.TEXTS, *test_texts.SENTENCES],
             head.tokenizer,
             head.max_seq_length,
-            self._is_masked,
+            "masked_lm_logits" in head.outputs,
         )
         count = -(-len(rows) // _ROWS_PER_CALL)
         return [[row] for row in rows[: len(by_length)]] + [

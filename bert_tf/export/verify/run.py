@@ -200,7 +200,7 @@ def examine(
     # Silences a warning for every long text.
     with terminal.below(logging.ERROR):
         head = heads.restore(artifact, stored)
-        reference = Reference(artifact.head, head, stored, least, ids_only)
+        reference = Reference(head, stored, least, ids_only)
         calls = list(reference.plan(signatures))
     warmups = []
     path = os.path.join(directory, artifacts.WARMUP_FILE)
