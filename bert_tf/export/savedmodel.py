@@ -183,7 +183,7 @@ def _build_model(
     model = load.build_model(
         stored, head.model_kind, return_attention_probs=True
     )
-    return inference.prepare(model, precision, **head.model_values())
+    return inference.prepare(model, precision, **head.model_values)
 
 
 def _save_litert(directory: str, export: Export, quantization: str) -> bytes:

@@ -107,6 +107,9 @@ class ServingHead:
     flags: ClassVar[tuple[str, ...]] = ()
     # Whether each text has a row for the signature `attention`.
     has_attention: ClassVar[bool] = True
+    # Arguments of `modeling.inference.prepare` that leave out the parts of the
+    # model whose outputs are not read.
+    model_values: ClassVar[Mapping[str, Any]] = {}
     # The maximum number of rows to compute at once if a text can have any
     # number of rows; None if every text has one.
     max_rows_at_once: ClassVar[int | None] = None
@@ -147,13 +150,6 @@ class ServingHead:
                     "task.json."
                 )
         return labels
-
-    def model_values(self) -> dict[str, Any]:
-        """Returns arguments of `modeling.inference.prepare`.
-
-        They leave out the parts of the model whose outputs are not read.
-        """
-        return {}
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns the specs of the input strings, by default <string>[B]."""

@@ -55,6 +55,7 @@ class FillMask(ServingHead):
     kinds = ("pretraining", "masked_lm")
     inputs = ("text",)
     outputs = ("masked_lm_logits",)
+    model_values = {"heads": ["masked_lm"]}
     flags = ("top_k",)
 
     top_k: int
@@ -102,10 +103,6 @@ class FillMask(ServingHead):
             fill_mask.join(parts, _move(starts, begins), begins - size),
             fill_mask.join(parts, _move(ends, begins), begins),
         )
-
-    def model_values(self) -> dict[str, Any]:
-        """Returns the settings that leave out the next-sentence head."""
-        return {"heads": ["masked_lm"]}
 
     def rows_at_once(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns fewer rows, the more [MASK]s a row has."""
@@ -180,6 +177,7 @@ class NextSentence(Classification):
 
     kinds = ("pretraining", "next_sentence")
     outputs = ("next_sentence_logits",)
+    model_values = {"heads": ["next_sentence"]}
     flags = ()
 
     @classmethod
@@ -187,10 +185,6 @@ class NextSentence(Classification):
         """Returns the head of a pretrained model."""
         task = ClassificationTask(labels=NEXT_SENTENCE_LABELS, metric_names=())
         return cls(*source.parts(), task, pair=True)
-
-    def model_values(self) -> dict[str, Any]:
-        """Returns the settings that leave out the masked-LM head."""
-        return {"heads": ["next_sentence"]}
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
@@ -239,6 +233,11 @@ class Embeddings(ServingHead):
                 f"--layer must lie between {-count} and {count - 1}, as the "
                 f"model has {count} layers. Received: {self.layer}."
             )
+        # The layer becomes the last one.
+        config = dataclasses.replace(
+            self.config, num_hidden_layers=self.layer % count + 1
+        )
+        self.model_values = {"config": config.to_dict(), "has_pooler": False}
 
     @classmethod
     def build(cls, source: Source) -> Self:
@@ -249,12 +248,6 @@ class Embeddings(ServingHead):
             source.config.pooling,
             source.config.layer,
         )
-
-    def model_values(self) -> dict[str, Any]:
-        """Returns the settings that make the layer the last one."""
-        count = self.layer % self.config.num_hidden_layers + 1
-        config = dataclasses.replace(self.config, num_hidden_layers=count)
-        return {"config": config.to_dict(), "has_pooler": False}
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
