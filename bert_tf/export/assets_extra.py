@@ -138,7 +138,15 @@ def publish(
                 "restore the default.",
                 path,
             )
-    sys.stdout.write(f"{_usage_text(output_dir, artifact, example)}\n")
+    commands = {
+        "To serve it here:": embedded_line(output_dir, artifact),
+        "To serve it with TensorFlow Serving:": docker_line(
+            output_dir, artifact
+        ),
+        "To send a request:": curl_line(artifact, example),
+        "To send a request from Python:": python_snippet(artifact, example),
+    }
+    sys.stdout.write(f"{terminal.sections(commands)}\n")
     sys.stdout.flush()
 
 
@@ -319,25 +327,6 @@ def _to_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return str(value)
-
-
-def _usage_text(
-    output_dir: str, artifact: Artifact, example: Mapping[str, Any]
-) -> str:
-    """Returns the usage instructions that the exporter prints.
-
-    `output_dir` is above the version directory; the example is one row for
-    serving_default, JSON values by name.
-    """
-    commands = {
-        "To serve it here:": embedded_line(output_dir, artifact),
-        "To serve it with TensorFlow Serving:": docker_line(
-            output_dir, artifact
-        ),
-        "To send a request:": curl_line(artifact, example),
-        "To send a request from Python:": python_snippet(artifact, example),
-    }
-    return terminal.sections(commands)
 
 
 def embedded_line(output_dir: str, artifact: Artifact) -> str:

@@ -27,7 +27,6 @@ from bert_tf.io import progress
 from bert_tf.io import tables
 from bert_tf.tasks import registry
 from bert_tf.tasks import result_tables
-from bert_tf.tasks.classification.examples import USUAL_COLUMNS
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.classification.task import Prediction
@@ -315,13 +314,10 @@ def _with_columns(task: Task, path: str) -> Task:
         )
     if not isinstance(task, ClassificationTask) or task.official is not None:
         return task
-    columns = task.columns
-    if columns is None:
+    *others, columns = task.column_choices
+    if others:
         names = set(tables.read_table(path).columns)
-        columns = next(
-            (c for c in USUAL_COLUMNS if set(c.texts) <= names),
-            USUAL_COLUMNS[-1],
-        )
+        columns = next((c for c in others if set(c.texts) <= names), columns)
     labels = columns.labels or (_LABEL_COLUMN,)
     return dataclasses.replace(
         task, columns=dataclasses.replace(columns, labels=labels)
