@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.export.heads.question_answering import QuestionAnswering
-from bert_tf.export.tflite import functions
+from bert_tf.export.tflite import build as builds
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
@@ -126,7 +126,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         head = QuestionAnswering(tokenizer, 512, (512,), _TASK)
         build = types.SimpleNamespace(name="question_answering", head=head)
         strings = {x: tf.constant(y) for x, y in self.strings.items()}
-        state = functions.pack(build, strings).state
+        state = builds.pack(build, strings).state
         for context, starts, ends, (text, *span) in zip(
             self.strings["context"],
             state["starts"].numpy(),
