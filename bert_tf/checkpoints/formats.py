@@ -15,6 +15,7 @@ and raises `UserError` for every mistake of a user.
 
 import dataclasses
 import importlib
+import os
 import re
 import types
 
@@ -76,7 +77,7 @@ def read(
     path: str,
     source_format: str | None = None,
     allow_missing: re.Pattern | None = None,
-    cache_dir: str | None = None,
+    cache_dir: str | os.PathLike | None = None,
     offline: bool | None = None,
 ) -> StoredModel:
     """Reads the model at `path`; its weights are read on access.
