@@ -2,10 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
@@ -187,50 +185,6 @@ class LoadReport:
         if slots:
             parts.append(f"not needed: {len(slots)} tensors of the optimizer")
         return "; ".join(parts)
-
-
-def build(
-    make: Callable[[], Any],
-    name_variables: Callable[[Any], Mapping[str, keras.Variable]],
-    weights: Tensors,
-) -> Any:
-    """Builds a model with its weights, reading one tensor at a time.
-
-    Initializing a model at random before assigning its weights takes up to
-    twice the memory, which TensorFlow does not give back.
-
-    Args:
-      make: Returns the model with all its variables made.
-      name_variables: Returns the variables of a model by name.
-      weights: Name to value, for all of these variables at least.
-    """
-    # Variables made in this scope get their values when it ends.
-    with keras.StatelessScope():
-        model = make()
-        variables = name_variables(model)
-        initial_values = {
-            name: _InitialValue(weights, name) for name in variables
-        }
-        for name, variable in variables.items():
-            variable._initializer = initial_values[name]
-    for name, variable in variables.items():
-        # The attribute is private, so another version of Keras may ignore it.
-        if not initial_values[name].was_used:
-            variable.assign(weights[name])
-    return model
-
-
-class _InitialValue:
-    """A Keras initializer that returns a stored weight."""
-
-    def __init__(self, weights: Tensors, name: str) -> None:
-        self._weights = weights
-        self._name = name
-        self.was_used = False
-
-    def __call__(self, shape: Any, dtype: Any = None) -> np.ndarray:
-        self.was_used = True
-        return self._weights[self._name]
 
 
 def load_into(

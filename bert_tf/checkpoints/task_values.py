@@ -93,6 +93,11 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
 }
 
 
+def only(value: Any) -> Kind:
+    """Returns the kind of one value, which null means, too."""
+    return Kind(repr(value), lambda received: received in (None, value))
+
+
 def check_task(task: Mapping[str, Any], source: str) -> None:
     """Raises `UserError` for a value of task.json of another kind.
 

@@ -92,6 +92,26 @@ _PROBLEM_TYPES = {
     "multi_label_classification": "multi_label",
 }
 
+
+def _is_labels(values: Any) -> bool:
+    """Returns True for different texts by their numbers, from 0 on."""
+    if not isinstance(values, dict) or not values:
+        return False
+    labels = list(values.values())
+    return (
+        set(values) == {str(index) for index in range(len(labels))}
+        and all(isinstance(label, str | int) for label in labels)
+        and stored_files.names().fits([str(label) for label in labels])
+    )
+
+
+_LABEL_KEYS = {
+    "id2label": stored_files.optional(
+        stored_files.Kind("texts by the numbers from 0 on", _is_labels)
+    ),
+    "problem_type": stored_files.optional(stored_files.choice(*_PROBLEM_TYPES)),
+}
+
 # Their default values that differ from those of our config.
 _DEFAULTS = {"vocab_size": 30522, "hidden_act": "gelu", "type_vocab_size": 2}
 
@@ -363,12 +383,9 @@ def to_bert_config(
     """
     _refuse_active(values, source)
     values = _DEFAULTS | values
+    known = {"hidden_act": stored_files.choice(*_HIDDEN_ACTS)}
+    stored_files.check(values, known, source)
     theirs = values["hidden_act"]
-    if not isinstance(theirs, str) or theirs not in _HIDDEN_ACTS:
-        raise UserError(
-            f"{source}: `hidden_act` must be one of "
-            f"{', '.join(_HIDDEN_ACTS)}. Received: {theirs!r}."
-        )
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
     # Not one of their keys: decoders are refused above.
@@ -444,24 +461,19 @@ def to_task(
     task = {"kind": kind}
     if kind not in LABELLED:
         return task
+    stored_files.check(values, _LABEL_KEYS, source)
     names = values.get("id2label")
-    if names is None:
-        task["labels"] = default_labels(num_labels)
-    else:
-        task["labels"] = labels = _in_order(names, source)
-        if len(labels) != num_labels:
-            raise UserError(
-                f"{source}: `id2label` must name as many labels as the "
-                f"classifier has rows, {num_labels}. Received: {len(labels)}."
-            )
+    labels = default_labels(num_labels)
+    if names is not None:
+        labels = [str(names[str(index)]) for index in range(len(names))]
+    if len(labels) != num_labels:
+        raise UserError(
+            f"{source}: `id2label` must name as many labels as the "
+            f"classifier has rows, {num_labels}. Received: {len(labels)}."
+        )
+    task["labels"] = labels
     problem_type = values.get("problem_type")
     if kind == "classification" and problem_type is not None:
-        # A list cannot be hashed.
-        if str(problem_type) not in _PROBLEM_TYPES:
-            raise UserError(
-                f"{source}: `problem_type` must be one of "
-                f"{', '.join(_PROBLEM_TYPES)}. Received: {problem_type!r}."
-            )
         task["problem_type"] = _PROBLEM_TYPES[problem_type]
     return task
 
@@ -469,29 +481,6 @@ def to_task(
 def default_labels(num_labels: int) -> list[str]:
     """Returns Hugging Face's default names of labels."""
     return [f"LABEL_{index}" for index in range(num_labels)]
-
-
-def _in_order(names: Any, source: str) -> list[str]:
-    """Returns the values of `id2label` by their keys, which are numbers."""
-    ids = []
-    if isinstance(names, dict):
-        ids = [str(index) for index in range(len(names))]
-    if not ids or set(names) != set(ids):
-        raise UserError(
-            f"{source}: the keys of `id2label` must be the numbers from 0 on. "
-            f"Received: {stored_files.shown(names)}."
-        )
-    labels = [names[index] for index in ids]
-    if not all(isinstance(label, str | int) for label in labels):
-        raise UserError(
-            f"{source}: the values of `id2label` must be texts. Received: "
-            f"{stored_files.shown(names)}."
-        )
-    labels = [str(label) for label in labels]
-    stored_files.check(
-        {"id2label": labels}, {"id2label": stored_files.names()}, source
-    )
-    return labels
 
 
 def from_bert_config(
