@@ -35,7 +35,7 @@ _MODULES = {
     "huggingface": "bert_tf.checkpoints.huggingface.model",
     "keras": "bert_tf.checkpoints.keras_model",
     "keras_hub": "bert_tf.checkpoints.keras_hub",
-    "model_garden": "bert_tf.checkpoints.model_garden.model",
+    "model_garden": "bert_tf.checkpoints.model_garden",
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
