@@ -170,18 +170,15 @@ class LoadReport:
 
     def __str__(self) -> str:
         slots = [x for x in self.unused if weight_map.is_optimizer_state(x)]
-        unused = [x for x in self.unused if x not in set(slots)]
-        parts = [f"loaded {len(self.loaded)} weights, all of the model's"]
+        others = [x for x in self.unused if x not in set(slots)]
+        parts = [f"loaded {len(self.loaded)} weights"]
         if self.missing:
-            parts = [
-                f"loaded {len(self.loaded)} weights",
-                f"new: {', '.join(self.missing)}",
-            ]
-        if unused:
-            parts.append(
-                f"not needed, as this model has no such part: "
-                f"{', '.join(unused)}"
-            )
+            parts.append(f"new: {', '.join(self.missing)}")
+        else:
+            parts[0] += ", all of the model's"
+        if others:
+            reason = "not needed, as this model has no such part"
+            parts.append(f"{reason}: {', '.join(others)}")
         if slots:
             parts.append(f"not needed: {len(slots)} tensors of the optimizer")
         return "; ".join(parts)

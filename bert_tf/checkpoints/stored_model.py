@@ -78,19 +78,7 @@ class StoredModel:
     @property
     def num_labels(self) -> int | None:
         """Number of labels of the head; None if it has no labels."""
-        sizes = {self.weights.shapes[name][0] for name in self._label_weights}
-        return sizes.pop() if sizes else None
-
-    @property
-    def _label_weights(self) -> list[str]:
-        """Names of the weights whose first axis is the labels."""
-        heads = weight_map.HEADS[self.task["kind"]]
-        return [
-            row.name
-            for row in weight_map.rows(self.config)
-            if row.shape[:1] == (weight_map.LABELS,)
-            and weight_map.part_of(row.name) in heads
-        ]
+        return num_labels(self.task["kind"], self.config, self.weights)
 
     def with_labels(self, labels: Sequence[str]) -> "StoredModel":
         """Returns the model with its labels in another order.
@@ -99,7 +87,7 @@ class StoredModel:
           labels: The model's labels, each once.
         """
         order = [list(self.task["labels"]).index(label) for label in labels]
-        moved = set(self._label_weights)
+        moved = _label_weights(self.task["kind"], self.config)
 
         def read(name):
             value = self.weights[name]
@@ -174,6 +162,23 @@ class StoredModel:
         return (self.tokenizer_settings or {}).get(
             "max_input_chars_per_word", MAX_CHARS_PER_WORD
         )
+
+
+def num_labels(kind: str, config: BertConfig, weights: Tensors) -> int | None:
+    """Returns the number of labels of a head; None if it has no labels."""
+    names = _label_weights(kind, config)
+    return next((weights.shapes[name][0] for name in names), None)
+
+
+def _label_weights(kind: str, config: BertConfig) -> list[str]:
+    """Returns the names of the weights whose first axis is the labels."""
+    heads = weight_map.HEADS[kind]
+    return [
+        row.name
+        for row in weight_map.rows(config)
+        if row.shape[:1] == (weight_map.LABELS,)
+        and weight_map.part_of(row.name) in heads
+    ]
 
 
 def check(stored: StoredModel) -> None:
@@ -305,12 +310,20 @@ def read_vocabulary(
     vocabulary = Vocabulary.from_file(path)
     notes = vocabulary.check_size(vocab_size)
     if lower_case is None:
-        lower_case = derive_lower_case(vocabulary)
-        notes.append(
-            f"{source} does not say whether the model reads lower case; "
-            f"lower_case={lower_case}, as {describe_capitals(vocabulary)}."
-        )
+        lower_case = note_lower_case(vocabulary, source, notes)
     return vocabulary, tokenizer_settings(vocabulary, lower_case), notes
+
+
+def note_lower_case(
+    vocabulary: Vocabulary, source: str, notes: list[str]
+) -> bool:
+    """Returns `derive_lower_case`, and adds a note on it."""
+    lower_case = derive_lower_case(vocabulary)
+    notes.append(
+        f"{source} does not say whether the model reads lower case; "
+        f"lower_case={lower_case}, as {describe_capitals(vocabulary)}."
+    )
+    return lower_case
 
 
 def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:

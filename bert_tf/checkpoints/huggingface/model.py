@@ -205,7 +205,7 @@ def read_model(
             f"{checkpoint.path} holds numbers of type "
             f"{', '.join(checkpoint.types)}, which become float32."
         )
-    num_labels = _num_labels(weights, kind)
+    num_labels = stored_model.num_labels(kind, config, weights) or 0
     task = to_task(values, kind, num_labels, config_file)
     vocabulary, settings, is_derived, tokenizer_notes = (
         huggingface_tokenizer.read(path, config.vocab_size)
@@ -281,17 +281,6 @@ def _kind(
     return weight_map.kind_of(weights)
 
 
-def _num_labels(weights: Tensors, kind: str) -> int:
-    if kind not in LABELLED:
-        return 0
-    (head,) = weight_map.HEADS[kind]
-    return next(
-        shape[0]
-        for name, shape in weights.shapes.items()
-        if weight_map.part_of(name) == head and name.endswith("output_bias")
-    )
-
-
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model as transformers would save it; see `formats`."""
     kind = stored.task["kind"]
@@ -300,7 +289,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     values, config_sentences = from_bert_config(
         stored.config,
         stored.task,
-        _num_labels(weights, kind),
+        stored.num_labels or 0,
         vocabulary.pad_id if vocabulary else 0,
     )
     sentences += config_sentences

@@ -114,12 +114,7 @@ def read(
     lower_case, strip_accents = _settings(parsed, notes)
     is_derived = lower_case is None
     if lower_case is None:
-        lower_case = stored_model.derive_lower_case(vocabulary)
-        notes.append(
-            f"{parsed.directory} does not say whether text is lower-cased; "
-            f"lower_case={lower_case}, as "
-            f"{stored_model.describe_capitals(vocabulary)}."
-        )
+        lower_case = stored_model.note_lower_case(vocabulary, directory, notes)
     longest = parsed.tokenizer.get("model", {}).get("max_input_chars_per_word")
     settings = stored_model.tokenizer_settings(
         vocabulary,
