@@ -9,7 +9,6 @@ import keras
 
 from bert_tf.api import models
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import keras_model
 from bert_tf.errors import UserError
 from bert_tf.inference import load
 from bert_tf.text.tokenizer import BertTokenizer
@@ -88,7 +87,8 @@ def load_model(
     changes = (kind, labels, num_labels, max_seq_length)
     is_as_stored = not any(changes) and not new_parts and not kwargs
     model = None
-    if is_as_stored and keras_model.recognizes(path):
+    is_file = path.endswith(".keras") and os.path.isfile(path)
+    if is_as_stored and is_file and formats.detect(path) == "keras":
         model = keras.saving.load_model(path)
         if model.preprocessor is not None:
             return model

@@ -44,22 +44,13 @@ _EXPORTERS = {
     "tf_saved_model": save.export_savedmodel,
     "litert": save.export_tflite,
 }
-_POOLER_WARNING = (
+# Heads that read tokens do not train the pooler, and masks not the
+# next-sentence head.
+warnings.filterwarnings(
+    "ignore",
     r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
-    r"'[^']*/pooler/dense/bias'(, '[^']*/seq_relationship/[^']*')*\]"
+    r"'[^']*/pooler/dense/bias'(, '[^']*/seq_relationship/[^']*')*\]",
 )
-
-
-@contextlib.contextmanager
-def _ignore_untrained_pooler():
-    """Silences Keras' warning that the pooler has no gradients.
-
-    Heads that read tokens do not train the pooler, and masks not the
-    next-sentence head.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", _POOLER_WARNING)
-        yield
 
 
 class TextMethods:
@@ -190,7 +181,6 @@ class TextMethods:
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
-    @_ignore_untrained_pooler()
     def fit(
         self,
         x=None,
@@ -389,7 +379,6 @@ class TextMethods:
             self, x, batch_size, verbose not in (0, "0")
         )
 
-    @_ignore_untrained_pooler()
     def train_on_batch(
         self,
         x,

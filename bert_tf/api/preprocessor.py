@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from bert_tf.api import default_training
 from bert_tf.api import raw_rows
-from bert_tf.api import row_datasets
 from bert_tf.api.default_training import NO_LABEL
 from bert_tf.api.raw_rows import is_text
 from bert_tf.checkpoints import weight_map
@@ -199,7 +198,19 @@ class Preprocessor:
         task = self.task if self.has_task else None
         return getattr(task, "problem_type", None) == "multi_label"
 
-    def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    @property
+    def is_one_hot(self) -> bool:
+        """True if the loss takes one-hot labels of single-label texts."""
+        is_text = self.task_values["kind"] == "classification"
+        return self.has_one_hot_loss and is_text and not self.is_multi_label
+
+    def __call__(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        length: int | None = None,
+    ) -> Any:
         """Tokenizes and packs raw rows, padded to one length.
 
         The length is that of the longest row, rounded up to a multiple of 8
@@ -210,6 +221,7 @@ class Preprocessor:
           x: Raw rows, as `raw_rows.to_rows` reads them.
           y: Their labels, as for `fit`, or None.
           sample_weight: The weight of each row, or None.
+          length: Another length of the rows, for instance `max_seq_length`.
 
         Returns:
           The features: `input_ids`, `input_mask` and `segment_ids`, each
@@ -242,9 +254,10 @@ class Preprocessor:
             features = self.task.featurize(
                 examples, self.tokenizer, y is not None
             )
-        longest = int(max(features.lengths, default=1))
-        lengths = length_buckets.every_multiple(self.max_seq_length)
-        length = next(one for one in lengths if one >= longest)
+        if length is None:
+            longest = int(max(features.lengths, default=1))
+            lengths = length_buckets.every_multiple(self.max_seq_length)
+            length = next(one for one in lengths if one >= longest)
         batch = features.batch(np.arange(len(features)), length)
         inputs = {name: batch.pop(name) for name in MODEL_INPUTS}
         if y is None:
@@ -283,10 +296,16 @@ class Preprocessor:
         self, rows: Sequence[Any], labels: Sequence[Any] | None = None
     ) -> list[Any]:
         """Returns the task's examples; a `UserError` names the row."""
-        return [
-            raw_rows.to_example(self.task, number, row, labels)
-            for number, row in enumerate(rows)
-        ]
+        examples = []
+        for number, row in enumerate(rows):
+            try:
+                example = self.task.example_from_row(row)
+                if labels is not None:
+                    example = self.task.add_label(example, labels[number])
+            except UserError as error:
+                raise UserError(f"Row {number} of the list: {error}") from error
+            examples.append(example)
+        return examples
 
     def predict(
         self,
@@ -355,7 +374,7 @@ class Preprocessor:
                 x = self._convert_dataset(x, batch_size)
             return x, y, sample_weight
         if isinstance(x, list) or (x is not None and is_text(x)):
-            return self._convert_rows(x, y, sample_weight)
+            return self.convert_rows(x, y, sample_weight)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.
         if y is not None and self.has_task and is_text(y):
@@ -375,37 +394,41 @@ class Preprocessor:
         if not isinstance(x, tf.data.Dataset) or not is_text(x):
             return x
         if not self.reads_texts:
-            return row_datasets.read_rows(x, self.task)
+            return raw_rows.read_rows(x, self.task)
         return self._convert_dataset(x, batch_size)
 
-    def _convert_rows(
-        self, x: Any, y: Any, sample_weight: Any
+    def convert_rows(
+        self, x: Any, y: Any, sample_weight: Any, length: int | None = None
     ) -> tuple[Any, Any, Any]:
+        """Returns features, labels and weights, None where not given.
+
+        The arguments are those of a call. For a loss of one-hot labels these
+        are one-hot.
+        """
         if y is None and sample_weight is not None:
             raise UserError(  # Keras would ignore it.
                 "Expected labels beside sample_weight. Received: none."
             )
-        converted = self(x, y, sample_weight)
+        if y is not None and self.is_one_hot:
+            y = [
+                int(np.argmax(one)) if np.ndim(one) else one
+                for one in raw_rows.to_labels(y)
+            ]
+        converted = self(x, y, sample_weight, length)
         inputs, *rest = (converted,) if y is None else converted
         if not len(next(iter(inputs.values()))):
             raise UserError("Expected at least one row. Received: none.")
-        if rest and self.has_one_hot_loss and self._num_labels:
-            is_indices = getattr(rest[0], "dtype", None) == np.int32
-            if is_indices and rest[0].ndim == 1:
-                rest[0] = keras.utils.to_categorical(rest[0], self._num_labels)
+        if rest and self.is_one_hot:
+            rest[0] = keras.utils.to_categorical(rest[0], self._num_labels)
         return inputs, *rest, *[None] * (2 - len(rest))
 
     def _convert_dataset(
         self, dataset: tf.data.Dataset, batch_size: int | None
     ) -> tf.data.Dataset:
-        size = batch_size or _ROWS_AT_ONCE
-        if not self.reads_texts:
-            return row_datasets.convert_rows(dataset, self, self.task, size)
-        if row_datasets.has_several_labels(dataset):
+        if self.reads_texts and raw_rows.has_several_labels(dataset):
             self.adapt_to_labels([[]])
-        task = self.task if self.has_task else None
-        return row_datasets.convert_texts(
-            dataset, self.tokenizer, self.max_seq_length, task, size
+        return raw_rows.convert_dataset(
+            dataset, self, batch_size or _ROWS_AT_ONCE
         )
 
     def _label_ids(self, names: Sequence[Any]) -> np.ndarray:
