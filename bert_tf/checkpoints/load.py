@@ -53,7 +53,17 @@ def read(
             os.path.join(folder, model_directory.CONFIG_FILE)
         ):
             # The original has a separate flag for the config.
-            return _read_bare(prefix, config)
+            weights, state, report = tf1_checkpoint.read_weights(prefix, config)
+            return StoredModel(
+                path=prefix,
+                config=config,
+                weights=weights,
+                vocabulary=None,
+                tokenizer_settings=None,
+                task={"kind": weight_map.kind_of(weights)},
+                optimizer_state=state,
+                report=report,
+            )
     stored = formats.read(path, weights_format)
     if config is not None:
         _check_config(stored, config, flag)
@@ -107,21 +117,6 @@ def load_weights(model: keras.Model, stored: StoredModel) -> "LoadReport":
     for note in stored.report.notes:
         logging.info("%s: %s", stored.path, note)
     return report
-
-
-def _read_bare(prefix: str, config: BertConfig) -> StoredModel:
-    """Reads a TF1 checkpoint without config or vocabulary beside it."""
-    weights, state, report = tf1_checkpoint.read_weights(prefix, config)
-    return StoredModel(
-        path=prefix,
-        config=config,
-        weights=weights,
-        vocabulary=None,
-        tokenizer_settings=None,
-        task={"kind": weight_map.kind_of(weights)},
-        optimizer_state=state,
-        report=report,
-    )
 
 
 def _check_config(stored: StoredModel, config: BertConfig, flag: str) -> None:

@@ -14,7 +14,6 @@ weights as transformers itself. GELUs have other names than in the original:
 import dataclasses
 import os
 import re
-from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +51,13 @@ _CLASSIFIERS = (
     weight_map.TAGGER,
     weight_map.MULTIPLE_CHOICE,
 )
+
+# Heads on the pooler's output.
+_POOLED = {
+    weight_map.NEXT_SENTENCE,
+    weight_map.CLASSIFIER,
+    weight_map.MULTIPLE_CHOICE,
+}
 
 # Kind of model to the class that has its heads.
 ARCHITECTURES = {
@@ -170,7 +176,12 @@ def read_model(
             f"{CONFIG_FILE}; copy the whole directory."
         )
     values = files.read_json_object(config_file)
-    check_is_bert(values, config_file)
+    model_type = values.get("model_type", "bert")
+    if model_type != "bert":
+        raise UserError(
+            f"{config_file} belongs to another architecture: expected "
+            f"model_type 'bert', received {model_type!r}."
+        )
     config, notes = to_bert_config(values, config_file)
     checkpoint = huggingface_weights.read(path)
     classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
@@ -255,7 +266,10 @@ def _kind(
 ) -> str:
     """Returns the kind of the model; its class must have all its heads."""
     present = {weight_map.part_of(name) for name in weights}
-    absent = required_parts(named, present) - present
+    needed = set(weight_map.HEADS[named] if named else ())
+    if _POOLED & (needed | present):
+        needed.add(weight_map.POOLER)
+    absent = needed - present
     lacking = [
         row.huggingface
         for row in weight_map.rows(config)
@@ -349,20 +363,10 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
 # === config.json ===
 
 
-def check_is_bert(values: Mapping[str, Any], source: str) -> None:
-    """Raises `UserError` if a config.json is another architecture's."""
-    model_type = values.get("model_type", "bert")
-    if model_type != "bert":
-        raise UserError(
-            f"{source} belongs to another architecture: expected model_type "
-            f"'bert', received {model_type!r}."
-        )
-
-
 def to_bert_config(
     values: Mapping[str, Any], source: str
 ) -> tuple[BertConfig, list[str]]:
-    """Translates the contents of a config.json, checked with `check_is_bert`.
+    """Translates the contents of a BERT's config.json.
 
     Returns:
       Our config, and notes for the user.
@@ -536,16 +540,3 @@ def _label_values(task: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
         "label2id": {label: i for i, label in enumerate(labels)},
         "problem_type": theirs.get(task.get("problem_type")),
     }
-
-
-def required_parts(kind: str | None, present: Collection[str]) -> set[str]:
-    """Returns the heads that a kind, and the heads `present`, need."""
-    heads = set(weight_map.HEADS[kind] if kind else ())
-    pooled = {
-        weight_map.NEXT_SENTENCE,
-        weight_map.CLASSIFIER,
-        weight_map.MULTIPLE_CHOICE,
-    }
-    return heads | (
-        {weight_map.POOLER} if pooled & {*heads, *present} else set()
-    )

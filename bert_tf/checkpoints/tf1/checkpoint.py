@@ -277,16 +277,11 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
             tf.io.gfile.rename(f"{scratch}{_DATA_SUFFIX}", data)
             tf.io.gfile.rename(f"{scratch}.index", index)
         except BaseException:
-            _remove_all(scratch)
+            folder, name = os.path.split(scratch)
+            for other in tf.io.gfile.listdir(folder or "."):
+                if other.startswith(name):
+                    tf.io.gfile.remove(os.path.join(folder, other))
             raise
-
-
-def _remove_all(prefix: str) -> None:
-    """Removes the files whose paths start with `prefix`."""
-    folder, name = os.path.split(prefix)
-    for other in tf.io.gfile.listdir(folder or "."):
-        if other.startswith(name):
-            tf.io.gfile.remove(os.path.join(folder, other))
 
 
 # === Models ===

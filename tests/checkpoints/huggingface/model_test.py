@@ -94,7 +94,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     def test_an_index_without_a_weight_map(self, contents):
         self._shard()
         self.write("model.safetensors.index.json", contents)
-        self.assert_refused("must hold (`weight_map`|one JSON object)")
+        self.assert_refused("'weight_map'|must hold one JSON object")
 
     @parameterized.parameters(
         "pytorch_model.bin", "pytorch_model.bin.index.json"
