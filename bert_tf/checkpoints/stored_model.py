@@ -19,7 +19,6 @@ from bert_tf.checkpoints.matching import Report
 from bert_tf.checkpoints.matching import match_optimizer_state
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import ASCII_LOWER
-from bert_tf.config import NORMALIZATIONS
 from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -184,14 +183,9 @@ def _label_weights(kind: str, config: BertConfig) -> list[str]:
 def check(stored: StoredModel) -> None:
     """Raises `UserError` if a part of the model does not fit the weights."""
     _check_vocabulary(stored)
-    kind = stored.task.get("kind")
-    heads = weight_map.HEADS.get(kind) if isinstance(kind, str) else None
-    if heads is None:
-        raise UserError(
-            f"The task of {stored.path} must be of one of the kinds "
-            f"{', '.join(weight_map.HEADS)}. Received: kind="
-            f"{stored_files.shown(kind)}."
-        )
+    task_values.check_task(stored.task, f"The task of {stored.path}")
+    kind = stored.task["kind"]
+    heads = weight_map.HEADS[kind]
     present = {weight_map.part_of(name) for name in stored.weights}
     absent = [head for head in heads if head not in present]
     if absent:
@@ -199,7 +193,6 @@ def check(stored: StoredModel) -> None:
             f"The model in {stored.path} is of kind={kind!r}, but its weights "
             f"lack the head {' and '.join(absent)}."
         )
-    task_values.check_task(stored.task, f"The task of {stored.path}")
     recurrent_heads.check(stored.task, stored.weights, stored.path)
     match_optimizer_state(
         stored.optimizer_state,
@@ -235,12 +228,6 @@ def _check_vocabulary(stored: StoredModel) -> None:
             f"vocabulary: they name the hash "
             f"{stored_files.shown(settings.get('vocabulary_hash'))}, the "
             f"vocabulary has {vocabulary.hash!r}."
-        )
-    if stored.normalization not in NORMALIZATIONS:
-        raise UserError(
-            f"{stored.path}: the tokenizer settings must have normalization="
-            f"{' or '.join(NORMALIZATIONS)}. Received: "
-            f"{stored.normalization!r}."
         )
     if stored.normalization == ASCII_LOWER and (
         settings.get("strip_accents") or not settings["lower_case"]

@@ -165,8 +165,8 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_rejects_parts_that_do_not_fit_together(self):
         for task, message in (
-            ({}, "kind=None"),
-            ({"kind": "translation"}, "one of the kinds .*'translation'"),
+            ({}, "lacks the key 'kind'"),
+            ({"kind": "translation"}, "'kind' must be .*'translation'"),
             ({"kind": "tagging"}, "lack the head cls/tagging"),
         ):
             with self.assertRaisesRegex(UserError, message):
