@@ -312,8 +312,8 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
             model_directory.read_model(self.path)
         for contents, message in (
-            ({"format": "other"}, "does not belong"),
-            (["a"], "does not belong"),
+            ({"format": "other"}, "'format' must be"),
+            (["a"], "must hold one JSON object"),
             (
                 {"format": "bert_tf model directory", "version": 1}
                 | {"sha256": {}},
@@ -321,7 +321,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             ),
             (
                 {"format": "bert_tf model directory", "version": 1},
-                "checksums.json is incomplete",
+                "lacks the key 'sha256'",
             ),
         ):
             files.write_json(
