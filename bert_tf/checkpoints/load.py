@@ -15,7 +15,6 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -202,7 +201,10 @@ def load_into(
       UserError: Listing everything unmatched, missing or of another shape.
     """
     variables = bert_model.named_variables(model)
-    tensors = Tensors.from_arrays(tensors)
+    # Those of `Tensors` are known before they are read.
+    shapes = getattr(tensors, "shapes", None)
+    if shapes is None:
+        shapes = {name: np.shape(value) for name, value in tensors.items()}
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
     # Parts may be missing as a whole, except for the encoder.
@@ -216,9 +218,9 @@ def load_into(
         and weight_map.head_of(name) in {None, *built}
     }
     misshapen = {
-        f"{name} {tensors.shapes[name]}, expected {tuple(variable.shape)}"
+        f"{name} {shapes[name]}, expected {tuple(variable.shape)}"
         for name, variable in variables.items()
-        if name in tensors and tensors.shapes[name] != tuple(variable.shape)
+        if name in tensors and shapes[name] != tuple(variable.shape)
     }
     problems = {
         "lacks": lacks - set(expected_missing),

@@ -72,7 +72,7 @@ _CHECKSUMS = {
             and all(map(stored_files.is_base_name, values))
             and all(map(stored_files.TEXT.fits, values.values()))
         ),
-    )
+    ),
 }
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 # The packages whose versions the model card has.
