@@ -193,15 +193,8 @@ class DistillConfig(FilesConfig):
 
     def layers_of_flag(self) -> tuple[int, ...] | None:
         """Returns the numbers in --teacher_layers, None if it is not set."""
-        if self.teacher_layers is None:
-            return None
-        parts = [part.strip() for part in self.teacher_layers.split(",")]
-        options.require(
-            all(part.isdecimal() and int(part) > 0 for part in parts),
-            "--teacher_layers must be numbers from 1, separated by commas, "
-            f"such as 2,4,6. Received: {self.teacher_layers!r}.",
-        )
-        return tuple(map(int, parts))
+        layers = options.values(self, "teacher_layers", int, may_repeat=True)
+        return layers or None
 
     def shape(
         self, hidden_size: int, num_attention_heads: int, intermediate_size: int

@@ -83,13 +83,7 @@ class PredictConfig(PredictionConfig):
             return ()
         if self.keep_columns.strip() == "all":
             return None
-        names = tuple(x.strip() for x in self.keep_columns.split(","))
-        options.require(
-            len(set(names)) == len(names) and "" not in names,
-            "--keep_columns must be different names, separated by commas, or "
-            f"all. Received: {self.keep_columns!r}.",
-        )
-        return names
+        return options.values(self, "keep_columns")
 
 
 def main(config: PredictConfig) -> None:

@@ -93,7 +93,7 @@ def run(
       UserError: For errors that the user can fix.
     """
     with preemptions.prepare(config) as place:
-        return finetuning.run(*_read(config, task_files, *place))
+        return finetuning.run_experiment(_read(config, task_files, *place))
 
 
 def _read(
@@ -101,8 +101,8 @@ def _read(
     task_files: TaskFiles | None,
     devices: Devices,
     preemption: Preemption,
-) -> tuple[Flags, Experiment]:
-    """Reads teacher, student and data; returns them, and the final flags."""
+) -> Experiment:
+    """Reads teacher, student and data."""
     stored_teacher = formats.read(config.teacher_dir)
     teacher_task = registry.from_stored(stored_teacher, _FLAG)
     if config.max_seq_length is None:
@@ -131,7 +131,7 @@ def _read(
     teacher = Teacher(
         config, stored_teacher, teacher_task, experiment.reader, devices
     )
-    return config, dataclasses.replace(experiment, objective_source=teacher)
+    return dataclasses.replace(experiment, objective_source=teacher)
 
 
 def _restore_choices(task: Task, stored_task: Mapping[str, Any]) -> Task:
@@ -275,9 +275,8 @@ class Teacher(ObjectiveSource):
                 self._model,
                 self._reader,
                 self._config.eval_batch_size,
-                self._config.num_length_buckets,
+                self._config,
                 self._devices,
-                self._config.unpad,
             )
             evaluated = evaluator.evaluate(
                 split, self._task, select_threshold=True

@@ -163,8 +163,7 @@ class Evaluator:
 
     Args:
       batch_size: Rows per batch.
-      num_length_buckets: See `predict.allowed_lengths`.
-      unpad: `--unpad`.
+      config: The flags on padding.
     """
 
     def __init__(
@@ -172,16 +171,13 @@ class Evaluator:
         model: keras.Model,
         reader: SplitReader,
         batch_size: int,
-        num_length_buckets: int,
+        config: FinetuneConfig,
         devices: Devices,
-        unpad: str = "auto",
     ) -> None:
         self._reader = reader
-        self._unpad = unpad
-        self._kind = devices.kind
+        self._config = config
+        self._devices = devices
         self._batch_width = batch_size * model.bert_config.hidden_size
-        self._is_chief = devices.coordinator.is_chief
-        self._num_length_buckets = num_length_buckets
         self._computer = task_prediction.OutputComputer(
             model, reader.task, batch_size, devices.strategy
         )
@@ -195,11 +191,13 @@ class Evaluator:
         """
         examples, features = self._reader.read(split)
         lengths = task_prediction.allowed_lengths(
-            features.lengths, task.max_seq_length, self._num_length_buckets
+            features.lengths,
+            task.max_seq_length,
+            self._config.num_length_buckets,
         )
         self._computer.unpad = unpadding.choose(
-            self._unpad,
-            self._kind,
+            self._config.unpad,
+            self._devices.kind,
             lambda: unpadding.pays(
                 length_buckets.share_of_tokens(features.lengths, lengths),
                 self._batch_width * lengths[-1],
@@ -211,7 +209,7 @@ class Evaluator:
             len(features),
             doing,
             "row",
-            hidden=not self._is_chief,
+            hidden=not self._devices.coordinator.is_chief,
             leave=False,
         ) as bar:
             computed = self._computer.compute(features, lengths, bar.update)

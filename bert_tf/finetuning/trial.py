@@ -25,12 +25,10 @@ from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
-from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import DevSelection
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.experiment import Experiment
-from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 from bert_tf.tasks import predict as task_prediction
@@ -62,15 +60,15 @@ _EMBEDDINGS = "bert/embeddings/"
 class Trial(Trainer):
     """One trial, which resumes from its last checkpoint."""
 
-    def __init__(self, config: FinetuneConfig, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment) -> None:
+        self._flags = experiment.config
         super().__init__(
             experiment.output_dir,
-            config.keep_checkpoint_max,
+            self._flags.keep_checkpoint_max,
             experiment.devices,
             experiment.preemption,
         )
         self._experiment = experiment
-        self._flags = config
         self._evaluators: dict[int, Evaluator] = {}
         self._best = CheckpointStore(
             os.path.join(self.output_dir, BEST_FOLDER),
@@ -79,7 +77,7 @@ class Trial(Trainer):
         )
 
     def identify(self) -> Mapping[str, Any]:
-        return experiments.trial_identity(self._flags, self._experiment)
+        return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         # Also keeps the chief from writing there before all have read it.
@@ -88,12 +86,9 @@ class Trial(Trainer):
             f"view of {self.output_dir}, a folder that they share",
         )
         if checkpoint is not None:
-            experiments.check_identity(
+            self._experiment.check_identity(
                 checkpoint.metadata.get("identity"),
-                self.identity,
                 f"{self.output_dir} (step {checkpoint.step})",
-                self._flags,
-                self._experiment,
             )
             self.log_devices(checkpoint)
 

@@ -8,12 +8,9 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import NORMALIZATIONS
-from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
@@ -325,9 +322,9 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         Raises:
           UserError: If a flag holds anything other than numbers.
         """
-        rates = self._numbers("learning_rate", float)
-        sizes = self._numbers("train_batch_size", int)
-        epochs = self._numbers("num_train_epochs", float)
+        rates = options.values(self, "learning_rate", float)
+        sizes = options.values(self, "train_batch_size", int)
+        epochs = options.values(self, "num_train_epochs", float)
         combinations = self.layer_combinations()
         return tuple(
             TrialConfig(
@@ -348,33 +345,6 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     def layer_combinations(self) -> tuple[str | None, ...]:
         """Returns the values of --layer_combination, which taggers have."""
         return (None,)
-
-    def _numbers(self, name: str, kind: type) -> tuple[Any, ...]:
-        values = []
-        for text in getattr(self, name).split(","):
-            try:
-                value = kind(text)
-            except ValueError:
-                value = 0
-            if not 0 < value < float("inf"):
-                noun = "whole number" if kind is int else "number"
-                raise UserError(
-                    f"--{name} must be a {noun} above 0, or several, separated "
-                    f"by commas. Received: {getattr(self, name)!r}."
-                )
-            values.append(value)
-        return self._require_distinct(name, values)
-
-    def _require_distinct(
-        self, name: str, values: Sequence[Any]
-    ) -> tuple[Any, ...]:
-        """Returns the values of a list, or raises `UserError`."""
-        if len(set(values)) < len(values):
-            raise UserError(
-                f"--{name} names a value twice. Received: "
-                f"{getattr(self, name)!r}."
-            )
-        return tuple(values)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

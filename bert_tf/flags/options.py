@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import operator
 from typing import Any
 
@@ -51,6 +52,35 @@ def require(condition: bool, message: str) -> None:
     """Raises `UserError` unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+def values(
+    config: Any, name: str, kind: type = str, may_repeat: bool = False
+) -> tuple[Any, ...]:
+    """Returns the values of a flag, separated by commas; () if it is not set.
+
+    Raises:
+      UserError: If one is empty, not a number of the kind above 0, or is named
+        twice.
+    """
+    text = getattr(config, name)
+    if text is None:
+        return ()
+    noun = {str: "a name", int: "a whole number above 0"}
+    try:
+        found = tuple(kind(x.strip()) for x in text.split(","))
+    except ValueError:
+        found = (0,)
+    require(
+        all(bool(x) if kind is str else 0 < x < math.inf for x in found),
+        f"--{name} must be {noun.get(kind, 'a number above 0')}, or several, "
+        f"separated by commas. Received: {text!r}.",
+    )
+    require(
+        may_repeat or len(set(found)) == len(found),
+        f"--{name} names a value twice. Received: {text!r}.",
+    )
+    return found
 
 
 def set_values(config: Any, *names: str) -> dict[str, Any]:

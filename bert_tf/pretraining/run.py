@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import shlex
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -22,7 +22,6 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
-from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import progress
@@ -44,6 +43,11 @@ from bert_tf.training.trainer import Trainer
 from bert_tf.training.trainer import TrainerConfig
 
 EVAL_RESULTS_FILE = "eval_results.txt"
+# Commands that use the model; the first needs a model that fills in masks.
+_NEXT_COMMANDS = (
+    "python run/fill_mask.py --model_dir={} --text='The [MASK] is here.'",
+    "python run/finetune_classifier.py --pretrained_model_dir={} ...",
+)
 
 
 def run(config: Flags, devices: Devices, preemption: Preemption) -> None:
@@ -246,7 +250,11 @@ class _PretrainingTrainer(Trainer):
             self.write_summaries("eval", results)
         if self.coordinator.is_chief:
             self._write_output(results, first_step)
-            self._print_report(results)
+            training_output.print_report(
+                config.output_dir,
+                {"evaluation": results} if results else {},
+                self._next_commands,
+            )
         if not self.coordinator.from_chief(self.checkpoints.wait()):
             raise UserError(
                 f"The checkpoint of step {self.step} could not be written to "
@@ -282,29 +290,9 @@ class _PretrainingTrainer(Trainer):
             self._build_card(results or {}),
         )
 
-    def _print_report(self, results: Mapping[str, float] | None) -> None:
-        """Prints scores, files and the next commands."""
-        output_dir = self._flags.output_dir
-        path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
-        model = shlex.quote(path)
-        training_output.print_report(
-            output_dir,
-            {"evaluation": results} if results else {},
-            self._next_commands(model),
-        )
-
-    def _next_commands(self, model: str) -> list[str]:
-        """Returns commands that use the model in a folder."""
-        fill_mask = (
-            f"{cli.program('run/fill_mask.py')} --model_dir={model} "
-            "--text='The [MASK] is here.'"
-        )
-        finetune = (
-            f"{cli.program('run/finetune_classifier.py')} "
-            f"--pretrained_model_dir={model} ..."
-        )
-        is_left_to_right = self._data.bert_config.left_to_right
-        return [finetune] if is_left_to_right else [fill_mask, finetune]
+    @property
+    def _next_commands(self) -> Sequence[str]:
+        return _NEXT_COMMANDS[self._data.bert_config.left_to_right :]
 
     def _build_card(self, results: Mapping[str, float]) -> str:
         """Returns the text of the model card."""
@@ -328,7 +316,7 @@ class _PretrainingTrainer(Trainer):
                 "Devices of the last steps": self._describe_devices(),
                 "Metrics": dict(results),
             },
-            self._next_commands(".")[0],
+            errors.name_programs(self._next_commands[0].format(".")),
         )
 
     def _train(self) -> None:

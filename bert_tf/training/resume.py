@@ -94,27 +94,16 @@ def log_devices(
 
 def log_start(config: Flags, checkpoint: Checkpoint | None) -> None:
     """Logs whether a run starts from scratch or from a checkpoint."""
+    start, folder = config.init_checkpoint, config.output_dir
     if checkpoint is not None:
-        logging.info(
-            "Resumed at step %d: %s.", checkpoint.step, checkpoint.prefix
-        )
-        if config.init_checkpoint:
-            logging.info(
-                "--init_checkpoint=%s was used at the start of this run and is "
-                "not read again.",
-                config.init_checkpoint,
-            )
-    elif config.init_checkpoint:
-        logging.info(
-            "Initialized from the checkpoint %s; %s contains none.",
-            config.init_checkpoint,
-            config.output_dir,
-        )
+        where = f"Resumed at step {checkpoint.step}: {checkpoint.prefix}"
+        if start:
+            where += f"; --init_checkpoint={start} is not read again"
+    elif start:
+        where = f"Initialized from the checkpoint {start}; {folder} has none"
     else:
-        logging.info(
-            "Training from scratch: %s contains no checkpoint.",
-            config.output_dir,
-        )
+        where = f"Training from scratch: {folder} contains no checkpoint"
+    logging.info("%s.", where)
 
 
 def describe_for_workers(
