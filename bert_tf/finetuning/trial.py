@@ -61,10 +61,9 @@ class Trial(Trainer):
     """One trial, which resumes from its last checkpoint."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._flags = experiment.config
         super().__init__(
+            experiment.config,
             experiment.output_dir,
-            self._flags.keep_checkpoint_max,
             experiment.devices,
             experiment.preemption,
         )
@@ -207,8 +206,6 @@ class Trial(Trainer):
             last_step=last_step,
             metrics_every=config.iterations_per_loop
             or max(1, last_step // _METRICS_LINES),
-            save_every=config.save_checkpoints_steps,
-            save_seconds=config.save_checkpoints_secs,
             examples_per_step=batch_size,
             tokens_per_example=self._input.tokens_per_example(),
             description="fine-tuning",
@@ -389,20 +386,17 @@ def _choose_trained(
         training skips variables that it does not depend on, such as the pooler
         of a question answering model.
     """
-    frozen, trained = [], {}
-    for name, variable in variables.items():
-        number = _layer_number(name)
-        if num_frozen_layers and number is not None:
-            if number <= num_frozen_layers:
-                frozen.append(name)
-                continue
-        if is_reached[name]:
-            trained[name] = variable
+    numbers = {name: _layer_number(name) for name in variables}
+    frozen = [
+        name
+        for name, number in numbers.items()
+        if number is not None and number <= num_frozen_layers > 0
+    ]
     unreached = [name for name, reached in is_reached.items() if not reached]
-    for names, why in (
-        (frozen, "frozen"),
-        (unreached, "not reached by the loss"),
-    ):
+    for why, names in {
+        "frozen": frozen,
+        "not reached by the loss": unreached,
+    }.items():
         if names:
             logging.info(
                 "%d variables are not trained, as they are %s: %s%s.",
@@ -411,7 +405,8 @@ def _choose_trained(
                 ", ".join(names[:4]),
                 ", ..." if len(names) > 4 else "",
             )
-    return trained
+    left_out = {*frozen, *unreached}
+    return {x: y for x, y in variables.items() if x not in left_out}
 
 
 def _find_reached(
@@ -507,20 +502,23 @@ class FinetuneInput:
         index = np.arange(first, first + self._batch_size, dtype=np.int64)
         return batch | {"example_index": index[rows]}
 
+    @functools.cached_property
+    def _sampled_masks(self) -> list[np.ndarray]:
+        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
+        return [self.read(step)[INPUT_MASK.name] for step in steps]
+
     def tokens_per_example(self) -> float:
         """Returns the mean number of tokens per example, for the log.
 
         The mean is taken over some batches and counts all choices of an
         example.
         """
-        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
-        tokens = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
+        tokens = [mask.sum() for mask in self._sampled_masks]
         return float(np.mean(tokens) / self._batch_size)
 
     def share_of_tokens(self) -> float:
         """Returns the share of tokens among the positions of some batches."""
-        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
-        masks = [self.read(step)[INPUT_MASK.name] for step in steps]
+        masks = self._sampled_masks
         return float(sum(x.sum() for x in masks) / sum(x.size for x in masks))
 
     def row_shapes(self) -> list[dict[str, tuple[int, ...]]]:

@@ -87,10 +87,7 @@ class _PretrainingTrainer(Trainer):
     def __init__(
         self, config: Flags, devices: Devices, preemption: Preemption
     ) -> None:
-        super().__init__(
-            config.output_dir, config.keep_checkpoint_max, devices, preemption
-        )
-        self._flags = config
+        super().__init__(config, config.output_dir, devices, preemption)
         self._unpad: bool | None = None  # None before it is chosen.
         self._is_new_phase = False
         self._start: dict[str, Any] = {}
@@ -188,8 +185,6 @@ class _PretrainingTrainer(Trainer):
                 config.num_train_steps,
             ),
             metrics_every=config.iterations_per_loop,
-            save_every=config.save_checkpoints_steps,
-            save_seconds=config.save_checkpoints_secs,
             examples_per_step=training_step.plan.batch_size,
             tokens_per_example=config.max_seq_length,
         )

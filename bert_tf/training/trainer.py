@@ -80,8 +80,6 @@ class TrainerConfig:
     """Length, intervals and throughput units of a run.
 
     Attributes:
-      save_seconds: Seconds after which a checkpoint is written even if none is
-        due by `save_every`; 0 means never.
       examples_per_step: Examples of a step.
       tokens_per_example: Length of a sequence, with padding if all have the
         same padded length, else the mean without padding.
@@ -90,11 +88,9 @@ class TrainerConfig:
 
     last_step: int
     metrics_every: int
-    save_every: int
     examples_per_step: int
     tokens_per_example: float
     description: str = "pretraining"
-    save_seconds: int = 0
 
 
 class Trainer(abc.ABC):
@@ -105,6 +101,7 @@ class Trainer(abc.ABC):
     `restore_or_initialize` first.
 
     Args:
+      config: The flags.
       output_dir: The folder for checkpoints, metrics and dumped batches.
     """
 
@@ -116,16 +113,17 @@ class Trainer(abc.ABC):
 
     def __init__(
         self,
+        config: Any,
         output_dir: str,
-        keep_checkpoint_max: int,
         devices: Devices,
         preemption: Preemption,
     ) -> None:
+        self._flags = config
         self.output_dir = output_dir
         self.devices = devices
         self.coordinator = devices.coordinator
         self.store = CheckpointStore(
-            output_dir, keep_checkpoint_max, self.coordinator.is_chief
+            output_dir, config.keep_checkpoint_max, self.coordinator.is_chief
         )
         self._preemption = preemption
         self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
@@ -266,7 +264,8 @@ class Trainer(abc.ABC):
     ) -> None:
         """Calls the graph until the step `end` is done."""
         config, step = self._config, self.step
-        pacer = Pacer(end, (config.metrics_every, config.save_every))
+        intervals = config.metrics_every, self._flags.save_checkpoints_steps
+        pacer = Pacer(end, intervals)
         self._open_bar()
         while True:
             # All workers must call the graph with the same number of steps.
@@ -304,15 +303,13 @@ class Trainer(abc.ABC):
 
     def _checkpoint_is_due(self, step: int) -> bool:
         """Returns whether to save; only the chief's clock has an effect."""
-        config = self._config
-        if step % config.save_every == 0 or step == config.last_step:
+        every = self._flags.save_checkpoints_steps
+        limit = self._flags.save_checkpoints_secs
+        if step % every == 0 or step == self._config.last_step:
             return True
         seconds = time.monotonic() - self._saved_at
         # A slow disk does not make training wait.
-        return (
-            0 < config.save_seconds <= seconds
-            and not self.checkpoints.is_writing
-        )
+        return 0 < limit <= seconds and not self.checkpoints.is_writing
 
     def _open_bar(self) -> None:
         if self._bar is not None:
