@@ -73,7 +73,6 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
     """
     config, coordinator = experiment.config, experiment.coordinator
     folder = config.output_dir
-    training_output.warn_of_flags(config, training_output.MEANINGLESS_FLAGS)
     if config.do_train:
         training_output.start_over(config, coordinator)
     if coordinator.is_chief:

@@ -115,7 +115,6 @@ class _PretrainingTrainer(Trainer):
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         config = self._flags
         resume_checks.log_start(config, checkpoint)
-        training_output.warn_of_flags(config, training_output.MEANINGLESS_FLAGS)
         # Nothing is written before this, so all workers read the same
         # checkpoints.
         self.coordinator.agree(

@@ -29,9 +29,6 @@ from bert_tf.training import metrics as training_metrics
 
 LEARNING_CURVES_FILE = "learning_curves.png"
 
-# Flags of the original for TPUs, without effect.
-MEANINGLESS_FLAGS = ("master", "num_tpu_cores", "tpu_zone", "gcp_project")
-
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
 # The panels of learning curves.
@@ -210,16 +207,6 @@ def writing(description: str, path: str) -> Iterator[None]:
             f"({errors.first_line(error)}); free some space and rerun the "
             "same command."
         ) from error
-
-
-def warn_of_flags(config: Any, names: Sequence[str]) -> None:
-    """Logs a warning for flags of the original that have no effect."""
-    given = [name for name in names if getattr(config, name) is not None]
-    if given:
-        logging.warning(
-            "These flags of the original have no effect: %s.",
-            ", ".join(f"--{name}" for name in given),
-        )
 
 
 def draw_learning_curves(
