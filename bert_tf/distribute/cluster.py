@@ -327,13 +327,11 @@ def _listen(cluster: Cluster) -> socket.socket:
     """Returns a socket that accepts greetings at this worker's port."""
     host = cluster.hosts[cluster.index]
     address = ("", _split(host)[1])
+    both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
     try:
-        if socket.has_dualstack_ipv6():
-            listener = socket.create_server(
-                address, family=socket.AF_INET6, dualstack_ipv6=True
-            )
-        else:
-            listener = socket.create_server(address)
+        listener = socket.create_server(
+            address, **both if socket.has_dualstack_ipv6() else {}
+        )
     except OSError as error:
         raise UserError(
             f"Worker {cluster.index} cannot listen at {host} ({error}); check "

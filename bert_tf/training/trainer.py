@@ -1,6 +1,7 @@
 """Runs training: steps, metrics, checkpoints, preemption, infinite losses."""
 
 import abc
+import contextlib
 import dataclasses
 import io
 import os
@@ -379,9 +380,8 @@ class Trainer(abc.ABC):
         """Writes other TensorBoard summaries at the current step."""
         self._open_log()
         if self._log is not None:
-            self._attempt(
-                lambda: self._log.write_summaries(group, self.step, values)
-            )
+            with self._attempting():
+                self._log.write_summaries(group, self.step, values)
         self._close_log()
 
     def _write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -395,31 +395,30 @@ class Trainer(abc.ABC):
             "examples_per_second": examples,
             "tokens_per_second": examples * self._config.tokens_per_example,
         }
-        if self._log is None:
-            self._open_log()  # The disk may have space again.
-        if self._log is not None and self._attempt(
-            lambda: self._log.write(step, values)
-        ):
-            self._logged_step = step
+        self._open_log()  # The disk may have space again.
+        if self._log is not None:
+            with self._attempting():
+                self._log.write(step, values)
+                self._logged_step = step
 
     def _open_log(self) -> None:
-        def open_log() -> None:
-            self._log = training_metrics.MetricsLog(
-                self.output_dir, self._logged_step
-            )
-
         if self._log is None and self.coordinator.is_chief:
-            self._attempt(open_log)
+            with self._attempting():
+                self._log = training_metrics.MetricsLog(
+                    self.output_dir, self._logged_step
+                )
 
     def _close_log(self) -> None:
         if self._log is not None:
-            self._attempt(self._log.close)
+            with self._attempting():
+                self._log.close()
         self._log = None
 
-    def _attempt(self, write: Callable[[], None]) -> bool:
-        """Calls `write`; if the disk is full, logs that and returns false."""
+    @contextlib.contextmanager
+    def _attempting(self) -> Iterator[None]:
+        """Logs an error if the block cannot write, as on a full disk."""
         try:
-            write()
+            yield
         except (OSError, tf.errors.OpError) as error:
             logging.error(
                 "Metrics or a batch could not be written (%s).",
@@ -427,8 +426,6 @@ class Trainer(abc.ABC):
             )
             # Opening it again removes an incomplete line.
             self._log = None
-            return False
-        return True
 
     def _give_up(
         self, metrics: Mapping[str, Any], read_batch: Callable[[int], Any]
@@ -437,12 +434,12 @@ class Trainer(abc.ABC):
         step = self.step
         path = os.path.join(self.output_dir, f"not_finite_batch_{step + 1}.npz")
         if self.coordinator.is_chief:
-            contents = io.BytesIO()
+            contents, target = io.BytesIO(), path
             np.savez(contents, **read_batch(step))
-            if not self._attempt(
-                lambda: files.write_bytes(path, contents.getvalue())
-            ):
-                path = "no file, as the disk is full"
+            path = "no file, as the disk is full"
+            with self._attempting():
+                files.write_bytes(target, contents.getvalue())
+                path = target
         self._close_log()
         self.coordinator.barrier("a step that is not finite")
         raise NotFiniteError(
