@@ -234,8 +234,8 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
     is_own = pretrained_models.has_trained_model(experiment.config)
     if is_own:
         # Keep the scores of splits that are not evaluated again.
-        before = stored.task.get("results", {})
-        before |= task_evaluation.read_results(output_dir, _step_of(stored))
+        written = task_evaluation.read_results(output_dir, _step_of(stored))
+        before = stored.task.get("results", {}) | written
     tuned, results = _evaluate_model(experiment, stored, before)
     if tuned == task or not experiment.coordinator.is_chief:
         return results
