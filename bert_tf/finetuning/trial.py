@@ -484,8 +484,16 @@ class FinetuneInput:
         self._plan = length_buckets.training_batches(
             features.lengths, batch_size, seed, num_steps, lengths
         )
-        if most_lengths:
-            self._plan = _with_few_lengths(self._plan, lengths, most_lengths)
+        if most_lengths:  # The same batches, padded to a few of the lengths.
+            planned = np.array([batch.length for batch in self._plan])
+            few = length_buckets.fewest_padding(
+                planned, lengths[-1], most_lengths
+            )
+            padded = [int(few[x]) for x in np.searchsorted(few, planned)]
+            self._plan = [
+                dataclasses.replace(batch, length=length)
+                for batch, length in zip(self._plan, padded, strict=True)
+            ]
 
     def read(
         self, step: int, rows: slice = slice(None)
@@ -554,19 +562,3 @@ class FinetuneInput:
         if self._has_one_length:
             return list(value.shape)
         return [value.shape[0], *[None] * (value.ndim - 1)]
-
-
-def _with_few_lengths(
-    plan: Sequence[length_buckets.Batch],
-    lengths: Sequence[int],
-    most_lengths: int,
-) -> list[length_buckets.Batch]:
-    """Returns the same batches, padded to a few of the lengths."""
-    few = length_buckets.fewest_padding(
-        np.array([batch.length for batch in plan]), lengths[-1], most_lengths
-    )
-    padded = [few[np.searchsorted(few, batch.length)] for batch in plan]
-    return [
-        dataclasses.replace(batch, length=int(length))
-        for batch, length in zip(plan, padded, strict=True)
-    ]
