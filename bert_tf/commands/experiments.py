@@ -112,15 +112,13 @@ class ExperimentsConfig(ModelSourceConfig):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names in --experiments, each once."""
-        words = (x.strip() for x in (self.experiments or "").split(","))
-        return tuple(dict.fromkeys(x for x in words if x))
+        """The names in --experiments."""
+        return options.values(self, "experiments")
 
     @property
     def task_names(self) -> tuple[str, ...]:
-        """The names in --tasks, each once."""
-        words = (x.strip().lower() for x in (self.tasks or "").split(","))
-        return tuple(dict.fromkeys(x for x in words if x))
+        """The names in --tasks."""
+        return tuple(x.lower() for x in options.values(self, "tasks"))
 
 
 def main(config: ExperimentsConfig) -> None:

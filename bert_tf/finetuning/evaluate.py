@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -68,10 +67,6 @@ class DevSelection:
         if not config.selects_evaluation:
             # The last model is evaluated anyway.
             self._steps = self._steps - {last_step} if config.do_eval else set()
-
-    def restore(self, evaluations: Iterable[Evaluation]) -> None:
-        """Restores the evaluations of a checkpoint."""
-        self.evaluations = list(evaluations)
 
     def next_stop(self, done: int) -> int:
         """Returns the step of the next evaluation, or the last step."""
@@ -287,17 +282,15 @@ def write_results(
         {"global_step": global_step} | results,
     )
     lines: dict[str, float | int] = {"global_step": global_step}
-    first = True
+    first = next((x for x in results if x.startswith(DEV)), "")
     for split, metrics in results.items():
-        for name, value in metrics.items():
-            if split.startswith(DEV):
-                suffix = "" if first else split.removeprefix(DEV)
-                lines[f"eval_{name}{suffix}"] = value
-                if first and name == "loss":
-                    lines["loss"] = value  # The original writes it twice.
-            else:
-                lines[f"{split}_{name}"] = value
-        first = first and not split.startswith(DEV)
+        start, end = f"{split}_", ""
+        if split.startswith(DEV):
+            start = "eval_"
+            end = "" if split == first else split.removeprefix(DEV)
+        lines |= {f"{start}{x}{end}": value for x, value in metrics.items()}
+    if "loss" in results.get(first, {}):
+        lines["loss"] = results[first]["loss"]  # The original writes it twice.
     training_output.write_results(
         os.path.join(output_dir, EVAL_RESULTS_FILE), lines
     )

@@ -89,7 +89,6 @@ class Trial(Trainer):
                 checkpoint.metadata.get("identity"),
                 f"{self.output_dir} (step {checkpoint.step})",
             )
-            self.log_devices(checkpoint)
 
     def build(
         self, checkpoint: Checkpoint | None
@@ -217,7 +216,7 @@ class Trial(Trainer):
             "Resumed at step %d: %s.", checkpoint.step, checkpoint.prefix
         )
         super().restore(checkpoint)
-        self._selection.restore(checkpoint.metadata["evaluations"])
+        self._selection.evaluations = list(checkpoint.metadata["evaluations"])
 
     def metadata(self) -> dict[str, Any]:
         return {

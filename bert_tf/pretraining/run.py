@@ -134,7 +134,6 @@ class _PretrainingTrainer(Trainer):
         self._is_new_phase = resume_checks.check_continuation(
             metadata, self.identity, checkpoint.step, config
         )
-        self.log_devices(checkpoint)
 
     def build(
         self, checkpoint: Checkpoint | None

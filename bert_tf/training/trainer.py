@@ -164,6 +164,12 @@ class Trainer(abc.ABC):
         self.identity = self.identify()
         checkpoint = self.store.restore_latest()
         self.check_resume(checkpoint)
+        if checkpoint is not None and self._flags.do_train:
+            resume_checks.log_devices(
+                checkpoint.metadata.get("devices", {}),
+                resume_checks.describe_devices(self.devices),
+                checkpoint.step,
+            )
         self.checkpoints = AsyncCheckpoints(
             self.store, self._read_state, checkpoint and checkpoint.step
         )
@@ -191,14 +197,6 @@ class Trainer(abc.ABC):
             self.variables, self.training_step.optimizer
         )
         return tensors, metadata
-
-    def log_devices(self, checkpoint: Checkpoint) -> None:
-        """Logs the devices that differ from those of the checkpoint."""
-        resume_checks.log_devices(
-            checkpoint.metadata.get("devices", {}),
-            resume_checks.describe_devices(self.devices),
-            checkpoint.step,
-        )
 
     @property
     def step(self) -> int:
