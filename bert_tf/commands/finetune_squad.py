@@ -244,14 +244,13 @@ def build_task(
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.squad.task import SquadTask
 
-    threshold = config.null_score_diff_threshold
+    threshold, head = config.null_score_diff_threshold, config.head
     source = "--null_score_diff_threshold"
-    head = config.head
     reading = {name: getattr(config, name) for name in _READING_FLAGS}
     if stored_task is not None:
         head = stored_task.get("head", "linear")
-        _compare_versions(config, stored_task)
-        tasks.warn_of_settings(stored_task, reading)
+        version = {"version_2_with_negative": config.version_2_with_negative}
+        tasks.warn_of_settings(stored_task, reading | version)
         if threshold is None:
             threshold = stored_task.get("null_score_diff_threshold")
             source = "the model"
@@ -269,17 +268,3 @@ def build_task(
         # As in the original, which has a single length.
         mask_padding=config.num_length_buckets != 1,
     )
-
-
-def _compare_versions(
-    config: SquadConfig, stored_task: Mapping[str, Any]
-) -> None:
-    trained = stored_task.get("version_2_with_negative")
-    flag = config.version_2_with_negative
-    if trained is not None and trained != flag:
-        logging.warning(
-            "The model was trained with version_2_with_negative=%s and is used "
-            "with %s.",
-            trained,
-            flag,
-        )
