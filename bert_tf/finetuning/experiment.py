@@ -102,7 +102,11 @@ class Experiment:
     @property
     def data_hashes(self) -> dict[str, str]:
         """Split to SHA-256 of its file."""
-        return hash_data(self.task)
+        return {
+            split: data.sha256
+            for split, data in self.task.data.items()
+            if split in self.task.files and data.sha256
+        }
 
     def build_evaluator(self, model: keras.Model, batch_size: int) -> Evaluator:
         """Returns an evaluator of a model on the experiment's data."""
@@ -218,19 +222,8 @@ def prepare(
     task = task.load(
         *(x for x in task.files if config.do_train or x.split("_")[0] in kinds)
     )
-    if devices.coordinator.num_workers > 1:  # Else the model is not hashed.
-        vocabulary = stored.vocabulary
-        devices.coordinator.agree(
-            {
-                **config.common_flags(),
-                **_name_data(hash_data(task)),
-                "the vocabulary": vocabulary.hash if vocabulary else None,
-                "the model": stored.fingerprint(),
-            },
-            "flags, model and data",
-        )
     reader = SplitReader(task, tokenizer)
-    return Experiment(
+    experiment = Experiment(
         config,
         task,
         stored,
@@ -240,15 +233,18 @@ def prepare(
         ObjectiveSource(reader),
         config.output_dir,
     )
-
-
-def hash_data(task: Task) -> dict[str, str]:
-    """Returns the split of each file that was read, and its SHA-256."""
-    return {
-        split: data.sha256
-        for split, data in task.data.items()
-        if split in task.files and data.sha256
-    }
+    if devices.coordinator.num_workers > 1:  # Else the model is not hashed.
+        vocabulary = stored.vocabulary
+        devices.coordinator.agree(
+            {
+                **config.common_flags(),
+                **_name_data(experiment.data_hashes),
+                "the vocabulary": vocabulary.hash if vocabulary else None,
+                "the model": stored.fingerprint(),
+            },
+            "flags, model and data",
+        )
+    return experiment
 
 
 def _name_data(values: Mapping[str, str]) -> dict[str, str]:

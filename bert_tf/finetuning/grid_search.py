@@ -50,11 +50,6 @@ class FinishedTrial:
     failure: str | None = None
 
 
-def folder(experiment: Experiment, trial: TrialConfig) -> str:
-    """Returns the folder of a trial."""
-    return os.path.join(experiment.config.output_dir, RUNS_FOLDER, trial.name)
-
-
 def read(experiment: Experiment) -> FinishedTrial | None:
     """Returns a trial if it has finished or failed."""
     coordinator, folder = experiment.coordinator, experiment.output_dir

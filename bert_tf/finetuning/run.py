@@ -109,9 +109,9 @@ def _run_trials(
         for split, value in experiment.data_hashes.items()
         if split.split("_")[0] in kinds
     }
+    folder = os.path.join(experiment.output_dir, grid_search.RUNS_FOLDER)
     each = [
-        experiment.for_trial(x, grid_search.folder(experiment, x))
-        for x in trials
+        experiment.for_trial(x, os.path.join(folder, x.name)) for x in trials
     ]
     # Read all of them first: report changed settings before training starts.
     finished = [grid_search.read(x) for x in each]

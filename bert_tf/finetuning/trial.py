@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -68,7 +69,6 @@ class Trial(Trainer):
             experiment.preemption,
         )
         self._experiment = experiment
-        self._evaluators: dict[int, Evaluator] = {}
         self._best = CheckpointStore(
             os.path.join(self.output_dir, BEST_FOLDER),
             1,
@@ -277,13 +277,12 @@ class Trial(Trainer):
             transform=transform,
         )
 
-    def evaluator(self, batch_size: int) -> Evaluator:
-        """Returns an evaluator of the model, which is compiled only once."""
-        if batch_size not in self._evaluators:
-            self._evaluators[batch_size] = self._experiment.build_evaluator(
-                self.model, batch_size
-            )
-        return self._evaluators[batch_size]
+    @functools.cached_property
+    def evaluator(self) -> Callable[[int], Evaluator]:
+        """Builds an evaluator of the model for a batch size, once for each."""
+        return functools.cache(
+            functools.partial(self._experiment.build_evaluator, self.model)
+        )
 
     def release(self) -> None:
         """Frees the memory of weights and slots, which ends the trial.
