@@ -40,11 +40,9 @@ _STUDENT_FLAGS = (
 class DistillConfig(FilesConfig):
     """Flags of run/distill.py."""
 
-    teacher_dir: str = options.model(
+    teacher_dir: str = options.start_model(
         help_text="Fine-tuned teacher: a model directory or any other "
-        "format. The student gets its task.",
-        affects="place",
-        reads="model",
+        "format. The student gets its task."
     )
     text_column: str | None = options.data(
         None,
@@ -62,12 +60,10 @@ class DistillConfig(FilesConfig):
         "teacher's, else label); for a multi_label teacher also several, "
         "separated by commas.",
     )
-    unlabeled_file: str | None = options.data(
+    unlabeled_file: str | None = options.data_file(
         None,
         "Additional training set without labels, in the format of "
         "run/predict.py --input_file; only the teacher labels it.",
-        affects="place",
-        reads="file",
         needs="do_train",
     )
     max_seq_length: int | None = options.data(

@@ -35,11 +35,8 @@ _READING_FLAGS = (
 class SquadConfig(FinetuneConfig):
     """Flags of run/finetune_squad.py; the original's flags first."""
 
-    train_file: str | None = options.data(
-        None,
-        "SQuAD JSON to train on, such as train-v1.1.json.",
-        affects="place",
-        reads="file",
+    train_file: str | None = options.data_file(
+        None, "SQuAD JSON to train on, such as train-v1.1.json."
     )
     predict_file: str | None = options.data(
         None,
@@ -64,27 +61,19 @@ class SquadConfig(FinetuneConfig):
         "Maximum length of a question, in tokens; longer ones are truncated.",
         at_least=1,
     )
-    do_eval: bool = options.evaluation(
-        False,
-        "Score --predict_file, which must have answers.",
-        affects="nothing",
+    do_eval: bool = options.scoring(
+        False, "Score --predict_file, which must have answers."
     )
-    do_predict: bool = options.evaluation(
-        False,
-        "Predict --predict_file, and score it if it has answers.",
-        affects="nothing",
+    do_predict: bool = options.scoring(
+        False, "Predict --predict_file, and score it if it has answers."
     )
-    eval_batch_size: int | None = options.evaluation(
+    eval_batch_size: int | None = options.scoring(
         None,
         "Batch size for scores, in windows (default: --predict_batch_size).",
-        affects="nothing",
         at_least=1,
     )
-    predict_batch_size: int = options.evaluation(
-        8,
-        "Batch size for predictions, in windows.",
-        affects="nothing",
-        at_least=1,
+    predict_batch_size: int = options.scoring(
+        8, "Batch size for predictions, in windows.", at_least=1
     )
     n_best_size: int = options.evaluation(
         20, "Answers per question in nbest_predictions.json.", at_least=1
@@ -101,8 +90,8 @@ class SquadConfig(FinetuneConfig):
         "the model's if it is only used; else the value with the best F1 on "
         "--predict_file; else 0).",
     )
-    verbose_logging: bool = options.output(
-        False, "Log every question that is skipped.", affects="nothing"
+    verbose_logging: bool = options.reporting(
+        False, "Log every question that is skipped."
     )
     triviaqa_file: str | None = options.data(
         None,

@@ -23,6 +23,16 @@ server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
 limits = functools.partial(option, group="limits", at_least=1)
 hardware = functools.partial(option, group="hardware")
+# Flags that affect no weights, and those that affect only where things are.
+reporting = functools.partial(output, affects="nothing")
+scoring = functools.partial(evaluation, affects="nothing")
+speed = functools.partial(hardware, affects="nothing")
+devices = functools.partial(hardware, affects="place")
+target = functools.partial(output, affects="place")
+data_file = functools.partial(data, affects="place", reads="file")
+data_folder = functools.partial(data, affects="place", reads="folder")
+model_file = functools.partial(model, affects="place", reads="file")
+start_model = functools.partial(model, affects="place", reads="model")
 
 _HOLDS = {
     "at_least": operator.ge,
