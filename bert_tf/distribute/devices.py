@@ -14,8 +14,8 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.distribute import cluster as clusters
-from bert_tf.distribute import cpu
 from bert_tf.distribute import health as worker_health
+from bert_tf.distribute import packed_weights
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
@@ -406,10 +406,10 @@ def _choose_precision(device_type: str) -> Precision:
             name = "float16"
         version = ".".join(map(str, capability))
         return Precision(name, f"the GPU has compute capability {version}")
-    flags = cpu.bfloat16_flags()
+    flags = packed_weights.bfloat16_flags()
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
-    names = ", ".join(cpu.BFLOAT16_FLAGS)
+    names = ", ".join(packed_weights.BFLOAT16_FLAGS)
     return Precision("float32", f"the CPU has none of {names}")
 
 
