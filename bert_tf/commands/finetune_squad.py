@@ -38,12 +38,11 @@ class SquadConfig(FinetuneConfig):
     train_file: str | None = options.data_file(
         None, "SQuAD JSON to train on, such as train-v1.1.json."
     )
-    predict_file: str | None = options.data(
+    predict_file: str | None = options.data_file(
         None,
         "SQuAD JSON to predict, and to score if it has answers, such as "
         "dev-v1.1.json.",
         affects="nothing",
-        reads="file",
     )
     max_seq_length: int = options.data(
         384,

@@ -18,6 +18,7 @@ from bert_tf.flags.groups import TrainingDeviceConfig
 DEFAULT_RATE = "5e-5"
 # Flags of the user's own files.
 own_files = functools.partial(options.data, needs="task_name=custom")
+_own_file = functools.partial(own_files, affects="place", reads="file")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,14 +343,10 @@ class NamedTaskConfig(FinetuneConfig):
         "Directory with the task's official files.",
         not_with="task_name=custom",
     )
-    train_file: str | None = own_files(
-        None, "custom: training set.", affects="place", reads="file"
-    )
-    dev_file: str | None = own_files(
-        None, "custom: dev set.", affects="place", reads="file"
-    )
-    test_file: str | None = own_files(
-        None, "custom: test set.", affects="nothing", reads="file"
+    train_file: str | None = _own_file(None, "custom: training set.")
+    dev_file: str | None = _own_file(None, "custom: dev set.")
+    test_file: str | None = _own_file(
+        None, "custom: test set.", affects="nothing"
     )
     head_dropout_prob: float = options.training(
         0.1, "Dropout between the encoder and the head.", at_least=0, below=1
@@ -386,8 +383,8 @@ class FilesConfig(FinetuneConfig):
         None, "Training set; for taggers one word and its columns per line."
     )
     dev_file: str | None = options.data_file(None, "Dev set.")
-    test_file: str | None = options.data(
-        None, "Test set.", affects="nothing", reads="file"
+    test_file: str | None = options.data_file(
+        None, "Test set.", affects="nothing"
     )
     head_dropout_prob: float = options.training(
         0.1, "Dropout between the encoder and the head.", at_least=0, below=1
