@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,6 +109,11 @@ class Experiment:
             if split in self.task.files and data.sha256
         }
 
+    def hashes_of(self, kinds: Collection[str]) -> dict[str, str]:
+        """Returns the hashes of the splits of some kinds, "dev" or others."""
+        hashes = self.data_hashes.items()
+        return {x: y for x, y in hashes if x.split("_")[0] in kinds}
+
     def build_evaluator(self, model: keras.Model, batch_size: int) -> Evaluator:
         """Returns an evaluator of a model on the experiment's data."""
         return Evaluator(
@@ -134,14 +140,9 @@ class Experiment:
         values = dataclasses.asdict(config) | dataclasses.asdict(self.trial)
         counted = fields_affecting(type(config), "weights")
         kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
-        hashes = {
-            split: value
-            for split, value in self.data_hashes.items()
-            if split.split("_")[0] in kinds
-        }
         return (
             {f"--{name}": values[name] for name in values if name in counted}
-            | _name_data(hashes)
+            | _name_data(self.hashes_of(kinds))
             | {"the vocabulary": self.stored.vocabulary.hash}
             | _hash_model(config, self.stored)
             | dict(self.objective_source.identity)

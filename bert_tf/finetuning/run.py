@@ -104,11 +104,7 @@ def _run_trials(
     All workers run each trial together; the chief records the results.
     """
     kinds = experiment.config.requested_splits().keys() - {TRAIN}
-    requested = {
-        split: value
-        for split, value in experiment.data_hashes.items()
-        if split.split("_")[0] in kinds
-    }
+    requested = experiment.hashes_of(kinds)
     folder = os.path.join(experiment.output_dir, grid_search.RUNS_FOLDER)
     each = [
         experiment.for_trial(x, os.path.join(folder, x.name)) for x in trials
