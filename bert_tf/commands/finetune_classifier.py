@@ -87,12 +87,9 @@ def main(config: ClassifierConfig) -> None:
     task_files = None
     if stored is not None:
         task_files = find_files(config, stored).load()
-    from bert_tf.finetuning import experiment
     from bert_tf.finetuning import run
 
-    build = functools.partial(build_task, task_files=task_files)
-    with experiment.prepared(config, build) as prepared:
-        run.run(config, prepared)
+    run.run(config, functools.partial(build_task, task_files=task_files))
 
 
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):

@@ -22,7 +22,7 @@ from bert_tf import errors
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.distribute import cpu
+from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
@@ -171,7 +171,7 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
     name, head = registry.build(config, stored)
     precision = config.precision
     if precision == "auto":
-        precision = "bfloat16" if cpu.bfloat16_flags() else "float32"
+        precision = "bfloat16" if packed_weights.bfloat16_flags() else "float32"
     model = _build_model(stored, head, precision)
     return Export(config, stored, name, head, model, precision)
 

@@ -9,7 +9,6 @@ Shapes:
   H: hidden size.
 """
 
-import dataclasses
 import itertools
 import json
 import re
@@ -25,8 +24,8 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.config import IGNORED
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
@@ -53,7 +52,8 @@ def run(config: Flags) -> None:
       UserError: For bad flags, files or models.
     """
     keras_backend.require_tensorflow()
-    _warn_of_ignored_flags(config)
+    if names := options.ignored_flags(config):
+        logging.warning("These flags are ignored: %s.", names)
     files.require_file(config.input_file, "--input_file")
     files.require_writable(config.output_file, "--output_file")
     files.require_other(config.output_file, config.input_file)
@@ -86,16 +86,6 @@ def run(config: Flags) -> None:
     logging.info(
         "Wrote the features of %d lines to %s.", number, config.output_file
     )
-
-
-def _warn_of_ignored_flags(config: Flags) -> None:
-    flags = [
-        f"--{field.name}"
-        for field in dataclasses.fields(config)
-        if field.metadata["group"] == IGNORED and getattr(config, field.name)
-    ]
-    if flags:
-        logging.warning("These flags are ignored: %s.", ", ".join(flags))
 
 
 def _load(
