@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
-from typing import BinaryIO
 
 import sentencex
 
@@ -213,7 +212,7 @@ def _read_lines(
     offset = 0
     on_block = on_bytes and (lambda block: on_bytes(len(block)))
     with compression.open_decompressed(path, on_block) as file:
-        for line in _split_lines(file):
+        for line in file:
             try:
                 yield line.decode("utf-8", "replace" if replace else "strict")
             except UnicodeDecodeError as error:
@@ -228,19 +227,3 @@ def _read_lines(
                     "--replace_invalid_utf8 to read such bytes as U+FFFD."
                 ) from error
             offset += len(line)
-
-
-def _split_lines(file: BinaryIO, chunk_size: int = 1 << 20) -> Iterator[bytes]:
-    r"""Yields lines up to and with \n.
-
-    Reads in chunks because `GFile.readline` drops every \r.
-    """
-    rest: list[bytes] = []
-    while chunk := file.read(chunk_size):
-        *lines, last = chunk.split(b"\n")
-        for line in lines:
-            yield b"".join([*rest, line, b"\n"])
-            rest = []
-        rest.append(last)
-    if any(rest):
-        yield b"".join(rest)

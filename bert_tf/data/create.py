@@ -212,10 +212,7 @@ def _finish(
         strip_accents=bool(config.strip_accents),
         max_seq_length=config.max_seq_length,
         max_predictions_per_seq=config.max_predictions_per_seq,
-        files={
-            path: dataclasses.asdict(file)
-            for path, file in result.files.items()
-        },
+        files=result.files,
         num_documents=result.num_documents,
         num_sentences=result.num_sentences,
         counts=result.counts.to_dict(),

@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import corpus
-from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import serializer
@@ -107,7 +106,7 @@ def generate(
                     )
                     bar.update(len(chunk))
             num_bytes = tf.io.gfile.stat(opened[index]).length
-            written[path] = FileCounts(len(mine), num_bytes)
+            written[path] = {"records": len(mine), "bytes": num_bytes}
     return GenerationResult(
         files=written,
         num_documents=len(documents),

@@ -18,7 +18,6 @@ tokens whose documents come from the whole corpus.
 
 import collections
 import contextlib
-import dataclasses
 import itertools
 import os
 import shutil
@@ -33,7 +32,6 @@ import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.data.generators import streaming_worker
-from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.generators.streaming_worker import PartsPlan
@@ -355,11 +353,13 @@ def concatenate_parts(
                     shutil.copyfileobj(source, file, _COPY_BYTES)
                 file.flush()
                 files.start_writing(temporary)
-        num_bytes = tf.io.gfile.stat(temporary).length
-        written = FileCounts(counts.num_instances, num_bytes)
         files.write_json(
             _counts_path(plan.parts_folder, number),
-            {**dataclasses.asdict(written), "counts": counts.to_dict()},
+            {
+                "records": counts.num_instances,
+                "bytes": tf.io.gfile.stat(temporary).length,
+                "counts": counts.to_dict(),
+            },
         )
     for part in parts:
         tf.io.gfile.remove(plan.records_path(part))
@@ -378,6 +378,6 @@ def result(
     )
     for number, path in enumerate(output_files):
         stored = files.read_json(_counts_path(work_dir, number))
-        total.files[path] = FileCounts(stored["records"], stored["bytes"])
-        total.counts.add(RecordCounts.from_dict(stored["counts"]))
+        total.counts.add(RecordCounts.from_dict(stored.pop("counts")))
+        total.files[path] = stored
     return total
