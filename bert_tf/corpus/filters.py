@@ -8,7 +8,6 @@ runs of letters and digits in lower case.
 import collections
 import dataclasses
 import functools
-import json
 import unicodedata
 from collections.abc import Iterator
 from typing import Any
@@ -251,17 +250,10 @@ def _texts(path: str) -> Iterator[str]:
             yield from cells
         return
     for number, line in text_files.read_lines(path):
-        if name.endswith((".jsonl", ".ndjson")):
-            yield from _strings(_parse(line, f"{path}, line {number}"))
-        else:
+        if not name.endswith((".jsonl", ".ndjson")):
             yield from line.split("\t")
-
-
-def _parse(line: str, where: str) -> Any:
-    try:
-        return json.loads(line) if line.strip() else None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not a line of JSON ({error}).") from error
+        elif line.strip():
+            yield from _strings(text_files.parse_json(line, path, number))
 
 
 def _strings(values: Any) -> Iterator[str]:
