@@ -117,9 +117,9 @@ def _generator(
 ) -> Callable[..., GenerationResult]:
     if config.runner:
         # Imported here because Apache Beam is optional.
-        from bert_tf.data.generators import beam as beam_data
+        from bert_tf.data import beam
 
-        return beam_data.generate
+        return beam.generate
     return _GENERATORS[config.generator]
 
 

@@ -206,9 +206,9 @@ def _counter(
 ) -> Callable[[Flags, list[str], CountedText], None]:
     if config.runner:
         # Imported here because Apache Beam is optional.
-        from bert_tf.data import beam_vocabulary
+        from bert_tf.data import beam
 
-        return beam_vocabulary.count_text
+        return beam.count_text
     return count_text
 
 
