@@ -28,7 +28,6 @@ from bert_tf.corpus import writing
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.extraction import Part
-from bert_tf.corpus.filters import FilterOptions
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
@@ -63,7 +62,7 @@ def run(config: Flags) -> dict[str, Any]:
     found = inputs.find(config.input_file, config.input_format)
     if config.language_sampling is not None:
         _require_languages(found)
-    filter_options = FilterOptions.from_flags(config)
+    filters.check_languages(config.languages)
     recipe = _build_recipe(config, found)
     with run_folder.RunFolder(
         config.output_file, _flatten(recipe), lambda: _find_finished(config)
@@ -84,12 +83,7 @@ def run(config: Flags) -> dict[str, Any]:
         report = reports.path_of(config.output_file)
         run.resume([*names, picture, report], fits_any=True)
         options = extraction.ExtractOptions(
-            config.text_column,
-            config.id_column,
-            config.replace_invalid_utf8,
-            filter_options,
-            config.near_duplicate_threshold > 0,
-            *_store_excluded(config, run.work_dir),
+            config, *_store_excluded(config, run.work_dir)
         )
         made = _make(config, found, options, names, run.work_dir)
         made["recipe"] = recipe
