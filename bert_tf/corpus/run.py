@@ -70,12 +70,7 @@ def run(config: Flags) -> dict[str, Any]:
         if config.overwrite_output_dir:
             read = (("--input_file", path) for path, *_ in recipe["inputs"])
             run.start_over([*run_folder.inputs_of(config), *read])
-        if run.is_finished:
-            logging.info(
-                "%s is already finished with these flags; nothing to do.",
-                config.output_file,
-            )
-            run.finish()  # A kill at its very end may have left its work.
+        if run.ends_at_once():
             return text_files.read_json(reports.path_of(config.output_file))
         # Until the first file is complete, a damaged input may be replaced or
         # a flag corrected: the other parts stay.
