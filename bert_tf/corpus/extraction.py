@@ -111,7 +111,7 @@ def read_tally(path: str) -> Tally:
 
 @dataclasses.dataclass(frozen=True)
 class ExtractOptions:
-    """What decides which text a chunk gives.
+    """The flags and the excluded text, on which the parts depend.
 
     Attributes:
       config: The flags, of which `_FLAGS` count.
