@@ -105,7 +105,6 @@ def _is_complete(store_folder: str) -> bool:
 
 def _copy_folder(source: str, target: str) -> None:
     """Copies a token store; the file that marks it complete comes last."""
-    tf.io.gfile.makedirs(target)
     names = tf.io.gfile.listdir(source)
     for name in sorted(names, key=lambda x: x == token_store.PROGRESS_FILE):
         _copy_file(os.path.join(source, name), os.path.join(target, name))
@@ -166,17 +165,14 @@ class _Tokenize(beam_runner.Step):
         file, batch, lines, documents = element
         path = _batch_path(self.work_dir, file, batch)
         if not tf.io.gfile.exists(path):  # Else a killed run left it.
-            sentences, counts = lines, np.ones(len(lines), np.int64)
+            split = None
             if self.config.split_sentences is not False:
-                sentences, counts = streaming_worker.split_lines(lines)
-            tokens, lengths = streaming.tokenize(self._tokenizer, sentences)
-            contents = io.BytesIO()
-            np.savez(
-                contents,
-                tokens=tokens,
-                lengths=lengths,
-                documents=np.repeat(documents, counts),
+                split = streaming_worker.split_lines(lines)
+            tokenized = streaming.tokenize(
+                self._tokenizer, lines, documents, split
             )
+            contents = io.BytesIO()
+            np.savez(contents, *tokenized)
             files.write_bytes(path, contents.getvalue())
         yield from ()
 
@@ -220,11 +216,8 @@ def _join(
             for batch in range(totals["batches"]):
                 contents = files.read_bytes(_batch_path(work_dir, file, batch))
                 with np.load(io.BytesIO(contents)) as arrays:
-                    writer.append(
-                        arrays["tokens"],
-                        arrays["lengths"],
-                        num_documents + arrays["documents"],
-                    )
+                    tokens, lengths, documents = arrays.values()
+                    writer.append(tokens, lengths, num_documents + documents)
             num_documents += totals["documents"]
             writer.progress.lines += totals["lines"]
         if not num_documents:

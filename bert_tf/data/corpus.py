@@ -146,11 +146,13 @@ def _sample_documents(
             number += 1
 
 
-def empty_corpus_error(files: Sequence[str], sample: float = 1.0) -> UserError:
-    """Returns the error for files without a line of text."""
+def empty_corpus_error(
+    files: Sequence[str], sample: float = 1.0, unit: str = "line of text"
+) -> UserError:
+    """Returns the error for files without a line of text, or a token."""
     of = f" in the documents of --sample={sample}" if sample < 1 else ""
     return UserError(
-        f"The corpus is empty: no line of text{of} in "
+        f"The corpus is empty: no {unit}{of} in "
         f"{', '.join(files[:3])}{', ...' if len(files) > 3 else ''}."
     )
 

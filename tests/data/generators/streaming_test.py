@@ -262,7 +262,7 @@ class ResultTest(StreamingGeneratorTestCase):
 
     def test_text_without_a_token(self):
         path = self.write("empty.txt", "\u200b\n\n\u0007\n")
-        with self.assertRaisesRegex(UserError, "no text that gives"):
+        with self.assertRaisesRegex(UserError, "corpus is empty: no token"):
             self.generate(input_files=[path])
 
 
