@@ -77,7 +77,7 @@ def _write_part(
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
     counts = json.dumps(tally.to_json()).encode()
     arrays = {
-        **prints.arrays(),
+        **vars(prints),
         "text": np.frombuffer(gzip.compress(text, 1, mtime=0), np.uint8),
         "tally": np.frombuffer(counts, np.uint8),
     }
@@ -97,16 +97,11 @@ def read_documents(path: str) -> list[Document]:
     return documents
 
 
-def read_fingerprints(path: str) -> Fingerprints:
-    """Returns the fingerprints of a part."""
+def read_findings(path: str) -> tuple[Fingerprints, Tally]:
+    """Returns the fingerprints of a part, and what its chunk lost."""
     with np.load(path, allow_pickle=False) as arrays:
-        return Fingerprints(**{name: arrays[name] for name in _FINGERPRINTS})
-
-
-def read_tally(path: str) -> Tally:
-    """Returns what was dropped from a chunk."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return Tally.from_json(json.loads(arrays["tally"].tobytes()))
+        prints = Fingerprints(**{name: arrays[name] for name in _FINGERPRINTS})
+        return prints, Tally.from_json(json.loads(arrays["tally"].tobytes()))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -182,9 +182,9 @@ def _judge(
 
     def read() -> Iterator[Fingerprints]:
         for part, path in zip(extracted, paths, strict=True):
-            prints = extraction.read_fingerprints(path)
+            prints, lost = extraction.read_findings(path)
             part.num_documents = len(prints.ids)
-            tally.merge(extraction.read_tally(path))
+            tally.merge(lost)
             yield prints
 
     prints = fingerprints.concatenate(read(), folder)
