@@ -54,7 +54,7 @@ def _tf() -> types.ModuleType:
 
 # The functions of `tf.io.gfile`, for local paths.
 _LOCAL = types.SimpleNamespace(
-    GFile=open,
+    GFile=lambda path, mode: open(path, mode),
     exists=os.path.exists,
     isdir=os.path.isdir,
     makedirs=lambda path: os.makedirs(path, exist_ok=True),
