@@ -284,10 +284,10 @@ class SquadExamplesTest(files_case.FilesCase):
         with self.assertRaisesRegex(UserError, "train.json .*'.ud83d', .*so '"):
             squad_examples.read_dataset(path)
         path = self.write("train.json", b"[" * 100000)
-        with self.assertRaisesRegex(UserError, "nested too deeply"):
+        with self.assertRaisesRegex(UserError, "not readable JSON"):
             squad_examples.read_dataset(path)
         path = self.write("train.json", b'{"data": %s}' % (b"9" * 5000))
-        with self.assertRaisesRegex(UserError, "cannot be read: .*digits"):
+        with self.assertRaisesRegex(UserError, "not readable JSON: .*digits"):
             squad_examples.read_dataset(path)
         with self.assertRaisesRegex(UserError, "no such file: '/nowhere.json'"):
             squad_examples.read_dataset("/nowhere.json")
