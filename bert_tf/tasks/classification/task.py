@@ -29,8 +29,8 @@ from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.features import LABEL_IDS
-from bert_tf.tasks.classification.features import ClassificationFeatures
 from bert_tf.tasks.classification.files import ClassificationFiles
+from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -96,7 +96,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         examples: Sequence[InputExample],
         tokenizer: BertTokenizer,
         is_training: bool = False,
-    ) -> ClassificationFeatures:
+    ) -> PackedRows:
         """Converts examples to rows, one per example or per window."""
         features = classification_features.convert_examples_to_features(
             examples,
@@ -106,20 +106,21 @@ class ClassificationTask(ClassificationFiles, task.Task):
             self.problem_type,
             self.doc_stride,
         )
-        if features.num_windowed:
+        num_windowed = np.sum(np.bincount(features.examples) > 1)
+        if num_windowed:
             logging.info(
                 "%d of %d texts have more than --max_seq_length=%d tokens and "
                 "are read in windows: %d rows in all.",
-                features.num_windowed,
+                num_windowed,
                 len(examples),
                 self.max_seq_length,
                 len(features),
             )
-        if features.texts.num_truncated:
+        if features.num_truncated:
             logging.warning(
                 "%d of %d texts have more than --max_seq_length=%d tokens and "
                 "were truncated%s.",
-                features.texts.num_truncated,
+                features.num_truncated,
                 len(examples),
                 self.max_seq_length,
                 ""
@@ -172,15 +173,13 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def predict(
         self,
         examples: Sequence[InputExample],
-        features: ClassificationFeatures,
+        features: PackedRows,
         outputs: Mapping[str, Sequence[np.ndarray]],
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
         """Returns probabilities or scores, means over an example's windows."""
         logits = tf.constant(np.stack(outputs["logits"]), tf.float64)
-        counts = np.diff(features.example_splits)
-        texts = np.repeat(np.arange(len(counts)), counts)
-        decoded = self.decode({"logits": logits}, texts)
+        decoded = self.decode({"logits": logits}, features.examples)
         if self.problem_type == "regression":
             values = decoded["score"][:, tf.newaxis]
         else:

@@ -375,49 +375,42 @@ class SquadFeatures(PackedRows):
     """Packed windows; the first segment is [CLS] question [SEP].
 
     Attributes:
-      windows: The windows of examples to predict; none for training.
-      positions: <int32>[N, 2], the answer's first and last token in each
-        training window; None for prediction.
-      num_truncated_queries: The number of examples whose question was too long.
+      windows: The windows of examples to predict; none for training, which has
+        the answer's first and last token in each window as targets.
     """
 
     windows: Sequence[InputFeatures]
-    positions: np.ndarray | None
-    num_truncated_queries: int
-
-    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns the model's inputs for some windows.
-
-        For training it adds `start_positions` and `end_positions` <int32>[B].
-        """
-        batch = super().batch(indices, length)
-        if self.positions is not None:
-            batch[START_POSITIONS] = self.positions[indices, 0]
-            batch[END_POSITIONS] = self.positions[indices, 1]
-        return batch
 
 
 def pack_windows(
     windows: Iterable[InputFeatures], pad_id: int, is_training: bool
 ) -> SquadFeatures:
-    """Packs windows to flat arrays."""
-    ids, first_lengths, positions, kept = [], [], [], []
+    """Packs windows to flat arrays; counts the examples with cut questions."""
+    ids, first_lengths, positions, examples, kept = [], [], [], [], []
     truncated = set()
     for window in windows:
         ids.append(window.input_ids)
         first_lengths.append(window.doc_offset)
+        examples.append(window.example_index)
         if window.is_query_truncated:
             truncated.add(window.example_index)
         if is_training:
             positions.append((window.start_position, window.end_position))
         else:
             kept.append(window)
+    targets = {}
+    if is_training:
+        positions = np.array(positions, np.int32).reshape([-1, 2])
+        targets = dict(
+            zip((START_POSITIONS, END_POSITIONS), positions.T, strict=True)
+        )
     return SquadFeatures(
         input_ids=np.concatenate([np.zeros([0], np.int32), *ids]),
         row_splits=np.cumsum([0, *map(len, ids)]),
         first_lengths=np.array(first_lengths, np.int32),
         pad_id=pad_id,
+        examples=np.array(examples, np.int64),
+        targets=targets,
+        num_truncated=len(truncated),
         windows=kept,
-        positions=np.array(positions, np.int32) if is_training else None,
-        num_truncated_queries=len(truncated),
     )

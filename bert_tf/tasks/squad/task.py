@@ -86,11 +86,11 @@ class SquadTask(SquadFiles, task.Task):
             tokenizer.vocabulary.pad_id,
             is_training,
         )
-        if features.num_truncated_queries:
+        if features.num_truncated:
             logging.warning(
                 "%d of %d questions have more than --max_query_length=%d "
                 "tokens and are truncated.",
-                features.num_truncated_queries,
+                features.num_truncated,
                 len(examples),
                 self.max_query_length,
             )

@@ -114,7 +114,7 @@ class TaggingTask(TaggingFiles, task.Task):
                 logging.warning(
                     "%d of %d words %s. They are tagged O.",
                     count,
-                    features.example_splits[-1],
+                    features.word_splits[-1],
                     reason,
                 )
         return features
@@ -207,7 +207,7 @@ class TaggingTask(TaggingFiles, task.Task):
         names = [tag.decode() for tag in tags.numpy()]
         return [
             tuple(names[start:end])
-            for start, end in itertools.pairwise(features.example_splits)
+            for start, end in itertools.pairwise(features.word_splits)
         ]
 
     def decode(

@@ -394,7 +394,7 @@ class MultipleChoiceFeaturesTest(tf.test.TestCase):
             _example("the cat sat on the mat", ["the dog", "on the dog .", "."])
         ]
         features = self._convert(examples, 10)
-        self.assertEqual(features.texts.num_truncated, 2)
+        self.assertEqual(features.num_truncated, 2)
         self.assertAllEqual(features.lengths, [10])
         self.assertAllEqual(
             features.batch(np.array([0]), 10)["input_ids"][0, 1],

@@ -99,7 +99,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(features[0].token_to_orig_map, {4: 1})
         self.assertTrue(features[0].is_query_truncated)
         packed = squad_features.pack_windows(features, 0, is_training=False)
-        self.assertEqual(packed.num_truncated_queries, 1)
+        self.assertEqual(packed.num_truncated, 1)
 
     def test_examples_are_read_lazily(self):
         examples = [
