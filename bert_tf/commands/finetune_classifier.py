@@ -149,7 +149,7 @@ def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     for kind, flag in config.requested_splits().items():
         if not official.splits(kind):
             raise glue.no_split(official, kind, flag)
-        files |= glue.find_requested(official, config.data_dir, kind, language)
+        files |= official.find_files(config.data_dir, kind, language)
     labels = official.labels
     if labels is not None and stored.get("labels"):
         if sorted(stored["labels"]) != sorted(labels):

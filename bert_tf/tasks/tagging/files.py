@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -13,12 +12,12 @@ from typing import Literal
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TaskFiles
+from bert_tf.tasks.task_files import existing_files
 
 # The possible names of files in --data_dir, without ending.
 _STEMS = {
@@ -133,12 +132,8 @@ def find_file(folder: str, kind: str) -> str:
     """
     names = [_CONLL_NAMES[kind]]
     names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
-    paths = [
-        os.path.join(folder, name + packed)
-        for name in names
-        for packed in ("", ".gz")
-    ]
-    existing = [path for path in paths if files.is_file(path)]
+    packed = (name + ending for name in names for ending in ("", ".gz"))
+    existing = [*existing_files(folder, packed)]
     if len(existing) != 1:
         raise UserError(
             f"--data_dir must have one file of the {kind} set, for instance "
