@@ -30,6 +30,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
+from bert_tf.io import text_files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
@@ -170,24 +171,10 @@ def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
 
 
 def _read_lines(path: str) -> Iterator[_Line]:
-    r"""Yields the lines of a file; only \n ends a line.
-
-    Raises:
-      UserError: If the text is not UTF-8.
-    """
-    offset = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        for contents in file:
-            try:
-                text = contents.decode("utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path} is not UTF-8 at byte {offset + error.start}; save "
-                    "it as UTF-8."
-                ) from error
-            offset += len(contents)
-            pair = _PAIR.match(text)
-            yield _Line(pair[1], pair[2]) if pair else _Line(text, "")
+    for _, line in text_files.read_lines(path):
+        text = line.strip()
+        pair = _PAIR.match(text)
+        yield _Line(pair[1], pair[2]) if pair else _Line(text, "")
 
 
 def _pack(

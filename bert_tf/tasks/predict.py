@@ -25,7 +25,6 @@ from bert_tf.errors import NotFiniteError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
-from bert_tf.io import progress
 from bert_tf.modeling import layouts
 from bert_tf.modeling.dropout import shape_of
 from bert_tf.tasks.task import NOT_FINITE
@@ -255,24 +254,6 @@ class OutputComputer:
         return tf.stack(
             [tf.reduce_sum(losses * weights), tf.reduce_sum(weights)]
         )
-
-
-def compute_outputs(
-    model: keras.Model,
-    task: Task,
-    features: Features,
-    batch_size: int,
-    lengths: Sequence[int],
-    strategy: tf.distribute.Strategy | None = None,
-    description: str = "predicting",
-) -> Computed:
-    """Computes the outputs of all rows once, with a progress bar.
-
-    The arguments are those of `OutputComputer` and its `compute`.
-    """
-    computer = OutputComputer(model, task, batch_size, strategy)
-    with progress.bar(len(features), description, "row") as bar:
-        return computer.compute(features, lengths, bar.update)
 
 
 class Predictor:

@@ -79,16 +79,6 @@ class InputFeatures:
         segments[: self.doc_offset] = 0
         return segments
 
-    @property
-    def token_to_orig_map(self) -> dict[int, int]:
-        """Maps positions in `input_ids` to words of the paragraph."""
-        return dict(enumerate(self.word_indices.tolist(), self.doc_offset))
-
-    @property
-    def token_is_max_context(self) -> dict[int, bool]:
-        """Maps positions in `input_ids` to `is_max_context`."""
-        return dict(enumerate(self.is_max_context.tolist(), self.doc_offset))
-
     def tokens(self, vocabulary: Vocabulary) -> list[str]:
         """Returns the tokens as strings."""
         return [vocabulary.tokens[id] for id in self.input_ids]

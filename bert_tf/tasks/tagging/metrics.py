@@ -3,18 +3,8 @@
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from seqeval import scheme
-from seqeval.metrics import sequence_labeling
-
-
-class Entity(NamedTuple):
-    """An entity of a sentence: its type, its first word and its last word."""
-
-    type: str
-    start: int
-    end: int
+from seqeval.metrics.sequence_labeling import get_entities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,60 +58,31 @@ class TaggingScore:
         return [*self.by_type.items(), ("overall", self.overall)]
 
 
-def find_entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
-    """Returns the entities in a sentence's tags, in order.
-
-    Args:
-      tags: IOB tags.
-      strict: Whether an entity must begin with B-. Otherwise, as in conlleval,
-        an I- that follows no tag of its type begins one too.
-    """
-    if not strict:
-        entities = sequence_labeling.get_entities(list(tags))
-        return [Entity(kind, start, end) for kind, start, end in entities]
-    (entities,) = scheme.Entities([list(tags)], scheme.IOB2).entities
-    # The ends of seqeval's strict entities are exclusive.
-    return [Entity(x.tag, x.start, x.end - 1) for x in entities]
-
-
 def score(
     references: Sequence[Sequence[str]],
     predictions: Sequence[Sequence[str]],
-    strict: bool = False,
 ) -> TaggingScore:
-    """Scores predicted tags.
+    """Scores predicted IOB tags.
 
-    `strict` is that of `find_entities`.
+    As in conlleval, an I- that follows no tag of its type begins an entity.
 
     Raises:
       ValueError: If a sentence has more or fewer predictions than references.
     """
-    counts = {
-        name: collections.Counter()
-        for name in ("references", "predictions", "correct")
-    }
-    num_words = num_correct = 0
-    for number, (expected, actual) in enumerate(
-        zip(references, predictions, strict=True)
-    ):
-        if len(expected) != len(actual):
-            raise ValueError(
-                f"Expected {len(expected)} tags for sentence {number}. "
-                f"Received: {len(actual)}."
-            )
-        num_words += len(expected)
-        num_correct += sum(map(str.__eq__, expected, actual))
-        reference = set(find_entities(expected, strict))
-        predicted = set(find_entities(actual, strict))
-        counts["references"].update(x.type for x in reference)
-        counts["predictions"].update(x.type for x in predicted)
-        counts["correct"].update(x.type for x in reference & predicted)
-    types = sorted(set(counts["references"]) | set(counts["predictions"]))
+    counts = [collections.Counter() for _ in range(3)]
+    is_correct: list[bool] = []
+    for tags in zip(references, predictions, strict=True):
+        is_correct += [x == y for x, y in zip(*tags, strict=True)]
+        expected, actual = (set(get_entities(list(x))) for x in tags)
+        for counter, entities in zip(
+            counts, (expected, actual, expected & actual), strict=True
+        ):
+            counter.update(name for name, _, _ in entities)
     return TaggingScore(
-        EntityScore(*(counter.total() for counter in counts.values())),
+        EntityScore(*(counter.total() for counter in counts)),
         {
-            name: EntityScore(*(counter[name] for counter in counts.values()))
-            for name in types
+            name: EntityScore(*(counter[name] for counter in counts))
+            for name in sorted(counts[0] | counts[1])
         },
-        num_correct / max(num_words, 1),
+        sum(is_correct) / max(len(is_correct), 1),
     )

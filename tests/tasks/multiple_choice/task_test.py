@@ -59,9 +59,8 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
 
     def _predict(self, model, examples):
         features = self.task.featurize(examples, self.tokenizer)
-        computed = task_prediction.compute_outputs(
-            model, self.task, features, 2, (8, 12)
-        )
+        computer = task_prediction.OutputComputer(model, self.task, 2)
+        computed = computer.compute(features, (8, 12))
         return computed.loss, self.task.predict(
             examples, features, computed.outputs, self.tokenizer
         )

@@ -96,7 +96,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(_tokens(features), ["[CLS] what is [SEP] a [SEP]"])
         self.assertEqual(features[0].example_index, 1)
         self.assertEqual(features[0].unique_id, 1000000000)
-        self.assertEqual(features[0].token_to_orig_map, {4: 1})
+        self.assertAllEqual(features[0].word_indices, [1])
         self.assertTrue(features[0].is_query_truncated)
         packed = squad_features.pack_windows(features, 0, is_training=False)
         self.assertEqual(packed.num_truncated, 1)

@@ -61,9 +61,11 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
                 "qas_id": examples[feature.example_index].qas_id,
                 "doc_span_index": feature.doc_span_index,
                 "tokens": feature.tokens(tokenizer.vocabulary),
-                "token_to_orig_map": _with_text_keys(feature.token_to_orig_map),
-                "token_is_max_context": _with_text_keys(
-                    feature.token_is_max_context
+                "token_to_orig_map": _by_position(
+                    feature, feature.word_indices
+                ),
+                "token_is_max_context": _by_position(
+                    feature, feature.is_max_context
                 ),
                 "input_ids": _pad(feature.input_ids, length),
                 "input_mask": _pad(np.ones_like(feature.input_ids), length),
@@ -164,8 +166,9 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(_texts(written), _texts(reference))
 
 
-def _with_text_keys(values):
-    return {str(key): value for key, value in values.items()}
+def _by_position(feature, values):
+    values = enumerate(values.tolist(), feature.doc_offset)
+    return {str(position): value for position, value in values}
 
 
 def _numbers(value):
