@@ -160,23 +160,20 @@ class SquadTask(SquadFiles, task.Task):
 
         `outputs` may be empty if no paragraph has words and so no windows.
         """
-        windows = features.windows
-        results = {}
-        for window, start_logits, end_logits in zip(
-            windows,
+        logits = []
+        for window, *pair in zip(
+            features.windows,
             outputs.get(START_LOGITS, ()),
             outputs.get(END_LOGITS, ()),
             strict=True,
         ):
             stop = len(window.input_ids) if self.mask_padding else None
-            results[window.unique_id] = squad_predictions.RawResult(
-                window.unique_id, start_logits[:stop], end_logits[:stop]
-            )
+            logits.append(tuple(x[:stop] for x in pair))
         return list(
             squad_predictions.predict_answers(
                 examples,
-                windows,
-                results,
+                features.windows,
+                logits,
                 tokenizer,
                 self.n_best_size,
                 self.max_answer_length,
@@ -222,9 +219,7 @@ class SquadTask(SquadFiles, task.Task):
             one.qas_id: one.answer(self._threshold) for one in predictions
         }
         return squad_metrics.evaluate(
-            squad_examples.to_dataset(examples),
-            answers,
-            self.version_2_with_negative,
+            examples, answers, self.version_2_with_negative
         )
 
     def select_threshold(
@@ -239,9 +234,7 @@ class SquadTask(SquadFiles, task.Task):
         is_chosen = self.null_score_diff_threshold is not None
         if is_chosen or not self.version_2_with_negative:
             return self
-        best = squad_metrics.find_best_thresholds(
-            squad_examples.to_dataset(examples), predictions
-        )
+        best = squad_metrics.find_best_thresholds(examples, predictions)
         logging.info(
             "The null_score_diff_threshold %.6g is the one with the best F1, "
             "%.2f, on %d questions of dev.",

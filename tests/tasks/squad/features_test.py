@@ -31,7 +31,7 @@ def _example(context, question="what is it?", **values):
             ]
         }
     ]
-    (example,) = squad_examples.build_examples(dataset, False).examples
+    (example,) = squad_examples.build_examples(dataset, False)
     return dataclasses.replace(example, **values)
 
 

@@ -24,14 +24,14 @@ def _build(config):
         config["version_2_with_negative"],
     )
     features = squad_features.convert_examples_to_features(
-        read.examples,
+        read,
         tokenizer,
         config["max_seq_length"],
         config["doc_stride"],
         config["max_query_length"],
         config["is_training"],
     )
-    return read.examples, list(features), tokenizer
+    return read, list(features), tokenizer
 
 
 def _pad(values, length):

@@ -176,14 +176,13 @@ class TriviaQaTest(files_case.FilesCase):
         written = str(self.folder / "squad.json")
         files.write_json(written, self._convert(path).squad)
         read = squad_examples.read_squad_examples(written, is_training=True)
-        self.assertEmpty(read.unmatched)
         self.assertEqual(
             [
                 (
                     one.qas_id,
                     one.doc_tokens[one.start_position : one.end_position + 1],
                 )
-                for one in read.examples
+                for one in read
             ],
             [
                 ("q1--A.txt", ("three", "four")),

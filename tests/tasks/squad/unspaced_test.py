@@ -77,7 +77,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         letters = [x for x in tokens if "\u4e00" <= x <= "\u9fff"]
         rng = random.Random(0)
         data = [_make_question(rng, number, letters) for number in range(200)]
-        cls.examples = squad_examples.build_examples(data, True).examples
+        cls.examples = squad_examples.build_examples(data, True)
         cls.strings, cls.expected = {"question": [], "context": []}, []
         for paragraph in (article["paragraphs"][0] for article in data):
             (question,) = paragraph["qas"]
@@ -154,7 +154,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         read = squad_examples.read_squad_examples(
             f"{_CASES / case}/train.json", is_training=True
         )
-        features = _TASK.featurize(read.examples, tokenizer, is_training=True)
+        features = _TASK.featurize(read, tokenizer, is_training=True)
         self.assertAllEqual(
             _positions(features) - features.first_lengths, expected
         )
