@@ -98,12 +98,6 @@ class _Row(NamedTuple):
     starts_document: bool = False
 
 
-@dataclasses.dataclass
-class _Sentence:
-    document: int
-    rows: list[_Row]
-
-
 def read_examples(
     path: str,
     word_column: int | str = 0,
@@ -151,16 +145,14 @@ def read_examples(
             )
         lines = list(_read_lines(path))
         has_documents = _has_documents(lines)
-        columns, sentences = _open_columns(
+        columns, rows = _open_columns(
             path,
             lines,
             (word_column, tag_column, sentence_column),
             comment_prefix,
             may_lack_tags,
         )
-        sentences = list(_split(sentences, has_documents, columns[2]))
-        _require_sentence(sentences, path)
-        examples = [_to_example(x, *columns[:2], path) for x in sentences]
+        examples = list(_to_examples(path, rows, columns, has_documents))
         where = f" in column {columns[1]}"
         if len(examples) == 1 and len(examples[0].words) > 30:
             logging.warning(
@@ -234,10 +226,7 @@ def read_untagged(
         (word_column, None, sentence_column),
         comment_prefix,
     )
-    sentence = None
-    for sentence in _split(rows, has_documents, columns[2]):
-        yield _to_example(sentence, columns[0], None, path)
-    _require_sentence(sentence, path)
+    yield from _to_examples(path, rows, columns, has_documents)
 
 
 def _read_records(
@@ -394,27 +383,43 @@ def _open_columns(
     return places, itertools.chain(before, rows)
 
 
-def _split(
-    rows: Iterable[_Row], has_documents: bool, sentence_column: int | None
-) -> Iterator[_Sentence]:
-    """Yields the sentences; without documents each is its own document."""
-    document, name = 0, None
+def _to_examples(
+    path: str,
+    rows: Iterable[_Row],
+    columns: Sequence[int | None],
+    has_documents: bool,
+) -> Iterator[TaggingExample]:
+    """Yields the sentences, with their tags as in the file.
+
+    Without documents each sentence is its own document.
+    """
+    word_column, tag_column, sentence_column = columns
+    document, name, words = 0, None, ()
     sentence: list[_Row] = []
-    for row in rows:
+    # The last row ends the last sentence.
+    for row in itertools.chain(rows, [_Row(0, [])]):
         begins = not row.fields
         if row.fields and sentence_column is not None:
             # Some files name the sentence only at its first word.
             key = row.fields[sentence_column].strip() or name
             begins, name = key != name, key
         if sentence and begins:
-            yield _Sentence(document, sentence)
+            tags = None
+            if tag_column is not None:
+                tags = tuple(x.fields[tag_column].strip() for x in sentence)
+            words = tuple(x.fields[word_column] for x in sentence)
+            yield TaggingExample(words, tags, document, sentence[0].line)
             document += not has_documents
             sentence = []
         document += row.starts_document
         if row.fields:
+            if not row.fields[word_column].strip():
+                raise UserError(
+                    f"{path}, line {row.line} has no word in column "
+                    f"{word_column}."
+                )
             sentence.append(row)
-    if sentence:
-        yield _Sentence(document, sentence)
+    _require_sentence(words, path)
 
 
 def _require_sentence(sentences: Any, path: str) -> None:
@@ -448,24 +453,6 @@ def _find_column(column, width, header, path) -> int:
             f"numbered from 0 to {width - 1}."
         )
     return column % width
-
-
-def _to_example(
-    sentence: _Sentence, word_column: int, tag_column: int | None, path: str
-) -> TaggingExample:
-    """Returns a sentence with its tags as in the file."""
-    words = [fields[word_column] for _, fields, _ in sentence.rows]
-    for word, row in zip(words, sentence.rows, strict=True):
-        if not word.strip():
-            raise UserError(
-                f"{path}, line {row.line} has no word in column {word_column}."
-            )
-    tags = None
-    if tag_column is not None:
-        tags = tuple(row.fields[tag_column].strip() for row in sentence.rows)
-    return TaggingExample(
-        tuple(words), tags, sentence.document, sentence.rows[0].line
-    )
 
 
 def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
