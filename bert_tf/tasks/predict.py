@@ -30,6 +30,7 @@ from bert_tf.modeling.dropout import shape_of
 from bert_tf.tasks.task import NOT_FINITE
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 # Everything else in a batch is for the loss.
@@ -174,7 +175,7 @@ class OutputComputer:
             np.asarray(sums, np.float64),
         )
 
-    def _function(self, tensors: Mapping[str, tf.Tensor]) -> Callable:
+    def _function(self, tensors: TensorMap) -> Callable:
         """Returns the compiled function for tensors of these specs."""
         specs = {
             name: tf.TensorSpec(
@@ -195,7 +196,7 @@ class OutputComputer:
         return self._functions[key]
 
     def _compute(
-        self, batch: Mapping[str, tf.Tensor], is_row: tf.Tensor
+        self, batch: TensorMap, is_row: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Computes the results of `_run`, in graph."""
 
@@ -241,8 +242,8 @@ class OutputComputer:
 
     def _loss_sums(
         self,
-        outputs: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
+        batch: TensorMap,
         is_row: tf.Tensor,
     ) -> tf.Tensor:
         """Returns <float32>[2], the sums of the losses and the weights."""

@@ -31,6 +31,7 @@ from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.classification.files import ClassificationFiles
 from bert_tf.tasks.packed_rows import PackedRows
+from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -137,9 +138,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
             "head_dropout_prob": self.head_dropout_prob,
         }
 
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B]: cross entropy, or squared error.
 
         The multi-label loss is the mean binary cross entropy of the labels.
@@ -157,14 +156,14 @@ class ClassificationTask(ClassificationFiles, task.Task):
             return tf.reduce_mean(entropies, axis=-1)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(label_ids, logits)
 
-    def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def loss_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B], the class weight of each example's label."""
         if self.class_weights is None:
             return super().loss_weights(batch)
         return tf.gather(tf.constant(self.class_weights), batch[LABEL_IDS])
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, L]."""
         del batch
@@ -188,7 +187,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     def decode(
         self,
-        outputs: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
         texts: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Returns the predictions of texts by name, eagerly or in graph.

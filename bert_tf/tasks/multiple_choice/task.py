@@ -33,6 +33,7 @@ from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
 from bert_tf.tasks.packed_rows import PackedRows
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 _LOGITS = "logits"
@@ -169,9 +170,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     def model_arguments(self) -> dict[str, Any]:
         return {"head": self.head, "head_dropout_prob": self.head_dropout_prob}
 
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B], cross entropies over each example's choices.
 
         The softmax excludes missing choices.
@@ -181,15 +180,13 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         )
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, C]."""
         logits = _mask_missing(outputs, batch, task.NO_LOGIT)
         return (task.SoftTargets(logits, "choice"),)
 
-    def select_outputs(
-        self, outputs: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns the logits, <float32>[B, C]."""
         return {_LOGITS: tf.cast(outputs[_LOGITS], tf.float32)}
 
@@ -214,7 +211,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
 
     def decode(
         self,
-        outputs: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
         is_there: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Returns `index` <int32>[B] and `probabilities` <float>[B, C].
@@ -334,8 +331,8 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
 
 
 def _mask_missing(
-    outputs: Mapping[str, tf.Tensor],
-    batch: Mapping[str, tf.Tensor],
+    outputs: TensorMap,
+    batch: TensorMap,
     masked: float,
 ) -> tf.Tensor:
     """Returns the logits <float32>[B, C], `masked` for missing choices."""

@@ -19,6 +19,7 @@ from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.tasks.squad.features import SquadFeatures
 from bert_tf.tasks.squad.files import SquadFiles
 from bert_tf.tasks.squad.predictions import SquadPrediction
+from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
@@ -99,9 +100,7 @@ class SquadTask(SquadFiles, task.Task):
     def model_arguments(self) -> dict[str, Any]:
         return {"head": self.head}
 
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns the mean cross-entropy of start and end, <float32>[B].
 
         The target is [CLS] in a window without the answer. Source:
@@ -124,7 +123,7 @@ class SquadTask(SquadFiles, task.Task):
         return (losses[0] + losses[1]) / 2.0
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits of starts and ends, each <float32>[B, T].
 
@@ -138,9 +137,7 @@ class SquadTask(SquadFiles, task.Task):
             for logits in self.select_outputs(outputs).values()
         )
 
-    def select_outputs(
-        self, outputs: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits` <float32>[B, T]."""
         return {
             name: tf.cast(outputs[name], tf.float32)

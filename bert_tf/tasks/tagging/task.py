@@ -38,6 +38,7 @@ from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.features import TaggingFeatures
 from bert_tf.tasks.tagging.files import TaggingFiles
 from bert_tf.tasks.tagging.schemes import OUTSIDE
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 _TAG_IDS = "tag_ids"
@@ -137,26 +138,24 @@ class TaggingTask(TaggingFiles, task.Task):
             "head_dropout_prob": self.head_dropout_prob,
         }
 
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B, T], cross entropies of the labels."""
         return tf.nn.sparse_softmax_cross_entropy_with_logits(
             batch[LABEL_IDS], outputs["logits"]
         )
 
-    def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def loss_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B, T], 1 for the tokens that have a label."""
         return batch[LABEL_WEIGHTS]
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, T, L]."""
         del batch
         return (task.SoftTargets(outputs["logits"], "choice"),)
 
-    def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def soft_target_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B, T], 1 for the first token of each word."""
         return batch[LABEL_WEIGHTS]
 
@@ -173,9 +172,7 @@ class TaggingTask(TaggingFiles, task.Task):
             tokenizer,
         )
 
-    def select_outputs(
-        self, outputs: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns the ids of the best labels, <int32>[B, T]."""
         logits = outputs["logits"]
         is_finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
@@ -212,7 +209,7 @@ class TaggingTask(TaggingFiles, task.Task):
 
     def decode(
         self,
-        outputs: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
         rows: tf.Tensor,
         positions: tf.Tensor,
     ) -> tf.Tensor:
