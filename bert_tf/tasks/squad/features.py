@@ -25,7 +25,6 @@ from bert_tf.text.vocabulary import Vocabulary
 
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
-FIRST_UNIQUE_ID = 1_000_000_000
 # Characters of no width belong to the token before them, but not to an answer
 # that ends there. U+200B separates the words of Thai.
 _INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
@@ -41,9 +40,7 @@ class InputFeatures:
     """[CLS] question [SEP] window of the paragraph [SEP], without padding.
 
     Attributes:
-      unique_id: The window's number among all questions' windows.
       example_index: The index of its example.
-      doc_span_index: Its index among the example's windows.
       input_ids: <int32>[T].
       doc_offset: The first of the paragraph's tokens in `input_ids`.
       word_indices: The word of each of these tokens, <int32>[tokens].
@@ -59,9 +56,7 @@ class InputFeatures:
         it; None in training.
     """
 
-    unique_id: int
     example_index: int
-    doc_span_index: int
     input_ids: np.ndarray
     doc_offset: int
     word_indices: np.ndarray
@@ -71,13 +66,6 @@ class InputFeatures:
     end_position: int | None = None
     is_impossible: bool = False
     offsets: np.ndarray | None = None
-
-    @property
-    def segment_ids(self) -> np.ndarray:
-        """0 for the question, 1 for the paragraph: <int32>[T]."""
-        segments = np.ones_like(self.input_ids)
-        segments[: self.doc_offset] = 0
-        return segments
 
     def tokens(self, vocabulary: Vocabulary) -> list[str]:
         """Returns the tokens as strings."""
@@ -120,8 +108,52 @@ def convert_examples_to_features(
             f"--max_query_length. Received: {max_query_length}, {doc_stride}, "
             f"{max_seq_length}."
         )
-    windows = _Windows(tokenizer, max_seq_length, doc_stride, max_query_length)
-    return windows.convert(examples, is_training)
+    vocabulary = tokenizer.vocabulary
+    cls, sep = [vocabulary.cls_id], [vocabulary.sep_id]
+    numbered = enumerate(examples)
+    while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
+        tokens = _Tokens(
+            tokenizer,
+            _texts(example for _, example in chunk),
+            not is_training
+            or any(one.answer_start is not None for _, one in chunk),
+        )
+        words = document = None
+        for index, example in chunk:
+            # Questions about the same paragraph share its words.
+            if example.doc_tokens is not words:
+                words = example.doc_tokens
+                document = _Document(example, tokens)
+            query = tokens.ids(example.question_text)
+            is_truncated = len(query) > max_query_length
+            prefix = np.concatenate([cls, query[:max_query_length], sep])
+            spans = document.spans(
+                max_seq_length - len(prefix) - len(sep), doc_stride
+            )
+            best_spans = _find_max_context(spans, len(document.ids))
+            answer = None
+            if is_training and not example.is_impossible:
+                answer = document.find(
+                    example, tokens.ids(example.orig_answer_text)
+                )
+            for number, (start, length) in enumerate(spans):
+                span = slice(start, start + length)
+                position = (None, None)
+                if is_training:
+                    position = _place(answer, span, len(prefix))
+                yield InputFeatures(
+                    index,
+                    np.concatenate(
+                        [prefix, document.ids[span], sep], dtype=np.int32
+                    ),
+                    len(prefix),
+                    document.word_indices[span],
+                    best_spans[span] == number,
+                    is_truncated,
+                    *position,
+                    example.is_impossible,
+                    None if is_training else document.offsets[span],
+                )
 
 
 class _Tokens:
@@ -239,82 +271,6 @@ class _Document:
             if np.array_equal(self.ids[first : first + len(answer)], answer):
                 return range(first, first + len(answer))
         return range(start, stop)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Windows:
-    """Cuts examples into windows."""
-
-    tokenizer: BertTokenizer
-    max_seq_length: int
-    doc_stride: int
-    max_query_length: int
-
-    def convert(
-        self, examples: Iterable[SquadExample], is_training: bool
-    ) -> Iterator[InputFeatures]:
-        unique_ids = itertools.count(FIRST_UNIQUE_ID)
-        numbered = enumerate(examples)
-        while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
-            tokens = _Tokens(
-                self.tokenizer,
-                _texts(example for _, example in chunk),
-                not is_training
-                or any(one.answer_start is not None for _, one in chunk),
-            )
-            words = document = None
-            for index, example in chunk:
-                # Questions about the same paragraph share its words.
-                if example.doc_tokens is not words:
-                    words = example.doc_tokens
-                    document = _Document(example, tokens)
-                yield from self._convert_one(
-                    index, example, document, tokens, is_training, unique_ids
-                )
-
-    def _convert_one(
-        self,
-        index: int,
-        example: SquadExample,
-        document: _Document,
-        tokens: _Tokens,
-        is_training: bool,
-        unique_ids: Iterator[int],
-    ) -> Iterator[InputFeatures]:
-        query = tokens.ids(example.question_text)
-        is_truncated = len(query) > self.max_query_length
-        query = query[: self.max_query_length]
-        vocabulary = self.tokenizer.vocabulary
-        cls, sep = [vocabulary.cls_id], [vocabulary.sep_id]
-        prefix = np.concatenate([cls, query, sep]).astype(np.int32)
-        spans = document.spans(
-            self.max_seq_length - len(query) - _NUM_SPECIAL_TOKENS,
-            self.doc_stride,
-        )
-        best_spans = _find_max_context(spans, len(document.ids))
-        answer = None
-        if is_training and not example.is_impossible:
-            answer = document.find(
-                example, tokens.ids(example.orig_answer_text)
-            )
-        for number, (start, length) in enumerate(spans):
-            span = slice(start, start + length)
-            position = (None, None)
-            if is_training:
-                position = _place(answer, span, len(prefix))
-            yield InputFeatures(
-                next(unique_ids),
-                index,
-                number,
-                np.concatenate([prefix, document.ids[span], sep], dtype="i4"),
-                len(prefix),
-                document.word_indices[span],
-                best_spans[span] == number,
-                is_truncated,
-                *position,
-                example.is_impossible,
-                None if is_training else document.offsets[span],
-            )
 
 
 def _texts(examples: Iterable[SquadExample]) -> Iterator[str]:
