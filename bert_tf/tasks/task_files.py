@@ -24,6 +24,12 @@ from bert_tf.io import text_files
 
 # The kinds of splits; a task may have several of one kind, as dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
+# The names of the files, without ending, as in SuperGLUE and on the hub, too.
+USUAL_STEMS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train",),
+    "dev": ("dev", "val", "validation"),
+    "test": ("test",),
+}
 
 
 class Data(NamedTuple):
@@ -64,8 +70,14 @@ class OfficialFiles:
     endings: ClassVar[tuple[str, ...]] = (".csv", ".tsv", ".jsonl", ".json")
 
     title: str
-    stems: Mapping[str, tuple[str, ...]]
+    stems: Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=lambda: USUAL_STEMS
+    )
     columns_without_header: tuple[str, ...] = ()
+
+    def splits(self, kind: str) -> tuple[str, ...]:
+        """Returns the splits of a kind, "train", "dev" or "test", in order."""
+        return splits_of(self.stems, kind)
 
     def find_files(
         self, data_dir: str, kind: str, language: str = "zh"
@@ -78,7 +90,7 @@ class OfficialFiles:
           UserError: If the folder has no file of any of these splits.
         """
         paths, missing = {}, []
-        for split in splits_of(self.stems, kind):
+        for split in self.splits(kind):
             path = next(self._find(data_dir, split, language), None)
             if path is None:
                 missing.append(split)

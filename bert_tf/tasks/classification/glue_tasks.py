@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import metrics
+from bert_tf.tasks.task_files import USUAL_STEMS
 from bert_tf.tasks.task_files import OfficialFiles
-from bert_tf.tasks.task_files import splits_of
 
 _SENTENCE = (("sentence",),)
 _SENTENCES = (("sentence1", "sentence2"),)
@@ -78,30 +78,19 @@ class GlueTask(OfficialFiles):
         """True if there are files or rows in several languages."""
         return self.name == "xnli"
 
-    def splits(self, kind: str) -> tuple[str, ...]:
-        """Returns the splits of a kind: "train", "dev" or "test"."""
-        return splits_of(self.stems, kind)
 
-
-# The names of dev in SuperGLUE and on the Hugging Face hub.
-_OTHER_NAMES = {"dev": ("val", "validation")}
-
-
-def _usual_splits(prefix: str = "") -> dict[str, tuple[str, ...]]:
+def _usual_stems(prefix: str) -> dict[str, tuple[str, ...]]:
+    """Returns `USUAL_STEMS` with another name of each file, with a prefix."""
     return {
-        split: (
-            split,
-            *([prefix + split] if prefix else []),
-            *_OTHER_NAMES.get(split, ()),
-        )
-        for split in ("train", "dev", "test")
+        split: (first, prefix + first, *others)
+        for split, (first, *others) in USUAL_STEMS.items()
     }
 
 
 def _glue(title: str, prefix: str = "", **values: Any) -> GlueTask:
     """Returns a task of GLUE, whose leaderboard takes a file for its test."""
     usual = {
-        "stems": _usual_splits(prefix),
+        "stems": _usual_stems(prefix),
         "submissions": {"test": f"{title}.tsv"},
     }
     return GlueTask(title=title, **usual | values)
@@ -216,7 +205,7 @@ TASKS: Mapping[str, GlueTask] = {
         GlueTask(
             title="SNLI",
             texts=(*_SENTENCES, *_PREMISE),
-            stems=_usual_splits("snli_1.0_"),
+            stems=_usual_stems("snli_1.0_"),
             labels=_NLI,
             aliases=_NUMBERED_NLI,
             # The header of GLUE's train.tsv has the label of one annotator, but

@@ -85,11 +85,6 @@ class OfficialChoices(OfficialFiles):
     columns: Columns
 
 
-_SPLITS = {
-    "train": ("train",),
-    "dev": ("dev", "val", "validation"),
-    "test": ("test",),
-}
 _FOUR_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
 OFFICIAL: Mapping[str, OfficialChoices] = {
@@ -98,12 +93,10 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
     "swag": OfficialChoices(
         title="SWAG",
         columns=Columns(_FOUR_ENDINGS, "sent1", start="sent2", label="label"),
-        stems=_SPLITS,
     ),
     "codah": OfficialChoices(
         title="CODAH",
         columns=Columns(_FOUR_ENDINGS, "question", label="label"),
-        stems=_SPLITS,
         columns_without_header=(
             "category",
             "question",
@@ -118,7 +111,6 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
             ("Correct Statement", "Incorrect Statement"),
             right="Incorrect Statement",
         ),
-        stems=_SPLITS,
     ),
     # And why is it?
     "comve_b": OfficialChoices(
@@ -128,7 +120,6 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
             "Incorrect Statement",
             right="Right Reason1",
         ),
-        stems=_SPLITS,
     ),
 }
 
