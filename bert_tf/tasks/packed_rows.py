@@ -191,6 +191,8 @@ def pack_tokens(
 
 
 def _join(parts: Sequence[PackedRows]) -> PackedRows:
+    if len(parts) == 1:
+        return parts[0]
     lengths = [part.lengths for part in parts]
     return PackedRows(
         input_ids=np.concatenate([part.input_ids for part in parts]),
