@@ -186,10 +186,6 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         logits = _mask_missing(outputs, batch, task.NO_LOGIT)
         return (task.SoftTargets(logits, "choice"),)
 
-    def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
-        """Returns the logits, <float32>[B, C]."""
-        return {_LOGITS: tf.cast(outputs[_LOGITS], tf.float32)}
-
     def predict(
         self,
         examples: Sequence[MultipleChoiceExample],
@@ -337,4 +333,4 @@ def _mask_missing(
 ) -> tf.Tensor:
     """Returns the logits <float32>[B, C], `masked` for missing choices."""
     is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
-    return tf.where(is_choice, tf.cast(outputs[_LOGITS], tf.float32), masked)
+    return tf.where(is_choice, outputs[_LOGITS], masked)

@@ -111,7 +111,7 @@ class SquadTask(SquadFiles, task.Task):
             (START_LOGITS, squad_features.START_POSITIONS),
             (END_LOGITS, squad_features.END_POSITIONS),
         ):
-            logits = tf.cast(outputs[logits_name], tf.float32)
+            logits = outputs[logits_name]
             if self.mask_padding:
                 is_token = tf.cast(batch[INPUT_MASK.name], tf.bool)
                 logits = tf.where(is_token, logits, tf.float32.min)
@@ -139,10 +139,7 @@ class SquadTask(SquadFiles, task.Task):
 
     def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits` <float32>[B, T]."""
-        return {
-            name: tf.cast(outputs[name], tf.float32)
-            for name in (START_LOGITS, END_LOGITS)
-        }
+        return {name: outputs[name] for name in (START_LOGITS, END_LOGITS)}
 
     def predict(
         self,
