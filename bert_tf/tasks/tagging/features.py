@@ -97,13 +97,13 @@ def convert_examples_to_features(
         the examples' tags. Other tags have no label.
       context: The unit that a window may span.
       doc_stride: The maximum distance between the starts of windows, in
-        tokens; None for a single window, which drops the words behind it.
+        tokens, at most `max_seq_length` - 2; None for a single window, which
+        drops the words behind it.
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a token, `doc_stride`
-        skips tokens, or there are `labels` but no tags.
+      UserError: If `max_seq_length` leaves no room for a token, or there are
+        `labels` but no tags.
     """
-    _check_lengths(max_seq_length, doc_stride)
     tokens = _tokenize(examples, tokenizer)
     lengths = tokens.row_lengths().numpy()
     units, num_units = _units(examples, context)
@@ -135,19 +135,6 @@ def convert_examples_to_features(
         num_words_without_token=int(np.sum(lengths == 0)),
         num_truncated_words=int(np.sum(~is_covered & (lengths > 0))),
     )
-
-
-def _check_lengths(max_seq_length: int, doc_stride: int | None) -> None:
-    if max_seq_length < 3:
-        raise UserError(
-            f"`max_seq_length` must be at least 3. Received: {max_seq_length}."
-        )
-    if doc_stride is not None and not 1 <= doc_stride <= max_seq_length - 2:
-        raise UserError(
-            "`doc_stride` must be between 1 and `max_seq_length` - 2 so that "
-            f"no tokens are skipped. Received: {doc_stride} with "
-            f"max_seq_length={max_seq_length}."
-        )
 
 
 def _tokenize(
