@@ -206,29 +206,6 @@ def _convert_tags(
     )
 
 
-def read_untagged(
-    path: str,
-    word_column: int | str = 0,
-    sentence_column: int | str | None = None,
-    comment_prefix: str | None = None,
-) -> Iterator[TaggingExample]:
-    """Yields the sentences of a file with columns, without their tags.
-
-    Other columns are not read.
-
-    Raises:
-      UserError: As for `read_examples`, when it reaches the mistake.
-    """
-    has_documents = _has_documents(_read_lines(path))
-    columns, rows = _open_columns(
-        path,
-        _read_lines(path),
-        (word_column, None, sentence_column),
-        comment_prefix,
-    )
-    yield from _to_examples(path, rows, columns, has_documents)
-
-
 def _read_records(
     path: str, word_column: int | str, tag_column: int | str | None
 ) -> list[TaggingExample]:
@@ -525,9 +502,14 @@ def read_inputs(
       UserError: If the file is invalid for its ending.
     """
     if not has_texts(path, word_column, sentence_column, comment_prefix):
-        yield from read_untagged(
-            path, word_column, sentence_column, comment_prefix
+        has_documents = _has_documents(_read_lines(path))
+        columns, rows = _open_columns(
+            path,
+            _read_lines(path),
+            (word_column, None, sentence_column),
+            comment_prefix,
         )
+        yield from _to_examples(path, rows, columns, has_documents)
         return
     table, key = open_texts(path, word_column)
     for row in table.rows:

@@ -177,7 +177,7 @@ class OtherFormsTest(files_case.FilesCase):
             self._read(path, None, 1, 2),
             (["Mia runs", "Ulm"], ["B-PER O", "B-LOC"]),
         )
-        untagged = tagging_examples.read_untagged(str(_CASES / path), 1)
+        untagged = tagging_examples.read_inputs(str(_CASES / path), 1)
         self.assertEqual([x.words[0] for x in untagged], ["Mia", "Ulm"])
 
     def test_sentence_column(self):
