@@ -64,13 +64,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
 def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
     """Returns split to file for the official files in --data_dir."""
     if isinstance(task, ClassificationFiles) and task.official is not None:
-        official = task.official
-        if not official.splits(kind):
-            raise UserError(
-                f"{official.title}, which the teacher was trained for, has no "
-                f"{kind} set."
-            )
-        return official.find_files(data_dir, kind, task.language)
+        return task.official.find_files(data_dir, kind, task.language)
     if isinstance(task, MultipleChoiceFiles):
         official = multiple_choice_examples.OFFICIAL.get(task.name)
         if official is not None:

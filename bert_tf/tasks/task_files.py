@@ -64,6 +64,7 @@ class OfficialFiles:
       stems: Split to the possible names of its file, without ending; the first
         that exists is read, or else one with the name of the split.
       columns_without_header: The columns of files without a header.
+      hint: The end of the error for a kind of split that it does not have.
     """
 
     # The endings of the files, without .gz.
@@ -74,21 +75,34 @@ class OfficialFiles:
         default_factory=lambda: USUAL_STEMS
     )
     columns_without_header: tuple[str, ...] = ()
+    hint: str = ""
 
     def splits(self, kind: str) -> tuple[str, ...]:
         """Returns the splits of a kind, "train", "dev" or "test", in order."""
         return splits_of(self.stems, kind)
 
     def find_files(
-        self, data_dir: str, kind: str, language: str = "zh"
+        self,
+        data_dir: str,
+        kind: str,
+        language: str = "zh",
+        flag: str = "--data_dir",
     ) -> dict[str, str]:
         """Returns the files of a kind of splits; warns of those without file.
 
-        `language` replaces {language} in the names of XNLI's files.
+        `language` replaces {language} in the names of XNLI's files; `flag`
+        asks for the splits.
 
         Raises:
-          UserError: If the folder has no file of any of these splits.
+          UserError: If there are no such splits, or the folder has no file of
+            any of them.
         """
+        if not self.splits(kind):
+            kinds = dict.fromkeys(split.split("_")[0] for split in self.stems)
+            raise UserError(
+                f"{flag} needs a {kind} set, and {self.title} has only "
+                f"{', '.join(kinds)}{self.hint}."
+            )
         paths, missing = {}, []
         for split in self.splits(kind):
             path = next(self._find(data_dir, split, language), None)

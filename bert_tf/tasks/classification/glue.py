@@ -22,21 +22,6 @@ _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
 
 
-def no_split(official: GlueTask, kind: str, flag: str) -> UserError:
-    """Returns the error for a kind of split that a task does not have."""
-    kinds = dict.fromkeys(split.split("_")[0] for split in official.stems)
-    hint = (
-        "; train with --task_name=mnli, and give that model as "
-        "--pretrained_model_dir with --do_predict"
-        if official.name == "ax"
-        else ""
-    )
-    return UserError(
-        f"{flag} needs a {kind} set, and {official.title} has only "
-        f"{', '.join(kinds)}{hint}."
-    )
-
-
 def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 

@@ -180,6 +180,8 @@ TASKS: Mapping[str, GlueTask] = {
             "AX",
             texts=(*_SENTENCES, *_PREMISE),
             stems={"test": ("AX", "diagnostic", "diagnostic-full", "test")},
+            hint="; train with --task_name=mnli, and give that model as "
+            "--pretrained_model_dir with --do_predict",
             labels=_NLI,
             metrics=(metrics.MATTHEWS, metrics.ACCURACY),
             label_columns=("Label", "label"),
