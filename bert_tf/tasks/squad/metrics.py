@@ -5,7 +5,6 @@ evaluate-v2.0.py, bit for bit.
 """
 
 import collections
-import dataclasses
 import re
 import string
 from collections.abc import Mapping
@@ -22,25 +21,6 @@ from bert_tf.tasks.squad.predictions import SquadPrediction
 _PERCENT = 100.0
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-@dataclasses.dataclass(frozen=True)
-class BestThresholds:
-    """The best thresholds of `SquadPrediction.answer`, and their scores.
-
-    The names are the official evaluator's.
-
-    Attributes:
-      best_f1: The highest F1 of any threshold, in percent.
-      best_f1_thresh: The lowest threshold with this F1.
-      best_exact: The highest exact match of any threshold, in percent.
-      best_exact_thresh: The lowest threshold with this exact match.
-    """
-
-    best_f1: float
-    best_f1_thresh: float
-    best_exact: float
-    best_exact_thresh: float
 
 
 def evaluate(
@@ -115,53 +95,37 @@ def _evaluate_v2_0(
     return result
 
 
-def find_best_thresholds(
+def find_best_threshold(
     examples: Sequence[SquadExample], predictions: Sequence[SquadPrediction]
-) -> BestThresholds:
-    """Finds the best thresholds on questions with known answers.
+) -> tuple[float, float]:
+    """Finds the threshold with the best F1 on questions with known answers.
 
     It tries every threshold that changes an answer. The official search
     differs in two ways: it counts thresholds between questions of equal odds,
     which no threshold separates, and returns 0 if it is best not to answer.
 
+    Returns:
+      The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
+      and the lowest threshold with this F1.
+
     Raises:
       UserError: As for `evaluate`.
     """
     by_id = {prediction.qas_id: prediction for prediction in predictions}
-    null_odds, answered, unanswered = [], [], []
+    null_odds, if_answered, if_not = [], [], []
     for example in examples:
         _check(example, version_2_with_negative=True)
         _require_prediction(example, by_id)
         prediction = by_id[example.qas_id]
         null_odds.append(prediction.null_odds)
         best = prediction.best_non_null
-        answered.append(_score(example, best.text if best else ""))
-        unanswered.append(_score(example, ""))
-    best_exact, best_f1 = (
-        _find_best(np.array(null_odds), if_answered, if_not)
-        for if_answered, if_not in zip(
-            _PERCENT * np.array([*zip(*answered, strict=True)]),
-            _PERCENT * np.array([*zip(*unanswered, strict=True)]),
-            strict=True,
-        )
-    )
-    return BestThresholds(*best_f1, *best_exact)
-
-
-def _find_best(
-    null_odds: np.ndarray, answered: np.ndarray, unanswered: np.ndarray
-) -> tuple[float, float]:
-    """Returns the best mean score and the lowest threshold with this score.
-
-    Args:
-      null_odds: <float64>[n]. A question with odds up to the threshold is
-        answered.
-      answered: The score of each question if it is answered, <float64>[n].
-      unanswered: The score if it is not, <float64>[n].
-    """
+        if_answered.append(_score(example, best.text if best else "")[1])
+        if_not.append(_score(example, "")[1])
+    # A question with odds up to the threshold is answered.
     order = np.argsort(null_odds, kind="stable")
-    odds = null_odds[order]
-    gains = np.cumsum((answered - unanswered)[order])
+    odds = np.array(null_odds)[order]
+    unanswered = _PERCENT * np.array(if_not)
+    gains = np.cumsum((_PERCENT * np.array(if_answered) - unanswered)[order])
     is_last_of_equals = np.append(odds[1:] != odds[:-1], True)
     thresholds = np.append(
         np.nextafter(odds[0], -np.inf), odds[is_last_of_equals]

@@ -228,17 +228,15 @@ class SquadTask(SquadFiles, task.Task):
         is_chosen = self.null_score_diff_threshold is not None
         if is_chosen or not self.version_2_with_negative:
             return self
-        best = squad_metrics.find_best_thresholds(examples, predictions)
+        f1, threshold = squad_metrics.find_best_threshold(examples, predictions)
         logging.info(
             "The null_score_diff_threshold %.6g is the one with the best F1, "
             "%.2f, on %d questions of dev.",
-            best.best_f1_thresh,
-            best.best_f1,
+            threshold,
+            f1,
             len(examples),
         )
-        return dataclasses.replace(
-            self, null_score_diff_threshold=best.best_f1_thresh
-        )
+        return dataclasses.replace(self, null_score_diff_threshold=threshold)
 
     def with_threshold(self, stored: Mapping[str, Any]) -> "SquadTask":
         """Returns the task with the model's threshold if none is set."""
