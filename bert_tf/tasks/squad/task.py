@@ -139,7 +139,10 @@ class SquadTask(SquadFiles, task.Task):
 
     def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits` <float32>[B, T]."""
-        return {name: outputs[name] for name in (START_LOGITS, END_LOGITS)}
+        return {
+            name: tf.cast(outputs[name], tf.float32)
+            for name in (START_LOGITS, END_LOGITS)
+        }
 
     def predict(
         self,
