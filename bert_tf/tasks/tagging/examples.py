@@ -70,26 +70,6 @@ class TaggingExample:
     offsets: tuple[tuple[int, int], ...] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class TaggingData:
-    """The sentences of a file and the format of its tags.
-
-    Attributes:
-      examples: The sentences.
-      scheme: The tagging scheme: "IOB1" (an entity begins with I-, or with B-
-        directly after another entity of its type), "IOB2" (it always begins
-        with B-), "mixed" if sentences differ, another one of `schemes`, or
-        None without entities.
-      num_changed_tags: The number of tags that differ in IOB2.
-      has_documents: Whether there are -DOCSTART- lines.
-    """
-
-    examples: tuple[TaggingExample, ...]
-    scheme: str | None
-    num_changed_tags: int
-    has_documents: bool
-
-
 class _Row(NamedTuple):
     """The columns of a line; none where a sentence or the header ends."""
 
@@ -107,8 +87,8 @@ def read_examples(
     sentence_column: int | str | None = None,
     comment_prefix: str | None = None,
     tag_names: Sequence[str] | None = None,
-) -> TaggingData:
-    """Reads a file with words and tags.
+) -> tuple[TaggingExample, ...]:
+    """Reads a file with words and tags, and logs how many it converts to IOB2.
 
     Columns are separated by tabs if the first line with a word has one, else
     by spaces; those of a .csv file by commas. A .jsonl, .json or .parquet file
@@ -136,7 +116,7 @@ def read_examples(
     if tables.file_ending(path) in _RECORDS:
         examples = _read_records(path, word_column, tag_column)
         _require_sentence(examples, path)
-        where, has_documents = "", False
+        where = ""
     else:
         if sentence_column is None and tables.file_ending(path) == ".csv":
             raise UserError(
@@ -163,11 +143,11 @@ def read_examples(
             )
     bare = [example.line for example in examples if example.tags is None]
     if not bare:
-        return _convert_tags(examples, tag_names, path, where, has_documents)
+        return _convert_tags(examples, tag_names, path, where)
     may_lack_tags |= tag_column is None
     if len(bare) < len(examples) or not may_lack_tags:
         raise UserError(f"{path}, line {bare[0]} has no tags.")
-    return TaggingData(tuple(examples), None, 0, has_documents)
+    return tuple(examples)
 
 
 def _convert_tags(
@@ -175,8 +155,7 @@ def _convert_tags(
     names: Sequence[str] | None,
     path: str,
     where: str,
-    has_documents: bool,
-) -> TaggingData:
+) -> tuple[TaggingExample, ...]:
     """Converts the tags to IOB2; numbers are those of `names`."""
     numbers = {str(number): name for number, name in enumerate(names or ())}
     tags = [[numbers.get(tag, tag) for tag in x.tags] for x in examples]
@@ -191,18 +170,22 @@ def _convert_tags(
             f"{tag!r}{hint if tag.isdecimal() else ''}."
         )
     converted = [schemes.to_iob2(x) for x in in_iob]
-    return TaggingData(
-        tuple(
-            dataclasses.replace(example, tags=x)
-            for example, x in zip(examples, converted, strict=True)
-        ),
-        scheme or schemes.detect_scheme(in_iob),
-        sum(
-            old != new
-            for pair in zip(tags, converted, strict=True)
-            for old, new in zip(*pair, strict=True)
-        ),
-        has_documents,
+    num_changed = sum(
+        old != new
+        for pair in zip(tags, converted, strict=True)
+        for old, new in zip(*pair, strict=True)
+    )
+    if num_changed:
+        logging.info(
+            "%s: its tags are %s and are converted to IOB2, which changes "
+            "%d of them.",
+            path,
+            scheme or schemes.detect_scheme(in_iob),
+            num_changed,
+        )
+    return tuple(
+        dataclasses.replace(example, tags=x)
+        for example, x in zip(examples, converted, strict=True)
     )
 
 
