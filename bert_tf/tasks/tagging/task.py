@@ -25,12 +25,12 @@ from absl import logging
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.tasks import metrics
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
-from bert_tf.tasks.tagging import metrics as tagging_metrics
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.tasks.tagging.features import LABEL_IDS
@@ -252,18 +252,14 @@ class TaggingTask(TaggingFiles, task.Task):
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
         """Returns F1, precision and recall of entities, and accuracy."""
-        scores = self._score(examples, predictions)
+        tags = [example.tags for example in examples]
+        *_, (_, overall) = metrics.score_entities(tags, predictions)
         return {
-            "f1": scores.overall.f1,
-            "precision": scores.overall.precision,
-            "recall": scores.overall.recall,
-            "accuracy": scores.accuracy,
+            "f1": overall.f1,
+            "precision": overall.precision,
+            "recall": overall.recall,
+            "accuracy": metrics.tag_accuracy(tags, predictions),
         }
-
-    def _score(self, examples, predictions) -> tagging_metrics.TaggingScore:
-        return tagging_metrics.score(
-            [example.tags for example in examples], predictions
-        )
 
     def write_report(
         self,
@@ -285,7 +281,8 @@ class TaggingTask(TaggingFiles, task.Task):
         if not self.is_labeled(examples):
             return
         path = self.report_path(output_dir, split, "entity_scores")
-        rows = self._score(examples, predictions).rows()
+        tags = [example.tags for example in examples]
+        rows = metrics.score_entities(tags, predictions)
         result_tables.write_scores(path, "type", rows)
 
     def example_to_json(self, example: TaggingExample) -> dict[str, Any]:
