@@ -447,18 +447,8 @@ def parse_question(row: Any) -> SquadExample:
     Raises:
       UserError: If it is neither, or a text is empty.
     """
-    values = row
-    if isinstance(row, tuple | list) and len(row) == 2:
-        values = dict(zip((QUESTION, CONTEXT), row, strict=True))
-    texts = []
-    for name in (QUESTION, CONTEXT):
-        text = values.get(name) if isinstance(values, Mapping) else None
-        if not isinstance(text, str) or not text.strip():
-            raise UserError(
-                "Expected a pair (question, context) or {'question': ..., "
-                "'context': ...}, texts that are not empty. Received: "
-                f"{row!r:.80}."
-            )
-        texts.append(text)
-    qas_id = values.get(ID)
-    return make_example("" if qas_id is None else str(qas_id), *texts)
+    pair = classification_examples.parse_row(row, [(QUESTION, CONTEXT)])
+    qas_id = row.get(ID) if isinstance(row, Mapping) else None
+    return make_example(
+        "" if qas_id is None else str(qas_id), pair.text_a, pair.text_b
+    )
