@@ -221,9 +221,7 @@ def predict_answers(
                 candidates.append(null)
             # A stable sort, as in the original.
             candidates.sort(key=lambda one: one.score, reverse=True)
-            nbest = _keep_best(
-                candidates, null, example, windows, find, n_best_size
-            )
+            nbest = _keep_best(candidates, null, example, find, n_best_size)
             yield _to_prediction(example.qas_id, nbest, null)
 
 
@@ -236,9 +234,9 @@ class _Window(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A span of a window; start and end are 0 for "no answer"."""
+    """A span of a window; "no answer" has none, and start and end 0."""
 
-    window: int
+    window: InputFeatures | None
     start: int
     end: int
     start_logit: float
@@ -256,7 +254,7 @@ def _find_candidates(
 ) -> list[_Candidate]:
     """Pairs the best starts of each window with its best ends."""
     candidates = []
-    for number, (window, *logits) in enumerate(windows):
+    for window, *logits in windows:
         # In float64, as Python adds floats.
         start_logits, end_logits = (np.asarray(x, np.float64) for x in logits)
         offset = window.doc_offset
@@ -272,7 +270,7 @@ def _find_candidates(
             for end in ends[fitting]:
                 scores = float(start_logits[start]), float(end_logits[end])
                 candidates.append(
-                    _Candidate(number, int(start), int(end), *scores)
+                    _Candidate(window, int(start), int(end), *scores)
                 )
     return candidates
 
@@ -289,17 +287,11 @@ def _find_null(windows: Sequence[_Window]) -> _Candidate:
     """
     return min(
         (
-            _Candidate(
-                number,
-                0,
-                0,
-                float(window.start_logits[0]),
-                float(window.end_logits[0]),
-            )
-            for number, window in enumerate(windows)
+            _Candidate(None, 0, 0, float(starts[0]), float(ends[0]))
+            for _, starts, ends in windows
         ),
         key=lambda one: one.score,
-        default=_Candidate(0, 0, 0, 0.0, 0.0),
+        default=_Candidate(None, 0, 0, 0.0, 0.0),
     )
 
 
@@ -307,7 +299,6 @@ def _keep_best(
     candidates: Sequence[_Candidate],
     null: _Candidate | None,
     example: SquadExample,
-    windows: Sequence[_Window],
     find: Callable[..., tuple[str, int, int]],
     n_best_size: int,
 ) -> list[NbestPrediction]:
@@ -318,9 +309,7 @@ def _keep_best(
             break
         text, start, end = "", None, None
         if one is not null:
-            text, start, end = find(
-                example, windows[one.window].feature, one.start, one.end
-            )
+            text, start, end = find(example, one.window, one.start, one.end)
         if text not in nbest:
             nbest[text] = NbestPrediction(
                 text, 0.0, one.start_logit, one.end_logit, start, end
