@@ -279,7 +279,7 @@ def _predict(
     ) as bar:
         for chunk in task_prediction.chunks(task, examples):
             answers += [
-                float(x.values[0]) if is_score else task.label(x)
+                float(x[0]) if is_score else task.label(x)
                 for x in predictor.predict(chunk, bar.update)
             ]
     return glue.submission_text(part.task, answers)

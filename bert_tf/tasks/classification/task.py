@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -45,15 +44,8 @@ _FORMS = {
 }
 
 
-class Prediction(NamedTuple):
-    """The label probabilities or the score of an example.
-
-    Attributes:
-      values: <float32>[L]: the labels' probabilities, or the score of a
-        regression.
-    """
-
-    values: np.ndarray
+# The labels' probabilities, <float32>[L], or the score of a regression.
+Prediction = np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,7 +175,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
             values = decoded["score"][:, tf.newaxis]
         else:
             values = decoded["probabilities"]
-        return [Prediction(row) for row in values.numpy().astype(np.float32)]
+        return list(values.numpy().astype(np.float32))
 
     def decode(
         self,
@@ -234,7 +226,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         self, example: InputExample, prediction: Prediction
     ) -> dict[str, Any]:
         """Returns `label` and probabilities, `labels`, or `score`."""
-        values = prediction.values.tolist()
+        values = prediction.tolist()
         if self.problem_type == "regression":
             return {"score": values[0]}
         probabilities = dict(zip(self.labels, values, strict=True))
@@ -252,7 +244,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     def label(self, prediction: Prediction) -> str:
         """Returns the most probable label of a single-label problem."""
-        return self.labels[int(np.argmax(prediction.values))]
+        return self.labels[int(np.argmax(prediction))]
 
     def score(
         self,
@@ -271,7 +263,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     def predicted_ids(self, predictions: Sequence[Prediction]) -> np.ndarray:
         """Returns predictions in the form of `label_ids`."""
-        values = np.stack([prediction.values for prediction in predictions])
+        values = np.stack(predictions)
         if self.problem_type == "regression":
             return values[:, 0]
         if self.problem_type == "multi_label":
@@ -401,6 +393,5 @@ def results_text(predictions: Sequence[Prediction]) -> str:
     <float32>.
     """
     return "".join(
-        "\t".join(map(str, prediction.values)) + "\n"
-        for prediction in predictions
+        "\t".join(map(str, prediction)) + "\n" for prediction in predictions
     )
