@@ -15,7 +15,6 @@ import json
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -38,13 +37,6 @@ from bert_tf.text.vocabulary import Vocabulary
 
 # extract_features.py:331 of the original; splits at the last " ||| ".
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
-
-
-class _Line(NamedTuple):
-    """A line of the input: one text, or the two of a pair."""
-
-    text_a: str
-    text_b: str
 
 
 def run(config: Flags) -> None:
@@ -170,23 +162,24 @@ def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     return layers
 
 
-def _read_lines(path: str) -> Iterator[_Line]:
+def _read_lines(path: str) -> Iterator[tuple[str, str]]:
+    """Yields the texts of each line; the second is "" unless it has a pair."""
     for _, line in text_files.read_lines(path):
         text = line.strip()
         pair = _PAIR.match(text)
-        yield _Line(pair[1], pair[2]) if pair else _Line(text, "")
+        yield pair.groups() if pair else (text, "")
 
 
 def _pack(
-    lines: Sequence[_Line], tokenizer: BertTokenizer, max_seq_length: int
+    lines: Sequence[tuple[str, str]],
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
 ) -> dict[str, tf.Tensor]:
     """Returns the model's inputs, <int32>[B, S] each."""
-    tokens_b = None
-    if any(line.text_b for line in lines):
-        tokens_b = tokenizer.tokenize([line.text_b for line in lines])
+    texts_a, texts_b = map(list, zip(*lines, strict=True))
     return packing.pack(
-        tokenizer.tokenize([line.text_a for line in lines]),
-        tokens_b,
+        tokenizer.tokenize(texts_a),
+        tokenizer.tokenize(texts_b) if any(texts_b) else None,
         max_seq_length,
         tokenizer.vocabulary,
     )
