@@ -27,13 +27,11 @@ from bert_tf.tasks import packed_rows
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import InputExample
-from bert_tf.tasks.classification.features import ClassificationFeatures
 from bert_tf.tasks.classification.features import convert_labels
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
-from bert_tf.tasks.squad.features import SquadFeatures
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
@@ -266,9 +264,6 @@ class Preprocessor:
         if sample_weight is None:
             return inputs, labels
         weights = np.asarray(raw_rows.to_labels(sample_weight, len(rows)))
-        if isinstance(self.task, SquadTask):
-            # The windows for prediction have the index of their question.
-            features = self.task.featurize(examples, self.tokenizer)
         weights = weights[_example_of_row(features, len(rows))]
         return inputs, labels, weights.astype(np.float32)
 
@@ -500,14 +495,11 @@ def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
 
 def _example_of_row(features: Features, num_examples: int) -> np.ndarray:
     """Returns <int64>[N], the index of each row's example."""
-    if isinstance(features, SquadFeatures):
-        return np.array([one.example_index for one in features.windows])
+    examples = getattr(features, "examples", None)
+    if examples is not None:
+        return examples
     if len(features) == num_examples:
         return np.arange(num_examples)
-    if isinstance(features, ClassificationFeatures):
-        return np.repeat(
-            np.arange(num_examples), np.diff(features.example_splits)
-        )
     raise UserError(
         "Expected rows that fit in max_seq_length, as they have a "
         f"sample_weight. Received: {num_examples} rows, which make "

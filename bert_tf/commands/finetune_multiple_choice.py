@@ -110,7 +110,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
         official = examples.OFFICIAL[config.task_name]
         columns = official.columns
         files = {
-            kind: official.find(config.data_dir, kind)
+            kind: official.find_file(config.data_dir, kind)
             for kind in config.requested_splits()
         }
     return MultipleChoiceFiles(

@@ -153,15 +153,7 @@ def _convert(config: FinetuneConfig, first: FinetuneConfig) -> None:
     converted = triviaqa.convert_to_squad(
         config.triviaqa_file, config.triviaqa_evidence_dir
     )
-    logging.info(
-        "TriviaQA: %d questions with %d documents; %d have no answer near "
-        "their start and %d are missing in --triviaqa_evidence_dir.",
-        converted.num_questions,
-        converted.num_documents,
-        converted.num_without_answer,
-        converted.num_missing,
-    )
-    files.write_json(first.train_file, converted.squad)
+    files.write_json(first.train_file, converted)
 
 
 # === Ensembles ===

@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -29,6 +28,7 @@ from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
+from bert_tf.io import text_files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
@@ -36,13 +36,6 @@ from bert_tf.text.vocabulary import Vocabulary
 
 # extract_features.py:331 of the original; splits at the last " ||| ".
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
-
-
-class _Line(NamedTuple):
-    """A line of the input: one text, or the two of a pair."""
-
-    text_a: str
-    text_b: str
 
 
 def run(config: Flags) -> None:
@@ -159,37 +152,24 @@ def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     return layers
 
 
-def _read_lines(path: str) -> Iterator[_Line]:
-    r"""Yields the lines of a file; only \n ends a line.
-
-    Raises:
-      UserError: If the text is not UTF-8.
-    """
-    offset = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        for contents in file:
-            try:
-                text = contents.decode("utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path} is not UTF-8 at byte {offset + error.start}; save "
-                    "it as UTF-8."
-                ) from error
-            offset += len(contents)
-            pair = _PAIR.match(text)
-            yield _Line(pair[1], pair[2]) if pair else _Line(text, "")
+def _read_lines(path: str) -> Iterator[tuple[str, str]]:
+    """Yields the texts of each line; the second is "" unless it has a pair."""
+    for _, line in text_files.read_lines(path):
+        text = line.strip()
+        pair = _PAIR.match(text)
+        yield pair.groups() if pair else (text, "")
 
 
 def _pack(
-    lines: Sequence[_Line], tokenizer: BertTokenizer, max_seq_length: int
+    lines: Sequence[tuple[str, str]],
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
 ) -> dict[str, tf.Tensor]:
     """Returns the model's inputs, <int32>[B, S] each."""
-    tokens_b = None
-    if any(line.text_b for line in lines):
-        tokens_b = tokenizer.tokenize([line.text_b for line in lines])
+    texts_a, texts_b = map(list, zip(*lines, strict=True))
     return packing.pack(
-        tokenizer.tokenize([line.text_a for line in lines]),
-        tokens_b,
+        tokenizer.tokenize(texts_a),
+        tokenizer.tokenize(texts_b) if any(texts_b) else None,
         max_seq_length,
         tokenizer.vocabulary,
     )
