@@ -1,15 +1,18 @@
-r"""Writes the program of a GPU's training step, for a GPU without TensorFlow.
+r"""Writes programs of a GPU's training step, for a GPU without TensorFlow.
 
-  python tools/step_hlo.py --size=base --batch_size=256 --output=step
-  scp step.pb step.npz tools/time_step_hlo.py gpu:
-  ssh gpu python time_step_hlo.py step     # Needs jax alone.
+  python tools/step_hlo.py base_128x256 large_512x32
+  scp -r steps tools/time_step_hlo.py gpu:
+  ssh gpu python time_step_hlo.py steps/*.pb     # Needs jax alone.
 
-`step.pb` is the HLO of one step: counts, forward and backward pass, clipping
-and the update of all weights. It is lowered for a CPU, as TensorFlow refuses to
-lower a step with variables for a GPU that is not there, but computes the losses
-as on a GPU; jax compiles it for the GPU. `step.npz` has the batch and sizes.
+The arguments are model, tokens of a sequence and sequences of a step. A `.pb`
+is the HLO of one step: counts, forward and backward pass, clipping and the
+update of all weights. It is lowered for a CPU, as TensorFlow refuses to lower a
+step with variables for a GPU that is not there, but computes the losses as on a
+GPU; jax compiles it for the GPU. A `.npz` has the batch, and shape, dtype, mean
+and deviation of each variable in place of its values.
 """
 
+import json
 import os
 
 import numpy as np
@@ -19,66 +22,82 @@ from absl import flags
 from benchmarks import pretraining_batches
 from tools import scaling_table
 
-_SIZE = flags.DEFINE_enum("size", "base", ["tiny", "base", "large"], "Model.")
-_LENGTH = flags.DEFINE_integer("length", 128, "Tokens of a sequence.")
-_BATCH = flags.DEFINE_integer("batch_size", 256, "Sequences of a step.")
-_MICRO = flags.DEFINE_string("micro_batch_size", "0", "As of run/pretrain.py.")
 _PRECISION = flags.DEFINE_string(
     "mixed_precision", "bfloat16", "--mixed_precision of run/pretrain.py."
 )
-_OUTPUT = flags.DEFINE_string("output", "step", "Path without .pb and .npz.")
+_OUTPUT = flags.DEFINE_string("output", "steps", "Folder of the programs.")
 
 
 def lower(step, iterator):
-    """Returns the serialized HLO of a step and its first parameters.
-
-    The parameters after these are the variables.
+    """Returns the serialized HLO of a step, its first parameters and the rest.
 
     Args:
       step: A `TrainingStep`.
       iterator: Its batches.
     """
     import tensorflow as tf
+    from tensorflow.compiler.xla.service import hlo_pb2
 
     program = tf.function(step._replica_step, jit_compile=True, autograph=False)
     metrics = dict.fromkeys(step._metric_names, tf.constant(0.0))
     arguments = (next(iterator), tf.constant(True), metrics)
     lowered = program.experimental_get_compiler_ir(*arguments)
+    concrete = program.get_concrete_function(*arguments)
+    variables = [
+        tf.raw_ops.ReadVariableOp(
+            resource=x, dtype=x._handle_data.shape_and_type[0].dtype
+        ).numpy()
+        for x in concrete.captured_inputs
+    ]
     values = [x.numpy() for x in tf.nest.flatten(arguments)]
-    return lowered(stage="hlo_serialized"), values
+    module = hlo_pb2.HloModuleProto.FromString(lowered(stage="hlo_serialized"))
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            # Clients of GPUs take StableHLO, which has no copy.
+            if instruction.opcode == "copy":
+                instruction.opcode = "reshape"
+    return module.SerializeToString(), values, variables
 
 
 def main(argv):
-    del argv
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    devices, step, iterator = pretraining_batches.build_step(
-        _SIZE.value,
-        _LENGTH.value,
-        _BATCH.value,
-        "GPU",
-        mixed_precision=_PRECISION.value,
-        micro_batch_size=_MICRO.value,
-    )
-    program, values = lower(step, iterator)
-    with open(f"{_OUTPUT.value}.pb", "wb") as file:
-        file.write(program)
-    flop = _BATCH.value * scaling_table.operations(
-        scaling_table.read_config(_SIZE.value),
-        _LENGTH.value,
-        pretraining_batches.predictions_of(_LENGTH.value),
-    )
-    np.savez(
-        f"{_OUTPUT.value}.npz",
-        *values,
-        tokens=_BATCH.value * _LENGTH.value,
-        flop=flop,
-        description=f"{_SIZE.value}, {_BATCH.value} x {_LENGTH.value}, "
-        f"{devices.precision.name}",
-    )
-    print(
-        f"{_OUTPUT.value}.pb: {len(program) / 1e6:.1f} MB; {len(values)} "
-        f"parameters and the variables; {flop / 1e12:.2f} TFLOP"
-    )
+    os.makedirs(_OUTPUT.value, exist_ok=True)
+    for name in argv[1:]:
+        size, shape = name.split("_")
+        length, batch_size = map(int, shape.split("x"))
+        devices, step, iterator = pretraining_batches.build_step(
+            size,
+            length,
+            batch_size,
+            "GPU",
+            mixed_precision=_PRECISION.value,
+            num_warmup_steps=10,
+        )
+        program, values, variables = lower(step, iterator)
+        path = os.path.join(_OUTPUT.value, name)
+        with open(f"{path}.pb", "wb") as file:
+            file.write(program)
+        flop = batch_size * scaling_table.operations(
+            scaling_table.read_config(size),
+            length,
+            pretraining_batches.predictions_of(length),
+        )
+        about = {
+            "name": f"{name}, {devices.precision.name}",
+            "tokens": batch_size * length,
+            "flop": flop,
+            # The first output is whether all numbers were finite.
+            "loss": 1 + sorted(step._metric_names).index("loss"),
+            "variables": [
+                (x.shape, x.dtype.name, float(x.mean()), float(x.std()))
+                for x in variables
+            ],
+        }
+        np.savez(f"{path}.npz", *values, about=json.dumps(about))
+        print(
+            f"{path}.pb: {len(program) / 1e6:.1f} MB; {len(values)} parameters "
+            f"and {len(variables)} variables; {flop / 1e12:.2f} TFLOP"
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-r"""Times a program of tools/step_hlo.py with jax, without TensorFlow.
+r"""Times programs of tools/step_hlo.py with jax, without TensorFlow.
 
-  python time_step_hlo.py step --steps=50 --rounds=5 --peak=989
+  python time_step_hlo.py steps/*.pb --json=steps.json
 
-Weights and moments are random and positive; each step takes those of the step
-before, in the same memory. XLA's options go into XLA_FLAGS as usual, for
-instance --xla_gpu_exclude_nondeterministic_ops.
+Weights are random, with the mean and deviation of initial ones; each step takes
+those of the step before, in the same memory, and the same batch. A large
+product of matrices shows what the GPU reaches of its peak. XLA's options go
+into XLA_FLAGS as usual, for instance --xla_gpu_exclude_nondeterministic_ops.
 """
 
 import argparse
+import json
 import re
 import statistics
 import time
@@ -16,14 +18,7 @@ import jax
 import jaxlib.xla_client
 import numpy as np
 from jax import numpy as jnp
-
-_DTYPES = {"pred": "bool", "f32": "float32", "s32": "int32", "s64": "int64"}
-
-
-def parse_shape(text: str) -> tuple[tuple[int, ...], str]:
-    """Returns dimensions and dtype of an HLO shape, as f32[3,4]{1,0}."""
-    dtype, dimensions = re.match(r"(\w+)\[([\d,]*)\]", text).groups()
-    return tuple(map(int, filter(None, dimensions.split(",")))), _DTYPES[dtype]
+from jax.extend import mlir
 
 
 def find_aliases(text: str) -> dict[int, int]:
@@ -32,77 +27,118 @@ def find_aliases(text: str) -> dict[int, int]:
     return {int(output): int(parameter) for output, parameter in pairs}
 
 
+def draw(key, shape, dtype, mean, deviation):
+    """Returns the values of a variable, on the device."""
+    noise = deviation * jax.random.normal(key, shape, "float32")
+    return (mean + noise).astype(dtype)
+
+
+def measure_product(size: int, steps: int) -> float:
+    """Returns the TFLOP/s of products of square bfloat16 matrices."""
+    x = draw(jax.random.key(1), (size, size), "bfloat16", 0.0, 1.0)
+    multiply = jax.jit(jnp.matmul)
+    for count in (3, steps):
+        begin = time.perf_counter()
+        jax.block_until_ready([multiply(x, x) for _ in range(count)])
+    return 2 * size**3 * steps / (time.perf_counter() - begin) / 1e12
+
+
+class Step:
+    """A compiled step with its weights.
+
+    Attributes:
+      about: What tools/step_hlo.py wrote about it.
+      compiled: The program.
+    """
+
+    def __init__(self, path: str):
+        with open(path, "rb") as file:
+            program = file.read()
+        saved = dict(np.load(path.replace(".pb", ".npz")))
+        self.about = json.loads(str(saved.pop("about")))
+        computation = jaxlib.xla_client.XlaComputation(program)
+        self._aliases = find_aliases(computation.as_hlo_text().split("\n")[0])
+        device = jax.devices()[0]
+        self.compiled = device.client.compile_and_load(
+            mlir.hlo_to_stablehlo(program),
+            jaxlib.xla_client.DeviceList((device,)),
+            jaxlib.xla_client.CompileOptions(),
+        )
+        self._loss = self.about.pop("loss")
+        variables = self.about.pop("variables")
+        keys = jax.random.split(jax.random.key(1), len(variables))
+        self._values = [jnp.asarray(x) for x in saved.values()]
+        self._values += [
+            draw(key, *x) for key, x in zip(keys, variables, strict=True)
+        ]
+
+    def run(self, count: int) -> float:
+        """Runs some steps and returns the loss of the last one."""
+        for _ in range(count):
+            results = self.compiled.execute_sharded(self._values)
+            outputs = [
+                x for (x,) in results.disassemble_into_single_device_arrays()
+            ]
+            for output, parameter in self._aliases.items():
+                self._values[parameter] = outputs[output]
+        return float(outputs[self._loss])
+
+
 def main() -> None:
-    """Compiles and times a program."""
+    """Compiles and times programs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", help="Path without .pb and .npz.")
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("paths", nargs="+")
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peak", type=float, help="Dense TFLOP/s.")
+    parser.add_argument(
+        "--peak",
+        type=float,
+        default=989.0,
+        help="Dense TFLOP/s; H100 and H200.",
+    )
+    parser.add_argument("--json", default="steps.json", help="Of all results.")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    with open(f"{options.path}.pb", "rb") as file:
-        computation = jaxlib.xla_client.XlaComputation(file.read())
-    saved = np.load(f"{options.path}.npz")
-    first = [saved[f"arr_{i}"] for i in range(len(saved.files) - 3)]
-    shapes = [
-        parse_shape(str(shape))
-        for shape in computation.program_shape().parameter_shapes()
-    ]
-    rng = np.random.default_rng(1)
-    values = [
-        jnp.asarray(value)
-        for value in first
-        + [
-            np.asarray(np.abs(0.02 * rng.standard_normal(shape)), dtype)
-            for shape, dtype in shapes[len(first) :]
-        ]
-    ]
-    aliases = find_aliases(computation.as_hlo_text().split("\n", 1)[0])
-    device = jax.devices()[0]
-    module = jaxlib._jax.mlir.xla_computation_to_mlir_module(computation)
-    begin = time.perf_counter()
-    program = device.client.compile_and_load(
-        module,
-        jaxlib.xla_client.DeviceList((device,)),
-        jaxlib.xla_client.CompileOptions(),
-    )
-    print(f"compiled in {time.perf_counter() - begin:.1f} s", flush=True)
-    memory = program.get_compiled_memory_stats()
-    print(
-        f"memory: {memory.argument_size_in_bytes / 1e9:.2f} GB of arguments, "
-        f"{memory.temp_size_in_bytes / 1e9:.2f} GB besides"
-    )
-
-    def run(count):
-        for _ in range(count):
-            outputs = [
-                x
-                for (x,) in program.execute_sharded(
-                    values
-                ).disassemble_into_single_device_arrays()
-            ]
-            for output, parameter in aliases.items():
-                values[parameter] = outputs[output]
-        jax.block_until_ready(values)
-        return outputs
-
-    outputs = run(3)
-    print("after 3 steps:", [float(x) for x in outputs if x.ndim == 0][:8])
-    seconds = []
-    for _ in range(options.rounds):
-        begin = time.perf_counter()
-        run(options.steps)
-        seconds.append((time.perf_counter() - begin) / options.steps)
-    median = statistics.median(seconds)
-    rate = float(saved["flop"]) / median / 1e12
-    share = f", {100 * rate / options.peak:.1f}%" if options.peak else ""
-    print(
-        f"{device.device_kind}, {saved['description']}: {1000 * median:.2f} ms "
-        f"a step (from {1000 * min(seconds):.2f} to {1000 * max(seconds):.2f}),"
-        f" {float(saved['tokens']) / median:,.0f} tokens/s, {rate:.1f} TFLOP/s"
-        f"{share}"
-    )
+    product = measure_product(8192, 50)
+    device = jax.devices()[0].device_kind
+    print(f"{device}: product {product:.0f} TFLOP/s")
+    results = []
+    for path in options.paths:
+        step = None  # Frees the memory of the step before.
+        seconds = []
+        try:
+            step = Step(path)
+            first = step.run(3)
+            for _ in range(options.rounds):
+                begin = time.perf_counter()
+                last = step.run(options.steps)
+                seconds.append((time.perf_counter() - begin) / options.steps)
+        except jax.errors.JaxRuntimeError as error:
+            print(f"{path}: {str(error)[:300]}", flush=True)
+            continue
+        memory = step.compiled.get_compiled_memory_stats()
+        median = statistics.median(seconds)
+        result = step.about | {
+            "seconds": seconds,
+            "tokens_per_second": step.about["tokens"] / median,
+            "share": step.about["flop"] / median / 1e12 / options.peak,
+            "loss": [first, last],
+            "bytes": memory.argument_size_in_bytes + memory.temp_size_in_bytes,
+            "device": device,
+            "jaxlib": jaxlib.__version__,
+            "product_tflops": product,
+        }
+        print(
+            f"{path}: {1000 * median:.2f} ms, "
+            f"{result['tokens_per_second']:,.0f} tokens/s, "
+            f"{100 * result['share']:.1f}% of {options.peak:g} TFLOP/s, loss "
+            f"{first:.3f} to {last:.3f}, "
+            f"{result['bytes'] / 1e9:.1f} GB",
+            flush=True,
+        )
+        results.append(result)
+        with open(options.json, "w") as file:
+            json.dump(results, file, indent=1)
 
 
 if __name__ == "__main__":
