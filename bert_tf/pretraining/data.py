@@ -329,6 +329,12 @@ def share_of_tokens(source: PretrainingInput, step: int) -> float:
     return float(np.mean([batch[INPUT_MASK.name] for batch in dataset]))
 
 
+def read_epoch(source: PretrainingInput) -> Iterator[Mapping[str, np.ndarray]]:
+    """Returns the batches, [B, ...] each, of the first epoch."""
+    count = -(-source.num_records // source.batch_size)
+    return source.dataset(0).take(count).as_numpy_iterator()
+
+
 def read_batch(source: PretrainingInput, step: int) -> Mapping[str, np.ndarray]:
     """Returns the batch, [B, ...], of a step, counted from 0."""
     dataset = source.dataset(step * source.batch_size)
@@ -394,15 +400,21 @@ def reading(
         "records, damaged ones included",
     )
     # Closed here, as a process that stops early does not run finalizers.
-    with contextlib.closing(source):
-        try:
-            yield
-        except tf.errors.OpError as error:
-            if _UNKNOWN_ID in str(error):
-                raise UserError(
-                    f"{_UNKNOWN_ID} vocab_size={vocab_size} does not have; use "
-                    "the bert_config.json that belongs to their vocabulary."
-                ) from error
-            if explanation := source.explain(error):
-                raise explanation from error
-            raise
+    with contextlib.closing(source), explaining(source, vocab_size):
+        yield
+
+
+@contextlib.contextmanager
+def explaining(source: PretrainingInput, vocab_size: int) -> Iterator[None]:
+    """Raises a `UserError` if a record of `source` cannot be read or used."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if _UNKNOWN_ID in str(error):
+            raise UserError(
+                f"{_UNKNOWN_ID} vocab_size={vocab_size} does not have; use "
+                "the bert_config.json that belongs to their vocabulary."
+            ) from error
+        if explanation := source.explain(error):
+            raise explanation from error
+        raise
