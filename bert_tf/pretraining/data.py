@@ -225,12 +225,11 @@ def _warn_of_cut(config: Flags, manifest: Manifest | None) -> None:
         return
     counts = RecordCounts.from_dict(manifest.counts)
     lengths = np.arange(len(counts.length_histogram))
-    predictions = masks.num_predictions(
-        lengths, config.masked_lm_prob, config.max_seq_length
-    )
+    share = max(config.masked_lm_prob, config.final_masked_lm_prob or 0.0)
+    predictions = masks.num_predictions(lengths, share, config.max_seq_length)
     cut = counts.describe_cut(predictions, config.max_predictions_per_seq)
     if cut:
-        logging.warning("--masked_lm_prob=%g: %s", config.masked_lm_prob, cut)
+        logging.warning("--masked_lm_prob=%g: %s", share, cut)
 
 
 def build_input(
@@ -246,6 +245,7 @@ def build_input(
     counts of records for later runs.
     """
     masking = None
+    batch_size = config.train_batch_size * config.gradient_accumulation_steps
     if config.dynamic_masking:
         if vocabulary is None:
             raise UserError(
@@ -267,12 +267,17 @@ def build_input(
         if rates.pop("random_rate", None) == 0:
             # The two rates may add up to a little less than 1.
             rates["same_rate"] = 1 - rates["mask_rate"]
-        masking = dataclasses.replace(masking, **rates)
+        masking = dataclasses.replace(
+            masking,
+            final_masked_lm_prob=config.final_masked_lm_prob,
+            num_examples=config.num_train_steps * batch_size,
+            **rates,
+        )
     return PretrainingInput(
         record_files,
         config.max_seq_length,
         config.max_predictions_per_seq,
-        config.train_batch_size * config.gradient_accumulation_steps,
+        batch_size,
         seed=config.seed,
         masking=masking,
         # All workers read it, or some would detect damage before others.

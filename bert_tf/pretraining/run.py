@@ -543,6 +543,8 @@ def _build_optimizer(
         config.num_warmup_steps,
         config.weight_decay_rate,
         config.schedule_start_step,
+        config.schedule,
+        beta_2=config.adam_beta2,
     )
     trained = [y for x, y in variables.items() if not x.startswith(untrained)]
     optimizer.build(trained)

@@ -562,6 +562,11 @@ class BuildTrainingTest(tf.test.TestCase):
             for step in (3, 4)
         ]
         self.assertAllClose(rates, [0.0, 0.005])
+        other = self._build(schedule="wsd", adam_beta2=0.9).optimizer
+        self.assertEqual(other.rule.beta_2, 0.9)
+        self.assertEqual(setup.optimizer.rule.beta_2, 0.999)
+        stable = [other.learning_rate_at(tf.constant(step)) for step in (3, 4)]
+        self.assertAllClose(*stable)
 
 
 if __name__ == "__main__":
