@@ -248,6 +248,7 @@ def write_learning_curves(
     train: Rows,
     evaluation: Rows = (),
     title: str = "",
+    baselines: Mapping[str, float | None] | None = None,
 ) -> None:
     """Writes training and evaluation by step: two panels in a row.
 
@@ -257,6 +258,7 @@ def write_learning_curves(
       train: Lines of `train_metrics.jsonl`, each with a `step`.
       evaluation: Results of evaluations, each with a `global_step`.
       title: The title of the figure.
+      baselines: What a model reaches by the frequency of tokens alone.
     """
     names = [name for name, _, _ in panels]
     # The first panel, the loss, fills the first row of an odd number.
@@ -287,6 +289,9 @@ def write_learning_curves(
             middle = {"transform": axes.transAxes, "ha": "center"}
             axes.text(0.5, 0.5, "not measured", color=GRAY, **middle)
             axes.set(xticks=[], yticks=[])
+        elif line := (baselines or {}).get(name):
+            dotted = {"color": GRAY, "linestyle": ":"}
+            axes.axhline(line, label="frequency of tokens alone", **dotted)
         finish(axes, title=label)
     add_legend(figure)
     write(path, figure)

@@ -67,6 +67,18 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     num_warmup_steps: int = options.training(
         10000, "Steps of linear warmup.", at_least=0
     )
+    schedule: str = options.training(
+        "linear",
+        "Learning rate after the warmup: linear, decay to 0; or wsd, stable "
+        "until the last fifth of the steps, then decay to 0.",
+        choices=("linear", "wsd"),
+    )
+    adam_beta2: float = options.training(
+        0.999,
+        "Decay rate of the mean of squared gradients.",
+        at_least=0,
+        below=1,
+    )
     iterations_per_loop: int = options.reporting(
         1000, "Steps between lines of metrics.", at_least=1
     )
@@ -108,6 +120,13 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     masked_lm_prob: float = options.training(
         0.15,
         "Share of tokens to predict, for --dynamic_masking.",
+        **options.SHARE,
+        needs="dynamic_masking",
+    )
+    final_masked_lm_prob: float | None = options.training(
+        None,
+        "Share that --masked_lm_prob approaches linearly until the last step "
+        "(default: it stays).",
         **options.SHARE,
         needs="dynamic_masking",
     )

@@ -225,12 +225,11 @@ def _warn_of_cut(config: Flags, manifest: Manifest | None) -> None:
         return
     counts = RecordCounts.from_dict(manifest.counts)
     lengths = np.arange(len(counts.length_histogram))
-    predictions = masks.num_predictions(
-        lengths, config.masked_lm_prob, config.max_seq_length
-    )
+    share = max(config.masked_lm_prob, config.final_masked_lm_prob or 0.0)
+    predictions = masks.num_predictions(lengths, share, config.max_seq_length)
     cut = counts.describe_cut(predictions, config.max_predictions_per_seq)
     if cut:
-        logging.warning("--masked_lm_prob=%g: %s", config.masked_lm_prob, cut)
+        logging.warning("--masked_lm_prob=%g: %s", share, cut)
 
 
 def build_input(
@@ -246,6 +245,7 @@ def build_input(
     counts of records for later runs.
     """
     masking = None
+    batch_size = config.train_batch_size * config.gradient_accumulation_steps
     if config.dynamic_masking:
         if vocabulary is None:
             raise UserError(
@@ -267,12 +267,17 @@ def build_input(
         if rates.pop("random_rate", None) == 0:
             # The two rates may add up to a little less than 1.
             rates["same_rate"] = 1 - rates["mask_rate"]
-        masking = dataclasses.replace(masking, **rates)
+        masking = dataclasses.replace(
+            masking,
+            final_masked_lm_prob=config.final_masked_lm_prob,
+            num_examples=config.num_train_steps * batch_size,
+            **rates,
+        )
     return PretrainingInput(
         record_files,
         config.max_seq_length,
         config.max_predictions_per_seq,
-        config.train_batch_size * config.gradient_accumulation_steps,
+        batch_size,
         seed=config.seed,
         masking=masking,
         # All workers read it, or some would detect damage before others.
@@ -327,6 +332,12 @@ def share_of_tokens(source: PretrainingInput, step: int) -> float:
     """Returns the share of tokens among the positions of some batches."""
     dataset = source.dataset(step * source.batch_size).take(_SAMPLED_BATCHES)
     return float(np.mean([batch[INPUT_MASK.name] for batch in dataset]))
+
+
+def read_epoch(source: PretrainingInput) -> Iterator[Mapping[str, np.ndarray]]:
+    """Returns the batches, [B, ...] each, of the first epoch."""
+    count = -(-source.num_records // source.batch_size)
+    return source.dataset(0).take(count).as_numpy_iterator()
 
 
 def read_batch(source: PretrainingInput, step: int) -> Mapping[str, np.ndarray]:
@@ -394,15 +405,21 @@ def reading(
         "records, damaged ones included",
     )
     # Closed here, as a process that stops early does not run finalizers.
-    with contextlib.closing(source):
-        try:
-            yield
-        except tf.errors.OpError as error:
-            if _UNKNOWN_ID in str(error):
-                raise UserError(
-                    f"{_UNKNOWN_ID} vocab_size={vocab_size} does not have; use "
-                    "the bert_config.json that belongs to their vocabulary."
-                ) from error
-            if explanation := source.explain(error):
-                raise explanation from error
-            raise
+    with contextlib.closing(source), explaining(source, vocab_size):
+        yield
+
+
+@contextlib.contextmanager
+def explaining(source: PretrainingInput, vocab_size: int) -> Iterator[None]:
+    """Raises a `UserError` if a record of `source` cannot be read or used."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if _UNKNOWN_ID in str(error):
+            raise UserError(
+                f"{_UNKNOWN_ID} vocab_size={vocab_size} does not have; use "
+                "the bert_config.json that belongs to their vocabulary."
+            ) from error
+        if explanation := source.explain(error):
+            raise explanation from error
+        raise

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -9,8 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from bert_tf import errors
@@ -19,18 +18,17 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import BertConfig
 from bert_tf.data.input_pipeline import PretrainingInput
-from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.features import INPUT_IDS
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
-from bert_tf.io import progress
 from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 from bert_tf.pretraining import data as pretraining_input
+from bert_tf.pretraining import evaluation
+from bert_tf.pretraining import plateau
 from bert_tf.pretraining.data import PretrainingData
 from bert_tf.training import losses
 from bert_tf.training import metrics as training_metrics
@@ -83,6 +81,9 @@ class _PretrainingTrainer(Trainer):
     _data: PretrainingData
     _input: PretrainingInput | None = None
     _eval_input: PretrainingInput | None = None
+    # The second is the chief's.
+    _held_out: evaluation.HeldOut | None = None
+    _watch: plateau.Watch | None = None
 
     def __init__(
         self, config: Flags, devices: Devices, preemption: Preemption
@@ -260,6 +261,7 @@ class _PretrainingTrainer(Trainer):
                 config.output_dir,
                 {"evaluation": results} if results else {},
                 self._next_commands,
+                self._watch.describe() if self._watch else "",
             )
         if not self.coordinator.from_chief(self.checkpoints.wait()):
             raise UserError(
@@ -355,6 +357,7 @@ class _PretrainingTrainer(Trainer):
                     plan.micro_batch_size * config.max_seq_length * width,
                 )
             )
+            self._watch_progress(source, width)
             self.run_steps(
                 lambda step: pretraining_input.read_from(
                     source,
@@ -366,6 +369,47 @@ class _PretrainingTrainer(Trainer):
                 ),
                 functools.partial(pretraining_input.read_batch, source),
             )
+
+    def _watch_progress(self, source: PretrainingInput, width: int) -> None:
+        """Finds the frequency line, and prepares scores on held-out records."""
+        if self.coordinator.is_chief:
+            text = plateau.sample(
+                pretraining_input.read_epoch(source),
+                self._data.bert_config.vocab_size,
+                self._data.bert_config.left_to_right,
+            )
+            self._watch = plateau.Watch(self._flags, text, width)
+        if self._flags.eval_input_file and self._eval_input:
+            self._held_out = evaluation.HeldOut(
+                self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
+            )
+            self._held_out.start()
+
+    def describe_progress(self, step: int) -> dict[str, float]:
+        values = {"tokens_seen": self._watch.tokens(step)}
+        if math.isfinite(self._watch.line):
+            values["masked_lm_frequency_loss"] = self._watch.line
+        return values
+
+    def after_call(
+        self, step: int, num_steps: int, sums: Mapping[str, float]
+    ) -> None:
+        """Scores held-out records, and warns of a plateau, where it is time."""
+        watch, held_out = self._watch, self._held_out
+        if watch:
+            watch.add(sums["masked_lm_loss"] / num_steps, num_steps)
+        # Only the chief's clock has an effect, as all workers evaluate.
+        if held_out and self.coordinator.from_chief(held_out.is_due):
+            vocab_size = self._data.bert_config.vocab_size
+            with pretraining_input.explaining(self._eval_input, vocab_size):
+                results = held_out.score(step)
+            self._dev_score = f"held out {results['masked_lm_accuracy']:.1%}"
+            logging.info("Held out: %s.", training_metrics.describe(results))
+            self.write_held_out(step, results)
+            if watch:
+                watch.add_held_out(results["masked_lm_loss"])
+        if watch and (warning := watch.warning(step, self.last_step)):
+            logging.warning("%s", warning)
 
     def _choose_unpad(self, is_faster: Callable[[], bool]) -> None:
         """Chooses whether to leave padding out, or keeps the choice."""
@@ -398,20 +442,27 @@ class _PretrainingTrainer(Trainer):
         self._choose_unpad(lambda: False)
         vocab_size = self._data.bert_config.vocab_size
         with pretraining_input.reading(source, self.devices, vocab_size):
-            results = evaluate(
-                self.model,
-                source.evaluation_dataset(),
-                self.step,
-                config.max_eval_steps,
-                self.devices.strategy,
-                config.use_next_sentence,
-                self.coordinator.is_chief,
-                self._unpad,
+            compute = self._build_evaluation(
+                config.max_eval_steps, self.coordinator.is_chief
             )
+            results = compute(self.step)
         logging.info("Evaluation: %s", training_metrics.describe(results))
         if self.coordinator.is_chief:
             self._write_results(results)
         return results
+
+    def _build_evaluation(
+        self, num_batches: int, show_progress: bool
+    ) -> Callable[[int], dict[str, float]]:
+        return evaluation.build_evaluation(
+            self.model,
+            self._eval_input.evaluation_dataset(),
+            num_batches,
+            self.devices.strategy,
+            self._flags.use_next_sentence,
+            show_progress,
+            self._unpad,
+        )
 
     def _write_results(self, results: Mapping[str, float]) -> None:
         config = self._flags
@@ -492,6 +543,8 @@ def _build_optimizer(
         config.num_warmup_steps,
         config.weight_decay_rate,
         config.schedule_start_step,
+        config.schedule,
+        beta_2=config.adam_beta2,
     )
     trained = [y for x, y in variables.items() if not x.startswith(untrained)]
     optimizer.build(trained)
@@ -519,133 +572,3 @@ def _plan(
     return StepPlan(
         batch_size * config.gradient_accumulation_steps, num_replicas, micro
     )
-
-
-# === Evaluation ===
-
-
-def evaluate(
-    model,
-    dataset: tf.data.Dataset,
-    global_step: int,
-    max_eval_steps: int | None = None,
-    strategy: tf.distribute.Strategy | None = None,
-    use_next_sentence: bool = True,
-    show_progress: bool = True,
-    unpad: bool = False,
-) -> dict[str, float | int]:
-    """Computes losses and accuracies over all examples.
-
-    Each is a weighted mean over all predictions or examples, as in the original
-    (metric_fn, run_pretraining.py:188-231), not a mean over the means of
-    batches. `loss` is the sum of the two losses, so that it does not depend on
-    the batch size; the original takes the mean over the losses of batches. Rows
-    that fill up the last batch, or the last replica's share of a batch, do not
-    count. All workers get the same results.
-
-    `masked_lm_perplexity` is exp(`masked_lm_loss`): the natural exponential of
-    the mean over the predicted tokens of all evaluated records, each token with
-    equal weight (Table 6). Records with more predictions thus count more. For a
-    left-to-right model it is the perplexity of the next token.
-    `masked_lm_perplexity_error` is its standard error, as if batches were drawn
-    independently: other text of the same kind would move it by so much.
-
-    `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
-    all its batches count, and the strategy is the current one. With `unpad`
-    padding is not computed.
-
-    Returns:
-      `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss`,
-      `masked_lm_perplexity` (unless nothing was predicted), its error (with
-      two batches or more) and, if the loss is included,
-      `next_sentence_accuracy` and `next_sentence_loss`.
-    """
-    strategy = strategy or tf.distribute.get_strategy()
-    if max_eval_steps is not None:
-        dataset = dataset.take(max_eval_steps)
-    num_batches = int(dataset.cardinality())
-    plan = StepPlan(
-        dataset.element_spec[INPUT_IDS.name].shape[0],
-        strategy.num_replicas_in_sync,
-    )
-    longest = dataset.element_spec[INPUT_IDS.name].shape[1:]
-    transform = unpadding.token_finder(plan, longest) if unpad else None
-
-    objective = losses.PretrainingObjective(use_next_sentence)
-
-    def compute_sums(rows):
-        outputs = model(losses.model_inputs(objective.inputs, rows))
-        sums = objective.compute_sums(outputs, rows)
-        weights, examples = tf.unstack(objective.count(rows))
-        return sums | {"masked_lm_weights": weights, "examples": examples}
-
-    @tf.function(autograph=False)
-    def compute_batch(rows):
-        sums = strategy.run(compute_sums, (rows,))
-        return {
-            name: strategy.reduce(tf.distribute.ReduceOp.SUM, value, None)
-            for name, value in sums.items()
-        }
-
-    # In float64, as float32 loses small terms in long sums.
-    totals: dict[str, np.float64] = {}
-    batches: list[tuple[float, float]] = []
-    total = num_batches if num_batches >= 0 else None
-    with progress.bar(
-        total, "evaluating", "batch", hidden=not show_progress
-    ) as bar:
-        for rows in batches_lib.distribute_batches(
-            strategy, dataset, plan, finite=True, transform=transform
-        ):
-            sums = {
-                name: np.float64(value)
-                for name, value in compute_batch(rows).items()
-            }
-            for name, value in sums.items():
-                totals[name] = totals.get(name, 0.0) + value
-            batches.append((sums["masked_lm_sum"], sums["masked_lm_weights"]))
-            bar.update(1)
-    results = _means(totals) | {"global_step": global_step}
-    if len(batches) > 1 and "masked_lm_perplexity" in results:
-        error = results["masked_lm_perplexity"] * _loss_error(
-            *zip(*batches, strict=True)
-        )
-        results["masked_lm_perplexity_error"] = float(error)
-    return results
-
-
-def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
-    """Returns the standard error of the mean loss, a ratio of two sums.
-
-    Args:
-      losses: The sum of the losses of each batch.
-      weights: The number of predictions of each batch.
-    """
-    mean = np.sum(losses) / np.sum(weights)
-    residuals = np.array(losses) - mean * np.array(weights)
-    variance = len(residuals) * np.var(residuals, ddof=1)
-    return np.sqrt(variance) / np.sum(weights)
-
-
-def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:
-    # Left-to-right data or an empty share may have nothing to predict.
-    weights = totals["masked_lm_weights"] or 1.0
-    means = {
-        "masked_lm_accuracy": totals["masked_lm_correct"] / weights,
-        "masked_lm_loss": totals["masked_lm_sum"] / weights,
-    }
-    loss = means["masked_lm_loss"]
-    if totals["masked_lm_weights"]:
-        means["masked_lm_perplexity"] = np.exp(loss)
-    if "next_sentence_sum" in totals:
-        examples = totals["examples"]
-        means |= {
-            "next_sentence_accuracy": (
-                totals["next_sentence_correct"] / examples
-            ),
-            "next_sentence_loss": totals["next_sentence_sum"] / examples,
-        }
-        loss = loss + means["next_sentence_loss"]
-    return {name: float(mean) for name, mean in means.items()} | {
-        "loss": float(loss)
-    }

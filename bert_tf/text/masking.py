@@ -36,6 +36,9 @@ class DynamicMasking:
       sep_id: Id of [SEP], which is never masked.
       mask_id: Id of [MASK].
       masked_lm_prob: Share of a sequence's tokens to predict.
+      final_masked_lm_prob: The share that it approaches linearly; None for a
+        constant one.
+      num_examples: The number of examples after which it is reached.
       mask_rate: Share of the chosen tokens replaced by [MASK].
       same_rate: Share of the chosen tokens that stay; the rest becomes random.
       continuations: For whole word masking, <bool>[vocab_size] as a tuple: true
@@ -51,6 +54,8 @@ class DynamicMasking:
     same_rate: float = 0.1
     continuations: tuple[bool, ...] | None = None
     token_ids: tuple[int, ...] | None = None
+    final_masked_lm_prob: float | None = None
+    num_examples: int = 1
 
     @classmethod
     def from_vocabulary(
@@ -110,7 +115,12 @@ class DynamicMasking:
             input_mask, axis=1
         )  # [B], including [CLS] and [SEP].
         # tf.round rounds halves to even, as Python's round.
-        limit = tf.round(tf.cast(length, tf.float64) * self.masked_lm_prob)
+        share = self.masked_lm_prob
+        if self.final_masked_lm_prob is not None:
+            done = tf.cast(example_index, tf.float64) / self.num_examples
+            change = self.final_masked_lm_prob - share
+            share += change * tf.minimum(done, 1.0)  # [B]
+        limit = tf.round(tf.cast(length, tf.float64) * share)
         limit = tf.clip_by_value(tf.cast(limit, tf.int32), 1, num_slots)
         candidates = (
             (input_mask > 0) & (ids != self.cls_id) & (ids != self.sep_id)

@@ -1,5 +1,6 @@
 """Writes training metrics to JSON lines and TensorBoard; describes them."""
 
+import collections
 import json
 import math
 import os
@@ -13,15 +14,58 @@ from bert_tf.io import files
 
 METRICS_FILE = "train_metrics.jsonl"
 SUMMARY_FOLDER = "summaries"
+# Begins the names of scores on held-out records during training.
+HELD_OUT = "held_out_"
 # Parts of a line of the log.
 _FORMS = {
     "loss": "loss {:.3f}",
     "masked_lm_accuracy": "masked LM {:.1%}",
+    "masked_lm_frequency_loss": "frequency line {:.3f}",
     "next_sentence_accuracy": "next sentence {:.1%}",
     "masked_lm_perplexity": "perplexity {:.4g}",
+    "tokens_seen": "{:,.0f} tokens",
     "learning_rate": "rate {:.2e}",
     "tokens_per_second": "{:,.0f} tokens/s",
 }
+
+
+class Means:
+    """Means of the metrics of steps, for a line about all of them.
+
+    A single step says little: its masked-LM accuracy is that of a few hundred
+    tokens. What is no mean, as the learning rate, is that of the last step.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._sums: collections.Counter[str] = collections.Counter()
+        self._count = 0
+
+    def add(
+        self,
+        num_steps: int,
+        last: Mapping[str, float],
+        sums: Mapping[str, float],
+    ) -> None:
+        """Adds metrics and sums that `TrainingStep.run` returns."""
+        self._count += num_steps
+        self._last = dict(last)
+        self._sums.update(sums)
+
+    def take(self) -> dict[str, float]:
+        """Returns the means over the steps since the call before."""
+        means = {name: x / self._count for name, x in self._sums.items()}
+        self.restore({})
+        return self._last | means
+
+    def state(self) -> dict[str, Any]:
+        """Returns the JSON values that a checkpoint stores."""
+        return {"sums": dict(self._sums), "num_steps": self._count}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the result of `state`; without any, begins anew."""
+        self._sums = collections.Counter(state.get("sums", {}))
+        self._count = state.get("num_steps", 0)
 
 
 class MetricsLog:
@@ -48,18 +92,20 @@ class MetricsLog:
         self._file = tf.io.gfile.GFile(self.path, "a")
         self._summaries = tf.summary.create_file_writer(summaries)
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes the metrics of a step.
+    def write(
+        self, step: int, values: Mapping[str, float], prefix: str = ""
+    ) -> None:
+        """Writes metrics at a step, those of training or with a prefix.
 
         Values that are not finite become null.
         """
         line = {"step": step}
         for name, value in values.items():
-            line[name] = value if math.isfinite(value) else None
+            line[prefix + name] = value if math.isfinite(value) else None
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
         files.sync(self.path)
-        self.write_summaries("train", step, values)
+        self.write_summaries(prefix.rstrip("_") or "train", step, values)
 
     def write_summaries(
         self, group: str, step: int, values: Mapping[str, float]

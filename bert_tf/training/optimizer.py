@@ -27,6 +27,8 @@ from bert_tf.errors import UserError
 # Variables whose name contains one of these are not decayed, and LAMB takes
 # their update as it is (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
+SCHEDULES = ("linear", "wsd")
+_DECAY_SHARE = 0.2
 # In the name of the function that `guarded_update` returns.
 COMPILED_NAME = "update_of_weight"
 
@@ -44,6 +46,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_warmup_steps: Steps of the warm-up.
       first_step: The step at which the schedule begins, for the second phase
         of a run whose step count continues; the other steps count from there.
+      num_decay_steps: Steps of the decay, before which the rate is constant;
+        None for all steps.
 
     Call arguments:
       step: <int64>[], updates done before this one.
@@ -58,19 +62,25 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         num_train_steps: int,
         num_warmup_steps: int = 0,
         first_step: int = 0,
+        num_decay_steps: int | None = None,
     ):
         super().__init__()
         self.learning_rate = learning_rate
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps
         self.first_step = first_step
+        self.num_decay_steps = num_decay_steps
 
     def __call__(self, step):
         if self.first_step:
             step = tf.maximum(step - self.first_step, 0)
         step = tf.cast(step, tf.float32)
         last = tf.cast(self.num_train_steps, tf.float32)
-        rate = self.learning_rate * (1.0 - tf.minimum(step, last) / last)
+        if self.num_decay_steps is None:
+            rest = 1.0 - tf.minimum(step, last) / last
+        else:
+            rest = (last - tf.minimum(step, last)) / self.num_decay_steps
+        rate = self.learning_rate * tf.minimum(rest, 1.0)
         if not self.num_warmup_steps:
             return rate
         warmup = self.learning_rate * (step / self.num_warmup_steps)
@@ -82,6 +92,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "num_train_steps": self.num_train_steps,
             "num_warmup_steps": self.num_warmup_steps,
             "first_step": self.first_step,
+            "num_decay_steps": self.num_decay_steps,
         }
 
 
@@ -367,6 +378,7 @@ def build_optimizer(
     num_warmup_steps: int = 0,
     weight_decay_rate: float = 0.01,
     schedule_start_step: int = 0,
+    schedule: str = "linear",
     **kwargs: Any,
 ) -> BertOptimizer:
     """Returns an optimizer for `compile` and `fit`, or for the training step.
@@ -379,6 +391,9 @@ def build_optimizer(
       num_warmup_steps: Steps of linear warm-up.
       weight_decay_rate: Decoupled weight decay.
       schedule_start_step: The step at which the schedule begins.
+      schedule: "linear", BERT's own, whose decay follows the warm-up; or "wsd"
+        (warm-up, stable, decay), whose decay is the last fifth (Hu et al. 2024,
+        "MiniCPM", section 4).
       **kwargs: Further arguments of `BertOptimizer`.
 
     Raises:
@@ -403,11 +418,13 @@ def build_optimizer(
         )
     rate: Any = learning_rate
     if num_train_steps is not None:
+        steps = num_train_steps - schedule_start_step
         rate = WarmupLinearDecay(
             learning_rate,
-            num_train_steps - schedule_start_step,
+            steps,
             num_warmup_steps,
             schedule_start_step,
+            math.ceil(_DECAY_SHARE * steps) if schedule == "wsd" else None,
         )
     settings = _PRESETS[name] | {"weight_decay_rate": weight_decay_rate}
     return BertOptimizer(rate, name=name, **(settings | kwargs))

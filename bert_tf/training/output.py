@@ -151,6 +151,7 @@ def print_report(
     output_dir: str,
     results: Mapping[str, Mapping[str, float]],
     commands: Sequence[str],
+    note: str = "",
 ) -> None:
     """Prints scores, files and the next commands, at the end of a run.
 
@@ -158,12 +159,15 @@ def print_report(
       output_dir: The output directory.
       results: Metrics by split.
       commands: The commands, with {} for the path of the model.
+      note: A sentence below the scores.
     """
     texts = {}
     if results:
         texts["Scores:"] = "\n".join(
             _score_line(split, metrics) for split, metrics in results.items()
         )
+    if note:
+        texts["Language:"] = textwrap.fill(note, 76)
     names = {x.rstrip("/") for x in tf.io.gfile.listdir(output_dir)}
     files_of_run = {
         name: text
@@ -229,12 +233,23 @@ def draw_learning_curves(
     metrics_file = os.path.join(output_dir, training_metrics.METRICS_FILE)
     try:
         rows = training_metrics.read(metrics_file)
+        prefix = training_metrics.HELD_OUT
+        held_out = [
+            {
+                name.removeprefix(prefix): value
+                for name, value in row.items()
+                if name.startswith(prefix)
+            }
+            for row in rows
+        ]
+        lines = [row.get("masked_lm_frequency_loss") for row in rows]
         reports.write_learning_curves(
             os.path.join(output_dir, LEARNING_CURVES_FILE),
             panels or measured_panels(rows, evaluations),
             rows,
-            evaluations,
+            [*filter(None, held_out), *evaluations],
             title,
+            {"masked_lm_loss": max(filter(None, lines), default=None)},
         )
     except _WRITE_ERRORS as error:
         logging.error("The learning curves could not be written: %s", error)

@@ -215,15 +215,16 @@ class TrainingStep:
 
     def run(
         self, iterator: Iterator[dict[str, tf.Tensor]], num_steps: int
-    ) -> tuple[bool, dict[str, float]]:
+    ) -> tuple[bool, dict[str, float], dict[str, float]]:
         """Runs some steps in one call into the graph.
 
         `iterator` yields each replica's rows of the batch of a step.
 
         Returns:
-          True if loss and gradients were finite, and the metrics of the last
-          step, computed before its update. If a step is not finite, neither
-          it nor the following ones change anything, and the metrics are its.
+          True if loss and gradients were finite; the metrics of the last step,
+          computed before its update; and the sums of the objective's metrics
+          over the steps. If a step is not finite, neither it nor the following
+          ones change anything, and the metrics are its.
 
         Raises:
           OutOfMemoryError: If memory is exhausted.
@@ -248,10 +249,10 @@ class TrainingStep:
                 layouts.TOKEN_INDICES in iterator.element_spec,
             )
             logging.info("%s", self.compiled)
-        is_finite, metrics = self._run(iterator, tf.constant(num_steps))
-        values = {name: float(value) for name, value in metrics.items()}
+        is_finite, *values = self._run(iterator, tf.constant(num_steps))
+        metrics, sums = tf.nest.map_structure(float, values)
         self._has_run = True
-        return bool(is_finite), values
+        return bool(is_finite), metrics, sums
 
     def recover(self, error: Exception) -> bool:
         """Computes steps in another way if `run` failed for want of it.
@@ -302,11 +303,11 @@ class TrainingStep:
     def _run_loop(self, iterator, num_steps):
         # The condition is the host's count alone: a flag would have to come
         # from the device, after each step.
-        def is_unfinished(done, is_healthy, metrics):
-            del is_healthy, metrics
+        def is_unfinished(done, is_healthy, metrics, sums):
+            del is_healthy, metrics, sums
             return done < num_steps
 
-        def run_next(done, is_healthy, metrics):
+        def run_next(done, is_healthy, metrics, sums):
             results = self._strategy.run(
                 self._step_on_replica, (next(iterator), is_healthy, metrics)
             )
@@ -315,16 +316,23 @@ class TrainingStep:
                 lambda x: self._strategy.experimental_local_results(x)[0],
                 results,
             )
-            return done + 1, is_healthy, metrics
+            # In float64 sums do not depend on how steps are split into calls.
+            sums = {
+                name: total + tf.cast(metrics[name], tf.float64)
+                for name, total in sums.items()
+            }
+            return done + 1, is_healthy, metrics, sums
 
         nothing = dict.fromkeys(self._metric_names, tf.constant(0.0))
-        _, is_healthy, metrics = tf.while_loop(
+        zero = tf.constant(0.0, tf.float64)
+        sums = dict.fromkeys(self.objective.metrics, zero)
+        _, is_healthy, metrics, sums = tf.while_loop(
             is_unfinished,
             run_next,
-            (tf.constant(0), tf.constant(True), nothing),
+            (tf.constant(0), tf.constant(True), nothing, sums),
             parallel_iterations=1,
         )
-        return is_healthy, metrics
+        return is_healthy, metrics, sums
 
     def _replica_step(self, rows, is_healthy, metrics):
         """Runs one step, in replica context.

@@ -139,6 +139,9 @@ class Trainer(abc.ABC):
         # Since the last metrics line.
         self._seconds = 0.0
         self._steps = 0
+        self._means = training_metrics.Means()
+        # Since the last line of the log.
+        self._shown = training_metrics.Means()
         self._rate = progress.Rate()
 
     @abc.abstractmethod
@@ -190,9 +193,11 @@ class Trainer(abc.ABC):
             checkpoint.prefix,
         )
         self.training_step.restore(checkpoint.metadata)
+        self._means.restore(checkpoint.metadata.get("metrics_since_line", {}))
 
     def _read_state(self) -> State:
         metadata = self.metadata() | self.training_step.state()
+        metadata["metrics_since_line"] = self._means.state()
         tensors = training_state.snapshot(
             self.variables, self.training_step.optimizer
         )
@@ -285,7 +290,7 @@ class Trainer(abc.ABC):
                     raise
                 step, self._iterator = self.step, None
                 continue
-            is_finite, metrics = results
+            is_finite, metrics, sums = results
             seconds = pacer.stop(count)
             if not is_finite:
                 self._give_up(metrics, read_batch)
@@ -293,12 +298,26 @@ class Trainer(abc.ABC):
             self._seconds += seconds
             self._steps += count
             self._rate.add(count, seconds)
+            for means in (self._means, self._shown):
+                means.add(count, metrics, sums)
             self._show(step, metrics)
             if step == 1 or step % config.metrics_every == 0:
-                self._write_metrics(step, metrics)
+                self._write_metrics(step, self._means.take())
             if self._checkpoint_is_due(step):
                 self._saved_at = time.monotonic()
                 self.checkpoints.save(step)
+            self.after_call(step, count, sums)
+
+    def after_call(
+        self, step: int, num_steps: int, sums: Mapping[str, float]
+    ) -> None:
+        """Does what else is due after a call, given the sums of its metrics."""
+        del step, num_steps, sums
+
+    def describe_progress(self, step: int) -> dict[str, float]:
+        """Returns values for lines of metrics beside the means."""
+        del step
+        return {}
 
     def _checkpoint_is_due(self, step: int) -> bool:
         """Returns whether to save; only the chief's clock has an effect."""
@@ -352,7 +371,9 @@ class Trainer(abc.ABC):
             "Step %d of %d: %s, %.0f tokens/s, %s left%s.",
             step,
             last_step,
-            training_metrics.describe(metrics),
+            training_metrics.describe(
+                self._shown.take() | self.describe_progress(step)
+            ),
             examples * self._config.tokens_per_example,
             left,
             " (compilation included)" if self._compiles else "",
@@ -382,14 +403,22 @@ class Trainer(abc.ABC):
                 self._log.write_summaries(group, self.step, values)
         self._close_log()
 
-    def _write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+    def write_held_out(self, step: int, results: Mapping[str, float]) -> None:
+        """Writes a line of scores, between lines of metrics."""
+        self._open_log()
+        if self._log is not None:
+            with self._attempting():
+                self._log.write(step, results, training_metrics.HELD_OUT)
+
+    def _write_metrics(self, step: int, means: Mapping[str, float]) -> None:
         """Writes a metrics line, with the throughput."""
         if not self.coordinator.is_chief:
             return
         examples = self._steps / self._seconds * self._config.examples_per_step
         self._seconds, self._steps = 0.0, 0
         self._compiles = False
-        values = dict(metrics) | {
+        values = dict(means) | self.describe_progress(step)
+        values |= {
             "examples_per_second": examples,
             "tokens_per_second": examples * self._config.tokens_per_example,
         }

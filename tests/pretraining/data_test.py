@@ -174,6 +174,15 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         ):
             given = masking(manifest, **flags)
             self.assertEqual((given.mask_rate, given.same_rate), expected)
+        falling = masking(
+            None,
+            final_masked_lm_prob=0.15,
+            num_train_steps=50,
+            train_batch_size=6,
+            gradient_accumulation_steps=2,
+        )
+        self.assertEqual(falling.final_masked_lm_prob, 0.15)
+        self.assertEqual(falling.num_examples, 600)
 
     @parameterized.parameters(
         ({"mask_rate": 0.9}, "must add up to 1. Received: 1.1"),

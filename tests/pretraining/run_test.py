@@ -19,6 +19,7 @@ from bert_tf.distribute import devices
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.pretraining import evaluation
 from bert_tf.pretraining import run as pretraining
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics
@@ -62,6 +63,8 @@ class PretrainTest(pretrain_case.PretrainCase):
                 "next_sentence_accuracy",
                 "learning_rate",
                 "grad_norm",
+                "tokens_seen",
+                "masked_lm_frequency_loss",
                 "examples_per_second",
                 "tokens_per_second",
             },
@@ -203,6 +206,35 @@ class PretrainTest(pretrain_case.PretrainCase):
         # Resuming the second phase is no change.
         log = self.pretrain(input_file=records, **longer)
         self.assertNotIn("New phase", "\n".join(log))
+
+    def test_scores_held_out_records_during_training(self):
+        path = tiny_pretraining.write_records(
+            self.path("held_out.tfrecord"), range(20, 40)
+        )
+        with (
+            mock.patch.object(evaluation, "_SECONDS_BETWEEN", 0.0),
+            mock.patch.object(evaluation, "_TIMES_ITS_COST", 0.0),
+        ):
+            log = self.pretrain(do_eval=True, eval_input_file=path)
+        lines = [
+            line
+            for line in self.metrics()
+            if "held_out_masked_lm_accuracy" in line
+        ]
+        self.assertNotEmpty([x for x in lines if x["step"] < lines[-1]["step"]])
+        text = files.read_bytes(self.path("out", "eval_results.txt")).decode()
+        results = dict(row.split(" = ") for row in text.splitlines())
+        for name, value in results.items():
+            self.assertEqual(
+                np.float32(value), np.float32(lines[-1][f"held_out_{name}"])
+            )
+        self.assertLen([x for x in log if x.startswith("Held out")], len(lines))
+        # It changes nothing else.
+        self.copy_run("through")
+        tensors = tf1_checkpoint.read(self.path("out"))
+        expected = tf1_checkpoint.read(self.path("through"))
+        for name, value in expected.items():
+            self.assertAllEqual(tensors[name], value, name)
 
     def test_evaluates_a_new_model(self):
         log = self.pretrain(do_train=False, do_eval=True)
@@ -530,6 +562,11 @@ class BuildTrainingTest(tf.test.TestCase):
             for step in (3, 4)
         ]
         self.assertAllClose(rates, [0.0, 0.005])
+        other = self._build(schedule="wsd", adam_beta2=0.9).optimizer
+        self.assertEqual(other.rule.beta_2, 0.9)
+        self.assertEqual(setup.optimizer.rule.beta_2, 0.999)
+        stable = [other.learning_rate_at(tf.constant(step)) for step in (3, 4)]
+        self.assertAllClose(*stable)
 
 
 if __name__ == "__main__":

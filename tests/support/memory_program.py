@@ -108,7 +108,7 @@ def main(
         resource.setrlimit(resource.RLIMIT_AS, (used + limit,) * 2)
     before = _peak()
     try:
-        _, metrics = step.run(iterator, num_steps)
+        _, metrics, _ = step.run(iterator, num_steps)
     except UserError as error:
         sys.stdout.write(json.dumps({"error": str(error)}))
         return

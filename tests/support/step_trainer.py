@@ -163,7 +163,7 @@ class StepTrainer:
     def train(self, *calls):
         """Trains `calls` steps in each call into the graph; returns itself."""
         for count in calls:
-            self.is_finite, metrics = self.training_step.run(
+            self.is_finite, metrics, self.sums = self.training_step.run(
                 self.iterator, count
             )
             self.metrics.append(metrics)

@@ -54,6 +54,26 @@ def _apply(features, seed=1, first=0, rule=_MASKING, **changes):
 
 
 class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
+    def test_share_changes_linearly_with_the_examples(self):
+        features, _ = _batch([64] * 40, slots=20)
+        for first, share in (
+            (0, 0.3),
+            (500, 0.225),
+            (1000, 0.15),
+            (9000, 0.15),
+        ):
+            drawn = _apply(
+                features,
+                first=first,
+                masked_lm_prob=0.3,
+                final_masked_lm_prob=0.15,
+                num_examples=1000,
+            )
+            counts = drawn["masked_lm_weights"].sum(axis=1)
+            self.assertEqual(counts[0], round(64 * share))
+        # Within a batch, too.
+        self.assertAllInRange(counts, 10, 10)
+
     def test_restores_the_ids_before_masking(self):
         features, ids = _batch([64, 40, 9, 30])
         self.assertNotAllEqual(features["input_ids"], ids)

@@ -10,6 +10,21 @@ from bert_tf.errors import UserError
 from bert_tf.training import metrics as training_metrics
 
 
+class MeansTest(tf.test.TestCase):
+    def test_weighs_calls_by_their_steps_and_continues(self):
+        means = training_metrics.Means()
+        means.add(1, {"loss": 8.0, "learning_rate": 0.1}, {"loss": 8.0})
+        state = json.loads(json.dumps(means.state()))
+        # The last of three steps has 3.
+        for one in (means, training_metrics.Means()):
+            if one is not means:
+                one.restore(state)
+            one.add(3, {"loss": 3.0, "learning_rate": 0.4}, {"loss": 12.0})
+            self.assertEqual(one.take(), {"loss": 5.0, "learning_rate": 0.4})
+            one.add(1, {"loss": 2.0, "learning_rate": 0.5}, {"loss": 2.0})
+            self.assertEqual(one.take(), {"loss": 2.0, "learning_rate": 0.5})
+
+
 class MetricsLogTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()

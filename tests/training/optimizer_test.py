@@ -61,8 +61,18 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
         rate = optimizer.learning_rate_at(tf.constant(step, tf.int64))
         self.assertAllClose(rate, expected)
 
+    @parameterized.parameters(
+        (5, 1.0), (10, 2.0), (80, 2.0), (90, 1.0), (100, 0.0), (120, 0.0)
+    )
+    def test_warm_up_stable_decay(self, step, expected):
+        optimizer = optimizers.build_optimizer(
+            "adamw", 2.0, 100, 10, schedule="wsd"
+        )
+        rate = optimizer.learning_rate_at(tf.constant(step, tf.int64))
+        self.assertAllClose(rate, expected)
+
     def test_round_trip(self):
-        schedule = optimizers.WarmupLinearDecay(0.3, 70, 5, 20)
+        schedule = optimizers.WarmupLinearDecay(0.3, 70, 5, 20, 14)
         schedules = keras.optimizers.schedules
         again = schedules.deserialize(schedules.serialize(schedule))
         self.assertEqual(again.get_config(), schedule.get_config())

@@ -14,7 +14,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
-from bert_tf.pretraining import run as pretraining
+from bert_tf.pretraining import evaluation
 from bert_tf.training import checkpoints
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
@@ -124,7 +124,7 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase):
         self.copy_run()
         # As if it was killed before it wrote its model.
         shutil.rmtree(self.path("out", "model"))
-        with mock.patch.object(pretraining, "evaluate", _send_sigterm):
+        with mock.patch.object(evaluation, "build_evaluation", _send_sigterm):
             with self.assertRaisesRegex(Preempted, "rerun the same command"):
                 self.pretrain(do_eval=True)
         self.assertFalse(os.path.exists(self.path("out", "model")))

@@ -96,6 +96,14 @@ class TrainingStepTest(tf.test.TestCase, parameterized.TestCase):
         together = StepTrainer(batch_size=_BATCH).train(1, 4)
         # A call returns the metrics of its last step.
         self.assertEqual(together.metrics[1], one_by_one.metrics[4])
+        # And the sums of those that are means of rows.
+        for name, total in together.sums.items():
+            values = [metrics[name] for metrics in one_by_one.metrics[1:5]]
+            self.assertEqual(total, sum(values), name)
+        self.assertEqual(
+            together.metrics[1].keys() - together.sums.keys(),
+            {"learning_rate", "grad_norm"},
+        )
         self.assertEqual(together.training_step.global_step, 5)
         expected = one_by_one.state
         for name, value in together.state().items():
@@ -177,7 +185,7 @@ class TrainingStepTest(tf.test.TestCase, parameterized.TestCase):
             {"loss_scale": 2.0**60, "calm_steps": 9}
         )
         before = trained.state()
-        is_finite, metrics = trained.training_step.run(trained.iterator, 1)
+        is_finite, metrics, _ = trained.training_step.run(trained.iterator, 1)
         self.assertTrue(is_finite)
         self.assertEqual(metrics["loss_scale"], 2.0**60)
         self.assertEqual(

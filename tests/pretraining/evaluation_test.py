@@ -1,4 +1,4 @@
-"""Tests for bert_tf.pretraining.run.evaluate."""
+"""Tests for bert_tf.pretraining.evaluation."""
 
 import os
 
@@ -9,7 +9,7 @@ from absl.testing import parameterized
 
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.modeling import bert as bert_model
-from bert_tf.pretraining import run as pretraining
+from bert_tf.pretraining import evaluation
 from bert_tf.training import output as training_output
 from tests.support import logical_devices
 from tests.support import record_files
@@ -68,9 +68,9 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
     def test_matches_numpy_over_all_examples(self):
         model = bert_model.BertForPretraining(_CONFIG)
         _set_weights(model)
-        results = pretraining.evaluate(
-            model, self.data.evaluation_dataset(), global_step=12
-        )
+        results = evaluation.build_evaluation(
+            model, self.data.evaluation_dataset()
+        )(12)
         expected = _numpy_results(model, self.examples)
         error = results.pop("masked_lm_perplexity_error")
         self.assertAllClose(error, self._error(model), rtol=1e-4)
@@ -78,9 +78,9 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
         # Batches have different means, so a mean of means would fail.
-        first = pretraining.evaluate(
-            model, self.data.evaluation_dataset(), 12, max_eval_steps=1
-        )
+        first = evaluation.build_evaluation(
+            model, self.data.evaluation_dataset(), max_eval_steps=1
+        )(12)
         expected = _numpy_results(model, self.examples[:8])
         # One batch has no error.
         self.assertEqual(first.keys(), expected.keys())
@@ -115,9 +115,9 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         # The last batch is not full, and replicas get unequal shares; in
         # batches of 3 the fourth replica has only blank rows.
         data = PretrainingInput(self.data.record_files, 8, 3, batch_size)
-        results = pretraining.evaluate(
-            model, data.evaluation_dataset(), 12, strategy=strategy
-        )
+        results = evaluation.build_evaluation(
+            model, data.evaluation_dataset(), strategy=strategy
+        )(12)
         expected = _numpy_results(model, self.examples)
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
@@ -125,19 +125,16 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
     def test_without_padding(self):
         model = bert_model.BertForPretraining(_CONFIG)
         dataset = self.data.evaluation_dataset()
-        expected = pretraining.evaluate(model, dataset, 12)
-        results = pretraining.evaluate(model, dataset, 12, unpad=True)
+        expected = evaluation.build_evaluation(model, dataset)(12)
+        results = evaluation.build_evaluation(model, dataset, unpad=True)(12)
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
 
     def test_without_next_sentence(self):
         model = bert_model.BertForPretraining(_CONFIG)
-        results = pretraining.evaluate(
-            model,
-            self.data.evaluation_dataset(),
-            global_step=3,
-            use_next_sentence=False,
-        )
+        results = evaluation.build_evaluation(
+            model, self.data.evaluation_dataset(), use_next_sentence=False
+        )(3)
         self.assertCountEqual(
             results,
             [

@@ -1,0 +1,185 @@
+"""Losses and accuracies of pretraining on held-out records."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.distribute import batches as batches_lib
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.features import INPUT_IDS
+from bert_tf.io import progress
+from bert_tf.training import losses
+from bert_tf.training import unpad as unpadding
+
+# Batches, and the time between two evaluations: at least so many seconds, and
+# so many times what the last one took, so that it costs below 3%.
+HELD_OUT_BATCHES = 64
+_SECONDS_BETWEEN = 150.0
+_TIMES_ITS_COST = 40.0
+
+
+def build_evaluation(
+    model,
+    dataset: tf.data.Dataset,
+    max_eval_steps: int | None = None,
+    strategy: tf.distribute.Strategy | None = None,
+    use_next_sentence: bool = True,
+    show_progress: bool = True,
+    unpad: bool = False,
+) -> Callable[[int], dict[str, float | int]]:
+    """Returns a function that computes losses and accuracies of all examples.
+
+    It takes the number of steps done, and may be called again: it is traced
+    once.
+
+    Each is a weighted mean over all predictions or examples, as in the original
+    (metric_fn, run_pretraining.py:188-231), not a mean over the means of
+    batches. `loss` is the sum of the two losses, so that it does not depend on
+    the batch size; the original takes the mean over the losses of batches. Rows
+    that fill up the last batch, or the last replica's share of a batch, do not
+    count. All workers get the same results.
+
+    `masked_lm_perplexity` is exp(`masked_lm_loss`): the natural exponential of
+    the mean over the predicted tokens of all evaluated records, each token with
+    equal weight (Table 6). Records with more predictions thus count more. For a
+    left-to-right model it is the perplexity of the next token.
+    `masked_lm_perplexity_error` is its standard error, as if batches were drawn
+    independently: other text of the same kind would move it by so much.
+
+    `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
+    all its batches count, and the strategy is the current one. With `unpad`
+    padding is not computed.
+
+    The results are `global_step`, `loss`, `masked_lm_accuracy`,
+    `masked_lm_loss`, `masked_lm_perplexity` (unless nothing was predicted), its
+    error (with two batches or more) and, if the loss is included,
+    `next_sentence_accuracy` and `next_sentence_loss`.
+    """
+    strategy = strategy or tf.distribute.get_strategy()
+    if max_eval_steps is not None:
+        dataset = dataset.take(max_eval_steps)
+    num_batches = int(dataset.cardinality())
+    plan = StepPlan(
+        dataset.element_spec[INPUT_IDS.name].shape[0],
+        strategy.num_replicas_in_sync,
+    )
+    longest = dataset.element_spec[INPUT_IDS.name].shape[1:]
+    transform = unpadding.token_finder(plan, longest) if unpad else None
+
+    objective = losses.PretrainingObjective(use_next_sentence)
+
+    def compute_sums(rows):
+        outputs = model(losses.model_inputs(objective.inputs, rows))
+        sums = objective.compute_sums(outputs, rows)
+        weights, examples = tf.unstack(objective.count(rows))
+        return sums | {"masked_lm_weights": weights, "examples": examples}
+
+    @tf.function(autograph=False)
+    def compute_batch(rows):
+        sums = strategy.run(compute_sums, (rows,))
+        return {
+            name: strategy.reduce(tf.distribute.ReduceOp.SUM, value, None)
+            for name, value in sums.items()
+        }
+
+    def compute(global_step: int) -> dict[str, float | int]:
+        # In float64, as float32 loses small terms in long sums.
+        totals: dict[str, np.float64] = {}
+        batches: list[tuple[float, float]] = []
+        total = num_batches if num_batches >= 0 else None
+        with progress.bar(
+            total, "evaluating", "batch", hidden=not show_progress
+        ) as bar:
+            for rows in batches_lib.distribute_batches(
+                strategy, dataset, plan, finite=True, transform=transform
+            ):
+                sums = {
+                    name: np.float64(value)
+                    for name, value in compute_batch(rows).items()
+                }
+                for name, value in sums.items():
+                    totals[name] = totals.get(name, 0.0) + value
+                batches.append(
+                    (sums["masked_lm_sum"], sums["masked_lm_weights"])
+                )
+                bar.update(1)
+        results = _means(totals) | {"global_step": global_step}
+        if len(batches) > 1 and "masked_lm_perplexity" in results:
+            error = results["masked_lm_perplexity"] * _loss_error(
+                *zip(*batches, strict=True)
+            )
+            results["masked_lm_perplexity_error"] = float(error)
+        return results
+
+    return compute
+
+
+@dataclasses.dataclass
+class HeldOut:
+    """The score of a fixed part of the held-out records during training.
+
+    Attributes:
+      evaluate: The result of `build_evaluation` for the part.
+    """
+
+    evaluate: Callable[[int], dict[str, float | int]]
+    _due: float = 0.0
+
+    def start(self) -> None:
+        """Starts the clock, so that the first score is not of new weights."""
+        self._due = time.monotonic() + _SECONDS_BETWEEN
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due
+
+    def score(self, step: int) -> dict[str, float | int]:
+        """Computes the score, and when the next one is due."""
+        start = time.monotonic()
+        results = self.evaluate(step)
+        seconds = time.monotonic() - start
+        pause = max(_SECONDS_BETWEEN, _TIMES_ITS_COST * seconds)
+        self._due = time.monotonic() + pause
+        return results
+
+
+def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
+    """Returns the standard error of the mean loss, a ratio of two sums.
+
+    Args:
+      losses: The sum of the losses of each batch.
+      weights: The number of predictions of each batch.
+    """
+    mean = np.sum(losses) / np.sum(weights)
+    residuals = np.array(losses) - mean * np.array(weights)
+    variance = len(residuals) * np.var(residuals, ddof=1)
+    return np.sqrt(variance) / np.sum(weights)
+
+
+def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:
+    # Left-to-right data or an empty share may have nothing to predict.
+    weights = totals["masked_lm_weights"] or 1.0
+    means = {
+        "masked_lm_accuracy": totals["masked_lm_correct"] / weights,
+        "masked_lm_loss": totals["masked_lm_sum"] / weights,
+    }
+    loss = means["masked_lm_loss"]
+    if totals["masked_lm_weights"]:
+        means["masked_lm_perplexity"] = np.exp(loss)
+    if "next_sentence_sum" in totals:
+        examples = totals["examples"]
+        means |= {
+            "next_sentence_accuracy": (
+                totals["next_sentence_correct"] / examples
+            ),
+            "next_sentence_loss": totals["next_sentence_sum"] / examples,
+        }
+        loss = loss + means["next_sentence_loss"]
+    return {name: float(mean) for name, mean in means.items()} | {
+        "loss": float(loss)
+    }

@@ -1,0 +1,246 @@
+"""The plateau of pretraining: a model that knows only how often tokens occur.
+
+Such a model gives each [MASK] the frequencies of all tokens. One prediction in
+five has a token in its place, its own or a random one: there the token that it
+sees counts more, the rarer it is by chance. The loss of this model, the entropy
+of a predicted token given what stands in its place, is the frequency line here.
+
+With a vocabulary of 2,000 tokens the line is 5.5. Training reaches it within
+some hundred steps, stays there for millions of tokens, and falls to 4.0 within
+1,000 steps once attention finds the neighbors of a [MASK]. A run that stays
+there has learned no language, though nothing fails.
+"""
+
+import math
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.flags.options import Flags
+from bert_tf.text import masking
+
+# The estimate of an entropy needs many tokens; more take longer to read.
+_PREDICTIONS = 200_000
+# As loss / frequency line: from here on the model is still on the plateau.
+_ON_PLATEAU = 0.98
+# Steps over which a loss is averaged: that of one step varies by some percent.
+_AVERAGED_STEPS = 50
+# A healthy run is on the plateau for its first 10 million tokens.
+_PATIENCE_TOKENS = 20e6
+_PATIENCE_SHARE = 0.2
+# Without bias correction updates are too large for about so many steps.
+_UNCORRECTED_STEPS = 1000
+# times 1 / width: a peak rate that learns. 2e-3 at a width of 128.
+_RATE = 0.25
+
+
+class TextSample(NamedTuple):
+    """Properties of the data, from some of the records.
+
+    Attributes:
+      frequency_loss: The frequency line in nats per token; nan without
+        predictions.
+      distinct: The share of the records that differ from all others.
+    """
+
+    frequency_loss: float
+    distinct: float
+
+
+def sample(
+    batches: Iterable[Mapping[str, np.ndarray]],
+    vocab_size: int,
+    left_to_right: bool = False,
+) -> TextSample:
+    """Reads about 200,000 predicted tokens.
+
+    Args:
+      batches: Batches of `bert_tf.features.PRETRAINING`, [B, ...] each.
+      vocab_size: The number of tokens, from which random ones are drawn.
+      left_to_right: Whether all tokens are predicted, none seen in its place.
+    """
+    counts = np.zeros(vocab_size, np.int64)
+    replacements = np.zeros(vocab_size, np.int64)
+    rows, num_rows = set(), 0
+    for batch in batches:
+        chosen = batch["masked_lm_weights"] > 0
+        tokens = batch["masked_lm_ids"][chosen]
+        seen = np.take_along_axis(
+            batch["input_ids"], batch["masked_lm_positions"], axis=1
+        )[chosen]
+        counts += np.bincount(tokens, minlength=vocab_size)
+        replacements += np.bincount(seen[seen != tokens], minlength=vocab_size)
+        texts = masking.restore_ids(batch).numpy()
+        rows.update(text.tobytes() for text in texts)
+        num_rows += len(texts)
+        if counts.sum() >= _PREDICTIONS:
+            break
+    total = counts.sum()
+    if not total:
+        return TextSample(math.nan, 1.0)
+    masked = 1.0
+    replaced = replacements.sum() / total
+    if not left_to_right:
+        masked = replacements.max() / total  # [MASK] is the most frequent one.
+    loss = frequency_loss(
+        counts, masked, 1.0 - replaced, max(replaced - masked, 0.0)
+    )
+    return TextSample(loss, len(rows) / num_rows)
+
+
+def frequency_loss(
+    counts: np.ndarray, masked: float, same: float, random: float
+) -> float:
+    """Returns the entropy of a token given what stands in its place, in nats.
+
+    Beside frequencies p, of n tokens: a token x stands where x is true with
+    probability `same` p(x), and where any y is true with `random` p(y) / n. So
+    y is true where x is seen with `random` p(y) / (n `same` p(x) + `random`),
+    and x itself with the rest.
+
+    The entropy of N draws of k different tokens is too small by (k - 1) / 2N
+    (Miller 1955, "Note on the bias of information estimates").
+
+    Args:
+      counts: <int64>[n], how often each token is predicted.
+      masked: The share of predictions with [MASK] in their place.
+      same: That with the token itself.
+      random: That with a random token.
+    """
+    p = counts / counts.sum()
+    is_there = p > 0
+    surprise = np.zeros_like(p)
+    surprise[is_there] = -np.log(p[is_there])
+    bias = (is_there.sum() - 1) / (2 * counts.sum())
+    entropy = p @ surprise + bias
+    if masked == 1.0 or not same + random:
+        return float(entropy)
+    seen = same * p + random / len(p)
+    own = same * p + random * p / len(p)
+    other = random * (1.0 - p) / len(p)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        loss = -np.nan_to_num(own * np.log(own / seen))
+        loss -= np.nan_to_num(other * np.log(random / len(p) / seen))
+    loss += random / len(p) * (entropy - p * surprise)
+    return float(masked * entropy + loss.sum())
+
+
+class Watch:
+    """Watches whether a run leaves the plateau.
+
+    Args:
+      config: The flags of run/pretrain.py.
+      text: The sample of its records.
+      width: `hidden_size` of the model.
+    """
+
+    def __init__(self, config: Flags, text: TextSample, width: int) -> None:
+        self.line = text.frequency_loss
+        self._config = config
+        self._text = text
+        self._rate = _RATE / width
+        self._tokens_per_step = (
+            config.train_batch_size
+            * config.gradient_accumulation_steps
+            * config.max_seq_length
+        )
+        self._loss = math.nan
+        self._held_out = math.nan
+        self._has_warned = False
+
+    def add(self, masked_lm_loss: float, num_steps: int) -> None:
+        """Takes the mean loss of some steps."""
+        if math.isnan(self._loss):
+            self._loss = masked_lm_loss
+        share = 1 - math.exp(-num_steps / _AVERAGED_STEPS)
+        self._loss += share * (masked_lm_loss - self._loss)
+
+    def add_held_out(self, masked_lm_loss: float) -> None:
+        """Takes the loss on held-out records."""
+        self._held_out = masked_lm_loss
+
+    def tokens(self, step: int) -> int:
+        """Returns the positions, padding included, of the steps done."""
+        return step * self._tokens_per_step
+
+    def describe(self) -> str:
+        """Returns a sentence on line and loss; "" without predictions."""
+        if math.isnan(self.line) or math.isnan(self._loss):
+            return ""
+        has_left = self._has_left(self._loss)
+        state = "knows more" if has_left else "knows no more"
+        return (
+            "A model that knows only how often tokens occur has a masked-LM "
+            f"loss of {self.line:.3f}. This one has {self._loss:.3f} and "
+            f"{state}."
+        )
+
+    def warning(self, step: int, last_step: int) -> str | None:
+        """Returns a warning with its cause, once, if there is reason for it."""
+        is_late = (
+            self.tokens(step) >= _PATIENCE_TOKENS
+            and step >= _PATIENCE_SHARE * self._config.num_train_steps
+        )
+        if self._has_warned or not (is_late or step == last_step):
+            return None
+        cause = self._cause(step)
+        self._has_warned = cause is not None
+        return cause
+
+    def _has_left(self, loss: float) -> bool:
+        return not loss >= _ON_PLATEAU * self.line
+
+    def _cause(self, step: int) -> str | None:
+        tokens = f"{self.tokens(step) / 1e6:.1f} million tokens"
+        if self._has_left(self._loss):
+            if self._has_left(self._held_out):
+                return None
+            return (
+                f"After {tokens} the masked-LM loss is {self._loss:.2f} in "
+                f"training and {self._held_out:.2f} on held-out records, where "
+                f"the frequency of tokens alone gives {self.line:.2f}: the "
+                f"model remembers its records; {self._more_text()}"
+            )
+        return (
+            f"After {tokens} the masked-LM loss is {self._loss:.2f}, about "
+            f"that of the frequency of tokens alone, {self.line:.2f}: the "
+            f"model has learned no language yet. {self._advice(step)}"
+        )
+
+    def _advice(self, step: int) -> str:
+        """Returns the likeliest reason, and the flag to change."""
+        config = self._config
+        rate, good = config.learning_rate, f"{self._rate:.0e}"
+        steps = max(2 * _PATIENCE_TOKENS / self._tokens_per_step, 2 * step)
+        steps = math.ceil(steps / 100) * 100
+        if self._text.distinct < 0.5:
+            return (
+                f"Only {self._text.distinct:.0%} of the records differ; "
+                f"{self._more_text()}"
+            )
+        if rate > 2 * self._rate:
+            return f"--learning_rate={rate:g} is high for it; try {good}."
+        if rate < self._rate / 10:
+            return f"--learning_rate={rate:g} is low for it; try {good}."
+        warm_up = config.num_warmup_steps
+        if config.optimizer == "bert_adam" and warm_up < _UNCORRECTED_STEPS:
+            return (
+                f"--num_warmup_steps={warm_up} is short for "
+                "--optimizer=bert_adam, whose first updates are up to three "
+                "times the rate, as the original's (no bias correction); give "
+                "--optimizer=adamw, or --num_warmup_steps=1000 with half of "
+                f"--learning_rate={rate:g}."
+            )
+        return (
+            "The schedule is short: models leave this plateau after some 10 "
+            "million tokens, large ones later. Try "
+            f"--num_train_steps={steps}, or half of --learning_rate={rate:g}."
+        )
+
+    def _more_text(self) -> str:
+        return (
+            "give run/create_pretraining_data.py more text, or a smaller "
+            "--dupe_factor, and train with --dynamic_masking."
+        )
