@@ -1,7 +1,5 @@
 """Tests for the plot of bert_tf.corpus.report."""
 
-import pathlib
-
 import tensorflow as tf
 
 from bert_tf.corpus import report as corpus_report
@@ -46,15 +44,6 @@ class DrawTest(tf.test.TestCase):
         self.assertEqual(_bars(characters), [800, 90, 400, 0])
         self.assertEqual(_names(languages), ["de", "eo"])
         self.assertAllClose(_bars(languages), [75, 25, 62.5, 37.5])
-
-    def test_writes_a_png_of_one_language_without_heldout_text(self):
-        report = {x: y for x, y in _REPORT.items() if x != "languages"}
-        report["recipe"] = {"flags": {"heldout_share": 0.0}}
-        path = pathlib.Path(self.get_temp_dir()) / "x.png"
-        corpus_report.write_picture(str(path), report)
-        self.assertEqual(path.read_bytes()[:4], b"\x89PNG")
-        documents, _ = corpus_report.draw(report).axes
-        self.assertEqual(_bars(documents), [13, 3])
 
 
 if __name__ == "__main__":

@@ -276,21 +276,6 @@ class OutputTest(corpus_case.CorpusCase):
                 )
                 corpus_case.run_here(config)
 
-    def test_warns_of_languages_that_are_repeated_often(self):
-        self.write("is.jsonl", self.rows(["Texti."]))
-        self.write("en.jsonl", self.rows([f"Text {i:3}." for i in range(399)]))
-        globs = f"is={self.path('is.jsonl')},en={self.path('en.jsonl')}"
-        with self.assertLogs(level="WARNING") as logs:
-            report = self.extract(globs, language_sampling=0.5)
-        # The small language has 6 of 3597 characters.
-        factor = 3597 * (6**0.5 / (6**0.5 + 3591**0.5)) / 6
-        times = report["languages"]["is"]["characters"] // 6
-        self.assertIn(times, (int(factor), int(factor) + 1))
-        self.assertIn(f"text of 'is' {times} times", logs.output[0])
-        self.assertLen(logs.output, 1)
-        with self.assertNoLogs(level="WARNING"):
-            self.extract(globs, "b.txt", language_sampling=0.7)
-
     @pytest.mark.slow
     def test_filters_duplicates_and_languages(self):
         self.write("test.json", json.dumps({"q": [" ".join("abcdefghijklm")]}))

@@ -8,7 +8,6 @@ from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data import create
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
-from bert_tf.io import files
 
 _MASK_ID = 4
 
@@ -92,22 +91,6 @@ class RecordCountsTest(tf.test.TestCase):
         self.assertEqual(counts.num_same, 5)
         self.assertEqual(counts.num_masked + counts.num_random, 0)
 
-    def test_counts_are_summed_and_restored_from_json(self):
-        first, second = RecordCounts(), RecordCounts()
-        first.add_batch(self._make_batch(), _MASK_ID, num_truncated=1)
-        second.add(RecordCounts.from_dict(first.to_dict()))
-        second.add(first)
-
-        doubled = {
-            name: 2 * value
-            for name, value in first.to_dict().items()
-            if name != "length_histogram"
-        }
-        self.assertEqual(
-            second.to_dict(),
-            {**doubled, "length_histogram": [0, 0, 0, 0, 0, 2, 2]},
-        )
-
 
 class DataReportTest(tf.test.TestCase, parameterized.TestCase):
     def test_shares(self):
@@ -173,22 +156,6 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     @parameterized.parameters(
-        (3, 17, 40, 61, "rows of --max_seq_length=40 hold few sentences"),
-        (3, 17, 128, 61, "lines seem to be paragraphs"),
-        (17, 17, 128, 100, "remove the empty lines inside documents"),
-        (1, 17, 128, 50, "The text is one document"),
-    )
-    def test_advice_by_cause(self, documents, sentences, length, share, advice):
-        result = dataclasses.replace(
-            _make_result(num_instances=100, num_random_next=share),
-            num_documents=documents,
-            num_sentences=sentences,
-        )
-        config = _make_config(max_seq_length=length)
-        (warning,) = create.build_report(config, result)["warnings"]
-        self.assertIn(advice, warning)
-
-    @parameterized.parameters(
         # Records of 7, 39 and 40 tokens, 1, 2 and 5 of each, with 3 special
         # tokens, or 2 if there is one segment.
         ({"left_to_right": True}, None),
@@ -216,26 +183,6 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
         else:
             (warning,) = report["warnings"]
             self.assertRegex(warning, message)
-
-    def test_left_to_right_expects_no_replacement(self):
-        report = create.build_report(
-            _make_config(left_to_right=True), _make_result()
-        )
-
-        self.assertEqual(report["asked"]["replaced_by_mask_share"], 0)
-        self.assertEqual(report["asked"]["kept_share"], 1)
-
-    def test_json_and_picture_are_written(self):
-        path = f"{self.create_tempdir().full_path}/x.tfrecord"
-        report = create.build_report(_make_config(), _make_result())
-
-        create.write_report(path, report)
-
-        self.assertEqual(files.read_json(f"{path}.report.json"), report)
-        image = tf.io.decode_png(files.read_bytes(f"{path}.report.png"))
-        self.assertGreater(image.shape[0], 300)
-        # Something is drawn: the image has many colors.
-        self.assertGreater(len(np.unique(image.numpy())), 10)
 
     def test_report_of_no_record(self):
         report = create.build_report(

@@ -1,7 +1,5 @@
 import errno
 import os
-from concurrent import futures
-from concurrent.futures.process import BrokenProcessPool
 from unittest import mock
 
 import pytest
@@ -164,21 +162,6 @@ class InterruptedRunTest(record_case.RecordCase):
             with self.assertRaises(KeyboardInterrupt):
                 pretraining_data.create(config)
 
-    def test_killed_worker_keeps_the_work_folder(self):
-        config = self._config(generator="streaming", num_processes=1)
-        with (
-            mock.patch.object(
-                futures.ProcessPoolExecutor,
-                "submit",
-                side_effect=BrokenProcessPool,
-            ),
-            self.assertRaisesRegex(
-                UserError, "rerun the same command to resume"
-            ),
-        ):
-            pretraining_data.create(config)
-        self.assertTrue(os.path.isdir(f"{config.output_file}.work"))
-
     @parameterized.parameters("original", "streaming")
     def test_resumes_after_a_kill(self, generator):
         flags = {"generator": generator, "num_processes": 0}
@@ -214,17 +197,6 @@ class InterruptedRunTest(record_case.RecordCase):
             with self.assertRaisesRegex(UserError, "Another process writes"):
                 pretraining_data.create(config)
         self.assertTrue(os.path.exists(temporary))
-
-    def test_other_flags_do_not_mix_with_an_unfinished_run(self):
-        self._interrupt(self._config())
-        before = os.listdir(self.path("out"))
-
-        with self.assertRaisesRegex(
-            UserError, "--random_seed was 12345 .* 6 now;"
-        ):
-            pretraining_data.create(self._config(random_seed=6))
-
-        self.assertEqual(os.listdir(self.path("out")), before)
 
     @parameterized.parameters(
         OSError(errno.ENOSPC, "No space left on device"),
@@ -303,15 +275,6 @@ class BadInputTest(record_case.RecordCase):
     def test_text_that_is_not_utf8(self, generator):
         self.write("text.txt", b"the cat\n\nsat \xe9t\xe9\n")
         self._assert_refused("at byte 13.*--replace", generator=generator)
-
-    def test_corrected_text_is_read_after_an_error(self):
-        self.write("text.txt", b"the cat\nsat \xe9t\xe9\n")
-        with self.assertRaisesRegex(UserError, "not UTF-8"):
-            pretraining_data.create(self._config())
-
-        made = pretraining_data.create(self._config(replace_invalid_utf8=True))
-
-        self.assertEqual(made.num_sentences, 2)
 
     def test_file_of_unknown_origin_is_not_overwritten(self):
         path = self.write("precious.tfrecord", "made by hand")

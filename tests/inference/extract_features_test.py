@@ -123,20 +123,6 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self._run(model_dir=path, **options), expected)
         self.assertEqual(self._run(init_checkpoint=path, **options), expected)
 
-    def test_the_default_has_the_layers_of_a_small_model(self):
-        for number, expected in (
-            (2, [-1, -2]),
-            (4, [-1, -2, -3, -4]),
-            (9, [-1, -2, -3, -4]),
-        ):
-            default = ExtractFeaturesConfig.layers
-            self.assertEqual(
-                extract_features._parse_layers(default, number, default),
-                expected,
-            )
-        with self.assertRaisesRegex(UserError, "must lie between -2 and 1"):
-            extract_features._parse_layers("-1,-3", 2, "-1")
-
     def test_flags_override_files_next_to_the_checkpoint(self):
         path = os.path.join(self.folder, "tf1")
         os.mkdir(path)
@@ -236,20 +222,6 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             self._run(
                 b"the cat\n", model_dir=self._model_dir(with_vocabulary=False)
             )
-
-    def test_ignored_flags_warn_once(self):
-        with self.assertLogs(level="WARNING") as logs:
-            self._run(
-                b"the cat\n",
-                model_dir=self._model_dir(),
-                layers="-1",
-                max_seq_length=12,
-                use_tpu=True,
-                master="grpc://somewhere",
-            )
-        warnings = [line for line in logs.output if "are ignored" in line]
-        self.assertLen(warnings, 1)
-        self.assertIn("--use_tpu, --master", warnings[0])
 
 
 if __name__ == "__main__":

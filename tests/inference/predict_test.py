@@ -224,27 +224,6 @@ class PredictTest(files_case.FilesCase):
         self.assertEqual(sizes, [9, 1])
         self.assertEqual(self._run(path, model_dir=model), rows)
 
-    @pytest.mark.slow
-    def test_formats_give_equal_predictions(self):
-        texts = _texts(5)
-        rows = [
-            self._run(self.write(name, text))
-            for name, text in (
-                ("a.jsonl", self._rows(texts)),
-                ("a.csv", "\ufeffbody\r\n" + "\r\n".join(texts) + "\r\n"),
-                ("a.tsv", "x\tbody\n" + "".join(f"\t{t}\n" for t in texts)),
-                ("a.txt", "\n".join(texts)),
-            )
-        ]
-        for other in rows[1:]:
-            self.assertEqual(other, rows[0])
-
-    def test_holds_one_chunk_in_memory(self):
-        path = self.write("texts.jsonl", self._rows(_texts(23)))
-        with self._chunks_of(10) as sizes:
-            self._run(path)
-        self.assertEqual(sizes, [10, 10, 3])
-
     def test_a_bad_row_is_found_before_anything_is_computed(self):
         path = self.write("texts.csv", "body\ncat\ndog\n \n")
         with (
@@ -254,20 +233,6 @@ class PredictTest(files_case.FilesCase):
             self._run(path)
         self.assertEqual(sizes, [])
         self.assertFalse(tf.io.gfile.exists(self.output))
-
-    def test_failed_run_keeps_the_earlier_file(self):
-        path = self.write("texts.txt", "cat\ndog")
-        before = self._run(path)
-        with (
-            mock.patch.object(
-                predict.Predictor, "describe", side_effect=OSError
-            ),
-            self.assertRaises(OSError),
-        ):
-            self._run(path)
-        with open(self.output, encoding="utf-8") as file:
-            self.assertEqual([json.loads(line) for line in file], before)
-        self.assertEqual(self._output_files(), ["predictions.jsonl"])
 
     def _output_files(self):
         return sorted(os.listdir(os.path.dirname(self.output)))
@@ -385,25 +350,6 @@ class PredictTest(files_case.FilesCase):
             self.assertRaisesRegex(UserError, "Another process writes .*;"),
         ):
             self._run(path)
-
-    def test_models_of_other_formats(self):
-        stored = formats.read(self.model)
-        task = {"kind": "classification", "labels": ["a", "b", "c"]}
-        path = f"{self.folder}/huggingface"
-        os.mkdir(path)
-        formats.module_of("huggingface").write_model(
-            path, dataclasses.replace(stored, task=task)
-        )
-        texts = _texts(4)
-        rows = self._run(
-            self.write("texts.txt", "\n".join(texts)), model_dir=path
-        )
-        self.assertAllClose(
-            [list(row["probabilities"].values()) for row in rows],
-            self._expected(texts),
-            atol=1e-5,
-        )
-        self.assertIn(rows[0]["label"], ("a", "b", "c"))
 
     @parameterized.parameters("encoder", "pretraining")
     def test_refuses_a_model_without_a_task(self, kind):

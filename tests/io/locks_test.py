@@ -119,20 +119,6 @@ class OneWriterTest(LocksTestCase):
                     self.fail("Entered.")
         self.assertEmpty(os.listdir(self.parent))
 
-    def test_stale_lock_beside_an_output_is_taken(self):
-        holder_path = f"{self.path}.lock"
-        with open(holder_path, "w", encoding="utf-8"):
-            pass
-        holder = self.hold(holder_path)
-        with self.assertRaisesRegex(UserError, "Another process"):
-            with locks.one_writer(self.path, "--output", True):
-                self.fail("Entered.")
-        holder.kill()
-        holder.wait()
-        with locks.one_writer(self.path, "--output", True):
-            pass
-        self.assertEmpty(os.listdir(self.parent))
-
 
 class LocalCopyTest(tf.test.TestCase):
     def setUp(self):

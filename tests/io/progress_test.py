@@ -21,24 +21,6 @@ class RateTest(tf.test.TestCase):
         expected = [None, None, 1 / 2, 3 / 8, 7 / 18, 17 / 38]
         self.assertEqual(values, expected)
 
-    def test_a_second_call_that_compiles_is_never_counted(self):
-        rate = progress.Rate()
-        values = []
-        # The second call has several steps beside the program that it compiles.
-        for units, seconds in ((1, 30), (10, 16), (10, 5), (8, 4), (2, 1)):
-            rate.add(units, seconds)
-            values.append(rate.value)
-        self.assertEqual(values, [None, None, 2.0, 2.0, 2.0])
-
-    def test_keeps_long_rows_and_follows_a_change(self):
-        rate = progress.Rate()
-        for seconds in [1, 1, 4] * 10:
-            rate.add(1, seconds)
-        self.assertEqual(rate.value, 29 / 59)
-        for _ in range(100):
-            rate.add(1, 8)
-        self.assertEqual(rate.value, 1 / 8)
-
 
 class BarTest(tf.test.TestCase):
     def _bar(self, stream, *args, **kwargs):
@@ -79,20 +61,6 @@ class BarTest(tf.test.TestCase):
             "predicting: 87 of 200,  2.93row/s, 00:38 left\n",
         )
 
-    def test_a_file_gets_no_line_twice(self):
-        stream = Stream(False)
-        bar = self._bar(stream, 200, "predicting", "row")
-        for rows, what in ((0, "loading"), (0, "loading"), (80, "loading")):
-            self.now += 20.0
-            bar.set_postfix_str(what, refresh=False)
-            bar.move_to(bar.n + rows, 4.0)
-            bar.refresh()
-        self.assertEqual(
-            stream.getvalue(),
-            "predicting: 0 of 200,  4.00row/s, 00:50 left, loading\n"
-            "predicting: 80 of 200,  4.00row/s, 00:30 left, loading\n",
-        )
-
     def test_units_of_an_earlier_run_are_no_part_of_the_rate(self):
         stream = Stream(False)
         bar = self._bar(stream, 200, "predicting", "row", initial=100)
@@ -102,14 +70,6 @@ class BarTest(tf.test.TestCase):
             stream.getvalue(),
             "predicting: 140 of 200,  2.00row/s, 00:30 left\n",
         )
-
-    def test_a_file_gets_no_line_of_what_is_short(self):
-        stream = Stream(False)
-        bar = self._bar(stream, 200, "predicting", "row")
-        self.now += 9.0
-        bar.update(200)
-        bar.close()
-        self.assertEqual(stream.getvalue(), "")
 
 
 if __name__ == "__main__":

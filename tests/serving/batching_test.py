@@ -4,7 +4,6 @@ import asyncio
 import threading
 import unittest
 import weakref
-from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +24,7 @@ _TIMEOUT_SECONDS = 60
 class _Recorder(Servable):
     """Doubles numbers when it is released; refuses the number 13."""
 
-    def __init__(self, output_rows=None, repeats=1):
+    def __init__(self, output_rows=None):
         spec = TensorSpec(tf.int64, (None, None))
         outputs = {"y": spec, "z": spec}
         self.signature = Signature("double", {"x": spec}, outputs)
@@ -35,7 +34,6 @@ class _Recorder(Servable):
         self.gate = threading.Event()
         self.entered = threading.Semaphore(0)
         self._output_rows = output_rows
-        self._repeats = repeats
 
     def run(self, signature, inputs, outputs, stop=None):
         self.entered.release()
@@ -43,7 +41,7 @@ class _Recorder(Servable):
         self.calls.append(inputs["x"].tolist())
         if 13 in inputs["x"]:
             raise tf.errors.InvalidArgumentError(None, None, "13 is refused")
-        y = np.repeat(inputs["x"] * 2, self._repeats, axis=0)
+        y = inputs["x"] * 2
         if self._output_rows is not None:
             y = y[: self._output_rows]
         return {name: y for name in outputs}
@@ -57,13 +55,13 @@ def _submit(scheduler, servable, rows, outputs=("y",)):
     return scheduler.submit(servable, servable.signature, inputs, outputs)
 
 
-def _run(servable, requests, cancel=(), **options):
+def _run(servable, requests, **options):
     """Returns the result of each request, and the sizes of the calls.
 
     The first request occupies the only thread until the others are queued.
     """
     options = BatchingOptions(num_batch_threads=1, **options)
-    return _run_with(options, servable, requests, cancel)
+    return _run_with(options, servable, requests)
 
 
 def _scheduler(num_batch_threads=1, **options):
@@ -72,7 +70,7 @@ def _scheduler(num_batch_threads=1, **options):
     )
 
 
-def _run_with(options, servable, requests, cancel=()):
+def _run_with(options, servable, requests):
     observed = []
     scheduler = batching.BatchScheduler(
         options, lambda tasks, rows: observed.append((len(tasks), rows))
@@ -93,8 +91,6 @@ def _run_with(options, servable, requests, cancel=()):
         futures = [submit(requests[0])]
         await asyncio.to_thread(servable.entered.acquire)
         futures += [submit(rows) for rows in requests[1:]]
-        for i in cancel:
-            futures[i].cancel()
         queued = scheduler.num_queued_rows()
         servable.gate.set()
         results = await asyncio.gather(*futures, return_exceptions=True)
@@ -136,15 +132,6 @@ class BatchSchedulerTest(absltest.TestCase, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(values, [[[2]], [[4]], [[6]], [[8]], [[10]]])
         self.assertEqual(servable.calls, [[[1]], [[2], [4]], [[3]], [[5]]])
 
-    def test_requests_that_run_alone_keep_their_place(self):
-        large = [[1]] * 3
-        values, _, queued = _run(
-            _Recorder(), [large] * 4, max_batch_size=2, max_enqueued_batches=1
-        )
-        self.assertEqual(queued, 2)
-        self.assertEqual(values[:3], [[[2]] * 3] * 3)
-        self.assertEqual(values[3].code_name, "RESOURCE_EXHAUSTED")
-
     async def test_ready_batches_overtake_waiting_ones(self):
         servable = _Recorder()
         servable.gate.set()
@@ -175,15 +162,6 @@ class BatchSchedulerTest(absltest.TestCase, unittest.IsolatedAsyncioTestCase):
         )
         self.assertEqual(values[-1], [[14]] * 5)
 
-    def test_takes_no_more_than_the_size_of_a_call(self):
-        self.enter_context(mock.patch.object(batching, "MAX_CALL_SIZE", 6))
-        values, observed, _ = _run(
-            _Recorder(),
-            [[[1]], [[1, 1], [2, 2]], [[3, 3]], [[4, 4]], [[5] * 9]],
-        )
-        self.assertEqual(values[-1], [[10] * 9])
-        self.assertEqual(observed, [(1, 1), (2, 3), (1, 1), (1, 1)])
-
     def test_a_bad_request_does_not_fail_its_batch(self):
         servable = _Recorder()
         values, _, _ = _run(servable, [[[1]], [[2]], [[13]], [[4]]])
@@ -193,27 +171,6 @@ class BatchSchedulerTest(absltest.TestCase, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(
             servable.calls, [[[1]], [[2], [13], [4]], [[2]], [[13]], [[4]]]
         )
-
-    def test_few_requests_run_alone_because_of_a_bad_one(self):
-        servable = _Recorder()
-        rows = [[[x]] for x in range(17)]
-        values, _, _ = _run(servable, rows, max_batch_size=16)
-        self.assertEqual(values[13].message, "13 is refused")
-        del values[13], rows[13]
-        self.assertEqual(values, [[[2 * x]] for ((x,),) in rows])
-        self.assertLen(servable.calls, 10)
-
-    def test_does_not_merge_signatures_with_one_output_row(self):
-        servable = _Recorder(output_rows=1)
-        with self.assertLogs(level="WARNING"):
-            values, _, _ = _run(servable, [[[1]], [[2]], [[3]]])
-        self.assertEqual(values, [[[2]], [[4]], [[6]]])
-        self.assertEqual(servable.calls, [[[1]], [[2], [3]], [[2]], [[3]]])
-
-    def test_does_not_merge_signatures_with_two_rows_per_row(self):
-        with self.assertLogs(level="WARNING"):
-            values, _, _ = _run(_Recorder(repeats=2), [[[1]], [[2]], [[3]]])
-        self.assertEqual(values, [[[2], [2]], [[4], [4]], [[6], [6]]])
 
     def test_tries_only_once_to_merge_such_signatures(self):
         servable = _Recorder(output_rows=1)
@@ -276,12 +233,6 @@ class BatchSchedulerTest(absltest.TestCase, unittest.IsolatedAsyncioTestCase):
         await asyncio.gather(*futures)
         scheduler.stop()
         self.assertEqual(servable.calls, [[[0], [1], [2]]])
-
-    def test_skips_cancelled_requests(self):
-        servable = _Recorder()
-        values, _, _ = _run(servable, [[[1]], [[2]], [[3]]], cancel=[1])
-        self.assertEqual(servable.calls, [[[1]], [[3]]])
-        self.assertIsInstance(values[1], asyncio.CancelledError)
 
     def test_frees_cancelled_requests(self):
         servable = _Recorder()

@@ -177,18 +177,6 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(errors.RequestError, message):
             self.run_records(_predict_log("a"), record)
 
-    def test_too_many(self):
-        with self.assertRaisesRegex(errors.RequestError, "exceeds the maximum"):
-            self.run_records(*[_predict_log("a")] * 1001)
-
-    def test_a_file_that_holds_no_records(self):
-        path = _write_warmup(self.directory)
-        with open(path, "wb") as file:
-            file.write(b"no records, but long enough for the first length")
-        self.addCleanup(os.remove, path)
-        with self.assertRaisesRegex(errors.RequestError, "TFRecord format"):
-            calls.warm_up(self.servable, self.directory)
-
     def test_a_version_that_fails_is_not_served(self):
         with tempfile.TemporaryDirectory() as base_path:
             toy_models.copy(self.directory, base_path, 1)

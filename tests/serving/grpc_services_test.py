@@ -95,10 +95,6 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         values = self.predict("echo", text=repeated)["text"].string_val
         self.assertEqual(values, [b"\xff"] * 3)
 
-    def test_no_rows(self):
-        outputs = self.predict("log", x=np.zeros([0], np.float32))
-        self.assertEqual(tf.make_ndarray(outputs["y"]).shape, (0,))
-
     def test_ten_megabytes(self):
         texts = [b"long text " * (1 << 20), b"b"]
         values = self.predict("echo", text=texts)["text"].string_val

@@ -340,19 +340,6 @@ class LiteRowsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(outputs["of_pieces"] * mask, (shown + 1) * mask)
         self.assertCountEqual(self.calls, [(1, 90), (1, 64), (2, 41), (2, 9)])
 
-    def test_short_rows_are_grouped_and_long_ones_alone(self):
-        self._run((40, 129), [16] * 20 + [2] * 19 + [129])
-        self.assertEqual(
-            self.calls, [(1, 129), (8, 16), (8, 16), (4, 16), (19, 2)]
-        )
-
-    def test_no_rows_give_no_outputs(self):
-        for shape in ((0, 6), (0, 3, 6)):
-            _, _, outputs = self._run(shape, [])
-            self.assertEqual(outputs["of_row"].shape, (*shape[:-1], 2))
-            self.assertEqual(outputs["of_pieces"].shape, shape)
-        self.assertEmpty(self.calls)
-
 
 if __name__ == "__main__":
     tf.test.main()

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import threading
-from unittest import mock
 
 import pytest
 from absl.testing import absltest
@@ -257,13 +256,6 @@ class ModelManagerTest(parameterized.TestCase):
             self.manager.refresh()
         self.assertEqual(self.served(), (1, "one"))
 
-    def test_polls_for_new_versions(self):
-        self.write(1, "one")
-        self.start(poll_seconds=0.01)
-        self.write("2.new", "two")
-        os.rename(self.folder / "m" / "2.new", self.folder / "m" / "2")
-        toy_models.wait_until(lambda: self.served() == (2, "two"))
-
     def test_waits_for_a_first_version(self):
         (self.folder / "m").mkdir()
         with self.assertLogs(level="WARNING"):
@@ -290,22 +282,6 @@ class ModelManagerTest(parameterized.TestCase):
         self.write(1, "one")
         with self.assertRaisesRegex(UserError, "label 'x' .* version 2"):
             self.start(VersionPolicy(), {"x": 2})
-
-    def test_a_version_that_fails_its_warm_up_is_closed(self):
-        loaded = []
-
-        def fail(servable, directory):
-            loaded.append(servable)
-            raise errors.invalid(f"{directory} is cold")
-
-        self.write(1, "one")
-        with (
-            mock.patch.object(model_manager.calls, "warm_up", fail),
-            self.assertRaisesRegex(UserError, "m/1 is cold"),
-        ):
-            self.start()
-        (servable,) = loaded
-        self.assertTrue(servable.is_closed)
 
     def test_moved_model_is_loaded_again(self):
         self.write(1, "one")
@@ -338,22 +314,6 @@ class ModelManagerTest(parameterized.TestCase):
             )
         with self.manager.use("other") as servable:
             self.assertEqual(servable.text, "four")
-
-    def test_a_bad_configuration_changes_nothing(self):
-        self.write(1, "one")
-        self.write(4, "four", model="other")
-        (self.folder / "empty").mkdir()
-        self.start()
-        for configs, message in (
-            ([self.config(model="other"), self.config(model="nix")], "nix"),
-            ([self.config(model="other"), self.config(labels={"b": 7})], "'b'"),
-            ([ModelConfig("m", f"{self.folder}/empty")], "no version in"),
-            ([ModelConfig("m", "a\0")], "null byte"),
-        ):
-            with self.assertRaisesRegex(errors.RequestError, message):
-                self.manager.reconfigure(configs)
-            self.assertEqual(self.manager.names(), ["m"])
-            self.assertEqual(self.served(), (1, "one"))
 
 
 if __name__ == "__main__":

@@ -168,21 +168,6 @@ class PieceSchedulerTest(absltest.TestCase):
         _run(main)
         self.assertEqual(servable.calls, [[3]] * 6)
 
-    def test_rows_of_calls_follow_from_the_outputs(self):
-        outputs = {
-            "text": TensorSpec(tf.string, (None, None)),
-            "logits": TensorSpec(tf.float32, (None, 4)),
-            "unknown": TensorSpec(tf.float32, None),
-        }
-        signature = Signature("s", {}, outputs)
-        for names, rows in (
-            (["logits"], 2**22),
-            (["text"], 2**11),
-            (["text", "logits"], 2**26 // (2**15 + 2**4)),
-            (["unknown"], 2**26),
-        ):
-            self.assertEqual(signature.max_rows(names), rows)
-
     def test_ends_when_the_outputs_are_too_large(self):
         servable = _Ranges()
         # 2 x 10 numbers of 8 bytes a call.
@@ -195,17 +180,6 @@ class PieceSchedulerTest(absltest.TestCase):
                 max_response_bytes=400,
             )
         self.assertEqual(servable.calls, [[10] * 2] * 3)
-
-    def test_ends_when_padding_makes_the_outputs_too_large(self):
-        servable = _Ranges()
-        call = servable.call([1] * 16 + [1000], ["constant"])
-        with self.assertRaises(errors.TooLargeError):
-            _run(
-                lambda pieces: pieces.compute(servable, call),
-                max_response_bytes=10_000,
-            )
-        # None was padded before.
-        self.assertLen(servable.calls, 9)
 
     def test_does_not_split_dependent_rows(self):
         servable = _Ranges(repeats=2)
@@ -276,13 +250,6 @@ class PieceSchedulerTest(absltest.TestCase):
         self.assertEqual(
             servable.calls, [[1] * 6, [2], [4] * 6, [4] * 2, *[[2]] * 6]
         )
-
-    def test_pieces_wait_for_no_other_requests(self):
-        servable = _Ranges()
-        options = BatchingOptions(max_batch_size=8, batch_timeout_micros=10**9)
-        call = servable.call([3] * 9)
-        _run(lambda pieces: pieces.compute(servable, call), options)
-        self.assertLen(servable.calls, 5)
 
     def test_pieces_by_their_characters(self):
         texts = np.array([b"a" * n for n in (3000, 2000, 1, 5000, 9, 9)])

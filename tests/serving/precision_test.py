@@ -5,12 +5,10 @@ import os
 import pathlib
 import subprocess
 import sys
-from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.distribute import packed_weights
 from bert_tf.serving import precision
 from tests.support import files_case
 
@@ -104,25 +102,6 @@ class PrecisionTest(files_case.FolderCase):
         self.assertEqual(
             json.loads(result.stdout), [[packs for _, packs in cases], False]
         )
-
-    def test_reports_a_float32_version_beside_packed_weights(self):
-        first = os.path.join(self.mark("model", 1, "float32"), "1")
-        second = os.path.join(self.mark("model", 2, "bfloat16"), "2")
-        assumed = {packed_weights.VARIABLE: "1"}
-        with mock.patch.dict(os.environ, assumed):
-            with self.assertLogs(level="INFO") as logs:
-                precision.report("model", 1, first)
-            (line,) = logs.output
-            self.assertIn("Version 1 of model model is not marked", line)
-            self.assertIn("(precision: float32)", line)
-            self.assertIn(f"{packed_weights.VARIABLE}=1", line)
-            with self.assertLogs(level="INFO") as logs:
-                precision.report("model", 3, f"{self.folder}/unmarked")
-            self.assertIn("(precision: unknown)", logs.output[0])
-            with self.assertNoLogs(level="INFO"):
-                precision.report("model", 2, second)
-        with self.assertNoLogs(level="INFO"):
-            precision.report("model", 1, first)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Tests for bert_tf.tasks.predict."""
 
 import dataclasses
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -277,28 +276,6 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(NotFiniteError, "not finite.*--mixed_prec"):
             computer.compute(_Features(_LENGTHS), _EIGHTS)
 
-    def test_no_rows(self):
-        computer = task_prediction.OutputComputer(_classifier(), _Task(), 4)
-        computed = computer.compute(_Features(_LENGTHS[:0]), (8,))
-        self.assertEqual(computed.outputs["logits"], [])
-        self.assertIsNone(computed.loss)
-
-
-class AllowedLengthsTest(tf.test.TestCase):
-    def test_numbers_of_buckets(self):
-        lengths = np.array([5] * 50 + [30] * 20 + [61])
-        self.assertEqual(
-            task_prediction.allowed_lengths(lengths, 61),
-            (8, 16, 24, 32, 40, 48, 56, 61),
-        )
-        self.assertEqual(task_prediction.allowed_lengths(lengths, 61, 1), (61,))
-        self.assertEqual(
-            task_prediction.allowed_lengths(lengths, 61, 2), (8, 61)
-        )
-        self.assertEqual(
-            task_prediction.allowed_lengths(lengths, 61, 3), (8, 32, 61)
-        )
-
 
 _TEXTS = ("The cat sat.", "dog", "on the mat, the dogs", "cats sat on dogs .")
 
@@ -367,27 +344,8 @@ class PredictorTest(tf.test.TestCase):
         self.assertEqual(sum(told), 3)
         self.assertGreater(min(told), 0)
 
-    @pytest.mark.slow
-    def test_no_examples(self):
-        self.assertEqual(self._predictor(_task()).predict([]), [])
-
 
 class ChunksTest(tf.test.TestCase):
-    def test_examples_that_must_share_a_chunk(self):
-        task = mock.Mock()
-        task.must_share_chunk = lambda first, second: first[0] == second[0]
-        task.num_rows.return_value = 1
-        examples = ["a1", "a2", "a3", "b1", "c1", "c2", "d1"]
-        self.assertEqual(
-            list(task_prediction.chunks(task, examples, 2)),
-            [["a1", "a2", "a3"], ["b1", "c1", "c2"], ["d1"]],
-        )
-        self.assertEqual(
-            list(task_prediction.chunks(task, ["a1", "b1", "c1"], 2)),
-            [["a1", "b1"], ["c1"]],
-        )
-        self.assertEqual(list(task_prediction.chunks(task, [], 2)), [])
-
     def test_chunks_count_rows(self):
         task = SquadTask(doc_stride=3)
         # 1, 2, 1, 5 and 1 windows.

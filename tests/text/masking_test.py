@@ -84,13 +84,6 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         for name in ("input_mask", "segment_ids", "next_sentence_labels"):
             self.assertAllEqual(drawn[name], features[name])
 
-    def test_number_of_predictions_is_the_originals(self):
-        lengths = list(range(4, 65))
-        drawn = _apply(_batch(lengths, slots=8)[0])
-        expected = [min(8, max(1, round(n * 0.15))) for n in lengths]
-        self.assertEqual(expected[30 - 4], 4)  # 4.5 is rounded to even.
-        self.assertAllEqual(drawn["masked_lm_weights"].sum(1), expected)
-
     def test_rates_of_one_are_exact(self):
         features, ids = _batch([64, 40])
         chosen = _apply(features)["masked_lm_weights"] == 1

@@ -1,18 +1,11 @@
 """Tests for bert_tf.text.tokenizer: options, and ways to run it."""
 
-import json
-import os
-import textwrap
-
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
-from tests.support import scripts
 from tests.support.shared_data import golden
 
 _WORDS = (
@@ -23,23 +16,6 @@ _VOCABULARY = Vocabulary(
     [*_WORDS[:5], "[SEP]", "[PAD]", "[MASK]", "[UNK]", "[CLS]", *_WORDS[5:]]
 )
 _TEXTS = ["Hello, un\u200baffable WORLD!", "", "ΑΑΣ 中", "b" * 201, b"a\xff b"]
-
-# Operators of tf-text 2.12 in a TF Serving image, and core TensorFlow.
-_OPS_OF_TF_TEXT = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
-_STATEFUL_WORDS = ("Table", "Variable", "Py", "Sentencetoken", "ReadFile")
-
-_CLIENT = textwrap.dedent("""
-    import sys
-    import tensorflow as tf
-    import tensorflow_text
-    loaded = tf.saved_model.load(sys.argv[1])
-    serve = loaded.signatures["serving_default"]
-    texts = [b"Hello, un\\xe2\\x80\\x8baffable WORLD!", b"",
-             "ΑΑΣ 中".encode(), b"b" * 201, b"a\\xff b"]
-    result = serve(text=tf.constant(texts))
-    for name in ("ids", "row_splits", "starts", "ends", "words"):
-        print(result[name].numpy().tolist())
-""")
 
 
 def _tokens(tokenizer, text):
@@ -215,57 +191,6 @@ class GraphTest(tf.test.TestCase):
 
         ids = tokenize(tf.constant(_TEXTS))
         self.assertEqual(ids.to_list(), self.expected[0].to_list())
-
-    @pytest.mark.slow
-    def test_saved_model_in_a_fresh_process(self):
-        module = tf.Module()
-        module.tokenizer = self.tokenizer
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-        def serve(text):
-            ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
-            return {
-                "ids": ids.flat_values,
-                "row_splits": ids.row_splits,
-                "starts": starts.flat_values,
-                "ends": ends.flat_values,
-                "words": self.tokenizer.split_words(text).row_lengths(),
-            }
-
-        folder = os.path.join(self.create_tempdir().full_path, "model")
-        tf.saved_model.save(module, folder, signatures=serve)
-        self._check_saved_model(folder)
-        moved = folder + "_moved"
-        os.rename(folder, moved)
-        program = self.create_tempfile(content=_CLIENT).full_path
-        (ended,) = scripts.run(
-            ([program, moved], self.create_tempdir().full_path)
-        )
-        self.assertEqual(ended.status, 0, ended.stderr)
-        ids, starts, ends = self.expected
-        words = self.tokenizer.split_words(_TEXTS).row_lengths()
-        values = [ids.flat_values, ids.row_splits, starts.flat_values]
-        self.assertEqual(
-            [json.loads(line) for line in ended.stdout.splitlines()[-5:]],
-            [v.numpy().tolist() for v in [*values, ends.flat_values, words]],
-        )
-
-    def _check_saved_model(self, folder):
-        """Checks for assets, tables and operators that a server lacks."""
-        assets = os.path.join(folder, "assets")
-        self.assertEmpty(os.listdir(assets) if os.path.exists(assets) else [])
-        model = saved_model_pb2.SavedModel()
-        with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
-            model.ParseFromString(file.read())
-        graph = model.meta_graphs[0].graph_def
-        ops = {node.op for node in graph.node}
-        for function in graph.library.function:
-            ops |= {node.op for node in function.node_def}
-        self.assertIn("FastBertNormalize", ops)
-        text_ops = {op for op in ops if "Fast" in op or "TFText" in op}
-        self.assertEqual(text_ops, _OPS_OF_TF_TEXT)
-        for word in _STATEFUL_WORDS:
-            self.assertEmpty([op for op in ops if word in op])
 
 
 if __name__ == "__main__":

@@ -76,23 +76,6 @@ class MetricsLogTest(tf.test.TestCase):
             values, {"train/loss": (7, 2.5), "eval/loss": (7, 3.5)}
         )
 
-    def test_describes_in_one_line(self):
-        line = training_metrics.describe(
-            {
-                "loss": 2.34567,
-                "masked_lm_accuracy": 0.1234,
-                "masked_lm_perplexity": 87.6543,
-                "next_sentence_accuracy": 0.5,
-                "learning_rate": 1e-4,
-                "grad_norm": 3.0,
-            }
-        )
-        self.assertEqual(
-            line,
-            "loss 2.346, masked LM 12.3%, next sentence 50.0%, "
-            "perplexity 87.65, rate 1.00e-04",
-        )
-
 
 if __name__ == "__main__":
     tf.test.main()

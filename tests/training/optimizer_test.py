@@ -174,20 +174,6 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(others, {"bias", "beta", "gamma", "output_bias"})
 
-    def test_works_with_compile_and_fit(self):
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-        model.compile(
-            optimizers.build_optimizer("bert_adam", 0.1, 40, 5), loss="mse"
-        )
-        rng = np.random.default_rng(1)
-        x = rng.normal(size=(64, 3))
-        y = x @ rng.normal(size=(3, 2)) + 0.5
-        history = model.fit(x, y, batch_size=16, epochs=10, verbose=0)
-        self.assertEqual(int(model.optimizer.iterations), 40)
-        self.assertLess(
-            history.history["loss"][-1], 0.5 * history.history["loss"][0]
-        )
-
     def test_round_trip(self):
         optimizer = optimizers.build_optimizer(
             "lamb", 0.1, 40, 5, weight_decay_rate=0.2

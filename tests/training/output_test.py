@@ -68,40 +68,6 @@ Next:
 
 
 class LearningCurvesTest(tf.test.TestCase):
-    def _titles(self, train, evaluation):
-        panels = training_output.measured_panels(train, evaluation)
-        return [title for _, title, _ in panels]
-
-    def test_finetuning_has_a_panel_for_each_measured_value(self):
-        titles = [
-            "Loss",
-            "Learning rate",
-            "Norm of the gradient",
-            "Tokens per second",
-        ]
-        train = _finetuning_rows((1, 10, 20, 30))
-        self.assertEqual(self._titles(train, []), titles)
-        # One evaluation is a point in the panel of the loss.
-        self.assertEqual(self._titles(train, _evaluations([30])), titles)
-        # HasAns_total never changes.
-        self.assertEqual(
-            self._titles(train, _evaluations([10, 20, 30])),
-            [*titles, "HasAns f1 on dev"],
-        )
-        # A model that does not learn shows constant metrics.
-        stuck = [row | {"HasAns_f1": 50.0} for row in _evaluations([10, 20])]
-        self.assertEqual(
-            self._titles(train, stuck),
-            [*titles, "HasAns f1 on dev", "HasAns total on dev"],
-        )
-        for row in train:
-            row["grad_norm"] = row.pop("tokens_per_second") * np.nan
-            row["learning_rate"] = None
-        self.assertEqual(
-            self._titles(train, []), ["Loss", "Norm of the gradient"]
-        )
-        self.assertEqual(self._titles([], []), ["Loss"])
-
     def test_draws_the_metrics_of_a_run(self):
         folder = self.create_tempdir().full_path
         train = _finetuning_rows(range(1, 60))

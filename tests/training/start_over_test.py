@@ -98,14 +98,6 @@ class StartOverTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(os.path.exists("out/model"))
         self.assertTrue(os.path.exists("elsewhere.txt"))
 
-    def test_accepts_no_folder_and_an_empty_one(self):
-        self._start_over()
-        os.mkdir("out")
-        self._start_over()
-        self._write("train.log")
-        self._start_over()
-        self.assertEqual(self._left(), {"train.log"})
-
     def test_refuses_a_folder_of_other_files(self):
         self._write(*_OTHERS)
         with self.assertRaisesRegex(

@@ -122,18 +122,6 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("at most 32 numbers of rows", line)
         self.assertIn("at most 32 pairs of length and rows", line)
 
-    def test_log_counts_the_rows_of_every_length(self):
-        lengths = range(8, 321, 8)
-        with self.assertLogs(level="INFO") as logs:
-            unpadding.token_finder(
-                StepPlan(32), [320], [[length] for length in lengths]
-            )
-        (line,) = logs.output
-        # Some lengths are no multiple of 10, and add a number of their own.
-        self.assertIn("at most 64 numbers of rows", line)
-        pairs = sum(-(-length // 10) for length in lengths)
-        self.assertIn(f"at most {pairs} pairs of length and rows", line)
-
 
 if __name__ == "__main__":
     tf.test.main()

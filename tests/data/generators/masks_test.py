@@ -50,22 +50,8 @@ class NumPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         actual = masks.num_predictions(lengths, prob, 77)
         self.assertAllEqual(actual, expected)
 
-    def test_half_rounds_to_even(self):
-        actual = masks.num_predictions(np.array([30, 50]), 0.15, 20)
-        self.assertAllEqual(actual, [4, 8])
-
 
 class ChooseTokensTest(tf.test.TestCase):
-    def test_chooses_the_requested_number(self):
-        rng = np.random.default_rng(1)
-        candidates = rng.random((400, 37)) < 0.6
-        wanted = rng.integers(0, 30, 400)
-        chosen = masks.choose_tokens(candidates, wanted, rng)
-        self.assertFalse((chosen & ~candidates).any())
-        self.assertAllEqual(
-            chosen.sum(axis=1), np.minimum(wanted, candidates.sum(axis=1))
-        )
-
     def test_all_subsets_are_equally_likely(self):
         rows = 60000
         candidates = np.tile([False, True, True, True, False, True], (rows, 1))
@@ -126,97 +112,6 @@ class ChooseWordsTest(tf.test.TestCase, parameterized.TestCase):
         chosen = self.choose([None, 0, 1, None, 0, None], [0] * 6, 2, rows=500)
         found = {tuple(np.flatnonzero(row).tolist()) for row in chosen}
         self.assertEqual(found, {(1,), (2, 4)})
-
-    @parameterized.parameters(1, 2, 4)
-    def test_words_are_whole_and_none_that_fits_is_left(self, max_ngram):
-        rng = np.random.default_rng(3)
-        _, segments, candidates, _ = random_batch(rng)
-        starts = rng.random(candidates.shape) < 0.6
-        wanted = rng.integers(1, 12, len(candidates))
-        chosen = masks.choose_words(
-            candidates, starts, segments, wanted, max_ngram, rng
-        )
-        for row in range(len(chosen)):
-            words = []
-            for place in np.flatnonzero(candidates[row]):
-                if starts[row, place] or not words:
-                    words.append([])
-                words[-1].append(place)
-            left = wanted[row] - chosen[row].sum()
-            self.assertGreaterEqual(left, 0)
-            for word in words:
-                taken = chosen[row, word]
-                self.assertEqual(taken.all(), taken.any())
-                if not taken.any():
-                    self.assertGreater(len(word), left)
-        self.assertFalse((chosen & ~candidates).any())
-
-    def test_runs_stay_within_a_segment(self):
-        starts = [None] + [1] * 4 + [None] + [1] * 4 + [None]
-        segments = [0] * 6 + [1] * 5
-        chosen = self.choose(starts, segments, 2, max_ngram=2, rows=20000)
-        found = collections.Counter(
-            tuple(np.flatnonzero(row).tolist()) for row in chosen
-        )
-        # (4, 6) stand on two sides of a [SEP] and are no run.
-        neighbours = sum(count for (a, b), count in found.items() if b == a + 1)
-        expected = 0.0
-        for first in (1, 2, 3, 4, 6, 7, 8, 9):
-            # A run of two has p = 1/3 where another word follows.
-            run = 0 if first in (4, 9) else 1 / 3
-            beside = sum(
-                abs(other - first) == 1 for other in (1, 2, 3, 4, 6, 7, 8, 9)
-            )
-            expected += (run + (1 - run) * beside / 7) / 8
-        error = np.sqrt(expected * (1 - expected) / 20000)
-        self.assertNear(neighbours / 20000, expected, 4 * error)
-
-    def test_everything_can_be_chosen(self):
-        starts = [None] + [1, 0, 1, 1, 1, 0] + [None]
-        chosen = self.choose(starts, [0] * 8, 6, max_ngram=3, rows=50)
-        self.assertAllEqual(chosen, np.tile([0] + [1] * 6 + [0], (50, 1)))
-
-
-class NgramLengthsTest(tf.test.TestCase):
-    def test_weights_are_one_over_k(self):
-        lengths = masks.ngram_lengths((100, 500), 3, np.random.default_rng(4))
-        shares = np.bincount(lengths.ravel(), minlength=4)[1:] / 50000
-        self.assertAllClose(shares, [6 / 11, 3 / 11, 2 / 11], 0, 0.01)
-        ones = masks.ngram_lengths((7,), 1, np.random.default_rng(5))
-        self.assertAllEqual(ones, [1] * 7)
-
-
-class ReplaceTokensTest(tf.test.TestCase):
-    def replace(self, tokens, mask, same, random, ids=None):
-        return masks.replace_tokens(
-            tokens,
-            make_config(mask_rate=mask, same_rate=same, random_rate=random),
-            _MASK,
-            np.arange(_VOCAB_SIZE) if ids is None else ids,
-            np.random.default_rng(6),
-        )
-
-    def test_rates_of_one(self):
-        tokens = np.arange(200, 400)
-        self.assertAllEqual(self.replace(tokens, 1, 0, 0), [_MASK] * 200)
-        self.assertAllEqual(self.replace(tokens, 0, 1, 0), tokens)
-        # Rates may add up to a little less than 1.
-        self.assertAllEqual(self.replace(tokens, 0, 1 - 1e-7, 0), tokens)
-
-    def test_random_tokens_come_from_the_whole_vocabulary(self):
-        replaced = self.replace(np.full(50000, 7), 0, 0, 1)
-        counts = np.bincount(replaced, minlength=_VOCAB_SIZE)
-        self.assertLen(counts, _VOCAB_SIZE)
-        self.assertAllClose(counts, [100] * _VOCAB_SIZE, 0, 50)
-        # Rows without a token are never drawn.
-        ids = np.array([3, 4, 9])
-        replaced = self.replace(np.full(500, 7), 0, 0, 1, ids)
-        self.assertAllEqual(np.unique(replaced), ids)
-
-    def test_rates(self):
-        replaced = self.replace(np.full(100000, 7), 0.5, 0.3, 0.2)
-        self.assertNear(np.mean(replaced == _MASK), 0.5 + 0.2 / 500, 0.005)
-        self.assertNear(np.mean(replaced == 7), 0.3 + 0.2 / 500, 0.005)
 
 
 class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
@@ -279,23 +174,6 @@ class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(masked["masked_lm_positions"], [[0, 1, 3, 0, 0]])
         self.assertAllEqual(masked["masked_lm_ids"], [[11, 12, 13, 0, 0]])
         self.assertAllEqual(masked["masked_lm_weights"], [[1, 1, 1, 0, 0]])
-
-    def test_left_to_right_predicts_up_to_the_limit(self):
-        rows = 20000
-        ids = np.tile([101, 11, 12, 13, 14, 15, 16, 17, 102], (rows, 1))
-        candidates = (ids != 101) & (ids != 102)
-        masked = self.mask(
-            ids,
-            np.zeros_like(ids),
-            candidates,
-            np.full(rows, 9),
-            left_to_right=True,
-        )
-        self.assertAllEqual(
-            masked["masked_lm_ids"], masked["masked_lm_positions"] + 11
-        )
-        shares = np.bincount(masked["masked_lm_ids"].ravel())[11:] / rows
-        self.assertAllClose(shares, [5 / 7] * 7, 0, 0.015)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,3 @@
-import bisect
-import collections
 import pathlib
 import subprocess
 import sys
@@ -125,18 +123,6 @@ class MakeRecordsTest(tf.test.TestCase):
         )
         self.assertNotIn(102, records["masked_lm_ids"])
 
-    def test_one_segment(self):
-        records = self.make(False, [0, 7], [8, 3], [0, 0], [0, 0])
-        self.assertAllEqual(
-            records["input_ids"],
-            [
-                [101, *range(110, 118), 102],
-                [101, 117, 118, 119, 102, 0, 0, 0, 0, 0],
-            ],
-        )
-        self.assertFalse(records["segment_ids"].any())
-        self.assertAllEqual(records["input_mask"].sum(axis=1), [10, 5])
-
 
 class WorkerTest(tf.test.TestCase):
     def test_does_not_import_tensorflow(self):
@@ -149,15 +135,6 @@ class WorkerTest(tf.test.TestCase):
             "assert 'tensorflow' not in sys.modules\n"
         )
         subprocess.run([sys.executable, "-c", code], cwd=_ROOT, check=True)
-
-    def test_splits_lines(self):
-        sentences, counts = streaming_worker.split_lines(
-            ["It rains. It pours.", "All 3.5 dogs bark."]
-        )
-        self.assertEqual(
-            sentences, ["It rains.", "It pours.", "All 3.5 dogs bark."]
-        )
-        self.assertAllEqual(counts, [2, 1])
 
 
 class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
@@ -235,19 +212,6 @@ class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
         ends = np.isin(last, store.document_offsets)
         self.assertTrue((ends | (plan.b_lengths[rows] >= room)).all())
 
-    def test_random_documents_are_drawn_evenly(self):
-        documents = [[1] * 3, [1] * 400, [1] * 20]
-        _, plan = self.plan(documents, 8, passes=[1] * 40)
-        random = plan.b_starts[plan.random_next == 1]
-        self.assertGreater(len(random), 1000)
-        from_first = np.mean(random < 3)
-        # Own document: one time in 3^10 only.
-        self.assertTrue(((random < 3) | (random >= 403)).all())
-        error = np.sqrt(0.25 / len(random))
-        self.assertNear(from_first, 0.5, 4 * error)
-        starts = collections.Counter(random[random >= 403].tolist())
-        self.assertLen(starts, 20)
-
     def test_the_only_document_is_its_own_random_next(self):
         _, plan = self.plan([[3] * 50], 18, passes=[0] * 30)
         random = plan.random_next == 1
@@ -258,66 +222,6 @@ class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
         _, plan = self.plan([[50], [60], [70]], 40, passes=[0, 1, 2] * 30)
         self.assertAllEqual(plan.random_next, [1] * 90)
         self.assertAllEqual(plan.a_lengths + plan.b_lengths, [37] * 90)
-
-    def test_pairs_are_random_half_of_the_time(self):
-        _, plan = self.plan([[2] * 1000] * 20, 13, passes=range(20))
-        # Chunks of five sentences; a single sentence is left over at times.
-        self.assertNear(np.mean(plan.random_next), 0.5, 0.02)
-        following = plan.a_lengths[plan.random_next == 0]
-        shares = np.bincount(following // 2, minlength=5)[1:] / len(following)
-        self.assertAllClose(shares, [0.25] * 4, 0, 0.03)
-
-    def test_a_short_pass_has_one_target(self):
-        documents = [[1] * 500 for _ in range(300)]
-        _, plan = self.plan(
-            documents, 22, short_seq_prob=1.0, next_sentence_pairs=False
-        )
-        lengths = {}
-        for start, length in zip(plan.a_starts, plan.a_lengths, strict=True):
-            if start % 500 + length < 500:  # Not the rest of the document.
-                lengths.setdefault(start // 500, set()).add(int(length))
-        self.assertLen(lengths, 300)
-        targets = [next(iter(found)) for found in lengths.values()]
-        self.assertEqual({len(found) for found in lengths.values()}, {1})
-        self.assertEqual(set(targets), set(range(2, 21)))
-        self.assertNear(np.mean(targets), 11, 4 * 5.5 / np.sqrt(300))
-
-    def test_share_of_short_passes(self):
-        documents = [[20]] * 4000
-        _, plan = self.plan(
-            documents, 22, short_seq_prob=0.3, next_sentence_pairs=False
-        )
-        self.assertAllEqual(plan.a_lengths, [20] * 4000)
-        documents = [[1] * 20] * 2000
-        _, plan = self.plan(
-            documents, 22, short_seq_prob=0.3, next_sentence_pairs=False
-        )
-        # Unless the target drawn is the longest, one in 19.
-        share = np.sum(plan.a_lengths == 20) / 2000
-        expected = 0.7 + 0.3 / 19
-        self.assertNear(share, expected, 4 * np.sqrt(0.21 / 2000))
-
-    def test_truncation_takes_from_both_ends(self):
-        _, plan = self.plan(
-            [[1000]] * 50,
-            102,
-            passes=list(range(50)) * 10,
-            next_sentence_pairs=False,
-        )
-        self.assertTrue(plan.truncated.all())
-        cut = plan.a_starts % 1000
-        # 900 of them, each from the front with p = 1/2.
-        self.assertNear(cut.mean(), 450, 4 * 15 / np.sqrt(500))
-        self.assertNear(cut.std(), 15, 3)
-
-    def test_plan_is_a_function_of_the_seed(self):
-        store = self.store([[3, 4, 5, 6]] * 20)
-        planner = InstancePlanner(store, 20, 0.1, True)
-        first, again = planner.plan(range(20), 1), planner.plan(range(20), 1)
-        other = planner.plan(range(20), 2)
-        self.assertAllEqual(first.a_starts, again.a_starts)
-        self.assertAllEqual(first.b_starts, again.b_starts)
-        self.assertNotAllEqual(first.b_starts[:10], other.b_starts[:10])
 
 
 class TruncatedLengthsTest(tf.test.TestCase):
@@ -334,21 +238,6 @@ class TruncatedLengthsTest(tf.test.TestCase):
                         longer_b -= 1
                 expected.append((longer_a, longer_b))
             self.assertAllEqual(np.stack(kept, axis=1), expected)
-
-
-class ReachTest(tf.test.TestCase):
-    def test_equals_bisection(self):
-        rng = np.random.default_rng(9)
-        offsets = np.concatenate(([0], np.cumsum(rng.integers(1, 9, 500))))
-        firsts = rng.integers(0, 500, 2000)
-        stops = np.minimum(500, firsts + rng.integers(1, 60, 2000))
-        goals = offsets[firsts] + rng.integers(-5, 200, 2000)
-        actual = streaming_worker.reach(offsets, firsts, goals, stops)
-        expected = [
-            bisect.bisect_left(offsets, goal, first + 1, stop)
-            for first, goal, stop in zip(firsts, goals, stops, strict=True)
-        ]
-        self.assertAllEqual(actual, expected)
 
 
 if __name__ == "__main__":

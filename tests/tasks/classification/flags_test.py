@@ -1,7 +1,5 @@
 """Tests for bert_tf.tasks.classification.flags."""
 
-import shlex
-
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -85,19 +83,6 @@ class OfficialTest(_TestCase):
             do_predict=True,
         )
 
-    def test_labels_and_language_of_the_model(self):
-        self.write("dev.tsv", "")
-        with self.assertLogs(level="WARNING") as logs:
-            task = self.official(
-                "sts-b",
-                {"max_seq_length": 64, "head": "bilstm", "doc_stride": 9},
-                do_eval=True,
-            )
-        self.assertIn("--max_seq_length=64 and", logs.output[0])
-        self.assertEqual((task.head, task.doc_stride), ("bilstm", 9))
-        self.assertIsNone(task.labels)
-        self.assertEqual(task.problem_type, "regression")
-
     def test_languages(self):
         self.write("xnli.dev.tsv", "")
         task = self.official("xnli", do_eval=True, language="sw")
@@ -153,18 +138,6 @@ class CustomTest(_CustomCase):
             do_eval=True,
             dev_file=dev,
             problem_type="regression",
-        )
-
-    def test_regression_model_of_another_program(self):
-        flags = {"task_name": "custom", "do_eval": True, "dev_file": "dev.csv"}
-        task = self.build({"labels": ["LABEL_0"]}, **flags)
-        self.assertEqual(task.problem_type, "regression")
-        self.assertIsNone(task.labels)
-        self.assert_refused(
-            "--problem_type=reg",
-            {"labels": ["LABEL_0"]},
-            **flags,
-            problem_type="single_label",
         )
 
     def test_model_without_label_names(self):
@@ -239,16 +212,6 @@ class ClassWeightsTest(_CustomCase):
         weights = self.weights("balanced")
         self.assertAllClose(weights, [5 / 9, 5 / 3, 5 / 3])
 
-    def test_class_weights_of_a_model(self):
-        flags = {"task_name": "custom", "do_eval": True, "dev_file": "dev.csv"}
-        trained = self.build(
-            **self.flags, do_train=True, class_weights="balanced"
-        )
-        task = self.build(trained.to_json(), **flags)
-        self.assertEqual(task.class_weights, trained.class_weights)
-        trained = self.build(**self.flags, do_train=True)
-        self.assertIsNone(self.build(trained.to_json(), **flags).class_weights)
-
     def test_weights(self):
         self.assertEqual(self.weights("x y:2.5, 10:0.5"), (0.5, 1.0, 2.5))
 
@@ -264,17 +227,6 @@ class ClassWeightsTest(_CustomCase):
         ):
             weights = self.weights(text, train_file=train)
             self.assertEqual(weights, expected, text)
-
-    def test_the_hint_can_be_parsed(self):
-        train = self.write("commas.csv", 'body,kind\nA,"a, b"\nB,it\'s: c\n')
-        with self.assertRaises(UserError) as caught:
-            self.weights("a, b:3,a, c:2", train_file=train)
-        message = str(caught.exception)
-        self.assertIn("Received: 'a, c:2', and the labels are 'a, b'", message)
-        hint = message.partition(", as ")[2].partition(". Received")[0]
-        (word,) = shlex.split(hint)
-        given = word.removeprefix("--class_weights=")
-        self.assertEqual(self.weights(given, train_file=train), (2.5, 0.5))
 
     def test_balanced_without_examples_of_a_label(self):
         self.write("train.tsv", "sentence\tlabel\nA\t1\nB\t1\n")

@@ -11,7 +11,6 @@ from scipy import special
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.classification import task as classification
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -261,60 +260,6 @@ class ReportTest(tf.test.TestCase):
             ["dev_mismatched_confusion_matrix.png"], names
         )
 
-    def test_label_scores(self):
-        names = self.write(
-            _multi(),
-            "dev",
-            [("x", "y"), (), ("y",)],
-            [[0.9, 0.2, 0.1], [0.1, 0.1, 0.5], [0.4, 0.7, 0.3]],
-        )
-        self.assertEqual(names, ["label_scores.png", "label_scores.txt"])
-        text = self.text("label_scores.txt")
-        self.assertRegex(text, r"y +100.00 +50.00 +66.67 +2 +1 +1\n")
-        self.assertRegex(text, r"overall +66.67 +66.67 +66.67 +3 +3 +2\n")
-
-    def test_table_has_the_numbers_of_the_plot(self):
-        labels = ("天気", "旅行", *(f"l{i}" for i in range(19)))
-        task = _single(labels=labels)
-        self.write(task, "dev", ["旅行", "l0"], np.eye(21)[[0, 2]])
-        text = self.text("confusion_matrix.txt")
-        self.assertRegex(text, r"\n\[1\] 旅行 +\[0\] 天気 +1 +1\n")
-        task = _multi(labels=("天気", "旅行", "z"))
-        self.write(task, "dev", [("旅行",), ()], [[0.1, 0.9, 0.1]] * 2)
-        text = self.text("label_scores.txt")
-        self.assertRegex(text, r"\n\[1\] 旅行 +50.00 +100.00 .*\n\[2\] z ")
-
-    def test_score_scatter(self):
-        names = self.write(
-            _regression(files={"test": "a.csv"}),
-            "test",
-            [0.0, 5.0, 4.75],
-            [[0.5], [4.0], [4.5]],
-        )
-        self.assertEqual(
-            names,
-            [
-                "test_results.tsv",
-                "test_score_scatter.png",
-                "test_score_scatter.txt",
-            ],
-        )
-        self.assertEqual(
-            self.text("test_score_scatter.txt").splitlines()[1:],
-            [
-                "0 to 0.5            1  0.0000          0.5000"
-                "               0.5000",
-                "4.5 to 5            2  4.8750          4.2500"
-                "               0.6250",
-            ],
-        )
-
-    def test_probabilities_of_a_real_prediction_sum_to_one(self):
-        text = classification.results_text(
-            [Prediction(np.float32([1 / 3, 1 / 7, 11 / 21]))]
-        )
-        self.assertAllClose(sum(map(float, text.split("\t"))), 1.0, atol=1e-7)
-
 
 class InputsTest(files_case.FilesCase):
     def read(self, task, name, contents):
@@ -356,10 +301,6 @@ class InputsTest(files_case.FilesCase):
             self.read(self.official("cola"), file, contents),
             [("A b", None), ("C", None)],
         )
-
-    def test_missing_official_columns(self):
-        with self.assertRaisesRegex(UserError, "no column 'question'.* 'text'"):
-            self.read(self.official("qnli"), "a.csv", "text\nA\n")
 
     @parameterized.parameters(
         ("A b", "A b", None),

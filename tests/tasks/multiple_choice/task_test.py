@@ -1,6 +1,5 @@
 """Tests of the multiple-choice task, its features and its flags."""
 
-import dataclasses
 import os
 import pathlib
 
@@ -102,15 +101,6 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         spread = [p.probabilities[0] for p in together]
         self.assertGreater(np.ptp(spread), 0.01)
 
-    def test_the_order_of_the_choices_does_not_matter(self):
-        model = self._model()
-        first = _EXAMPLES[0]
-        swapped = _example(first.context, first.choices[::-1], 0)
-        _, (one, other) = self._predict(model, [first, swapped])
-        self.assertAllClose(
-            one.probabilities, other.probabilities[::-1], atol=1e-6
-        )
-
     def test_bilstms_accept_fewer_choices(self):
         self.task = MultipleChoiceTask(
             name="custom", max_seq_length=12, columns=_COLUMNS, head="bilstm"
@@ -118,20 +108,6 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         _, predicted = self._predict(self._model(), _EXAMPLES)
         self.assertAllEqual(
             [np.isfinite(x.probabilities).all() for x in predicted], [True] * 3
-        )
-
-    def test_prediction_to_json(self):
-        described = self.task.prediction_to_json(
-            _EXAMPLES[0], Prediction(np.array([0.25, 0.125, 0.625], np.float32))
-        )
-        self.assertEqual(
-            described,
-            {
-                "label": "c",
-                "index": 2,
-                "probability": 0.625,
-                "probabilities": {"a": 0.25, "b": 0.125, "c": 0.625},
-            },
         )
 
     def test_json_has_choices_in_the_order_of_the_file(self):
@@ -232,28 +208,6 @@ right \\ predicted  [0]  [1]  [2]
         )
         self.assertEqual(MultipleChoiceTask.from_json(task.to_json()), task)
 
-    def test_models_of_other_programs_use_context_and_choices(self):
-        task = MultipleChoiceTask.from_json({"kind": "multiple_choice"})
-        example = task.example_from_row({"context": "x", "choices": ["y", "z"]})
-        self.assertEqual(example.choices, ("y", "z"))
-        self.assertEqual(task.max_seq_length, 128)
-
-    def test_reads_files_and_logs_missing_choices(self):
-        path = self.write(
-            "x.csv", "q,a,b,c,answer\nWho?,he,she,it,2\nWhose?,his,hers,,a\n"
-        )
-        task = MultipleChoiceTask(
-            name="custom", columns=_COLUMNS, files={"dev": path, "test": path}
-        )
-        with self.assertLogs(level="WARNING") as logs:
-            examples = task.read("dev")
-        self.assertIn("1 of 2 examples have fewer than 3", logs.output[0])
-        self.assertEqual([x.label for x in examples], [2, 0])
-        self.assertEqual(
-            [x.choices for x in task.read_inputs(path)],
-            [x.choices for x in examples],
-        )
-
     def test_only_a_test_set_may_lack_labels(self):
         path = self.write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
         task = MultipleChoiceTask(
@@ -262,26 +216,6 @@ right \\ predicted  [0]  [1]  [2]
         self.assertFalse(task.is_labeled(task.read("test")))
         with self.assertRaisesRegex(UserError, "'answer'; .*--label_column"):
             task.read("dev")
-
-    @parameterized.parameters(
-        (Columns(("a", "b"), "x"), "no column 'x'; .* --context_col"),
-        (Columns(("a", "x")), "no column 'x'; .* --choice_columns"),
-    )
-    def test_errors_name_the_flags_of_missing_columns(self, columns, message):
-        path = self.write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
-        task = MultipleChoiceTask(
-            name="custom", columns=columns, files={"test": path}
-        )
-        with self.assertRaisesRegex(UserError, message):
-            task.read("test")
-        # Neither official files nor prediction have such flags.
-        official = dataclasses.replace(task, name="swag")
-        for read in (
-            lambda: official.read("test"),
-            lambda: list(task.read_inputs(path)),
-        ):
-            with self.assertRaisesRegex(UserError, "'b', 'c'.$"):
-                read()
 
     def test_inputs_of_codah_have_no_header(self):
         path = self.write("x.tsv", "o\tHe\teats.\tsits.\truns.\tsings.\t1\n")
@@ -292,12 +226,6 @@ right \\ predicted  [0]  [1]  [2]
             (example.context, example.choices),
             ("He", ("eats.", "sits.", "runs.", "sings.")),
         )
-
-    def test_truncated_choices_are_logged(self):
-        examples = [_example("the cat sat on the mat", ["the cat sat on", "."])]
-        with self.assertLogs(level="WARNING") as logs:
-            self.task.featurize(examples, self.tokenizer)
-        self.assertIn("1 of 2 choices have", logs.output[0])
 
 
 class MultipleChoiceFeaturesTest(tf.test.TestCase):
@@ -400,11 +328,6 @@ class MultipleChoiceFeaturesTest(tf.test.TestCase):
             features.batch(np.array([0]), 10)["input_ids"][0, 1],
             self._ids("[CLS] the cat sat on [SEP] on the dog [SEP]"),
         )
-
-    def test_no_examples(self):
-        features = self._convert([])
-        self.assertEmpty(features)
-        self.assertEmpty(features.lengths)
 
 
 _TRAINED_WITH = {

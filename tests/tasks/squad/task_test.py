@@ -93,20 +93,6 @@ class SquadTaskTest(files_case.FilesCase):
         self.assertRegex("".join(logs.output), "1 of its 2 questions have no")
         self.assertFalse(_task().is_labeled(examples))
 
-    def test_truncated_questions_are_counted(self):
-        examples = self._read(
-            (
-                "ann met bob of ann",
-                _question("short"),
-                _question("long", question="who of him?"),
-            ),
-            version_2_with_negative=True,
-        )
-        with self.assertLogs(level="WARNING") as logs:
-            features = _task().featurize(examples, _tokenizer())
-        self.assertRegex("".join(logs.output), "1 of 2 .*--max_query_length")
-        self.assertLen(features, 4)
-
     @parameterized.parameters(False, True)
     def test_losses(self, mask_padding):
         rng = np.random.default_rng(1)
@@ -155,43 +141,6 @@ class SquadTaskTest(files_case.FilesCase):
             )
             answers.append([one.text for one in prediction.nbest])
         self.assertEqual(answers, [["bob", "ann met bob"], ["empty"]])
-
-    def test_predictions_over_windows(self):
-        context = "ann met bob of ann of him"
-        examples = self._read(
-            ("ann", _question("first", ("ann", 0))),
-            (context, _question("second", ("him", 22), ("of him", 19))),
-        )
-        task = _task(max_seq_length=10)
-        features = task.featurize(examples, _tokenizer())
-        # "ann", "ann met bob of ann" and "of ann of him".
-        self.assertAllEqual(features.lengths, [6, 10, 9])
-        # In the length of their batches, longer than the windows.
-        outputs = {
-            "start_logits": [
-                _logits(8, _4=1),
-                _logits(10, _4=3),
-                _logits(10, _6=4, _7=2, _9=8),
-            ],
-            "end_logits": [
-                _logits(8, _4=1),
-                _logits(10, _6=1),
-                _logits(10, _7=4, _9=8),
-            ],
-        }
-        predictions = task.predict(examples, features, outputs, _tokenizer())
-        described = [
-            task.prediction_to_json(*pair)
-            for pair in zip(examples, predictions, strict=True)
-        ]
-        self.assertEqual([one["id"] for one in described], ["first", "second"])
-        self.assertEqual(
-            [one["answer"] for one in described], ["ann", "of him"]
-        )
-        self.assertEqual(
-            [(one["start"], one["end"]) for one in described],
-            [(0, 3), (19, 25)],
-        )
 
     def test_prediction_to_json(self):
         task = _task(version_2_with_negative=True)
@@ -302,29 +251,6 @@ class SquadTaskTest(files_case.FilesCase):
             dataclasses.replace(SquadTask.from_json(stored), files=tuned.files),
             dataclasses.replace(tuned, head="bilstm"),
         )
-
-    def test_single_split_has_the_original_file_names(self):
-        task = _task(files={"train": "a.json", "test": "b.json"})
-        folder = self.folder
-        nbest = (NbestPrediction("x", 1.0, 2.0, 3.0, 0, 1),)
-        task.write_report(
-            str(folder), "test", [], [SquadPrediction("q", nbest)]
-        )
-        self.assertEqual(
-            json.loads((folder / "predictions.json").read_text()), {"q": "x"}
-        )
-
-    def test_models_of_other_programs(self):
-        self.assertEqual(
-            SquadTask.from_json({"kind": "question_answering"}), SquadTask()
-        )
-
-    def test_rejects_lengths_without_room(self):
-        task = SquadTask(max_seq_length=64)
-        with self.assertRaisesRegex(UserError, "--max_seq_length"):
-            task.featurize(
-                [task.example_from_row(("who?", "ann"))], _tokenizer()
-            )
 
 
 if __name__ == "__main__":

@@ -94,17 +94,6 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(one.name, "rate_0.001_batch_32_epochs_3_seed_12345")
         self.assertEqual(one.layer_combination, "last_hidden")
 
-    def test_only_training_has_defaults(self):
-        names = ("word_column", "tag_column", "context", "doc_stride")
-        for flags, expected in (
-            ({"do_train": True}, ("0", "-1", "document", None)),
-            ({}, (None, None, None, None)),
-        ):
-            config = _config(train_file="train.conll", **flags)
-            self.assertEqual(
-                tuple(getattr(config, name) for name in names), expected
-            )
-
 
 class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
     def _folder(self, *names):
@@ -144,23 +133,6 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         config = _config(data_dir=str(self._folder(*names)), dev_file=None)
         with self.assertRaisesRegex(UserError, message):
             finetune_tagger.build_task(config, _STORED)
-
-    def test_default_layer_combination(self):
-        path = str(self._folder("eng.train") / "eng.train")
-        for flags, expected in (
-            ({"approach": "feature_based"}, "concat_last_four_hidden"),
-            (
-                {
-                    "approach": "feature_based",
-                    "layer_combination": "embeddings",
-                },
-                "embeddings",
-            ),
-            ({}, None),
-        ):
-            config = _config(do_train=True, train_file=path, **flags)
-            task = finetune_tagger.build_task(config, None)
-            self.assertEqual(task.to_json()["layer_combination"], expected)
 
     def test_head_of_a_stored_model(self):
         task = finetune_tagger.build_task(_config(), _STORED)

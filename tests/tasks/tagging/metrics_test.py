@@ -69,33 +69,6 @@ class ScoreTest(tf.test.TestCase, parameterized.TestCase):
             score.accuracy, metrics.accuracy_score(references, predictions)
         )
 
-    def test_modes_differ(self):
-        arguments = ([["B-x", "I-x", "O"]], [["I-x", "I-x", "O"]])
-        self.assertEqual(tagging_metrics.score(*arguments).overall.f1, 1.0)
-        strict = tagging_metrics.score(*arguments, strict=True)
-        self.assertEqual(strict.overall.f1, 0.0)
-        self.assertAllClose(strict.accuracy, 2 / 3)
-
-    def test_counts(self):
-        score = tagging_metrics.score(
-            [["B-x", "O", "B-y", "I-y"], ["B-y"]],
-            [["B-x", "B-z", "B-y", "O"], ["B-y"]],
-        )
-        # x in the first and y in the second sentence are correct.
-        overall = score.overall
-        self.assertEqual(
-            (overall.num_references, overall.num_predictions), (3, 4)
-        )
-        self.assertEqual(overall.num_correct, 2)
-        self.assertAllClose(overall.f1, 4 / 7)
-        self.assertEqual(list(score.by_type), ["x", "y", "z"])
-        self.assertEqual(score.by_type["z"].recall, 0.0)
-        self.assertEqual(score.by_type["y"].precision, 0.5)
-
-    def test_entities_do_not_cross_sentences(self):
-        score = tagging_metrics.score([["B-x"], ["I-x"]], [["B-x"], ["I-x"]])
-        self.assertEqual(score.overall.num_references, 2)
-
     def test_no_entities(self):
         score = tagging_metrics.score([], [])
         self.assertEqual((score.overall.f1, score.accuracy), (0.0, 0.0))

@@ -228,14 +228,6 @@ class TaggingTaskTest(files_case.FilesCase):
         values = {"kind": "tagging"} | task.to_json()
         self.assertEqual(registry.build_task(values, 3, 512), task)
 
-    def test_models_of_other_programs_with_only_labels(self):
-        values = {"kind": "tagging", "labels": ["O", "B-x"]}
-        task = registry.build_task(values, 2, 64)
-        self.assertEqual(task.labels, ("O", "B-x"))
-        self.assertEqual(task.max_seq_length, 64)
-        # Half of the new length, not of the old one.
-        self.assertEqual(task.featurize((), _TOKENIZER).lengths.tolist(), [])
-
 
 if __name__ == "__main__":
     tf.test.main()
