@@ -119,15 +119,6 @@ class LoopTest(tf.test.TestCase):
         self._run()
         self.assertFalse((self._out / "cells/cell1.failed.json").exists())
 
-    def test_failed_pretraining_fails_its_cells_but_no_others(self):
-        self._write("go")
-        self._write("fails.txt", "first")
-        with self.assertRaisesRegex(UserError, "2 of 4 cells have failed"):
-            self._run()
-        self.assertEqual(self._names(), ["first", "second", "cell2", "cell3"])
-        failed = self._read("cells/cell0.failed.json")
-        self.assertIn("pretraining/first", failed["command"])
-
     def test_killed_run_ends_its_program_and_resumes(self):
         for number in (signal.SIGKILL, signal.SIGTERM):
             before, process = len(self._starts()), self._start()

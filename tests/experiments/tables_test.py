@@ -132,14 +132,6 @@ class OwnModelsTest(TablesTestCase):
             ids.append(first._add("runs", "x", [command]).id)
         self.assertNotEqual(*ids)
 
-    def test_smoke_has_two_rows_and_one_seed(self):
-        plan, built = self.plan(scale="smoke", tasks=None)
-        self.assertLen(built, 6)
-        for table in built:
-            self.assertLen(table["rows"], 2)
-            self.assertTrue(all(len(x) == 3 for x in table["cells"]))
-        self.assertLen(plan.cells, 11)
-
     def test_expected_signs_are_those_of_the_papers_numbers(self):
         _, built = self.plan()
         counts = collections.Counter()

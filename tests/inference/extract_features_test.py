@@ -4,17 +4,14 @@ import dataclasses
 import json
 import os
 
-import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.commands.extract_features import ExtractFeaturesConfig
 from bert_tf.errors import UserError
 from bert_tf.inference import extract_features
 from bert_tf.io import files
-from bert_tf.modeling import bert as bert_model
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_model
 from tests.support.shared_data import golden
@@ -76,40 +73,6 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
                         rtol=0,
                         atol=1e-5,
                     )
-
-    def test_model_directory_gives_its_own_activations(self):
-        rows = self._run(
-            b"the cats\n\nthe ||| dog ||| on mat.",
-            model_dir=self._model_dir(),
-            layers="0,-1",
-            max_seq_length=12,
-        )
-        tokens = [[p["token"] for p in row["features"]] for row in rows]
-        self.assertEqual(tokens[0], "[CLS] the cat ##s [SEP]".split())
-        self.assertEqual(tokens[1], "[CLS] [SEP]".split())
-        # The last ||| separates; the first is text without tokens.
-        pair = "[CLS] the [UNK] [UNK] [UNK] dog [SEP] on mat . [SEP]"
-        self.assertEqual(tokens[2], pair.split())
-        model = bert_model.BertModel(tiny_model.CONFIG, return_all_layers=True)
-        checkpoint_loading.load_into(model, tiny_model.random_weights())
-        ids = [tiny_model.TOKENS.index(token) for token in tokens[2]]
-        outputs = model(
-            {
-                "input_ids": np.array([ids]),
-                "segment_ids": np.array([[0] * 7 + [1] * 4]),
-            }
-        )
-        for number, layer in enumerate((0, -1)):
-            found = [p["layers"][number] for p in rows[2]["features"]]
-            self.assertEqual({layer["index"] for layer in found}, {layer})
-            self.assertAllClose(
-                [layer["values"] for layer in found],
-                outputs["encoder_outputs"][layer][0],
-                rtol=0,
-                atol=1e-5,
-            )
-            values = np.array([layer["values"] for layer in found])
-            self.assertAllEqual(values, np.round(values, 6))
 
     @parameterized.parameters("bert_tf", "tf1", "huggingface")
     def test_model_of_any_format_needs_no_other_flags(self, weights_format):

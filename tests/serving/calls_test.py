@@ -154,9 +154,6 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
         self.addCleanup(os.remove, path)
         return calls.warm_up(self.servable, self.directory)
 
-    def test_a_version_without_requests(self):
-        self.assertEqual(calls.warm_up(self.servable, self.directory), 0)
-
     def test_runs_all_kinds_of_requests(self):
         count = self.run_records(
             _predict_log("a"),

@@ -78,11 +78,6 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         scaled = tf.make_ndarray(outputs["scaled"])
         self.assertAllEqual(scaled, [[10, 25], [-10, 0]])
 
-    def test_predict_some_outputs_of_a_version(self):
-        inputs = {"text": ["abc"], "weights": np.ones([1, 2], np.float32)}
-        outputs = self.predict("serving_default", ["length"], 3, **inputs)
-        self.assertEqual(list(outputs), ["length"])
-
     def test_tensors_in_all_their_forms(self):
         content = tf.make_tensor_proto(np.array([1.0, 4.0], np.float32))
         self.assertTrue(content.tensor_content)

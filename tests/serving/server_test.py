@@ -164,7 +164,6 @@ _TIMEOUT_SECONDS = 60
 class SignalsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (100, "waiting", [signal.SIGTERM], 0, "stopped"),
-        (100, "waiting", [signal.SIGINT], 0, "stopped"),
         (100, "waiting", [signal.SIGHUP, signal.SIGTERM], 0, "stopped"),
         (0.1, "stuck", [signal.SIGTERM], 143, "took more than 0 seconds"),
         (

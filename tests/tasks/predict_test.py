@@ -10,12 +10,10 @@ from scipy import special
 
 from bert_tf.api import load
 from bert_tf.errors import NotFiniteError
-from bert_tf.errors import UserError
 from bert_tf.modeling import inference
 from bert_tf.modeling.bert import named_variables
 from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForMultipleChoice
-from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
@@ -228,23 +226,6 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         labelled = computer.compute(_Features(_LENGTHS), _EIGHTS)
         self.assertAllClose(computed.outputs, labelled.outputs)
 
-    def test_outputs_with_positions_are_as_long_as_the_batch(self):
-        model = _fill(
-            BertForTagging(
-                tiny_model.CONFIG, num_labels=3, return_encoder_outputs=True
-            )
-        )
-        features = _Features(_LENGTHS, is_labeled=False)
-        computed = task_prediction.OutputComputer(model, _Task(), 4).compute(
-            features, _EIGHTS
-        )
-        expected = _one_by_one(model, features)
-        for row, logits, alone in zip(
-            _LENGTHS, computed.outputs["logits"], expected, strict=True
-        ):
-            self.assertIn(len(logits), _EIGHTS)
-            self.assertAllClose(logits[:row], alone, atol=1e-5, rtol=1e-5)
-
     def test_rows_of_choices(self):
         model = _fill(
             BertForMultipleChoice(
@@ -262,11 +243,6 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(
             computed.loss, _expected_loss(expected, features), rtol=1e-5
         )
-
-    def test_refuses_rows_that_are_too_long(self):
-        computer = task_prediction.OutputComputer(_classifier(), _Task(), 4)
-        with self.assertRaisesRegex(UserError, "longer than 8"):
-            computer.compute(_Features(_LENGTHS), (8,))
 
     def test_refuses_numbers_that_are_not_finite(self):
         model = _classifier()

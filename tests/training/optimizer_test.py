@@ -47,10 +47,6 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
         schedule = optimizers.WarmupLinearDecay(2.0, 100, 10)
         self.assertAllClose(schedule(tf.constant(step, tf.int64)), expected)
 
-    def test_without_warmup_the_initial_rate_is_the_peak(self):
-        schedule = optimizers.WarmupLinearDecay(2.0, 100)
-        self.assertAllClose(schedule(tf.constant(0)), 2.0)
-
     @parameterized.parameters(
         (90, 0.0), (100, 0.0), (101, 0.2), (110, 1.8), (155, 0.9), (200, 0.0)
     )

@@ -46,14 +46,6 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(losses[:1], _padded()[:1], rtol=1e-6, atol=0)
         self.assertAllClose(losses, _padded(), rtol=1e-5, atol=0)
 
-    def test_log_of_a_compiled_step_has_the_numbers_of_rows(self):
-        trainer = StepTrainer(compilation=Compilation("on"), unpad=True)
-        trainer.train(1)
-        self.assertIn(
-            "(1 program for each number of rows)",
-            trainer.training_step.compiled,
-        )
-
     def test_losses_of_many_steps(self):
         # At a rate that does not magnify the rounding of each step.
         losses = _train(50, unpad=True, learning_rate=0.005)

@@ -6,11 +6,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.streaming_worker import InstancePlanner
-from bert_tf.data.generators.streaming_worker import Instances
-from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 
@@ -42,86 +39,6 @@ class PermutedTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllInRange(image, 0, size - 1)
         self.assertLen(np.unique(image), 1000)
         self.assertNear(image.mean() / size, 0.5, 0.05)
-
-
-class MakeRecordsTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        folder = self.create_tempdir().full_path
-        writer = TokenStoreWriter(folder, 200)
-        writer.append(np.arange(110, 140), np.array([30]), np.array([0]))
-        writer.finish()
-        self.store = TokenStore.open(folder, 200)
-
-    def plan(self, next_sentence_pairs):
-        return PartsPlan(
-            config=CreatePretrainingDataConfig(
-                input_file="",
-                output_file="",
-                vocab_file="",
-                max_seq_length=10,
-                max_predictions_per_seq=3,
-                next_sentence_pairs=next_sentence_pairs,
-                mask_rate=0.0,
-                same_rate=1.0,
-                random_rate=0.0,
-            ),
-            store_folder="",
-            parts_folder="",
-            num_parts=1,
-            cls_id=101,
-            sep_id=102,
-            mask_id=103,
-            starts_word=np.ones(200, bool),
-            token_ids=np.arange(200),
-        )
-
-    def make(
-        self, next_sentence_pairs, a_starts, a_lengths, b_starts, b_lengths
-    ):
-        instances = Instances(
-            a_starts=np.array(a_starts),
-            a_lengths=np.array(a_lengths),
-            b_starts=np.array(b_starts),
-            b_lengths=np.array(b_lengths),
-            random_next=np.arange(len(a_starts)) % 2,
-            truncated=np.zeros(len(a_starts), bool),
-        )
-        return streaming_worker.make_records(
-            self.plan(next_sentence_pairs),
-            self.store,
-            instances,
-            np.random.default_rng(1),
-        )
-
-    def test_pairs(self):
-        records = self.make(True, [0, 20, 3], [1, 3, 5], [5, 29, 10], [2, 1, 2])
-        self.assertAllEqual(
-            records["input_ids"],
-            [
-                [101, 110, 102, 115, 116, 102, 0, 0, 0, 0],
-                [101, 130, 131, 132, 102, 139, 102, 0, 0, 0],
-                [101, 113, 114, 115, 116, 117, 102, 120, 121, 102],
-            ],
-        )
-        self.assertAllEqual(
-            records["segment_ids"],
-            [
-                [0, 0, 0, 1, 1, 1, 0, 0, 0, 0],
-                [0, 0, 0, 0, 0, 1, 1, 0, 0, 0],
-                [0, 0, 0, 0, 0, 0, 0, 1, 1, 1],
-            ],
-        )
-        self.assertAllEqual(
-            records["input_mask"],
-            [[1] * 6 + [0] * 4, [1] * 7 + [0] * 3, [1] * 10],
-        )
-        self.assertAllEqual(records["next_sentence_labels"], [[0], [1], [0]])
-        # 15% of 6, 7 and 10 tokens; halves round to even.
-        self.assertAllEqual(
-            records["masked_lm_weights"], [[1, 0, 0], [1, 0, 0], [1, 1, 0]]
-        )
-        self.assertNotIn(102, records["masked_lm_ids"])
 
 
 class WorkerTest(tf.test.TestCase):
@@ -189,55 +106,11 @@ class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
                 used[stop : stop + plan.b_lengths[row]] += 1
         self.assertAllEqual(used, np.ones_like(used))
 
-    def test_random_next_begins_with_any_sentence_of_another_document(self):
-        documents = [[2, 3, 4], [5] * 9, [1] * 30, [6, 1]] * 30
-        store, plan = self.plan(documents, 43, passes=list(range(120)) * 20)
-        rows = np.flatnonzero((plan.random_next == 1) & ~plan.truncated)
-        offsets = store.sentence_offsets
-        first = np.searchsorted(offsets, plan.b_starts[rows])
-        self.assertAllEqual(offsets[first], plan.b_starts[rows])
-        last = np.searchsorted(
-            offsets, plan.b_starts[rows] + plan.b_lengths[rows]
-        )
-        to_document = np.repeat(np.arange(120), np.diff(store.document_offsets))
-        others = to_document[first]
-        self.assertAllEqual(others, to_document[last - 1])
-        own = to_document[np.searchsorted(offsets, plan.a_starts[rows])]
-        self.assertFalse((others == own).any())
-        # No sentence too many: without the last, B and A miss the target,
-        # and with it they reach it or the document ends.
-        room = 40 - plan.a_lengths[rows]
-        before_last = offsets[last - 1] - plan.b_starts[rows]
-        self.assertTrue(((before_last < room) | (last == first + 1)).all())
-        ends = np.isin(last, store.document_offsets)
-        self.assertTrue((ends | (plan.b_lengths[rows] >= room)).all())
-
     def test_the_only_document_is_its_own_random_next(self):
         _, plan = self.plan([[3] * 50], 18, passes=[0] * 30)
         random = plan.random_next == 1
         self.assertGreater(random.sum(), 50)
         self.assertGreater(len(set(plan.b_starts[random].tolist())), 20)
-
-    def test_single_sentence_always_gets_a_random_next(self):
-        _, plan = self.plan([[50], [60], [70]], 40, passes=[0, 1, 2] * 30)
-        self.assertAllEqual(plan.random_next, [1] * 90)
-        self.assertAllEqual(plan.a_lengths + plan.b_lengths, [37] * 90)
-
-
-class TruncatedLengthsTest(tf.test.TestCase):
-    def test_equals_taking_token_by_token(self):
-        a, b = (grid.ravel() for grid in np.mgrid[1:40, 0:40])
-        for room in range(2, 25):
-            kept = streaming_worker.truncated_lengths(a, b, room)
-            expected = []
-            for longer_a, longer_b in zip(a, b, strict=True):
-                while longer_a + longer_b > room:
-                    if longer_a > longer_b:
-                        longer_a -= 1
-                    else:
-                        longer_b -= 1
-                expected.append((longer_a, longer_b))
-            self.assertAllEqual(np.stack(kept, axis=1), expected)
 
 
 if __name__ == "__main__":

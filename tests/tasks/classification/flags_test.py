@@ -177,15 +177,6 @@ class CustomTest(_CustomCase):
         self.assertEqual(task.labels, ("b", "a"))
         self.assertEqual(task.read("train")[0].label, ("b",))
 
-    def test_regression(self):
-        task = self.build(
-            **self.flags | {"train_file": "absent.csv"},
-            problem_type="regression",
-            do_train=True,
-        )
-        self.assertIsNone(task.labels)
-        self.assertEqual(task.metric, "pearson")
-
     @parameterized.parameters(
         ("--label_separator is for", {"label_separator": ";"}),
         ("multi_label. Received: --label_column=kind,x and .*single_label",

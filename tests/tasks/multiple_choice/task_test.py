@@ -189,16 +189,6 @@ right \\ predicted  [0]  [1]  [2]
         text = pathlib.Path(folder, "confusion_matrix.txt").read_text()
         self.assertIn("[0] 0                0    0    1\n", text)
 
-    def test_no_report_without_labels(self):
-        folder = self.create_tempdir().full_path
-        self.task.write_report(
-            folder,
-            "test",
-            [_example("x", ["y", "z"])],
-            [Prediction(np.array([0.5, 0.5]))],
-        )
-        self.assertEmpty(os.listdir(folder))
-
     @parameterized.parameters(
         (_COLUMNS,), (multiple_choice_examples.OFFICIAL["swag"].columns,)
     )
@@ -316,18 +306,6 @@ class MultipleChoiceFeaturesTest(tf.test.TestCase):
             ],
         )
         self.assertEqual(batch["segment_ids"].sum(), 0)
-
-    def test_truncated_choices_are_counted(self):
-        examples = [
-            _example("the cat sat on the mat", ["the dog", "on the dog .", "."])
-        ]
-        features = self._convert(examples, 10)
-        self.assertEqual(features.texts.num_truncated, 2)
-        self.assertAllEqual(features.lengths, [10])
-        self.assertAllEqual(
-            features.batch(np.array([0]), 10)["input_ids"][0, 1],
-            self._ids("[CLS] the cat sat on [SEP] on the dog [SEP]"),
-        )
 
 
 _TRAINED_WITH = {

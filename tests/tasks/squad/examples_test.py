@@ -177,14 +177,6 @@ class SquadExamplesTest(files_case.FilesCase):
         self.assertEqual(example.orig_answer_text, "Ulm")
         self.assertEqual((example.start_position, example.end_position), (5, 5))
 
-    @parameterized.parameters(
-        {}, {"answers": None}, {"answers": None, "is_impossible": None}
-    )
-    def test_training_needs_answers(self, **values):
-        question = {"id": "q", "question": "?"} | values
-        with self.assertRaisesRegex(UserError, "question 'q': .* neither"):
-            squad_examples.build_examples(_dataset(question), True, True)
-
     @parameterized.parameters("dev.json", "dev.json.gz")
     def test_reads_file(self, name):
         data = _dataset(_question("é"), {"id": "b", "question": "b?"})

@@ -87,12 +87,6 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(features, 3)
         self.assertAllEqual(features.lengths, [6, 6, 3])
 
-    def test_documents(self):
-        features = _convert(_EXAMPLES, 10, labels=_LABELS, doc_stride=8)
-        self.assertEqual(_windows(features), ["a ##b c [UNK] e f ##g ##h", "h"])
-        self.assertAllEqual(features.word_rows, [0, -1, 0, 0, 0, 0, 1])
-        self.assertAllEqual(features.word_positions, [1, 0, 3, 4, 5, 6, 1])
-
     def test_truncation_is_counted(self):
         examples = [TaggingExample(tuple("abcde"), ("O",) * 5)]
         examples += _EXAMPLES[2:]

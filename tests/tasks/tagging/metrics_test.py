@@ -7,7 +7,6 @@ from seqeval import metrics
 from seqeval import scheme
 
 from bert_tf.tasks.tagging import metrics as tagging_metrics
-from bert_tf.tasks.tagging.metrics import Entity
 
 
 def _random_tags(rng, agree_with=None):
@@ -24,24 +23,6 @@ def _random_tags(rng, agree_with=None):
             [x if rng.random() < 0.8 else rng.choice(labels) for x in wanted]
         )
     return [[str(tag) for tag in tags] for tags in drawn]
-
-
-class EntitiesTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        ("", [], []),
-        ("O B-x I-x O", [("x", 1, 2)], [("x", 1, 2)]),
-        ("B-x B-x I-y", [("x", 0, 0), ("x", 1, 1), ("y", 2, 2)],
-         [("x", 0, 0), ("x", 1, 1)]),
-        ("I-a-b I-a-b O I-c", [("a-b", 0, 1), ("c", 3, 3)], []),
-        ("B-x I-y I-x", [("x", 0, 0), ("y", 1, 1), ("x", 2, 2)],
-         [("x", 0, 0)]),
-    )  # fmt: skip
-    def test_entities(self, tags, lenient, strict):
-        find = tagging_metrics.find_entities
-        self.assertEqual(find(tags.split()), [Entity(*x) for x in lenient])
-        self.assertEqual(
-            find(tags.split(), strict=True), [Entity(*x) for x in strict]
-        )
 
 
 class ScoreTest(tf.test.TestCase, parameterized.TestCase):
