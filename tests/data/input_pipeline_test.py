@@ -177,12 +177,6 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         data = self._input(counts_file=cache)
         self.assertAllEqual(data.record_counts, [5, 0, 4, 13, 7, 2, 9])
 
-    def test_rejects_records_of_another_length(self):
-        with self.assertRaisesRegex(UserError, "0.tfrecord, record 0: .*: 8"):
-            PretrainingInput(self.files, 16, 3, 4)
-        with self.assertRaisesRegex(UserError, "masked_lm_.* Received: 3"):
-            PretrainingInput(self.files, 8, 20, 4)
-
     def test_rejects_files_without_records(self):
         with self.assertRaisesRegex(UserError, "no record"):
             PretrainingInput([self.files[1]], 8, 3, 4)

@@ -56,15 +56,6 @@ class DevicesTest(tf.test.TestCase, parameterized.TestCase):
             tf.config.experimental.tensor_float_32_execution_enabled()
         )
 
-    def test_warns_of_flags_of_training_without_training(self):
-        flags = _TrainingFlags(
-            do_train=False, xla="on", remat=True, all_reduce_dtype="bfloat16"
-        )
-        with self.assertLogs(level="WARNING") as logs:
-            device_setup.prepare(flags)
-        lines = [x for x in logs.output if "without --do_train" in x]
-        self.assertLen(lines, 3)
-
     @parameterized.parameters(
         (None, "CPU", True),
         (None, "GPU", False),

@@ -1,6 +1,5 @@
 """Tests of starting and stopping a server, and of its signals."""
 
-import logging
 import os
 import pathlib
 import signal
@@ -12,7 +11,6 @@ from concurrent import futures
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from grpc._cython import cygrpc
 
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
@@ -93,14 +91,6 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
                     )
                 )
         self.assertEqual([x.result()[0] for x in answers], [200] * 5)
-
-    def test_grpc_clients_that_are_gone_are_not_logged(self):
-        logger = logging.getLogger("grpc._cython.cygrpc")
-        with self.serving(), self.assertLogs(logger) as logs:
-            for error in (cygrpc.ExecuteBatchError("gone"), ValueError("bug")):
-                logger.error("In a call.", exc_info=error)
-        self.assertLen(logs.output, 1)
-        self.assertIn("bug", logs.output[0])
 
     def test_a_request_that_takes_too_long(self):
         flags = {"batch_timeout_micros": 10**9, "rest_api_timeout_in_ms": 100}

@@ -3,7 +3,6 @@
 import itertools
 from unittest import mock
 
-import pytest
 import tensorflow as tf
 
 from bert_tf.errors import UserError
@@ -52,20 +51,6 @@ class OutOfMemoryTest(pretrain_case.PretrainCase):
         self.assertEqual(received.metadata["micro_batch_size"], 2)
         for name, value in expected.tensors.items():
             self.assertAllEqual(received.tensors[name], value, name)
-
-    @pytest.mark.thorough
-    def test_a_run_that_resumes_keeps_the_micro_batch(self):
-        with _need_memory_for(2):
-            self._train("short", stop_at_step=2)
-        for step in (4, 6):
-            log, received = self._train("short", stop_at_step=step)
-            text = "\n".join(log)
-            self.assertIn("2 sequences are computed at once, as memory", text)
-        self.assertEqual(received.metadata["micro_batch_size"], 2)
-        for name, value in self._train_small().tensors.items():
-            self.assertAllEqual(received.tensors[name], value, name)
-        log, _ = self._train("short", num_train_steps=8, micro_batch_size="4")
-        self.assertNotIn("are computed at once, as", "\n".join(log))
 
     def test_no_step_is_lost_or_repeated(self):
         calls = itertools.count()

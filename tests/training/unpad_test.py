@@ -83,13 +83,6 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         chosen = self.choose("auto", is_faster=not stored, stored=stored)
         self.assertEqual(chosen, stored)
 
-    def test_a_changed_choice_is_logged(self):
-        with self.assertLogs(level="INFO") as logs:
-            self.assertFalse(self.choose("off", stored=True))
-            self.assertTrue(self.choose("on", stored=False))
-        self.assertIn("Padding is computed from here on", logs.output[0])
-        self.assertIn("Padding is not computed from here on", logs.output[1])
-
     def test_padding_is_computed_where_its_outputs_are_read(self):
         self.assertFalse(self.choose("auto", reads_padding=True))
         with self.assertRaisesRegex(UserError, "drop --unpad"):

@@ -49,17 +49,6 @@ class ManifestTest(files_case.FilesCase):
         _make(files, **changes).write(self.path(output_file))
         return paths
 
-    def test_single_file_finds_its_manifest(self):
-        paths = self._write("x.tfrecord", ["x.tfrecord"])
-
-        found = manifest.find(paths)
-
-        self.assertEqual(found.files, {paths[0]: {"records": 3, "bytes": 100}})
-        self.assertEqual(found.vocabulary_hash, "abcd")
-        self.assertEqual(found.seed, 17)
-        self.assertIs(found.strip_accents, False)
-        self.assertEqual(found.vocab_file, self.path("x.tfrecord.vocab.txt"))
-
     def test_some_shards_find_the_manifest_they_share(self):
         names = [f"wiki-{index:05d}-of-00004.tfrecord" for index in range(4)]
         paths = self._write("wiki.tfrecord", names)

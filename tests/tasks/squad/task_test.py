@@ -56,23 +56,6 @@ class SquadTaskTest(files_case.FilesCase):
         path = self._write(*paragraphs)
         return _task(files={split: path}, **values).read(split)
 
-    def test_training_leaves_out_missing_answers(self):
-        paragraph = (
-            "ann met bob",
-            _question("good", ("bob", 8)),
-            *(_question(f"bad {number}", ("bob", 0)) for number in range(6)),
-        )
-        for verbose, shown in (
-            (False, "bad 4 and 1 more[.]"),
-            (True, "bad 4, bad 5[.]"),
-        ):
-            with self.assertLogs(level="WARNING") as logs:
-                examples = self._read(
-                    paragraph, split="train", verbose_logging=verbose
-                )
-            self.assertEqual([one.qas_id for one in examples], ["good"])
-            self.assertRegex("".join(logs.output), f"6 of 7 .*bad 3, {shown}")
-
     def test_nothing_to_train_on(self):
         with self.assertRaisesRegex(UserError, "squad.json has nothing to"):
             self._read(("ann", _question("q", ("bob", 0))), split="train")

@@ -39,18 +39,6 @@ class TaggingTaskTest(files_case.FilesCase):
         path = self.write("file.conll", text)
         return _task(files={split: path}, **kwargs).read(split)
 
-    def test_converts_iob1_and_logs_unknown_types(self):
-        text = "a I-x\nb I-x\nc B-x\n\nd I-y\n"
-        with self.assertLogs(level="INFO") as logs:
-            examples = self._read(text)
-        self.assertEqual(
-            [x.tags for x in examples], [("B-x", "I-x", "B-x"), ("B-y",)]
-        )
-        text = "\n".join(logs.output)
-        self.assertIn("converted to IOB2, which changes 2", text)
-        self.assertIn("1 entities have types without a label", text)
-        self.assertIn("y (1)", text)
-
     def test_a_test_set_may_lack_tags(self):
         for text, columns in (
             ("a\nb\n", {}),
