@@ -334,33 +334,6 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
         } | flags
         return self._build(stored_task, **flags)
 
-    def test_official_files(self):
-        for name in ("train.csv", "val.csv", "test.csv.gz"):
-            (self.folder / name).write_text("")
-        task = self._build(
-            task_name="swag",
-            data_dir=str(self.folder),
-            do_train=True,
-            do_eval=True,
-            max_seq_length=80,
-            head="bilstm",
-            head_dropout_prob=0.3,
-        )
-        self.assertEqual(
-            dict(task.files),
-            {
-                "train": str(self.folder / "train.csv"),
-                "dev": str(self.folder / "val.csv"),
-            },
-        )
-        self.assertEqual(
-            task.columns, multiple_choice_examples.OFFICIAL["swag"].columns
-        )
-        self.assertEqual(task.max_seq_length, 80)
-        self.assertEqual(
-            task.model_arguments(), {"head": "bilstm", "head_dropout_prob": 0.3}
-        )
-
     def test_custom_files_and_columns(self):
         task = self._custom(
             do_train=True,
