@@ -74,6 +74,26 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         values = b"".join(drawn[name].tobytes() for name in sorted(drawn))
         self.assertStartsWith(hashlib.sha256(values).hexdigest(), digest)
 
+    def test_rates_of_one_are_exact(self):
+        features, ids = _batch([64, 40])
+        chosen = _apply(features)["masked_lm_weights"] == 1
+        masked = _apply(features, mask_rate=1.0, same_rate=0.0)
+        seen = np.take_along_axis(
+            masked["input_ids"], masked["masked_lm_positions"], 1
+        )
+        self.assertAllEqual(seen[chosen], np.full(chosen.sum(), _MASK))
+        same = _apply(features, mask_rate=0.0, same_rate=1.0)
+        self.assertAllEqual(same["input_ids"], ids)
+        randomised = _apply(features, mask_rate=0.0, same_rate=0.0)
+        self.assertAllEqual(
+            randomised["masked_lm_positions"], masked["masked_lm_positions"]
+        )
+        seen = np.take_along_axis(
+            randomised["input_ids"], randomised["masked_lm_positions"], 1
+        )
+        labels = randomised["masked_lm_ids"]
+        self.assertLess(np.mean(seen[chosen] == labels[chosen]), 0.2)
+
     def test_depends_only_on_seed_and_example(self):
         features, _ = _batch([64, 40, 9, 30])
         drawn = _apply(features, first=100)
