@@ -310,7 +310,7 @@ class DamagedRecordsTest(tf.test.TestCase):
             self._input(9)
 
 
-class RecordOrderTest(tf.test.TestCase, parameterized.TestCase):
+class RecordOrderTest(tf.test.TestCase):
     def test_orders_depend_on_seed_epoch_and_block(self):
         orders = [
             input_pipeline.file_order(50, 1, 0),

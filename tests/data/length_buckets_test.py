@@ -103,7 +103,7 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(length_buckets.prediction_batches(none, 2, _EIGHTS))
 
 
-class PredictionBatchesTest(tf.test.TestCase, parameterized.TestCase):
+class PredictionBatchesTest(tf.test.TestCase):
     def test_longest_first(self):
         batches = length_buckets.prediction_batches(_lengths(101), 8, _EIGHTS)
         self.assertAllEqual(np.sort(_indices(batches)), np.arange(101))

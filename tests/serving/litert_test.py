@@ -315,7 +315,7 @@ class _Sum:
         return {"of_row": np.repeat(total, 2, 1), "of_pieces": shown + 1}
 
 
-class LiteRowsTest(tf.test.TestCase, parameterized.TestCase):
+class LiteRowsTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.calls = []

@@ -20,7 +20,7 @@ class NumPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(actual, expected)
 
 
-class ChooseWordsTest(tf.test.TestCase, parameterized.TestCase):
+class ChooseWordsTest(tf.test.TestCase):
     def choose(self, starts, segments, wanted, max_ngram=1, rows=1, seed=1):
         """`starts`: 1 starts a word, 0 goes on, None is no candidate."""
         candidates = np.tile([mark is not None for mark in starts], (rows, 1))

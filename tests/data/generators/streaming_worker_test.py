@@ -54,7 +54,7 @@ class WorkerTest(tf.test.TestCase):
         subprocess.run([sys.executable, "-c", code], cwd=_ROOT, check=True)
 
 
-class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
+class InstancePlannerTest(tf.test.TestCase):
     def store(self, documents):
         """A store of documents, given as lists of sentence lengths."""
         folder = self.create_tempdir().full_path
