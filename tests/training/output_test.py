@@ -1,5 +1,6 @@
-"""Tests for bert_tf.training.output."""
+"""Tests for the metrics and the output of training."""
 
+import contextlib
 import io
 import json
 import os
@@ -8,7 +9,9 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
 
 
@@ -82,6 +85,73 @@ class LearningCurvesTest(tf.test.TestCase):
             picture = tf.io.decode_png(tf.io.read_file(path), 3).numpy()
             orange = np.all(picture == [0xD9, 0x5F, 0x02], axis=-1)
             self.assertGreater(orange.sum(), 500)
+
+
+class MetricsLogTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.path = os.path.join(self.folder, "train_metrics.jsonl")
+
+    def _open(self, **kwargs):
+        log = training_metrics.MetricsLog(self.folder, **kwargs)
+        return contextlib.closing(log)
+
+    def _lines(self):
+        with open(self.path) as file:
+            return [json.loads(line) for line in file]
+
+    def test_lines_are_written_at_once_and_exact(self):
+        value = 0.1 + 0.2  # 0.30000000000000004: all digits count.
+        with self._open() as log:
+            log.write(1, {"loss": 9.5, "learning_rate": value})
+            self.assertEqual(
+                self._lines(),
+                [{"step": 1, "loss": 9.5, "learning_rate": value}],
+            )
+            log.write(20, {"loss": float("nan"), "learning_rate": 0.0})
+            self.assertIsNone(self._lines()[1]["loss"])
+
+    def test_resuming_removes_later_and_incomplete_lines(self):
+        with self._open() as log:
+            for step in (1, 10, 20, 30):
+                log.write(step, {"loss": step / 7})
+        with open(self.path, "a") as file:
+            file.write('{"step": 40, "lo')
+        self.assertLen(training_metrics.read(self.path), 4)
+        with self._open(start_step=20) as log:
+            log.write(30, {"loss": 30 / 7})
+        expected = [{"step": s, "loss": s / 7} for s in (1, 10, 20, 30)]
+        self.assertEqual(self._lines(), expected)
+        self.assertCountEqual(
+            os.listdir(self.folder), ["summaries", "train_metrics.jsonl"]
+        )
+
+    def test_a_new_run_empties_the_file(self):
+        with self._open() as log:
+            log.write(5, {"loss": 1.0})
+        training_metrics.MetricsLog(self.folder).close()
+        self.assertEqual(self._lines(), [])
+
+    def test_rejects_a_file_of_another_kind(self):
+        with open(self.path, "w") as file:
+            file.write('{"step": 1}\nnot json\n{"step": 3}\n')
+        with self.assertRaisesRegex(UserError, "jsonl, line 2: expected"):
+            training_metrics.MetricsLog(self.folder, 3)
+
+    def test_tensorboard_gets_each_value(self):
+        with self._open() as log:
+            log.write(7, {"loss": 2.5})
+            log.write_summaries("eval", 7, {"loss": 3.5})
+        (events,) = tf.io.gfile.glob(os.path.join(self.folder, "summaries/*"))
+        values = {
+            value.tag: (event.step, float(tf.make_ndarray(value.tensor)))
+            for event in tf.compat.v1.train.summary_iterator(events)
+            for value in event.summary.value
+        }
+        self.assertEqual(
+            values, {"train/loss": (7, 2.5), "eval/loss": (7, 3.5)}
+        )
 
 
 if __name__ == "__main__":
