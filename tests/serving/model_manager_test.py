@@ -83,8 +83,8 @@ class ModelManagerTest(parameterized.TestCase):
             model, str(self.folder / model), policy, dict(labels)
         )
 
-    def start(self, *args, poll_seconds=0):
-        self.manager.start([self.config(*args)], poll_seconds)
+    def start(self, *args):
+        self.manager.start([self.config(*args)], 0)
 
     def served(self, **which):
         with self.manager.use("m", **which) as servable:

@@ -164,15 +164,15 @@ def _learn(words=None, vocab_size=200, coverage=1.0, num_unused=99):
     )
 
 
-def _random_words(number=1500):
+def _random_words():
     """Returns made-up words of syllables with counts like those of words."""
     generator = random.Random(5)
     syllables = [a + b for a in "bcdfghklmnprst" for b in "aeiou"]
     words = collections.Counter()
-    for rank in range(1, number + 1):
+    for rank in range(1, 1501):
         length = generator.randint(1, 5)
         word = "".join(generator.choices(syllables, k=length))
-        words[word] += number * 3 // rank
+        words[word] += 4500 // rank
     return dict(words)
 
 

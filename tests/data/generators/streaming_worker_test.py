@@ -131,7 +131,7 @@ class NumPredictionsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ChooseWordsTest(tf.test.TestCase):
-    def choose(self, starts, segments, wanted, max_ngram=1, rows=1, seed=1):
+    def choose(self, starts, segments, wanted, rows):
         """`starts`: 1 starts a word, 0 goes on, None is no candidate."""
         candidates = np.tile([mark is not None for mark in starts], (rows, 1))
         return masks.choose_words(
@@ -139,8 +139,8 @@ class ChooseWordsTest(tf.test.TestCase):
             np.tile([mark != 0 for mark in starts], (rows, 1)),
             np.tile(segments, (rows, 1)),
             np.full(rows, wanted),
-            max_ngram,
-            np.random.default_rng(seed),
+            1,
+            np.random.default_rng(1),
         )
 
     def test_has_the_distribution_of_the_original(self):
