@@ -184,8 +184,6 @@ class DemoTest(files_case.FolderCase):
 
     @pytest.mark.thorough
     def test_runs_resumes_and_leaves_the_files(self):
-        paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self.enter_context(mock.patch.dict(os.environ, paths))
         with mock.patch.object(demo, "write_corpus", self._write_corpus):
             text = self._run(2)
         for name in (
@@ -202,7 +200,7 @@ class DemoTest(files_case.FolderCase):
 
         # Nothing is done again, except for the server.
         with (
-            mock.patch.object(demo.pretrain, "main") as trained,
+            mock.patch("bert_tf.commands.pretrain.main") as trained,
             mock.patch.object(demo, "write_corpus") as written,
         ):
             again = self._run(2)
@@ -218,13 +216,6 @@ class DemoTest(files_case.FolderCase):
             )
         with self.assertRaisesRegex(UserError, "must be 0.17 or more"):
             self._run(0)
-
-    def test_a_server_that_does_not_start(self):
-        with (
-            mock.patch.object(demo.sys, "executable", "/bin/false"),
-            self.assertRaisesRegex(UserError, "must serve .*; see .*log"),
-        ):
-            demo.ask_server(self.folder, f"{self.folder}/log")
 
     def test_rejects_steps_below_zero(self):
         with self.assertRaisesRegex(UserError, "num_train_steps"):

@@ -20,10 +20,11 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
-from bert_tf.export import serving_module
 from bert_tf.export import warmup
-from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export.heads import registry
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.verify import texts as test_texts
+from bert_tf.export.verify.reference import Reference
 from bert_tf.io import files
 from bert_tf.serving import batching
 from tests.support import live_server
@@ -52,11 +53,14 @@ class ExtrasTest(tf.test.TestCase):
         cls.version = tiny_exports.export(cls.model, cls.output_dir)
         cls.stored = checkpoint_loading.read(cls.model)
         # Verification has tests of its own.
-        with mock.patch.object(verify_calls, "plan", lambda *_: []):
-            assets_extra.complete(cls.version, _artifact(), cls.stored)
+        with mock.patch.object(Reference, "plan", lambda *_: []):
+            head = registry.restore(_artifact(), cls.stored)
+            cls.example = assets_extra.complete(
+                cls.version, _artifact(), head, cls.stored
+            )
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            assets_extra.publish(cls.version, _artifact(), cls.stored)
+            assets_extra.publish(cls.version, _artifact(), cls.example)
         cls.printed = printed.getvalue()
 
     def _read(self, name):
@@ -156,7 +160,7 @@ class ExtrasTest(tf.test.TestCase):
 
         def publish():
             with contextlib.redirect_stdout(io.StringIO()):
-                assets_extra.publish(self.version, _artifact(), self.stored)
+                assets_extra.publish(self.version, _artifact(), self.example)
 
         with self.assertNoLogs(level="WARNING"):
             publish()
@@ -197,12 +201,8 @@ class ExtrasTest(tf.test.TestCase):
         self.assertEqual(names, ["text", "text_pair"])
 
     def test_printed_commands_run(self):
-        signatures = serving_module.read_signatures(self.version)
-        example = warmup.example(
-            _artifact(), signatures["serving_default"], self.stored
-        )
-        words = shlex.split(assets_extra.curl_line(_artifact(), example))
-        program = assets_extra.python_snippet(_artifact(), example)
+        words = shlex.split(assets_extra.curl_line(_artifact(), self.example))
+        program = assets_extra.python_snippet(_artifact(), self.example)
         names = {}
         with live_server.serve(self.folder, {_NAME: self.output_dir}) as (
             grpc,
@@ -268,23 +268,21 @@ class PartsTest(tf.test.TestCase):
         self.assertContainsSubset(whole, seen)
 
 
-def _find(head, names):
-    task = mock.Mock(labels=names)
-    with mock.patch.object(assets_extra.tasks, "from_stored", lambda _: task):
-        return assets_extra.find_labels(head, mock.Mock())
+class _Head(ServingHead):
+    """A head with a task."""
+
+    def __init__(self, labels):
+        self.task = mock.Mock(labels=labels)
 
 
 class LabelsTest(tf.test.TestCase):
-    def test_finds_labels_of_each_head(self):
-        self.assertEqual(_find("classification", ["a", "b"]), ("a", "b"))
-        self.assertEqual(_find("tagging", ["O", "B"]), ("O", "B"))
-        self.assertEqual(_find("classification", None), ())
-        self.assertEqual(_find("embeddings", ["a", "b"]), ())
-        self.assertEqual(_find("next_sentence", []), ("is_next", "not_next"))
+    def test_labels_are_those_of_the_task(self):
+        self.assertEqual(_Head(["a", "b"]).labels, ("a", "b"))
+        self.assertEqual(_Head(None).labels, ())
 
     def test_labels_with_line_breaks_are_rejected(self):
         with self.assertRaisesRegex(UserError, "line breaks.*two"):
-            _find("classification", ("fine", "two\nlines"))
+            _ = _Head(("fine", "two\nlines")).labels
 
 
 if __name__ == "__main__":

@@ -145,8 +145,10 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
             mock.patch.object(savedmodel, "ServingModule", _Nothing),
         ):
             savedmodel.run(config)
-        path, artifact, stored = extras.publish.call_args.args
+        path, artifact, example = extras.publish.call_args.args
         self.assertEqual(path, os.path.join(self.output_dir, "1"))
+        self.assertIs(example, extras.complete.return_value)
+        stored = extras.complete.call_args.args[3]
         self.assertEqual(stored.path, model_dir)
         self.assertEqual(
             artifact.to_json(),

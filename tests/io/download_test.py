@@ -229,7 +229,10 @@ class HostileServerTest(DownloadCase):
 
     @parameterized.parameters(
         ("", b"x" * 65536),
-        ("Transfer-Encoding: chunked\n", b"ff\r\n" + b"x" * 255 + b"\r\n"),
+        (
+            "Transfer-Encoding: chunked\n",
+            b"%x\r\n%s\r\n" % (1 << 16, b"x" * (1 << 16)),
+        ),
         (f"Content-Length: {1 << 40}\n", b"x"),
     )
     def test_a_body_without_end(self, headers, piece):
@@ -242,7 +245,7 @@ class HostileServerTest(DownloadCase):
     @parameterized.parameters(
         ("", b"HTTP/1.1 100 Continue\r\n\r\n", "less than 65536 bytes in 60 s"),
         ("HTTP/1.1 200 OK\nA: ", b"x", "less than 65536 b|more than 65536 b"),
-        ("HTTP/1.1 200 OK\n", b"A: b\r\n", "more than 100 headers"),
+        ("HTTP/1.1 200 OK\n", b"A: b\r\n" * 200, "more than 100 headers"),
         ("HTTP/1.1 302 OK\nLocation: /a/model.zip\n\n", b"x", "status 302"),
     )
     def test_an_answer_without_end(self, head, piece, message):
@@ -296,7 +299,7 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
         self.target = os.path.join(self.folder, "in", "target")
         os.makedirs(self.target)
 
-    def _write(self, kind, entries):
+    def _write(self, kind, entries, compression=zipfile.ZIP_STORED):
         """Writes an archive of name to contents; None is a link."""
         if kind == "zip":
             with zipfile.ZipFile(self.archive, "w") as file:
@@ -306,7 +309,7 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
                     if contents is None:
                         info.external_attr = (stat.S_IFLNK | 0o777) << 16
                         contents = b"/etc/passwd"
-                    file.writestr(info, contents)
+                    file.writestr(info, contents, compression)
             return
         with tarfile.open(self.archive, "w:gz") as file:
             for name, contents in entries.items():
@@ -401,12 +404,15 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("zip", "tar.gz")
     def test_bomb(self, kind):
-        self._write(kind, {"a": b"x" * 600, "b": b"y" * 600})
+        entries = {"a": b"x" * 600, "b": bytes(1 << 20)}
+        self._write(kind, entries, zipfile.ZIP_DEFLATED)
         with (
-            mock.patch.object(archives, "_LEAST_LIMIT", 1000),
+            mock.patch.object(archives, "_LEAST_LIMIT", 5000),
             mock.patch.object(archives, "_MAX_RATIO", 0),
         ):
-            self._refused("unpacks to more than 1000 bytes")
+            self._refused("unpacks to more than 5000 bytes")
+        sizes = [entry.stat().st_size for entry in os.scandir(self.target)]
+        self.assertCountEqual(sizes, [600, 0])
 
     @parameterized.product(
         kind=("zip", "tar.gz"), names=(("a", "b", "c"), ("a/", "b/", "c/"))

@@ -19,7 +19,7 @@ from bert_tf.distribute import devices
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.pretraining import setup as training_setup
+from bert_tf.pretraining import run as pretraining
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import unpad as unpadding
@@ -501,7 +501,7 @@ class BuildTrainingTest(tf.test.TestCase):
     def _build(self, preferred_micro_batch=0, **flags):
         folder = self.create_tempdir().full_path
         config = tiny_pretraining.make_config(folder, **flags)
-        return training_setup.build_training(
+        return pretraining.build_training(
             config,
             tiny_pretraining.CONFIG,
             devices.prepare(config),
@@ -515,7 +515,7 @@ class BuildTrainingTest(tf.test.TestCase):
 
     def test_micro_batch_is_of_use_or_stays_as_before(self):
         flags = {"train_batch_size": 12, "micro_batch_size": "auto"}
-        with mock.patch.dict(training_setup._TOKENS_AT_ONCE, CPU=5 * 8):
+        with mock.patch.dict(pretraining._TOKENS_AT_ONCE, CPU=5 * 8):
             few = self._build(**flags)
             as_before = self._build(preferred_micro_batch=6, **flags)
         self.assertEqual(few.plan.micro_batch_size, 4)

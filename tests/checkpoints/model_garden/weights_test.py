@@ -1,11 +1,11 @@
-"""Tests for bert_tf.checkpoints.model_garden.weights."""
+"""Tests of object-based checkpoints in bert_tf.checkpoints.model_garden."""
 
 import os
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.model_garden import weights as object_weights
+from bert_tf.checkpoints import model_garden
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 
@@ -23,13 +23,13 @@ class ObjectCheckpointTest(tf.test.TestCase):
         self.prefix = os.path.join(self.create_tempdir().full_path, "x.ckpt")
 
     def _write(self, aliases=None, full_names=None):
-        object_weights.write(
+        model_garden.write_checkpoint(
             self.prefix,
             Tensors.from_arrays(_VALUES),
             aliases or {},
             full_names or {},
         )
-        return object_weights.ObjectCheckpoint(self.prefix)
+        return model_garden.ObjectCheckpoint(self.prefix)
 
     def test_round_trip(self):
         checkpoint = self._write()
@@ -39,9 +39,7 @@ class ObjectCheckpointTest(tf.test.TestCase):
             self.assertEqual(checkpoint.name(found[path]), path)
             self.assertEqual(checkpoint.shape(found[path]), value.shape)
             self.assertAllEqual(checkpoint.read(found[path]), value)
-        self.assertCountEqual(
-            object_weights.variable_names(self.prefix), _VALUES
-        )
+        self.assertCountEqual(model_garden.variable_names(self.prefix), _VALUES)
 
     def test_local_names_are_those_of_tensorflow(self):
         self._write()
@@ -69,7 +67,7 @@ class ObjectCheckpointTest(tf.test.TestCase):
         self.assertEqual(found["model/table"], variable)
         self.assertEqual(found["model/network/layers/1/kernel"], variable)
         self.assertEqual(checkpoint.full_name(variable), "first/second")
-        names = object_weights.variable_names(self.prefix)
+        names = model_garden.variable_names(self.prefix)
         self.assertLen(names, len(_VALUES))
 
     def test_objects_in_a_cycle(self):
@@ -77,7 +75,7 @@ class ObjectCheckpointTest(tf.test.TestCase):
         root.child, child.parent = child, root
         child.value = tf.Variable(4.0)
         tf.train.Checkpoint(root).write(self.prefix)
-        checkpoint = object_weights.ObjectCheckpoint(self.prefix)
+        checkpoint = model_garden.ObjectCheckpoint(self.prefix)
         self.assertEqual(
             [path for path, _ in checkpoint.variables(0)], ["child/value"]
         )
@@ -91,14 +89,14 @@ class ObjectCheckpointTest(tf.test.TestCase):
             self.prefix,
             tf.train.CheckpointOptions(experimental_sharding_callback=policy),
         )
-        checkpoint = object_weights.ObjectCheckpoint(self.prefix)
+        checkpoint = model_garden.ObjectCheckpoint(self.prefix)
         for _, variable in checkpoint.variables(0):
             self.assertAllEqual(checkpoint.read(variable), np.arange(1000.0))
         (first, *others) = sorted(tf.io.gfile.glob(f"{self.prefix}.data-*"))
         self.assertNotEmpty(others)
         os.truncate(first, os.path.getsize(first) - 400)
         with self.assertRaisesRegex(UserError, r"bytes instead of \d+ or more"):
-            object_weights.ObjectCheckpoint(self.prefix)
+            model_garden.ObjectCheckpoint(self.prefix)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class RegistryTest(tf.test.TestCase):
 
     def test_every_kind_of_model_has_a_head(self):
         kinds = {
-            kind for entry in registry.ENTRIES.values() for kind in entry.kinds
+            kind for head in registry.ENTRIES.values() for kind in head.kinds
         }
         self.assertEqual(kinds, set(weight_map.HEADS))
 
@@ -48,8 +48,8 @@ class RegistryTest(tf.test.TestCase):
         self.assertCountEqual(
             fields["head"].metadata["choices"], ["auto", *registry.ENTRIES]
         )
-        for entry in registry.ENTRIES.values():
-            self.assertLessEqual(set(entry.head.flags), set(fields))
+        for head in registry.ENTRIES.values():
+            self.assertLessEqual(set(head.flags), set(fields))
 
 
 if __name__ == "__main__":

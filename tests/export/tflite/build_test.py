@@ -1,14 +1,68 @@
-"""Tests for export.tflite.build."""
+"""Tests for export.tflite.build, most of all for files that take strings."""
 
+import contextlib
+import io
+import itertools
+import pathlib
+import re
 import types
 
+import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.export import serving_module
 from bert_tf.export.tflite import build as builds
+from bert_tf.export.tflite import convert as conversion
 from bert_tf.flags.export import TfliteConfig
+from bert_tf.inference.lite_model import LiteModel
+from bert_tf.text import packing
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.tokenizer import LiteTokenizer
+from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_builds
+from tests.support import tiny_exports
+from tests.support import tiny_model
+
+_LENGTH = tiny_exports.MAX_SEQ_LENGTH
+_TEXTS = (
+    *tiny_exports.TEXTS,
+    "",
+    " \t",
+    b"the \xff cat \xe6\x9d",
+    "cat " * 9000,
+)
+_PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "on_device.md"
+_FILE = "topics_text.tflite"
+# Heads whose answers are those of the SavedModel.
+_AS_SAVED = (
+    "classification",
+    "pair",
+    "multi_label",
+    "regression",
+    "next_sentence",
+    "embeddings",
+)
+# Heads whose conversions differ; the others run in `make test-slow`.
+_SOME = ("pair", "multi_label")
+
+
+def _strings(texts):
+    encoded = [x if isinstance(x, bytes) else x.encode() for x in texts]
+    return np.array(encoded, object)
+
+
+def _make(name, **flags):
+    return tiny_builds.make(name, input="text", **flags)
+
+
+def _run(program):
+    """Returns the output of a program."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(program, {})
+    return printed.getvalue()
 
 
 class BuildTest(tf.test.TestCase, parameterized.TestCase):
@@ -41,11 +95,200 @@ class BuildTest(tf.test.TestCase, parameterized.TestCase):
             ({"batch_size": 3}, (3, None)),
         ):
             build = builds.prepare(tiny_builds.config("pair", **flags))
-            self.assertEqual((build.batch_size, build.seq_length), expected)
+            self.assertEqual(
+                (build.config.batch_size, build.config.max_seq_length), expected
+            )
 
     def test_accepts_other_heads_with_free_shapes(self):
         self._require(types.SimpleNamespace(lstms=[]))
         self._require(types.SimpleNamespace())  # Of a bare encoder.
+
+
+class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_SOME)
+    @pytest.mark.slow
+    def test_outputs_equal_the_saved_model(self, name):
+        self._test_outputs_equal_the_saved_model(name)
+
+    @parameterized.parameters(*[x for x in _AS_SAVED if x not in _SOME])
+    @pytest.mark.slow
+    def test_outputs_of_other_heads_equal_the_saved_model(self, name):
+        self._test_outputs_equal_the_saved_model(name)
+
+    def _test_outputs_equal_the_saved_model(self, name):
+        built = _make(name)
+        build = builds.prepare(tiny_builds.config(name))
+        custom = conversion.custom_operators(built.content)
+        self.assertContainsSubset(custom, conversion.TEXT_OPERATORS)
+        model = LiteModel(built.content, text_operators=True)
+        self.assertEqual(set(model.inputs), set(build.head.inputs))
+        for numbers in ([0], [2], range(len(_TEXTS))):
+            strings = {
+                column: _strings([_TEXTS[n - shift] for n in numbers])
+                for shift, column in enumerate(build.head.inputs)
+            }
+            rows = build.head.pack(
+                {x: tf.constant(column) for x, column in strings.items()}
+            )
+            outputs = build.model(rows.inputs, training=False)
+            expected = serving_module.for_predict(
+                build.head, build.head.answer(outputs, rows)
+            )
+            answer = model.run(strings)
+            self.assertEqual(set(answer), set(expected))
+            for key, values in expected.items():
+                if values.dtype == tf.string:
+                    self.assertAllEqual(answer[key], values)
+                else:
+                    self.assertAllClose(answer[key], values, 1e-4, 1e-4)
+
+    @pytest.mark.slow
+    def test_the_documented_program_runs(self):
+        (program,) = re.findall(
+            r"(?m)^```python\n([^`]*WithCustomOps[^`]*)^```$",
+            _PAGE.read_text(encoding="utf-8"),
+        )
+        built = _make("classification")
+        path = self.create_tempfile(content=built.content, mode="wb").full_path
+        self.assertIn(_FILE, program)
+        printed = _run(program.replace(_FILE, path))
+        self.assertRegex(printed, r"^\[b'.*'\] \[\[0\.")
+
+    @pytest.mark.slow
+    def test_different_numbers_of_texts_fail(self):
+        built = _make("pair")
+        model = LiteModel(built.content, text_operators=True)
+        with self.assertRaisesRegex(RuntimeError, "num_.*elements"):
+            model.run({"text": _strings("ab"), "text_pair": _strings("c")})
+
+    # heads_test.py has more pairs of head and quantization.
+    @parameterized.parameters(
+        ("classification", "none"),
+        ("pair", "float16"),
+        ("embeddings", "dynamic"),
+    )
+    @pytest.mark.slow
+    def test_static_shapes(self, name, quantization):
+        built = _make(
+            name, quantization=quantization, batch_size=1, max_seq_length=8
+        )
+        model = LiteModel(built.content, text_operators=True)
+        for _, shape in model.inputs.values():
+            self.assertEqual(shape, (1,))
+
+    def test_rejects_unsupported_heads_and_quantizations(self):
+        with self.assertRaisesRegex(UserError, "find .MASK.*--input=ids"):
+            _make("fill_mask")
+        with self.assertRaisesRegex(UserError, "full_int8 .* --input=ids"):
+            _make("pair", quantization="full_int8", representative_file="a.tsv")
+
+
+class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
+    """Heads that point into texts return the offsets of each token."""
+
+    @pytest.mark.slow
+    def test_tags_of_tokens(self):
+        built = _make("tagging")
+        model = LiteModel(built.content, text_operators=True)
+        text = "The cafe\u0301s, cat \u6771 " + "dog " * 9
+        answer = model.run({"text": _strings([text, ""])})
+        self.assertEqual(set(answer), {"probabilities", "starts", "ends"})
+        self.assertEqual(answer["probabilities"].shape[:2], (2, _LENGTH))
+        spans = list(zip(answer["starts"][0], answer["ends"][0], strict=True))
+        self.assertEqual(spans[0], (-1, -1))
+        self.assertEqual(
+            [text.encode()[start:end].decode() for start, end in spans[1:-1]],
+            "The cafe\u0301s , cat \u6771 dog dog dog dog dog".split(),
+        )
+        self.assertEqual(spans[-1], (-1, -1))
+        self.assertAllEqual(answer["starts"][1], np.full(_LENGTH, -1))
+
+    @pytest.mark.slow
+    def test_logits_of_tokens(self):
+        built = _make("question_answering")
+        model = LiteModel(built.content, text_operators=True)
+        context = "\u00a0The cats sat " + "on " * 9
+        answer = model.run(
+            {
+                "question": _strings(["the the the the dog", ""]),
+                "context": _strings([context, "mat"]),
+            }
+        )
+        self.assertEqual(
+            set(answer), {"start_logits", "end_logits", "starts", "ends"}
+        )
+        # [CLS], four tokens of the question, [SEP].
+        nowhere = [-1] * 6
+        self.assertAllEqual(
+            answer["starts"],
+            [
+                [*nowhere, 2, 6, 9, 11, 15, -1],
+                [-1, -1, 0, *nowhere, -1, -1, -1],
+            ],
+        )
+        self.assertAllEqual(
+            answer["ends"],
+            [
+                [*nowhere, 5, 9, 10, 14, 17, -1],
+                [-1, -1, 3, *nowhere, -1, -1, -1],
+            ],
+        )
+
+    @pytest.mark.slow
+    def test_choices(self):
+        built = _make("multiple_choice")
+        build = builds.prepare(tiny_builds.config("multiple_choice"))
+        model = LiteModel(built.content, text_operators=True)
+        choices = _strings(["the cat", "dog " * 20, "", "mat", "sat", "on"])
+        strings = {
+            "text": _strings(["cat sat on the mat", ""]),
+            "choices": choices.reshape(2, 3),
+        }
+        rows = build.head.pack({x: tf.constant(v) for x, v in strings.items()})
+        outputs = build.model(rows.inputs, training=False)
+        expected = build.head.answer(outputs, rows)
+        answer = model.run(strings)
+        self.assertAllEqual(answer["index"], expected["index"])
+        self.assertAllClose(
+            answer["probabilities"], expected["probabilities"], 1e-4, 1e-4
+        )
+
+
+class RowsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(5, 11, 12)
+    def test_packs_pairs_like_the_library(self, length):
+        """Packs pairs of all lengths, truncating the longer text first."""
+        vocabulary = Vocabulary(tiny_model.TOKENS)
+        tokenizer = BertTokenizer(vocabulary)
+        lite = LiteTokenizer(tokenizer)
+
+        def pack(text, text_pair):
+            tokens = [lite.tokenize(x) for x in (text, text_pair)]
+            return packing.pack_to_bucket(*tokens, (length,), vocabulary)
+
+        spec = tf.TensorSpec([None], tf.string)
+        content = conversion.convert(
+            pack, {"text": spec, "text_pair": spec}, text_operators=True
+        )
+        words = "the cat dog sat on mat . ,".split()
+        pairs = [
+            (
+                " ".join((words * 2)[:first]),
+                " ".join((words[::-1] * 2)[:second]),
+            )
+            for first, second in itertools.product(range(length + 2), repeat=2)
+        ]
+        columns = [_strings(column) for column in zip(*pairs, strict=True)]
+        packed = LiteModel(content, text_operators=True).run(
+            dict(zip(("text", "text_pair"), columns, strict=True))
+        )
+        expected = packing.pack(
+            *[tokenizer.tokenize(column) for column in columns],
+            length,
+            vocabulary,
+        )
+        for name, values in expected.items():
+            self.assertAllEqual(packed[name], values)
 
 
 if __name__ == "__main__":

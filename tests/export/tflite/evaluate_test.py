@@ -17,6 +17,7 @@ from bert_tf.export.tflite import evaluate as evaluation
 from bert_tf.export.tflite import run as tflite_export
 from bert_tf.export.tflite.evaluate import Scores
 from bert_tf.inference.lite_model import LiteModel
+from bert_tf.tasks.predict import Predictor
 from tests.support import eval_files
 
 _FIXED = {"batch_size": 4, "max_seq_length": 10}
@@ -79,7 +80,24 @@ class ScoresTest(_RowsCase):
         batch = evaluation._model_inputs(rows.features, np.arange(9), longest)
         logits = build.model(batch, training=False)["logits"]
         self.assertAllClose(
-            tf.nn.softmax(found["logits"]), tf.nn.softmax(logits), atol=1e-4
+            found["probabilities"], tf.nn.softmax(logits), atol=1e-4
+        )
+
+    @parameterized.parameters("classification", "multi_label")
+    @pytest.mark.slow
+    def test_windows_of_a_text_count_once(self, name):
+        build = eval_files.prepare(name)
+        rows = evaluation.read_eval_set(build)
+        task = dataclasses.replace(rows.task, max_seq_length=6, doc_stride=2)
+        features = task.featurize(rows.examples, rows.tokenizer)
+        self.assertGreater(len(features), len(rows.examples))
+        rows = dataclasses.replace(rows, task=task, features=features)
+        file = LiteModel(eval_files.make(name))
+        predictor = Predictor(build.model, task, rows.tokenizer)
+        self.assertAllClose(
+            np.stack([x.values for x in evaluation.predict(file, rows)]),
+            np.stack([x.values for x in predictor.predict(rows.examples)]),
+            atol=1e-4,
         )
 
     @parameterized.parameters(
@@ -208,32 +226,6 @@ class CalibrationDataTest(_RowsCase):
             UserError, "--representative_file.*no such"
         ):
             evaluation.read_calibration_set(build)
-
-
-class AsOfModelTest(tf.test.TestCase):
-    def _assert_same(self, name, logits, answer):
-        task = evaluation._task_of(eval_files.prepare(name), "--eval_file")
-        found = evaluation._as_of_model(task, answer)["logits"]
-        self.assertAllClose(found, logits)
-
-    def test_recovers_logits_from_probabilities(self):
-        logits = np.log([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
-        self._assert_same(
-            "classification", logits, {"probabilities": np.exp(logits)}
-        )
-        logits = np.array([[-2.0, 0.0, 3.0]])
-        self._assert_same(
-            "multi_label", logits, {"probabilities": 1 / (1 + np.exp(-logits))}
-        )
-        self._assert_same("regression", [[2.0]], {"score": np.array([2.0])})
-
-    def test_logits_of_certain_labels_are_finite(self):
-        for name in ("classification", "multi_label"):
-            task = evaluation._task_of(eval_files.prepare(name), "--eval_file")
-            found = evaluation._as_of_model(
-                task, {"probabilities": np.array([[0.0, 1.0, 0.0]])}
-            )
-            self.assertAllInRange(found["logits"], -1e3, 1e3)
 
 
 if __name__ == "__main__":

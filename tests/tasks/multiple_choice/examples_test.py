@@ -42,7 +42,7 @@ class _FilesTestCase(files_case.FilesCase):
 class OfficialFilesTest(_FilesTestCase):
     def test_swag(self):
         path = self.write("val.csv", _SWAG_CSV)
-        self.assertEqual(_SWAG.find(str(self.folder), "dev"), path)
+        self.assertEqual(_SWAG.find_file(str(self.folder), "dev"), path)
         first, second = multiple_choice_examples.read_examples(
             path, _SWAG.columns
         )
@@ -66,7 +66,7 @@ class OfficialFilesTest(_FilesTestCase):
 
     @parameterized.parameters(("train", 1665), ("dev", 556), ("test", 555))
     def test_codah_has_no_header(self, split, count):
-        path = _CODAH.find(data("codah/fold_0"), split)
+        path = _CODAH.find_file(data("codah/fold_0"), split)
         examples = multiple_choice_examples.read_examples(
             path,
             _CODAH.columns,
@@ -81,7 +81,7 @@ class OfficialFilesTest(_FilesTestCase):
         )
 
     def _comve(self, split, official):
-        path = official.find(data("comve"), split)
+        path = official.find_file(data("comve"), split)
         examples = multiple_choice_examples.read_examples(
             path, official.columns
         )

@@ -58,9 +58,8 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
 
     def _predict(self, model, examples):
         features = self.task.featurize(examples, self.tokenizer)
-        computed = task_prediction.compute_outputs(
-            model, self.task, features, 2, (8, 12)
-        )
+        computer = task_prediction.OutputComputer(model, self.task, 2)
+        computed = computer.compute(features, (8, 12))
         return computed.loss, self.task.predict(
             examples, features, computed.outputs, self.tokenizer
         )
@@ -373,8 +372,8 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
             "--data_dir cannot be used with --task_name=custom",
             {"data_dir": "x"},
         ),
-        ("must name different columns", {"choice_columns": "a,b,a"}),
-        ("must name different columns", {"choice_columns": "a,,b"}),
+        ("names a value twice", {"choice_columns": "a,b,a"}),
+        ("--choice_columns must be a name", {"choice_columns": "a,,b"}),
         ("'a', 'b', 'a'", {"choice_columns": "a,b", "label_column": "a"}),
         ("--label_column must not be empty", {"label_column": ""}),
         ("below 1", {"head_dropout_prob": 1.0}),

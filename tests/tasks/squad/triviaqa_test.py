@@ -84,14 +84,14 @@ class TriviaQaTest(files_case.FilesCase):
             ),
             name=name,
         )
-        result = self._convert(path, max_tokens=10)
-        self.assertEqual(result.num_questions, 2)
-        self.assertEqual(result.num_documents, 6)
+        with self.assertLogs(level="INFO") as logs:
+            result = self._convert(path, max_tokens=10)
+        self.assertIn("2 questions with 6 documents", logs.output[0])
         # Skyfall does not mention York.
-        self.assertEqual(result.num_without_answer, 1)
-        self.assertEqual(result.num_missing, 1)
+        self.assertIn("1 have no answer", logs.output[0])
+        self.assertIn("and 1 are missing", logs.output[0])
         found = {}
-        for article in result.squad["data"]:
+        for article in result["data"]:
             (paragraph,) = article["paragraphs"]
             (question,) = paragraph["qas"]
             (answer,) = question["answers"]
@@ -154,7 +154,7 @@ class TriviaQaTest(files_case.FilesCase):
         )
         texts = [
             article["paragraphs"][0]["qas"][0]["answers"][0]
-            for article in self._convert(path).squad["data"]
+            for article in self._convert(path)["data"]
         ]
         self.assertEqual(
             texts,
