@@ -1,5 +1,7 @@
 """Tests of duplicates, near duplicates, held-out text and sampling."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 
@@ -105,6 +107,20 @@ class NearDuplicatesTest(tf.test.TestCase):
         for copy, similarity in ((60, 286 / 306), (61, 281 / 311)):
             equal = prints.signatures[copy] == prints.signatures[copy - 60]
             self.assertNear(equal.mean(), similarity, 0.09)
+
+    def test_reports_documents_that_are_not_compared(self):
+        # 9 documents with one equal band, and little else in common.
+        signatures = np.arange(9 * 128, dtype=np.uint32).reshape(9, 128)
+        signatures[:, :7] = 1
+        with (
+            mock.patch.object(judging, "_MOST_ROUNDS", 3),
+            self.assertLogs(level="WARNING") as logs,
+        ):
+            original = judging.similar_documents(
+                signatures, 0.8, self.get_temp_dir()
+            )
+        self.assertAllEqual(original, [-1] * 9)
+        self.assertIn("6 documents share", logs.output[0])
 
 
 class SamplingTest(tf.test.TestCase):

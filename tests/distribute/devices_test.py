@@ -1,12 +1,15 @@
 """Tests for bert_tf.distribute.devices."""
 
 import dataclasses
+import faulthandler
+import signal
 from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.distribute import devices as device_setup
+from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
 from bert_tf.flags import options
@@ -88,6 +91,29 @@ class DevicesTest(tf.test.TestCase, parameterized.TestCase):
         )
         with self.assertRaisesRegex(UserError, "--num_gpus=64 .*worker 1"):
             device_setup.prepare(flags)
+
+    def test_connecting_has_a_timeout(self):
+        before = signal.getsignal(signal.SIGTERM)
+        handlers = []
+
+        def connect(*_):
+            limit.assert_called_once_with(180, exit=True, file=mock.ANY)
+            handlers.append(signal.getsignal(signal.SIGTERM))
+            raise UserError("Enough.")
+
+        clusters = mock.Mock()
+        clusters.find.return_value = Cluster(("a:1", "b:1"), 1)
+        with (
+            mock.patch.object(device_setup, "clusters", clusters),
+            mock.patch.object(device_setup, "build_strategy", connect),
+            mock.patch.object(device_setup, "_prefix_log"),
+            mock.patch.object(faulthandler, "dump_traceback_later") as limit,
+            mock.patch.object(faulthandler, "cancel_dump_traceback_later"),
+            self.assertRaisesRegex(UserError, "Enough"),
+        ):
+            device_setup.prepare(DeviceConfig())
+        self.assertEqual(handlers, [signal.SIG_DFL])
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
 
 if __name__ == "__main__":

@@ -273,6 +273,23 @@ class PredictTest(files_case.FilesCase):
         self.assertEqual(pathlib.Path(self.output).read_bytes(), whole)
         self.assertEqual(self._output_files(), ["predictions.jsonl"])
 
+    @parameterized.parameters(".csv", ".tsv")
+    def test_tables_resume_after_a_kill(self, ending):
+        path = self.write("texts.jsonl", self._rows(_texts(9)))
+        self.output = f"{self.folder}/out/predictions{ending}"
+        config = PredictConfig(
+            model_dir=self.model, input_file=path, output_file=self.output
+        )
+        with self._chunks_of(7):
+            predict.run(config)
+        whole = pathlib.Path(self.output).read_bytes()
+        os.remove(self.output)
+        self._fail_after(path, 1)
+        with self._chunks_of(7) as sizes:
+            predict.run(config)
+        self.assertEqual(sizes, [2])
+        self.assertEqual(pathlib.Path(self.output).read_bytes(), whole)
+
     @pytest.mark.slow
     def test_starts_over_after_any_change(self):
         path = self.write("texts.jsonl", self._rows(_texts(23)))

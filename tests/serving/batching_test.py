@@ -518,6 +518,17 @@ class PieceSchedulerTest(absltest.TestCase):
             )
         self.assertEqual(servable.calls, [[10] * 2] * 3)
 
+    def test_ends_when_padding_makes_the_outputs_too_large(self):
+        servable = _Ranges()
+        call = servable.call([1] * 16 + [1000], ["constant"])
+        with self.assertRaises(errors.TooLargeError):
+            _pieces_run(
+                lambda pieces: pieces.compute(servable, call),
+                max_response_bytes=10_000,
+            )
+        # None was padded before.
+        self.assertLen(servable.calls, 9)
+
     def test_does_not_split_dependent_rows(self):
         servable = _Ranges(repeats=2)
         call = servable.call([2, 2, 2, 3, 3, 3, 3, 3, 3])

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +20,7 @@ from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.apis import regression_pb2
 
+from bert_tf.io import files
 from bert_tf.serving import calls
 from bert_tf.serving import errors
 from bert_tf.serving import json_values
@@ -471,6 +473,20 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_failing_request_fails_the_version(self, record, message):
         with self.assertRaisesRegex(errors.RequestError, message):
             self.run_records(_predict_log("a"), record)
+
+    def test_too_many(self):
+        with (
+            mock.patch.object(calls, "_MAX_WARMUP_RECORDS", 2),
+            self.assertRaisesRegex(errors.RequestError, "the maximum .2"),
+        ):
+            self.run_records(*[_predict_log("a")] * 3)
+
+    def test_a_file_that_holds_no_records(self):
+        path = _write_warmup(self.directory)
+        self.addCleanup(os.remove, path)
+        files.write_text(path, "no records, but long enough for the first size")
+        with self.assertRaisesRegex(errors.RequestError, "TFRecord format"):
+            calls.warm_up(self.servable, self.directory)
 
     def test_a_version_that_fails_is_not_served(self):
         with tempfile.TemporaryDirectory() as base_path:

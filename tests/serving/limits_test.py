@@ -12,6 +12,7 @@ import re
 import resource
 import socket
 import tempfile
+import threading
 from concurrent import futures
 from unittest import mock
 
@@ -328,6 +329,21 @@ class ExampleRowsTest(tf.test.TestCase):
         service.read_examples(examples, ServeLimits(), True)
 
 
+class _LockForTwo:
+    """A lock that waits for a second thread before it lets one in."""
+
+    def __init__(self):
+        self._both = threading.Barrier(2, timeout=60)
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        self._both.wait()
+        self._lock.acquire()
+
+    def __exit__(self, *error):
+        self._lock.release()
+
+
 class OutputsTest(tf.test.TestCase):
     def test_combinations_of_outputs_take_bounded_memory(self):
         self.enterContext(mock.patch.object(saved_model, "_MAX_CALLABLES", 3))
@@ -348,6 +364,28 @@ class OutputsTest(tf.test.TestCase):
                 if "length" in names:
                     self.assertAllEqual(outputs["length"], [2, 4])
         self.assertLessEqual(len(model._callables), 4)
+
+    def test_two_requests_at_once_build_one_callable(self):
+        model = saved_model.SavedModelEngine().load(
+            "toy", 1, toy_models.write(self.create_tempdir().full_path)
+        )
+        self.addCleanup(model.close)
+        signature = model.signatures["echo"]
+        # Both have found no callable when the first gets the lock.
+        model._lock_of_callables = _LockForTwo()
+        make = model._session._make_callable_from_options
+        with (
+            mock.patch.object(
+                model._session, "_make_callable_from_options", wraps=make
+            ) as made,
+            futures.ThreadPoolExecutor(2) as threads,
+        ):
+            built = threads.map(
+                lambda _: model._callable(signature, tuple(signature.outputs)),
+                range(2),
+            )
+            self.assertLen(set(built), 1)
+        made.assert_called_once()
 
 
 class RefusedDataTest(toy_models.ToyCase, tf.test.TestCase):

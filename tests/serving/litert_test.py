@@ -340,6 +340,12 @@ class LiteRowsTest(tf.test.TestCase):
         self.assertAllEqual(outputs["of_pieces"] * mask, (shown + 1) * mask)
         self.assertCountEqual(self.calls, [(1, 90), (1, 64), (2, 41), (2, 9)])
 
+    def test_short_rows_are_grouped_and_long_ones_alone(self):
+        self._run((40, 129), [16] * 20 + [2] * 19 + [129])
+        self.assertEqual(
+            self.calls, [(1, 129), (8, 16), (8, 16), (4, 16), (19, 2)]
+        )
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import threading
+from unittest import mock
 
 import pytest
 from absl.testing import absltest
@@ -269,6 +270,22 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertTrue(self.manager.is_ready())
         self.manager.set_unready()
         self.assertFalse(self.manager.is_ready())
+
+    def test_a_version_that_fails_its_warm_up_is_closed(self):
+        loaded = []
+
+        def fail(servable, directory):
+            loaded.append(servable)
+            raise errors.invalid(f"{directory} is cold")
+
+        self.write(1, "one")
+        with (
+            mock.patch.object(model_manager.calls, "warm_up", fail),
+            self.assertRaisesRegex(UserError, "m/1 is cold"),
+        ):
+            self.start()
+        (servable,) = loaded
+        self.assertTrue(servable.is_closed)
 
     def test_refuses_to_start_without_a_model(self):
         with self.assertRaisesRegex(UserError, "must be a folder of versions"):

@@ -138,6 +138,20 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(sorted(os.listdir(folder)), before)
             self.assertEqual(store.restore_latest().step, 3)
 
+    def test_continues_if_old_ones_cannot_be_removed(self):
+        self._save(3, 20)
+        with mock.patch.object(
+            tf.io.gfile,
+            "remove",
+            side_effect=tf.errors.PermissionDeniedError(
+                None, None, "not yours"
+            ),
+        ):
+            with self.assertLogs(level="WARNING") as logs:
+                self._save(100)
+        self.assertIn("could not be removed (not yours)", logs.output[0])
+        self.assertEqual(self.store.steps(), [100, 20, 3])
+
 
 class AsyncCheckpointsTest(tf.test.TestCase):
     def setUp(self):

@@ -1,9 +1,11 @@
 """Tests for bert_tf.training.trainer."""
 
 import itertools
+import types
 from unittest import mock
 
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.training import losses
@@ -14,6 +16,34 @@ from tests.support import short_memory
 
 # Compiling takes most of the time, and makes no difference here.
 _FLAGS = {"train_batch_size": 8, "xla": "off"}
+
+
+class CheckpointIntervalTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (10, 120, 100, False, True),
+        (11, 120, 100, False, False),
+        (30, 120, 1, True, True),
+        (11, 120, 120, False, True),
+        (11, 120, 120, True, False),
+        (11, 0, 500, False, False),
+    )
+    def test_saves_by_steps_and_by_time(
+        self, step, save_seconds, seconds, is_writing, expected
+    ):
+        stub = types.SimpleNamespace(
+            _config=trainer.TrainerConfig(30, 1, 8, 9.5),
+            _flags=types.SimpleNamespace(
+                save_checkpoints_steps=10, save_checkpoints_secs=save_seconds
+            ),
+            _saved_at=1000.0,
+            checkpoints=types.SimpleNamespace(is_writing=is_writing),
+        )
+        clock = mock.patch.object(
+            trainer.time, "monotonic", lambda: 1000.0 + seconds
+        )
+        with clock:
+            is_due = trainer.Trainer._checkpoint_is_due(stub, step)
+        self.assertEqual(is_due, expected)
 
 
 def _need_memory_for(*args, **values):

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 from unittest import mock
 
 import numpy as np
@@ -27,9 +28,11 @@ from bert_tf.data import vocabulary_building
 from bert_tf.errors import UserError
 from bert_tf.io import worker_processes
 from tests.support import environments
+from tests.support import ports
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PROGRAM = str(_ROOT / "tests" / "support" / "beam_program.py")
+_JOB_SERVER = "apache_beam.runners.portability.local_job_service_main"
 _TWO_PROCESSES = {
     "runner": "DirectRunner",
     "beam_options": "--direct_running_mode=multi_processing "
@@ -183,6 +186,25 @@ class BeamTest(tf.test.TestCase):
         self.assertIn(
             "x-00001-of-00002.tfrecord",
             os.listdir(os.path.join(self.folders["beams"], "out")),
+        )
+        self.assert_same_files("out")
+
+    def test_a_job_server_writes_the_same_records(self):
+        """Beam's own one stands in for that of Flink, which is asked alike."""
+        self.create_here("out/x.tfrecord")
+        (port,) = ports.free(1)
+        server = subprocess.Popen(
+            [self.python, "-m", _JOB_SERVER, f"--port={port}"],
+            env=environments.clean_environment(),
+        )
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        self.run_script(
+            "create_pretraining_data.py",
+            CreatePretrainingDataConfig(output_file="out/x.tfrecord", **_DATA),
+            runner="FlinkRunner",
+            beam_options=f"--job_endpoint=localhost:{port} "
+            "--environment_type=LOOPBACK",
         )
         self.assert_same_files("out")
 

@@ -1,8 +1,10 @@
 import collections
 import itertools
+import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -57,6 +59,28 @@ class WorkerTest(tf.test.TestCase):
             "assert 'tensorflow' not in sys.modules\n"
         )
         subprocess.run([sys.executable, "-c", code], cwd=_ROOT, check=True)
+
+    def test_pages_of_the_store_that_are_released_can_be_read_again(self):
+        self.enter_context(
+            mock.patch.object(token_store, "_RELEASE_ABOVE_BYTES", 1 << 20)
+        )
+        values = np.arange(1 << 22) % 30000
+        folder = self.create_tempdir().full_path
+        writer = TokenStoreWriter(folder, 30522)
+        writer.append(values, np.array([values.size]), np.array([0]))
+        writer.finish()
+        tokens = (store := TokenStore.open(folder, 30522)).tokens
+        self.assertEqual(tokens.dtype, np.uint16)
+
+        def resident():
+            with open("/proc/self/statm", encoding="utf-8") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+        tokens.sum()
+        before = resident()
+        store.release()
+        self.assertLess(resident(), before - values.size)
+        self.assertAllEqual(tokens, values)
 
 
 class InstancePlannerTest(tf.test.TestCase):

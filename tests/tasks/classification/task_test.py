@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 
 import numpy as np
 import tensorflow as tf
@@ -589,6 +590,17 @@ class ClassWeightsTest(_CustomCase):
         ):
             weights = self.weights(text, train_file=train)
             self.assertEqual(weights, expected, text)
+
+    def test_the_hint_can_be_parsed(self):
+        train = self.write("commas.csv", 'body,kind\nA,"a, b"\nB,it\'s: c\n')
+        with self.assertRaises(UserError) as caught:
+            self.weights("a, b:3,a, c:2", train_file=train)
+        message = str(caught.exception)
+        self.assertIn("Received: 'a, c:2', and the labels are 'a, b'", message)
+        hint = message.partition(", as ")[2].partition(". Received")[0]
+        (word,) = shlex.split(hint)
+        given = word.removeprefix("--class_weights=")
+        self.assertEqual(self.weights(given, train_file=train), (2.5, 0.5))
 
     def test_balanced_without_examples_of_a_label(self):
         self.write("train.tsv", "sentence\tlabel\nA\t1\nB\t1\n")
