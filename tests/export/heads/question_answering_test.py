@@ -192,7 +192,7 @@ class WindowsTest(tf.test.TestCase, parameterized.TestCase):
             (
                 x.input_ids,
                 np.ones_like(x.input_ids),
-                x.segment_ids,
+                np.arange(len(x.input_ids)) >= x.doc_offset,
                 np.pad(x.is_max_context, [x.doc_offset, 0]),
             )
             for x in windows
