@@ -69,7 +69,8 @@ class WorkerTest(tf.test.TestCase):
         writer = TokenStoreWriter(folder, 30522)
         writer.append(values, np.array([values.size]), np.array([0]))
         writer.finish()
-        tokens = (store := TokenStore.open(folder, 30522)).tokens
+        store = TokenStore.open(folder, 30522)
+        tokens = store.tokens
         self.assertEqual(tokens.dtype, np.uint16)
 
         def resident():
