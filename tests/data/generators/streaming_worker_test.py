@@ -154,6 +154,12 @@ class NumPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         actual = masks.num_predictions(lengths, prob, 77)
         self.assertAllEqual(actual, expected)
 
+    def test_all_are_chosen_where_too_few_can_be(self):
+        candidates = np.array([[False, True, False, True, False]])
+        rng = np.random.default_rng(1)
+        chosen = masks.choose_tokens(candidates, np.array([4]), rng)
+        self.assertAllEqual(chosen, candidates)
+
 
 class ChooseWordsTest(tf.test.TestCase):
     def choose(self, starts, segments, wanted, rows):
