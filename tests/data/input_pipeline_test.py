@@ -324,6 +324,16 @@ class RecordOrderTest(tf.test.TestCase):
         again = input_pipeline.file_order(50, 1, 0)
         self.assertAllEqual(orders[0], again)
 
+    def test_every_position_starts_at_its_record(self):
+        counts = np.array([2, 0, 3, 1, 0, 3])
+        starts = [input_pipeline.find_start(counts, i, 3) for i in range(9)]
+        self.assertEqual(
+            [(start.files[0], start.skips[0]) for start in starts],
+            # Two groups of three files that take turns.
+            [(0, 0), (2, 0), (0, 1), (2, 1), (2, 2)]
+            + [(3, 0), (5, 0), (5, 1), (5, 2)],
+        )
+
 
 if __name__ == "__main__":
     tf.test.main()
