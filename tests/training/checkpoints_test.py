@@ -12,6 +12,7 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import state as training_state
@@ -104,6 +105,16 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
         tf1_checkpoint.write(
             os.path.join(self.folder, "model.ckpt-20"), _tensors(20)
         )
+        self.assertEqual(self.store.restore_latest().step, 3)
+
+    def test_json_that_makes_a_checkpoint_count_is_written_last(self):
+        self._save(3)
+        with (
+            mock.patch.object(files, "write_json", side_effect=SystemExit),
+            self.assertRaises(SystemExit),
+        ):
+            self._save(20)
+        self.assertIn("model.ckpt-20.index", os.listdir(self.folder))
         self.assertEqual(self.store.restore_latest().step, 3)
 
     def test_restores_a_checkpoint_of_the_original(self):
