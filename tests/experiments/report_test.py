@@ -200,6 +200,16 @@ class ReportTest(tf.test.TestCase):
         ):
             self.assertIn(line, text)
 
+    def test_limit_is_two_standard_errors(self):
+        for value, error, verdict in (
+            (2.1, 1.0, report.AGREES),
+            (-2.1, 1.0, report.CONTRADICTS),
+            (2.0, 1.0, report.NOT_DISTINGUISHABLE),
+            # Equal but for rounding: 0.1 + 0.2 - 0.3.
+            (5.6e-17, 0.0, report.NOT_DISTINGUISHABLE),
+        ):
+            self.assertEqual(report.judge(value, error, "above"), verdict)
+
 
 if __name__ == "__main__":
     tf.test.main()

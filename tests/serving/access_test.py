@@ -423,6 +423,15 @@ class BadFilesTest(CertificatesCase, parameterized.TestCase):
         path = self.create_tempfile(content=contents, mode="wb").full_path
         self.assert_refused(message, ssl_config_file=path)
 
+    @parameterized.parameters(
+        ({"tls_cert": "a"}, "--tls_cert needs --tls_key"),
+        ({"tls_client_ca": "a"}, "--tls_client_ca needs --tls_cert"),
+        ({"health_without_key": True}, "needs --api_key_file"),
+    )
+    def test_flags_that_need_others(self, flags, message):
+        with self.assertRaisesRegex(ValueError, message):
+            ServeConfig(model_base_path="toy", **flags)
+
 
 if __name__ == "__main__":
     tf.test.main()

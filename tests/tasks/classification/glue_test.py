@@ -103,6 +103,19 @@ class GlueTest(files_case.FilesCase):
         }.items():
             self.assertEqual(glue_tasks.get_task(name).labels, labels)
 
+    def test_official_metrics(self):
+        expected = {
+            "cola": {"matthews_correlation"},
+            "mrpc": {"f1", "accuracy"},
+            "qqp": {"f1", "accuracy"},
+            "sts-b": {"pearson", "spearmanr"},
+            "ax": {"matthews_correlation", "accuracy"},
+        }
+        for name, task in glue_tasks.TASKS.items():
+            self.assertEqual(
+                set(task.metrics), expected.get(name, {"accuracy"})
+            )
+
     def test_rows_of_snli_with_the_labels_of_all_annotators(self):
         (header,) = (x[3] for x in LAYOUTS if x[:2] == ("snli", "train"))
         lines = [header, ["0"] * 9 + ["neutral", "neutral"]]
