@@ -21,6 +21,7 @@ from pyarrow import parquet
 from bert_tf.commands.extract_text import ExtractTextConfig
 from bert_tf.corpus import inputs
 from bert_tf.corpus import readers
+from bert_tf.corpus import report as corpus_report
 from bert_tf.corpus import run
 from bert_tf.corpus.documents import Chunk
 from bert_tf.errors import UserError
@@ -276,21 +277,6 @@ class OutputTest(corpus_case.CorpusCase):
                 )
                 corpus_case.run_here(config)
 
-    def test_warns_of_languages_that_are_repeated_often(self):
-        self.write("is.jsonl", self.rows(["Texti."]))
-        self.write("en.jsonl", self.rows([f"Text {i:3}." for i in range(399)]))
-        globs = f"is={self.path('is.jsonl')},en={self.path('en.jsonl')}"
-        with self.assertLogs(level="WARNING") as logs:
-            report = self.extract(globs, language_sampling=0.5)
-        # The small language has 6 of 3597 characters.
-        factor = 3597 * (6**0.5 / (6**0.5 + 3591**0.5)) / 6
-        times = report["languages"]["is"]["characters"] // 6
-        self.assertIn(times, (int(factor), int(factor) + 1))
-        self.assertIn(f"text of 'is' {times} times", logs.output[0])
-        self.assertLen(logs.output, 1)
-        with self.assertNoLogs(level="WARNING"):
-            self.extract(globs, "b.txt", language_sampling=0.7)
-
     @pytest.mark.slow
     def test_filters_duplicates_and_languages(self):
         self.write("test.json", json.dumps({"q": [" ".join("abcdefghijklm")]}))
@@ -340,6 +326,48 @@ def _write_some(count):
         return write(*args)
 
     return interrupted
+
+
+_REPORT = {
+    "files": {
+        "a-0": {"documents": 5, "paragraphs": 9, "characters": 500},
+        "a-1": {"documents": 6, "paragraphs": 8, "characters": 300},
+        "held": {"documents": 2, "paragraphs": 2, "characters": 90},
+    },
+    "dropped": {
+        "duplicate paragraph": {"count": 7, "characters": 400},
+        "empty document": {"count": 3, "characters": 0},
+    },
+    "languages": {
+        "de": {"share_before": 0.75, "share": 0.625},
+        "eo": {"share_before": 0.25, "share": 0.375},
+    },
+    "recipe": {"flags": {"heldout_share": 0.1}},
+}
+
+
+def _bars(axes):
+    return [bar.get_width() for bar in axes.patches]
+
+
+def _names(axes):
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+class DrawTest(tf.test.TestCase):
+    def test_bars_have_the_counts_of_the_report(self):
+        documents, characters, languages = corpus_report.draw(_REPORT).axes
+        self.assertEqual(
+            _names(documents), ["kept", "held out", "empty document"]
+        )
+        self.assertEqual(_bars(documents), [11, 2, 3])
+        self.assertEqual(
+            _names(characters),
+            ["kept", "held out", "duplicate paragraph", "empty document"],
+        )
+        self.assertEqual(_bars(characters), [800, 90, 400, 0])
+        self.assertEqual(_names(languages), ["de", "eo"])
+        self.assertAllClose(_bars(languages), [75, 25, 62.5, 37.5])
 
 
 if __name__ == "__main__":

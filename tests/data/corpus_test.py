@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from unittest import mock
 
 import tensorflow as tf
@@ -8,7 +6,6 @@ from absl.testing import parameterized
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
 from tests.support import files_case
-from tests.support.shared_data import golden
 
 
 class ReadDocumentsTest(files_case.FilesCase):
@@ -36,12 +33,6 @@ class ReadDocumentsTest(files_case.FilesCase):
         self.assertEqual(
             self.read(text), [["a\u2028b\x0bc\x0cd\x1ce\x85f", "g"]]
         )
-
-    def test_as_original_joins_files_and_drops_carriage_returns(self):
-        documents = self.read(
-            b"a\rb\r\nc", b"d\n\r\n", b"e", b"\nf\n", as_original=True
-        )
-        self.assertEqual(documents, [["ab", "c", "d"], ["e"], ["f"]])
 
     def test_as_original_reads_like_the_original(self):
         text = "x \r\r\n\ty\x0bz\r z\n\r\n\u2003\u00e9\u2028\n\n\nend".encode()
@@ -121,28 +112,6 @@ class ReadDocumentsTest(files_case.FilesCase):
         with self.assertRaisesRegex(UserError, r"empty: no line.*0\.txt, .*1"):
             self.read(b"", b"\n \n\r\n")
 
-    def test_local_files_do_not_import_tensorflow(self):
-        path = self.write("a.txt", b"One. Two.\n")
-        program = (
-            "import sys\nfrom bert_tf.data import corpus\n"
-            f"documents = list(corpus.read_documents([{path!r}]))\n"
-            "corpus.split_sentences(documents[0][0])\n"
-            "sys.exit('tensorflow' in sys.modules)"
-        )
-        subprocess.run([sys.executable, "-c", program], check=True)
-
-    def test_reads_the_real_corpus(self):
-        with open(golden("pretraining_data/input.txt"), "rb") as file:
-            text = file.read()
-        path = self.write("real.txt.gz", text)
-        expected = [
-            [line.strip() for line in document.strip().split("\n")]
-            for document in text.decode().split("\n\n")
-            if document.strip()
-        ]
-        self.assertLen(expected, 40)
-        self.assertEqual(list(corpus.read_documents([path])), expected)
-
 
 class SplitSentencesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
@@ -173,18 +142,6 @@ class SplitSentencesTest(tf.test.TestCase, parameterized.TestCase):
                 "".join("".join(corpus.split_sentences(text)).split()),
                 "".join(text.split()),
             )
-
-    def test_agrees_with_sentences_split_elsewhere(self):
-        # Its lines are sentences already; few are cut again.
-        lines = [
-            line
-            for document in corpus.read_documents(
-                [golden("pretraining_data/input.txt")]
-            )
-            for line in document
-        ]
-        again = sum(len(corpus.split_sentences(line)) for line in lines)
-        self.assertBetween(again / len(lines), 1.0, 1.05)
 
 
 if __name__ == "__main__":

@@ -103,18 +103,6 @@ class DistributeBatchesTest(tf.test.TestCase, parameterized.TestCase):
         blanks = [0] * (num_replicas * plan.per_replica - batch_size)
         self.assertEqual(numbers, [*range(1, batch_size + 1), *blanks])
 
-    def test_reads_only_the_rows_of_the_worker(self):
-        strategy = device_setup.build_strategy("one_device")
-        calls = []
-
-        def read(first, count):
-            calls.append((first, count))
-            return _numbers(count)
-
-        iterator = batches_lib.distribute_batches(strategy, read, StepPlan(6))
-        self.assertAllEqual(next(iterator)["row"], np.arange(1, 7))
-        self.assertEqual(calls, [(0, 6)])
-
     def test_finite_batches_end(self):
         strategy = device_setup.build_strategy("mirrored", 2)
         dataset = _numbers(6).take(2)

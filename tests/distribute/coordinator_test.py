@@ -1,6 +1,5 @@
 """Tests for bert_tf.distribute.coordinator with one worker."""
 
-import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -59,17 +58,6 @@ class AgreeTest(tf.test.TestCase, parameterized.TestCase):
             return
         with self.assertRaisesRegex(UserError, message):
             coordinator.agree(values, "flags")
-
-
-class ReduceTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(1, 2)
-    def test_sums_one_value_per_worker(self, per_worker):
-        # All replicas are in this process, so they have the same values.
-        strategy = device_setup.build_strategy("mirrored", 2 * per_worker)
-        cluster = Cluster(("a:1", "b:2"), 0)
-        coordinator = Coordinator(strategy, cluster)
-        values = np.array([1.0, 5.0], np.float32)
-        self.assertAllEqual(coordinator._add_up(values), 2 * values)
 
 
 if __name__ == "__main__":

@@ -57,22 +57,6 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
             devices.resolve_precision("auto", "TPU").name, "bfloat16"
         )
 
-    def test_policies(self):
-        policies = {
-            name: devices.Precision(name, "").policy
-            for name in ("float32", "bfloat16", "float16")
-        }
-        self.assertEqual(
-            policies,
-            {
-                "float32": "float32",
-                "bfloat16": "mixed_bfloat16",
-                "float16": "mixed_float16",
-            },
-        )
-        self.assertTrue(devices.Precision("float16", "").needs_loss_scale)
-        self.assertFalse(devices.Precision("bfloat16", "").needs_loss_scale)
-
 
 if __name__ == "__main__":
     tf.test.main()

@@ -59,24 +59,6 @@ class DevicesTest(tf.test.TestCase, parameterized.TestCase):
             tf.config.experimental.tensor_float_32_execution_enabled()
         )
 
-    def test_warns_of_flags_of_training_without_training(self):
-        flags = _TrainingFlags(
-            do_train=False, xla="on", remat=True, all_reduce_dtype="bfloat16"
-        )
-        with self.assertLogs(level="WARNING") as logs:
-            device_setup.prepare(flags)
-        lines = [x for x in logs.output if "without --do_train" in x]
-        self.assertLen(lines, 3)
-
-    def test_warns_of_xla_on_a_tpu(self):
-        with (
-            mock.patch.object(device_setup, "device_type", return_value="TPU"),
-            self.assertLogs(level="WARNING") as logs,
-        ):
-            device_setup.prepare(_TrainingFlags(xla="on"))
-        (line,) = logs.output
-        self.assertIn("--xla=on has no effect: a TPU only runs", line)
-
     @parameterized.parameters(
         (None, "CPU", True),
         (None, "GPU", False),
@@ -99,25 +81,6 @@ class DevicesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual("are deterministic" in determinism, expected)
         self.assertIn("a run that resumes", determinism)
 
-    def test_reports_how_float32_is_multiplied(self):
-        enabled = "tensor_float_32_execution_enabled"
-        for is_used, reported in ((True, "in TF32"), (False, "in float32")):
-            with (
-                mock.patch.object(
-                    device_setup, "device_type", return_value="GPU"
-                ),
-                mock.patch(
-                    "bert_tf.distribute.devices._gpu_capability",
-                    return_value=(8, 0),
-                ),
-                mock.patch.object(
-                    tf.config.experimental, enabled, return_value=is_used
-                ),
-                self.assertLogs(level="INFO") as logs,
-            ):
-                device_setup.prepare(DeviceConfig())
-            self.assertIn(reported, logs.output[-1])
-
     def test_missing_devices_are_an_error_before_startup(self):
         hosts = worker_processes.free_hosts(2)
         flags = DeviceConfig(
@@ -134,32 +97,21 @@ class DevicesTest(tf.test.TestCase, parameterized.TestCase):
         handlers = []
 
         def connect(*_):
+            limit.assert_called_once_with(180, exit=True, file=mock.ANY)
             handlers.append(signal.getsignal(signal.SIGTERM))
             raise UserError("Enough.")
 
+        clusters = mock.Mock()
+        clusters.find.return_value = Cluster(("a:1", "b:1"), 1)
         with (
-            mock.patch.object(device_setup.clusters, "wait_for_all"),
-            mock.patch.object(device_setup.clusters, "export"),
-            mock.patch.object(device_setup, "_prefix_log"),
-            mock.patch.object(
-                device_setup.clusters,
-                "find",
-                return_value=Cluster(("a:1", "b:1"), 1),
-            ),
+            mock.patch.object(device_setup, "clusters", clusters),
             mock.patch.object(device_setup, "build_strategy", connect),
-            mock.patch.object(
-                faulthandler, "dump_traceback_later"
-            ) as set_timeout,
-            mock.patch.object(
-                faulthandler, "cancel_dump_traceback_later"
-            ) as cancel,
+            mock.patch.object(device_setup, "_prefix_log"),
+            mock.patch.object(faulthandler, "dump_traceback_later") as limit,
+            mock.patch.object(faulthandler, "cancel_dump_traceback_later"),
+            self.assertRaisesRegex(UserError, "Enough"),
         ):
-            with self.assertRaisesRegex(UserError, "Enough"):
-                device_setup.prepare(DeviceConfig())
-        set_timeout.assert_called_once_with(
-            device_setup._SECONDS_TO_CONNECT, exit=True, file=mock.ANY
-        )
-        cancel.assert_called_once_with()
+            device_setup.prepare(DeviceConfig())
         self.assertEqual(handlers, [signal.SIG_DFL])
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 

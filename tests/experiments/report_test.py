@@ -6,9 +6,7 @@ import shutil
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import parameterized
 from matplotlib import image
-from scipy import stats
 
 from bert_tf.experiments import data
 from bert_tf.experiments import report
@@ -78,62 +76,6 @@ def _curve(steps=(100, 200, 400)):
     return _table("figure5", "curve", rows, columns)
 
 
-def _scores(values, first_seed=0):
-    return [
-        {"seed": seed, "score": float(x)}
-        for seed, x in enumerate(values, first_seed)
-    ]
-
-
-def _judge(found):
-    return report.judge(found["difference"], found["error"], "below")
-
-
-class CompareTest(tf.test.TestCase, parameterized.TestCase):
-    def _check(self, first, second, method, expected):
-        found = report.compare(first, second)
-        self.assertEqual(found["method"], method)
-        ratio = found["difference"] / found["error"]
-        self.assertAllClose(ratio, expected.statistic)
-        self.assertAllClose(found["chance"], 2 * stats.t.sf(2.0, expected.df))
-
-    def test_same_seeds_are_paired_in_any_order_and_others_use_welch(self):
-        first, second = [70.0, 75.0, 71.5], [69.0, 73.0, 72.0]
-        rows = _scores(first), _scores(second)[::-1]
-        self._check(*rows, report.PAIRED, stats.ttest_rel(first, second))
-        rows = _scores(first, 9), _scores(second)
-        welch = stats.ttest_ind(first, second, equal_var=False)
-        self._check(*rows, report.WELCH, welch)
-        welch = stats.ttest_ind(first[:2], second, equal_var=False)
-        self._check(_scores(first[:2]), rows[1], report.WELCH, welch)
-
-    def test_one_seed_has_no_error_unless_scores_have_errors(self):
-        for first, second in ([1.0], [2.0]), ([1.0], [2.0, 4.0]):
-            found = report.compare(_scores(first), _scores(second))
-            self.assertEqual(found["method"], report.ONE_SEED)
-            self.assertIsNone(found["error"])
-            self.assertEqual(_judge(found), report.NOT_DISTINGUISHABLE)
-        rows = [
-            [{"seed": 1, "score": x, "metric": "p", "scores": {"p_error": y}}]
-            for x, y in ((9.0, 0.3), (7.0, 0.4))
-        ]
-        found = report.compare(*rows)
-        self.assertEqual(found["method"], report.HELD_OUT)
-        self.assertAllClose((found["difference"], found["error"]), (2.0, 0.5))
-        self.assertAllClose(found["chance"], 0.0455, atol=1e-4)
-
-    @parameterized.parameters(
-        (2.1, 1.0, report.AGREES, report.CONTRADICTS),
-        (-2.1, 1.0, report.CONTRADICTS, report.AGREES),
-        (2.0, 1.0, report.NOT_DISTINGUISHABLE, report.NOT_DISTINGUISHABLE),
-        # Equal but for rounding: 0.1 + 0.2 - 0.3.
-        (5.6e-17, 0.0, report.NOT_DISTINGUISHABLE, report.NOT_DISTINGUISHABLE),
-    )
-    def test_limit_is_two_standard_errors(self, value, error, above, below):
-        self.assertEqual(report.judge(value, error, "above"), above)
-        self.assertEqual(report.judge(value, error, "below"), below)
-
-
 class PaperTest(tf.test.TestCase):
     def test_every_table_is_complete(self):
         paper = data.read_recipe("paper")["tables"]
@@ -148,26 +90,6 @@ class PaperTest(tf.test.TestCase):
             *scores, average = row["values"].values()
             # The server averages unrounded scores.
             self.assertAllClose(sum(scores) / 9, average, atol=0.07)
-
-    def test_values_by_name_and_by_the_column_meant(self):
-        own, table = _column("wikigold", paper="ner"), {"kind": "table"}
-        for name, row, column, value in (
-            ("table5", "ltr_bilstm", _column("squad"), 84.9),
-            ("table7", "embeddings", own, 91.0),
-            ("table7", "own", own, None),
-            ("table7", "embeddings", own | {"paper": ""}, None),
-        ):
-            found = report.paper_value(table | {"name": name}, row, column)
-            self.assertEqual(found, value)
-
-    def test_curves_are_compared_at_the_same_share_of_steps(self):
-        table = _curve((1, 30, 50, 60))
-        values = [
-            report.paper_value(table, "masked_lm", x) for x in table["columns"]
-        ]
-        self.assertIsNone(values[0])  # The paper's curve begins at 3%.
-        # At 500k, between 83.2 and 84.0; at 833k and at the end.
-        self.assertAllClose(values[1:], [83.6, 84.3, 84.4])
 
 
 class ReportTest(tf.test.TestCase):
@@ -198,18 +120,6 @@ class ReportTest(tf.test.TestCase):
         report.write(self.folder)
         found = json.loads(self._path("report.json").read_text("utf-8"))
         return found, self._path("report.md").read_text("utf-8")
-
-    def test_signs_are_judged_against_the_row_that_they_name(self):
-        self._put_table5()
-        found, _ = self._write(_table5())
-        signs = found["tables"][0]["signs"]
-        self.assertEqual(
-            [x["verdict"] for x in signs],
-            ["agrees", "agrees", "contradicts", "not distinguishable"],
-        )
-        gaps = np.subtract(_SCORES["ltr_bilstm"][0], _SCORES["ltr_no_nsp"][0])
-        self.assertAllClose(signs[1]["difference"], gaps.mean())
-        self.assertAllClose(signs[1]["error"], stats.sem(gaps))
 
     def test_missing_and_failed_cells_and_files_without_a_score(self):
         self._put_table5()
@@ -289,6 +199,16 @@ class ReportTest(tf.test.TestCase):
             "Their commits: 5894ed1ce828 (88), ",
         ):
             self.assertIn(line, text)
+
+    def test_limit_is_two_standard_errors(self):
+        for value, error, verdict in (
+            (2.1, 1.0, report.AGREES),
+            (-2.1, 1.0, report.CONTRADICTS),
+            (2.0, 1.0, report.NOT_DISTINGUISHABLE),
+            # Equal but for rounding: 0.1 + 0.2 - 0.3.
+            (5.6e-17, 0.0, report.NOT_DISTINGUISHABLE),
+        ):
+            self.assertEqual(report.judge(value, error, "above"), verdict)
 
 
 if __name__ == "__main__":

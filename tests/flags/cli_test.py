@@ -1,7 +1,9 @@
-"""Tests for bert_tf.flags.cli: flags, help and errors."""
+"""Tests for bert_tf.flags: command lines, flag files and rules."""
 
+import contextlib
 import dataclasses
 import importlib
+import math
 import os
 import pathlib
 import re
@@ -16,10 +18,16 @@ from absl import flags
 from absl.testing import parameterized
 
 from bert_tf import commands
+from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
+from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
 from bert_tf.config import option
+from bert_tf.errors import UserError
 from bert_tf.flags import cli
+from bert_tf.flags import flag_files
+from bert_tf.flags import options
+from bert_tf.io import files
 
 _SCRIPT = textwrap.dedent('''
     """Does one thing."""
@@ -329,6 +337,143 @@ class HelpTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(headings, [x for x in GROUPS if x in groups])
         self.assertNotIn("other", headings)
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_RECIPES = sorted(path.name for path in _ROOT.glob("*.flags"))
+
+
+class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir()
+        self.enter_context(contextlib.chdir(self.folder.full_path))
+
+    @parameterized.parameters(*_RECIPES)
+    def test_recipes_are_the_same_in_every_folder(self, name):
+        word = f"--flagfile={name}"
+        elsewhere = flag_files.expand([word])
+        of_the_clone = flag_files.expand([f"--flagfile={_ROOT / name}"])
+        with contextlib.chdir(_ROOT):
+            at_the_root = flag_files.expand([word])
+            values = flags.FlagValues()
+            read_config = cli.define_flags(PretrainConfig, values)
+            values(["pretrain.py", word])
+            by_absl = read_config()
+        self.assertEqual(elsewhere, at_the_root)
+        self.assertEqual(of_the_clone, at_the_root)
+        self.assertGreater(len(elsewhere), 10)
+        values = flags.FlagValues()
+        read_config = cli.define_flags(PretrainConfig, values)
+        values(["pretrain.py", *elsewhere])
+        self.assertEqual(read_config(), by_absl)
+        files.read_bert_config(by_absl.bert_config_file)
+
+    def test_file_of_the_current_folder_wins(self):
+        self.folder.create_file("base.flags", "--train_batch_size=7\n")
+        self.assertEqual(
+            flag_files.expand(["--flagfile=base.flags"]),
+            ["--train_batch_size=7"],
+        )
+
+    def test_nested_file_is_found_beside_the_file_that_names_it(self):
+        self.folder.create_file("a/one.flags", "# x\n\n--a=1\n--flagfile=b/two")
+        self.folder.create_file("a/b/two", "// x\n  --b=2 3  \n--flagfile=c")
+        self.folder.create_file("a/b/c", "--c\n")
+        self.folder.create_file("a/c", "--wrong\n")
+        path = os.path.join("a", "one.flags")
+        for words in (["--flagfile", path], [f"-flagfile={path}"]):
+            self.assertEqual(
+                flag_files.expand(["--z", *words, "--a=4"]),
+                ["--z", "--a=1", "--b=2 3", "--c", "--a=4"],
+            )
+
+    def test_home_and_no_file(self):
+        self.folder.create_file("mine.flags", "--a=1\n")
+        home = {"HOME": self.folder.full_path}
+        with mock.patch.dict(os.environ, home), contextlib.chdir("/"):
+            words = ["--flagfile=", "--flagfile=~/mine.flags", "--flagfile"]
+            self.assertEqual(flag_files.expand(words), ["--a=1"])
+
+    def test_words_after_two_dashes_are_no_flags(self):
+        words = ["--a=1", "--", "--flagfile=none"]
+        self.assertEqual(flag_files.expand(words), words)
+
+    def test_refuses_a_file_that_is_missing_or_includes_itself(self):
+        self.folder.create_file("a.flags", "--flagfile=a.flags\n")
+        with self.assertRaisesRegex(UserError, "a.flags: .* includes itself"):
+            flag_files.expand(["--flagfile=a.flags"])
+        with self.assertRaisesRegex(
+            UserError, "b.flags: no such file. .* base.flags, base_phase2"
+        ):
+            flag_files.expand(["--flagfile=b.flags"])
+
+
+class ForCardTest(tf.test.TestCase):
+    def test_has_what_shapes_the_weights(self):
+        config = PretrainConfig(
+            bert_config_file="x.json",
+            input_file="a,b",
+            output_dir="out",
+            cache_dir="cache",
+            offline=True,
+            do_train=True,
+            learning_rate=1e-4,
+            train_batch_size=32,
+            remat=True,
+            num_gpus=2,
+        )
+        self.assertEqual(
+            options.for_card(config, num_warmup_steps=7, seed=12345),
+            {
+                "bert_config_file": "x.json",
+                "input_file": "a,b",
+                "learning_rate": 1e-4,
+                "num_warmup_steps": 7,
+            },
+        )
+
+    def test_names_are_those_of_the_flags(self):
+        config = ConvertCheckpointConfig(
+            target_format="tf1", input="a", output="b", offline=True
+        )
+        self.assertEqual(
+            options.for_card(config), {"to": "tf1", "input": "a", "output": "b"}
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flags(options.Flags):
+    share: float | None = options.data(None, "x", **options.SHARE)
+    above: float = options.data(1.0, "x", above=0, below=8)
+    kind: str = options.data("a", "x")
+    of_b: int = options.data(0, "x", needs=("kind=b", "on"))
+    on: bool = options.data(False, "x", not_with="kind=c")
+    off: bool = options.data(True, "x", needs="share")
+
+
+class RulesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({"share": 1.0}, None),
+        ({"share": 1.1}, "--share must be at least 0 and at most 1.*: 1.1"),
+        ({"share": math.nan}, "--share must be .*nan"),
+        ({"above": 0.0}, "--above must be above 0 and below 8.*: 0.0"),
+        ({"of_b": 2}, "--of_b needs --kind=b or --on.*--of_b=2.*drop"),
+        ({"of_b": 2, "kind": "B"}, None),
+        ({"on": True, "kind": "c"}, "--on cannot be used with --kind=c.*drop"),
+        ({"off": False}, "--nooff needs --share"),
+        ({"off": False, "share": 0.5}, None),
+    )
+    def test_flags_are_checked_where_they_are_declared(self, flags, message):
+        if message is None:
+            _Flags(**flags)
+            return
+        with self.assertRaisesRegex(UserError, message):
+            _Flags(**flags)
+
+    def test_unknown_rules_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "atleast"):
+            options.data(1, "x", atleast=1)
 
 
 if __name__ == "__main__":

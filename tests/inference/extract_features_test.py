@@ -4,17 +4,14 @@ import dataclasses
 import json
 import os
 
-import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.commands.extract_features import ExtractFeaturesConfig
 from bert_tf.errors import UserError
 from bert_tf.inference import extract_features
 from bert_tf.io import files
-from bert_tf.modeling import bert as bert_model
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_model
 from tests.support.shared_data import golden
@@ -77,40 +74,6 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
                         atol=1e-5,
                     )
 
-    def test_model_directory_gives_its_own_activations(self):
-        rows = self._run(
-            b"the cats\n\nthe ||| dog ||| on mat.",
-            model_dir=self._model_dir(),
-            layers="0,-1",
-            max_seq_length=12,
-        )
-        tokens = [[p["token"] for p in row["features"]] for row in rows]
-        self.assertEqual(tokens[0], "[CLS] the cat ##s [SEP]".split())
-        self.assertEqual(tokens[1], "[CLS] [SEP]".split())
-        # The last ||| separates; the first is text without tokens.
-        pair = "[CLS] the [UNK] [UNK] [UNK] dog [SEP] on mat . [SEP]"
-        self.assertEqual(tokens[2], pair.split())
-        model = bert_model.BertModel(tiny_model.CONFIG, return_all_layers=True)
-        checkpoint_loading.load_into(model, tiny_model.random_weights())
-        ids = [tiny_model.TOKENS.index(token) for token in tokens[2]]
-        outputs = model(
-            {
-                "input_ids": np.array([ids]),
-                "segment_ids": np.array([[0] * 7 + [1] * 4]),
-            }
-        )
-        for number, layer in enumerate((0, -1)):
-            found = [p["layers"][number] for p in rows[2]["features"]]
-            self.assertEqual({layer["index"] for layer in found}, {layer})
-            self.assertAllClose(
-                [layer["values"] for layer in found],
-                outputs["encoder_outputs"][layer][0],
-                rtol=0,
-                atol=1e-5,
-            )
-            values = np.array([layer["values"] for layer in found])
-            self.assertAllEqual(values, np.round(values, 6))
-
     @parameterized.parameters("bert_tf", "tf1", "huggingface")
     def test_model_of_any_format_needs_no_other_flags(self, weights_format):
         stored = formats.read(self._model_dir())
@@ -122,20 +85,6 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         expected = self._run(text, model_dir=stored.path, **options)
         self.assertEqual(self._run(model_dir=path, **options), expected)
         self.assertEqual(self._run(init_checkpoint=path, **options), expected)
-
-    def test_the_default_has_the_layers_of_a_small_model(self):
-        for number, expected in (
-            (2, [-1, -2]),
-            (4, [-1, -2, -3, -4]),
-            (9, [-1, -2, -3, -4]),
-        ):
-            default = ExtractFeaturesConfig.layers
-            self.assertEqual(
-                extract_features._parse_layers(default, number, default),
-                expected,
-            )
-        with self.assertRaisesRegex(UserError, "must lie between -2 and 1"):
-            extract_features._parse_layers("-1,-3", 2, "-1")
 
     def test_flags_override_files_next_to_the_checkpoint(self):
         path = os.path.join(self.folder, "tf1")
@@ -236,20 +185,6 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             self._run(
                 b"the cat\n", model_dir=self._model_dir(with_vocabulary=False)
             )
-
-    def test_ignored_flags_warn_once(self):
-        with self.assertLogs(level="WARNING") as logs:
-            self._run(
-                b"the cat\n",
-                model_dir=self._model_dir(),
-                layers="-1",
-                max_seq_length=12,
-                use_tpu=True,
-                master="grpc://somewhere",
-            )
-        warnings = [line for line in logs.output if "are ignored" in line]
-        self.assertLen(warnings, 1)
-        self.assertIn("--use_tpu, --master", warnings[0])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Tests for bert_tf.inference.fill_mask and run/fill_mask.py."""
 
-import dataclasses
 import pathlib
 import shutil
 import tempfile
@@ -10,11 +9,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints import weight_map
-from bert_tf.commands import fill_mask as command
-from bert_tf.commands.fill_mask import FillMaskConfig
 from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
 from bert_tf.inference import load
@@ -109,37 +104,6 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
             fill_mask.FillMask(folder)
 
-    @parameterized.parameters(
-        ("huggingface", "pretraining"), ("tf1", "masked_lm")
-    )
-    def test_a_model_of_another_format(self, weights_format, kind):
-        stored = formats.read(self.path)
-        left = {weight_map.ENCODER, *weight_map.HEADS[kind]}
-        stored = dataclasses.replace(
-            stored,
-            weights=stored.weights.select(
-                lambda name: (
-                    kind == "pretraining" or weight_map.part_of(name) in left
-                )
-            ),
-            task={"kind": kind},
-        )
-        path = self.create_tempdir().full_path
-        formats.module_of(weights_format).write_model(path, stored)
-        texts = ["the [MASK] sat", "[MASK] cats on [MASK]."]
-        found = fill_mask.FillMask(path)(texts, top_k=16)
-        for masks, expected in zip(
-            found, self.filler(texts, top_k=16), strict=True
-        ):
-            for candidates, others in zip(masks, expected, strict=True):
-                self.assertEqual(
-                    [c.token for c in candidates], [c.token for c in others]
-                )
-                self.assertAllClose(
-                    [c.probability for c in candidates],
-                    [c.probability for c in others],
-                )
-
     def test_output_is_aligned_and_shows_the_text(self):
         masks = [
             [
@@ -175,10 +139,6 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(lines, 2)
         self.assertIn(f"{first.probability:.2%}  {first.token}", lines[0])
         self.assertIn(f"{second.probability:.2%}  {second.token}", lines[1])
-
-    def test_run_takes_a_configuration(self):
-        with self.assertRaisesRegex(UserError, "Expected a path"):
-            command.main(FillMaskConfig(model_dir="nowhere", text="[MASK]"))
 
 
 if __name__ == "__main__":

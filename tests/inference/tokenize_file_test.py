@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 from unittest import mock
 
 import tensorflow as tf
@@ -11,10 +10,7 @@ from bert_tf.commands.tokenize_file import TokenizeFileConfig
 from bert_tf.errors import UserError
 from bert_tf.inference import tokenize_file
 from tests.support import files_case
-from tests.support import reference_tokenizer
-from tests.support.shared_data import golden
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] he ##llo é e [ ] mask ! 中".split()
 _TEXT = "He!\r\n\nhello É\u2028x\x0c\n 中[MASK]"
 
@@ -81,22 +77,6 @@ class TokenizeFileTest(files_case.FilesCase):
         for size in (1, 7, 64):
             with mock.patch.object(tokenize_file, "_CHARACTERS_AT_ONCE", size):
                 self.assertEqual(self._run(text), whole)
-
-    def test_real_text_equals_the_reference(self):
-        self.vocab_file = golden("vocab/bert-base-uncased-vocab.txt")
-        with open(self.vocab_file, encoding="utf-8", newline="\n") as file:
-            tokens = file.read().split("\n")[:-1]
-        ids = {token: i for i, token in enumerate(tokens)}
-        text = (_ROOT / "README.md").read_bytes()
-        rows = self._run(text)
-        for line, row in zip(text[:-1].split(b"\n"), rows, strict=True):
-            expected = [
-                token
-                for word in reference_tokenizer.split_words(line)
-                for token in reference_tokenizer.split_tokens(word.text, ids)
-            ]
-            self.assertEqual(row["tokens"], expected)
-            self.assertEqual(row["ids"], [ids[token] for token in expected])
 
     def test_bad_utf8_names_file_and_byte_and_leaves_the_old_output(self):
         self._run("he")

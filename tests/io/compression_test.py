@@ -1,12 +1,15 @@
-"""Tests of streaming decompression."""
+"""Tests of streaming decompression and of lines of text."""
 
+import gzip
 import os
+import pathlib
 
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.io import compression
+from bert_tf.io import text_files
 from tests.support.files_case import COMPRESS
 
 
@@ -50,6 +53,53 @@ class CompressionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(b"".join(compression.read_blocks(path)), self.contents)
         with self.assertRaisesRegex(UserError, "cannot be read"):
             list(compression.read_blocks(f"{path}.none"))
+
+
+class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, name, contents):
+        path = pathlib.Path(self.create_tempdir().full_path) / name
+        path.write_bytes(contents)
+        return str(path)
+
+    @parameterized.parameters(
+        (b"", []),
+        (b"one\ntwo", [(1, "one"), (2, "two")]),
+        (
+            b"\xef\xbb\xbfone\r\n\r\n three\r\n",
+            [(1, "one"), (2, ""), (3, " three")],
+        ),
+        # A second byte order mark and other line ends are kept.
+        ("a\x0b\ufeff\u2028b\rc\n".encode(), [(1, "a\x0b\ufeff\u2028b\rc")]),
+    )
+    def test_lines(self, contents, expected):
+        for name, stored in (
+            ("a.txt", contents),
+            ("a.txt.gz", gzip.compress(contents)),
+        ):
+            path = self._write(name, stored)
+            self.assertEqual(list(text_files.read_lines(path)), expected)
+
+    def test_not_utf8(self):
+        path = self._write("a.tsv", "één\nnaïef\n".encode("latin-1"))
+        with self.assertRaisesRegex(UserError, "a.tsv, line 1 is not UTF-8"):
+            list(text_files.read_lines(path))
+        path = self._write("a.tsv", b"good\nnot \xff good\n")
+        with self.assertRaisesRegex(UserError, "line 2 .* at byte 4"):
+            list(text_files.read_lines(path))
+
+    @parameterized.parameters(
+        (b"one\rtwo\r", "a.txt ends its lines with CR alone"),
+        ("é\rtwo".encode(), "a.txt ends its lines with CR alone"),
+        ("one\ntwo".encode("utf-16-le"), "line 1 .* as UTF-16 has"),
+    )
+    def test_rejects_utf16_and_cr_line_ends(self, contents, message):
+        path = self._write("a.txt", contents)
+        with self.assertRaisesRegex(UserError, message):
+            list(text_files.read_lines(path))
+
+    def test_one_line_that_ends_in_cr(self):
+        path = self._write("a.TXT.GZ", gzip.compress(b"one\r"))
+        self.assertEqual(list(text_files.read_lines(path)), [(1, "one")])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Tests for bert_tf.io.locks."""
+"""Tests for bert_tf.io.locks and bert_tf.io.worker_processes."""
 
 import errno
 import fcntl
+import operator
 import os
 import pickle
 import subprocess
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.io import locks
+from bert_tf.io import worker_processes
 
 # Holds a lock until its standard input ends.
 _HOLDER = """
@@ -119,20 +121,6 @@ class OneWriterTest(LocksTestCase):
                     self.fail("Entered.")
         self.assertEmpty(os.listdir(self.parent))
 
-    def test_stale_lock_beside_an_output_is_taken(self):
-        holder_path = f"{self.path}.lock"
-        with open(holder_path, "w", encoding="utf-8"):
-            pass
-        holder = self.hold(holder_path)
-        with self.assertRaisesRegex(UserError, "Another process"):
-            with locks.one_writer(self.path, "--output", True):
-                self.fail("Entered.")
-        holder.kill()
-        holder.wait()
-        with locks.one_writer(self.path, "--output", True):
-            pass
-        self.assertEmpty(os.listdir(self.parent))
-
 
 class LocalCopyTest(tf.test.TestCase):
     def setUp(self):
@@ -172,6 +160,50 @@ class LocalCopyTest(tf.test.TestCase):
         self.assertNotEqual(*paths)
         for copy in copies:
             copy.close()
+
+
+_PARENT = """
+import time
+from bert_tf.io import worker_processes
+with worker_processes.pool(1) as pool:
+    print(pool.submit(bool, 1).result(), flush=True)
+    pool.submit(time.sleep, 600).result()
+"""
+
+
+class FinishedTest(tf.test.TestCase):
+    def test_takes_few_tasks_ahead_and_finishes_all(self):
+        taken = []
+
+        def tasks():
+            for number in range(20):
+                taken.append(number)
+                yield number, 100
+
+        results = {}
+        with worker_processes.pool(2) as pool:
+            for task, result in worker_processes.finished(
+                pool, 2, operator.add, tasks()
+            ):
+                if not results:
+                    # Four at once, and what replaced the first ones.
+                    self.assertLessEqual(len(taken), 4)
+                results[task] = result
+        self.assertEqual(results, {(n, 100): n + 100 for n in range(20)})
+
+    def test_workers_end_with_a_process_that_is_killed(self):
+        with subprocess.Popen(
+            [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True
+        ) as parent:
+            self.assertEqual(parent.stdout.readline(), "True\n")
+            parent.kill()
+            # The worker has the pipe, too, and keeps it open until it ends.
+            parent.communicate(timeout=60)
+
+    def test_the_work_is_done_by_other_processes(self):
+        with worker_processes.pool(1) as pool:
+            [(_, pid)] = worker_processes.finished(pool, 1, os.getpid, [()])
+        self.assertNotEqual(pid, os.getpid())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.io.terminal: the log lines of scripts, and noise."""
+"""Tests of log lines, noise and bars on terminals, and of train.log."""
 
 import logging as python_logging
 import os
@@ -9,12 +9,15 @@ import sys
 from unittest import mock
 
 import tensorflow as tf
+import tqdm
 from absl import logging
 from absl.testing import flagsaver
 from absl.testing import parameterized
 
+from bert_tf.errors import UserError
 from bert_tf.io import progress
 from bert_tf.io import terminal
+from bert_tf.io import train_log
 from tests.support.streams import Stream
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -127,6 +130,121 @@ class DropNoiseTest(tf.test.TestCase):
     def test_all_is_written_if_the_user_wants_it(self):
         written = self._run(TF_CPP_MIN_LOG_LEVEL="0")
         self.assertIn("Compiled cluster using XLA", written)
+
+
+class RateTest(tf.test.TestCase):
+    def test_leaves_out_calls_that_compile(self):
+        rate = progress.Rate()
+        values = []
+        # Units and seconds; the first and the third call compile.
+        calls = ((1, 30), (1, 2), (1, 20), (2, 6), (4, 10), (10, 20))
+        for units, seconds in calls:
+            rate.add(units, seconds)
+            values.append(rate.value)
+        expected = [None, None, 1 / 2, 3 / 8, 7 / 18, 17 / 38]
+        self.assertEqual(values, expected)
+
+
+class BarTest(tf.test.TestCase):
+    def _bar(self, stream, *args, **kwargs):
+        """Returns a bar whose clock is `self.now`."""
+        self.now = 100.0
+        for patch in (
+            mock.patch("sys.stderr", stream),
+            mock.patch.object(tqdm.std, "time", lambda: self.now),
+        ):
+            patch.start()
+            self.addCleanup(patch.stop)
+        return progress.bar(*args, **kwargs)
+
+    def test_a_terminal_shows_whole_numbers_rate_and_remaining_time(self):
+        stream = Stream(True)
+        bar = self._bar(stream, 1560, "training", "step")
+        self.now += 20.0  # Compilation.
+        bar.move_to(1, None)
+        last = stream.getvalue().split("\r")[-1]
+        self.assertStartsWith(last, "training 1/1560 |")
+        self.assertEndsWith(last, "| ?step/s, ? left")
+        self.now += 10.0
+        bar.set_postfix_str("loss 0.5", False)
+        bar.move_to(1351, 135.0)
+        last = stream.getvalue().split("\r")[-1]
+        self.assertStartsWith(last, "training 1351/1560 |")
+        self.assertEndsWith(last, "| 135.00step/s, 00:01 left, loss 0.5")
+
+    def test_a_file_gets_a_line_every_ten_seconds(self):
+        stream = Stream(False)
+        bar = self._bar(stream, 200, "predicting", "row")
+        for seconds, rows in ((1, 1), (8, 2), (4, 3), (1, 1), (19, 80)):
+            self.now += seconds
+            bar.update(rows)
+        self.assertEqual(
+            stream.getvalue(),
+            "predicting: 6 of 200,  2.17s/row, 07:00 left\n"
+            "predicting: 87 of 200,  2.93row/s, 00:38 left\n",
+        )
+
+    def test_units_of_an_earlier_run_are_no_part_of_the_rate(self):
+        stream = Stream(False)
+        bar = self._bar(stream, 200, "predicting", "row", initial=100)
+        self.now += 20.0
+        bar.update(40)
+        self.assertEqual(
+            stream.getvalue(),
+            "predicting: 140 of 200,  2.00row/s, 00:30 left\n",
+        )
+
+
+class TrainLogTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = os.path.join(self.create_tempdir().full_path, "out")
+
+    def _lines(self):
+        path = os.path.join(self.folder, train_log.FILE)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        date = r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+        self.assertLen(re.findall(date, text), text.count("\n"))
+        return re.sub(date, "", text).splitlines()
+
+    def test_has_the_lines_from_the_start_and_those_of_a_second_run(self):
+        for number in (1, 2):
+            with train_log.recording():
+                logging.info("Start %d.", number)
+                train_log.open_in(self.folder)
+                logging.warning("Middle %d.", number)
+        expected = ["Start {0}.", "WARNING: Middle {0}."]
+        self.assertEqual(
+            self._lines(), [x.format(i) for i in (1, 2) for x in expected]
+        )
+        logging.info("After.")
+        self.assertLen(self._lines(), 4)
+
+    def test_ends_with_the_error(self):
+        with self.assertRaises(UserError), train_log.recording():
+            train_log.open_in(self.folder)
+            raise UserError("Too few rows.")
+        self.assertEqual(self._lines(), ["Too few rows."])
+
+    def test_a_refused_run_leaves_nothing(self):
+        with self.assertRaises(UserError), train_log.recording():
+            logging.info("Start.")
+            raise UserError("No such file.")
+        self.assertFalse(os.path.exists(self.folder))
+
+    def test_a_full_disk_ends_the_file_alone(self):
+        os.makedirs(self.folder)
+        os.symlink("/dev/full", os.path.join(self.folder, train_log.FILE))
+        with self.assertLogs(level="INFO") as logs:
+            with train_log.recording():
+                train_log.open_in(self.folder)
+                logging.info("First.")
+                logging.info("Second.")
+        first, end, second = logs.output
+        self.assertEndsWith(first, "First.")
+        self.assertRegex(end, "^ERROR.*train.log ends here: .*No space left")
+        self.assertEndsWith(second, "Second.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.serving.model_manager, with an engine of text files."""
+"""Tests of models and versions, with an engine of text files."""
 
 import os
 import pathlib
@@ -10,7 +10,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import errors
+from bert_tf.serving import model_config
 from bert_tf.serving import model_manager
 from bert_tf.serving.model_config import ModelConfig
 from bert_tf.serving.model_config import VersionPolicy
@@ -82,8 +84,8 @@ class ModelManagerTest(parameterized.TestCase):
             model, str(self.folder / model), policy, dict(labels)
         )
 
-    def start(self, *args, poll_seconds=0):
-        self.manager.start([self.config(*args)], poll_seconds)
+    def start(self, *args):
+        self.manager.start([self.config(*args)], 0)
 
     def served(self, **which):
         with self.manager.use("m", **which) as servable:
@@ -257,13 +259,6 @@ class ModelManagerTest(parameterized.TestCase):
             self.manager.refresh()
         self.assertEqual(self.served(), (1, "one"))
 
-    def test_polls_for_new_versions(self):
-        self.write(1, "one")
-        self.start(poll_seconds=0.01)
-        self.write("2.new", "two")
-        os.rename(self.folder / "m" / "2.new", self.folder / "m" / "2")
-        toy_models.wait_until(lambda: self.served() == (2, "two"))
-
     def test_waits_for_a_first_version(self):
         (self.folder / "m").mkdir()
         with self.assertLogs(level="WARNING"):
@@ -275,21 +270,6 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertTrue(self.manager.is_ready())
         self.manager.set_unready()
         self.assertFalse(self.manager.is_ready())
-
-    def test_refuses_to_start_without_a_model(self):
-        with self.assertRaisesRegex(UserError, "must be a folder of versions"):
-            self.start()
-        self.write(1, "broken")
-        with self.assertRaisesRegex(UserError, "Version 1 .* it is broken"):
-            self.start()
-        self.write("", "a version itself")
-        with self.assertRaisesRegex(UserError, "give the folder that holds it"):
-            self.start()
-
-    def test_refuses_labels_of_versions_that_are_not_served(self):
-        self.write(1, "one")
-        with self.assertRaisesRegex(UserError, "label 'x' .* version 2"):
-            self.start(VersionPolicy(), {"x": 2})
 
     def test_a_version_that_fails_its_warm_up_is_closed(self):
         loaded = []
@@ -306,6 +286,21 @@ class ModelManagerTest(parameterized.TestCase):
             self.start()
         (servable,) = loaded
         self.assertTrue(servable.is_closed)
+
+    def test_refuses_to_start_without_a_model(self):
+        with self.assertRaisesRegex(UserError, "must be a folder of versions"):
+            self.start()
+        self.write(1, "broken")
+        with self.assertRaisesRegex(UserError, "Version 1 .* it is broken"):
+            self.start()
+        self.write("", "a version itself")
+        with self.assertRaisesRegex(UserError, "give the folder that holds it"):
+            self.start()
+
+    def test_refuses_labels_of_versions_that_are_not_served(self):
+        self.write(1, "one")
+        with self.assertRaisesRegex(UserError, "label 'x' .* version 2"):
+            self.start(VersionPolicy(), {"x": 2})
 
     def test_moved_model_is_loaded_again(self):
         self.write(1, "one")
@@ -339,21 +334,92 @@ class ModelManagerTest(parameterized.TestCase):
         with self.manager.use("other") as servable:
             self.assertEqual(servable.text, "four")
 
-    def test_a_bad_configuration_changes_nothing(self):
-        self.write(1, "one")
-        self.write(4, "four", model="other")
-        (self.folder / "empty").mkdir()
-        self.start()
-        for configs, message in (
-            ([self.config(model="other"), self.config(model="nix")], "nix"),
-            ([self.config(model="other"), self.config(labels={"b": 7})], "'b'"),
-            ([ModelConfig("m", f"{self.folder}/empty")], "no version in"),
-            ([ModelConfig("m", "a\0")], "null byte"),
+
+class ModelConfigTest(parameterized.TestCase):
+    def read(self, text):
+        return model_config.read(
+            self.create_tempfile("models.config", text).full_path
+        )
+
+    def test_model_name_defaults_to_the_folder(self):
+        path = "/models/mrpc/"
+        for name, expected in ((None, "mrpc"), ("other", "other")):
+            flags = ServeConfig(model_base_path=path, model_name=name)
+            models = model_config.of_flags(flags)
+            self.assertEqual(models, [ModelConfig(expected, path)])
+
+    def test_file_of_models(self):
+        first, second, third = self.read(
+            """
+            model_config_list {
+              config { name: "a" base_path: "/a" model_platform: "tensorflow" }
+              config {
+                name: "b" base_path: "/b"
+                model_version_policy { specific { versions: 3 versions: 5 } }
+                version_labels { key: "stable" value: 3 }
+              }
+              config {
+                name: "c" base_path: "/c"
+                model_version_policy { latest { num_versions: 2 } }
+              }
+            }
+            """
+        )
+        self.assertEqual(first, ModelConfig("a", "/a", VersionPolicy(latest=1)))
+        self.assertEqual(second.policy.choose([1, 3, 9]), {3})
+        self.assertEqual(second.labels, {"stable": 3})
+        self.assertEqual(third.policy.choose([9, 1, 3]), {3, 9})
+
+    @parameterized.parameters(
+        ("model_config_list { config { nome: 'a' } }", "no field named"),
+        ("\xff\xfe", "must be a text file"),
+        ("", "model_config_list is required"),
+        ("model_config_list { config { name: 'a' } }", "name and a base_path"),
+    )
+    def test_refuses_others(self, text, message):
+        self.assert_refused(text, message)
+
+    def assert_refused(self, text, message):
+        with self.assertRaisesRegex(
+            UserError, f"--model_config_file.*{message}"
         ):
-            with self.assertRaisesRegex(errors.RequestError, message):
-                self.manager.reconfigure(configs)
-            self.assertEqual(self.manager.names(), ["m"])
-            self.assertEqual(self.served(), (1, "one"))
+            self.read(text)
+
+    @parameterized.parameters(
+        ("} config { name: 'a' base_path: 'y'", "'a' stands twice"),
+        ("model_platform: 'torch'", "model_platform .*'torch'"),
+        ("model_version_policy { specific {} }", "names no version"),
+        ("logging_config {}", "logging_config"),
+    )
+    def test_refuses_models(self, more, message):
+        self.assert_refused(
+            "model_config_list { config { name: 'a' base_path: 'x' "
+            f"{more} }} }}",
+            message,
+        )
+
+
+class ServeConfigTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, "either --model_base_path or --model_config_file"),
+        ({"model_base_path": "a", "model_config_file": "b"}, "either"),
+        ({"model_config_file": "b", "model_name": "c"}, "--model_name needs"),
+        ({"port": 8501}, "must differ"),
+        ({"port": 65536}, "--port .*below 65536"),
+        ({"max_batch_size": 0}, "at least 1"),
+        (
+            {"batching_parameters_file": "b", "max_batch_size": 2},
+            "drop one of the two",
+        ),
+        (
+            {"enable_batching": False, "num_batch_threads": 2},
+            "--num_batch_threads needs --enable_batching",
+        ),
+    )
+    def test_refuses_invalid_flags(self, flags, message):
+        model = {} if "model" in "".join(flags) else {"model_base_path": "a"}
+        with self.assertRaisesRegex(UserError, message):
+            ServeConfig(**model if flags else {}, **flags)
 
 
 if __name__ == "__main__":

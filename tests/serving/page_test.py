@@ -407,12 +407,6 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         seen = sum(x >= 0.02 for x in weights[row][: len(tokens)])
         self.assertLen(lines, seen)
 
-    def test_attention_of_long_texts_is_not_requested(self):
-        self._ask("classification", text="the cat " * 1500)
-        self.browser.find("#attention-button").click()
-        message = self.browser.find("#attention .problem").text
-        self.assertIn("2 × 2 heads on 3000 tokens are 36 million", message)
-
     def test_json_where_a_model_takes_no_text(self):
         row = {
             "input_ids": [2, 5, 6, 3],
@@ -428,6 +422,39 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(
             "This is not JSON", self.browser.find("#answer .problem").text
         )
+
+    def test_examples_suit_the_labels(self):
+        module = f"http://{self.address}/page/heads.js"
+        for labels, start in (
+            (None, "I ordered a new card"),
+            (["card_arrival", "refund"], "I ordered a new card"),
+            (["negative", "positive"], "A quiet, funny film"),
+            (["Sports", "World"], "The home side won"),
+        ):
+            head = {
+                "name": "classification",
+                "fields": [{"name": "text"}],
+                "examples": [],
+            }
+            examples = self.browser.script(
+                "return import(arguments[0]).then(({examplesOf}) =>"
+                "examplesOf(arguments[1], arguments[2]));",
+                module,
+                head,
+                labels,
+            )
+            self.assertStartsWith(examples[0]["text"], start)
+
+    def test_no_choices(self):
+        self._ask("multiple_choice", text="the cat", choices="\n")
+        headline = self.browser.find("#answer .headline").text
+        self.assertEqual(headline, "There is nothing to choose from")
+
+    def test_attention_of_long_texts_is_not_requested(self):
+        self._ask("classification", text="the cat " * 1500)
+        self.browser.find("#attention-button").click()
+        message = self.browser.find("#attention .problem").text
+        self.assertIn("2 × 2 heads on 3000 tokens are 36 million", message)
 
     def test_curl_line_sends_the_same_request(self):
         text = f'it\'s {_EMOJI}\n"cat" \\ $HOME `dog` %s'
@@ -504,33 +531,6 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self._type(json=json.dumps(row))
         self._submit()
         self.assertEmpty(self.browser.all(".problem"))
-
-    def test_no_choices(self):
-        self._ask("multiple_choice", text="the cat", choices="\n")
-        headline = self.browser.find("#answer .headline").text
-        self.assertEqual(headline, "There is nothing to choose from")
-
-    def test_examples_suit_the_labels(self):
-        module = f"http://{self.address}/page/heads.js"
-        for labels, start in (
-            (None, "I ordered a new card"),
-            (["card_arrival", "refund"], "I ordered a new card"),
-            (["negative", "positive"], "A quiet, funny film"),
-            (["Sports", "World"], "The home side won"),
-        ):
-            head = {
-                "name": "classification",
-                "fields": [{"name": "text"}],
-                "examples": [],
-            }
-            examples = self.browser.script(
-                "return import(arguments[0]).then(({examplesOf}) =>"
-                "examplesOf(arguments[1], arguments[2]));",
-                module,
-                head,
-                labels,
-            )
-            self.assertStartsWith(examples[0]["text"], start)
 
     @parameterized.parameters(
         ("pair", "text_pair", "Second text", "A man is playing a guitar."),

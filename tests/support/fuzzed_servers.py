@@ -11,7 +11,7 @@ from tests.support import toy_models
 ENGINES = ("savedmodel", "litert")
 # Those of the toy, and those of an exported classifier.
 SIGNATURES = (
-    *("serving_default", "echo", "log", "total", "share", "pairs"),
+    *("serving_default", "echo", "log", "total", "share"),
     *("classify", "regress", "nix", "", "__saved_model_init_op"),
     *("from_ids", "from_examples", "tokenize"),
 )

@@ -69,7 +69,6 @@ class StepTrainer:
       compilation: The `Compilation`; by default the chains.
       model_arguments: Further arguments of the model.
       use_next_sentence: Whether to include the next-sentence loss.
-      scale_loss: Whether the loss is scaled; by default only for float16.
       weight_scale: Standard deviation of the initial weights.
       seed: The seed of dropout.
       objective: The class of the objective.
@@ -90,7 +89,6 @@ class StepTrainer:
         compilation=None,
         model_arguments=(),
         use_next_sentence=True,
-        scale_loss=None,
         weight_scale=0.3,
         seed=5,
         objective=PretrainingObjective,
@@ -130,15 +128,13 @@ class StepTrainer:
                 ]
             )
         self.plan = StepPlan(batch_size, devices, max_micro_batch_size)
-        if scale_loss is None:
-            scale_loss = policy == "mixed_float16"
         self.training_step = TrainingStep(
             self.strategy,
             model,
             objective(use_next_sentence),
             self.optimizer,
             self.plan,
-            scale_loss,
+            policy == "mixed_float16",
             compilation or Compilation(),
             all_reduce_dtype=all_reduce_dtype,
         )

@@ -108,38 +108,23 @@ class TaskTrainer:
     Args:
       name: One of `TASKS`.
       xla_flag: `--xla`.
-      devices: The number of devices that share a step.
-      max_micro_batch_size: Maximum rows of a micro-batch; 0 means all.
       kind: The kind of device that the step is compiled for.
-      **model_arguments: Further arguments of the model.
     """
 
     _BATCH = 2
     _STEPS = 4
 
-    def __init__(
-        self,
-        name,
-        xla_flag="auto",
-        devices=1,
-        max_micro_batch_size=0,
-        kind="CPU",
-        **model_arguments,
-    ):
+    def __init__(self, name, xla_flag="auto", kind="CPU"):
         task, examples = TASKS[name]()
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
         features = task.featurize(examples, tokenizer, True)
         strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-        if devices > 1:
-            strategy = tf.distribute.MirroredStrategy(
-                [f"CPU:{index}" for index in range(devices)]
-            )
         source = FinetuneInput(
             features, self._BATCH, 5, self._STEPS, _LENGTHS, 2
         )
         self.row_shapes = source.row_shapes()
         teaches = name == "distillation"
-        model_arguments |= {"fuse": xla_flag != "off"}
+        model_arguments = {"fuse": xla_flag != "off"}
         config = tiny_model.ONE_LAYER
         if teaches:
             model_arguments |= _FOR_DISTILLATION
@@ -161,7 +146,7 @@ class TaskTrainer:
             }
             optimizer = optimizers.build_optimizer("bert_adam", 1e-3, 10)
             optimizer.build(list(self._variables.values()))
-        plan = StepPlan(self._BATCH, devices, max_micro_batch_size)
+        plan = StepPlan(self._BATCH)
         self.training_step = TrainingStep(
             strategy,
             model,

@@ -74,11 +74,6 @@ class _Toy(tf.Module):
         # Rows depend on each other, and there is one output for all rows.
         return {"sum": tf.reduce_sum(x)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
-    def pairs(self, x):
-        # The signature does not show that each row has two outputs.
-        return {"twice": tf.repeat(x, 2)}
-
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.int32, name="steps")]
     )
@@ -128,7 +123,6 @@ def _save(toy, path):
             "log": toy.log,
             "total": toy.total,
             "share": toy.share,
-            "pairs": toy.pairs,
             "slow": toy.slow,
             "classify": toy.classify,
             "regress": toy.regress,

@@ -1,26 +1,20 @@
 """Tests for bert_tf.tasks.predict."""
 
 import dataclasses
-from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from scipy import special
 
 from bert_tf.api import load
 from bert_tf.errors import NotFiniteError
-from bert_tf.errors import UserError
 from bert_tf.modeling import inference
 from bert_tf.modeling.bert import named_variables
 from bert_tf.modeling.task_models import BertForClassification
-from bert_tf.modeling.task_models import BertForMultipleChoice
-from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.text import packing
 from tests.support import logical_devices
 from tests.support import tiny_model
 
@@ -35,31 +29,25 @@ class _Features:
     """Rows of random tokens, each with a random weight and label."""
 
     lengths: np.ndarray
-    num_choices: int = 0
     is_labeled: bool = True
 
     def __post_init__(self):
         rng = np.random.default_rng(7)
-        shape = [
-            len(self.lengths),
-            *[self.num_choices] * (self.num_choices > 0),
-        ]
-        self.ids = rng.integers(5, len(tiny_model.TOKENS), [*shape, 12])
-        self.segments = rng.integers(0, 2, [*shape, 12])
-        self.label_ids = rng.integers(0, 3, shape[:1]).astype(np.int32)
-        self.row_weights = rng.uniform(0.5, 2, shape[:1]).astype(np.float32)
+        count = len(self.lengths)
+        self.ids = rng.integers(5, len(tiny_model.TOKENS), [count, 12])
+        self.segments = rng.integers(0, 2, [count, 12])
+        self.label_ids = rng.integers(0, 3, count).astype(np.int32)
+        self.row_weights = rng.uniform(0.5, 2, count).astype(np.float32)
 
     def __len__(self):
         return len(self.lengths)
 
     def batch(self, indices, length):
         mask = np.arange(length) < self.lengths[indices][:, np.newaxis]
-        if self.num_choices:
-            mask = np.repeat(mask[:, np.newaxis], self.num_choices, axis=1)
         batch = {
-            "input_ids": self.ids[indices][..., :length] * mask,
+            "input_ids": self.ids[indices][:, :length] * mask,
             "input_mask": mask,
-            "segment_ids": self.segments[indices][..., :length] * mask,
+            "segment_ids": self.segments[indices][:, :length] * mask,
         }
         batch = {name: x.astype(np.int32) for name, x in batch.items()}
         if self.is_labeled:
@@ -123,7 +111,7 @@ def _expected_loss(logits, features):
 
 
 class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.product(batch_size=(1, 4, 32), lengths=((12,), (4, 7, 12)))
+    @parameterized.parameters((1, (12,)), (4, (4, 7, 12)), (32, (4, 7, 12)))
     def test_batches_give_the_outputs_and_loss_of_single_rows(
         self, batch_size, lengths
     ):
@@ -229,46 +217,6 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         labelled = computer.compute(_Features(_LENGTHS), _EIGHTS)
         self.assertAllClose(computed.outputs, labelled.outputs)
 
-    def test_outputs_with_positions_are_as_long_as_the_batch(self):
-        model = _fill(
-            BertForTagging(
-                tiny_model.CONFIG, num_labels=3, return_encoder_outputs=True
-            )
-        )
-        features = _Features(_LENGTHS, is_labeled=False)
-        computed = task_prediction.OutputComputer(model, _Task(), 4).compute(
-            features, _EIGHTS
-        )
-        expected = _one_by_one(model, features)
-        for row, logits, alone in zip(
-            _LENGTHS, computed.outputs["logits"], expected, strict=True
-        ):
-            self.assertIn(len(logits), _EIGHTS)
-            self.assertAllClose(logits[:row], alone, atol=1e-5, rtol=1e-5)
-
-    def test_rows_of_choices(self):
-        model = _fill(
-            BertForMultipleChoice(
-                tiny_model.CONFIG, return_encoder_outputs=True
-            )
-        )
-        features = _Features(_LENGTHS, num_choices=3)
-        computed = task_prediction.OutputComputer(model, _Task(), 4).compute(
-            features, _EIGHTS
-        )
-        expected = _one_by_one(model, features)
-        self.assertAllClose(
-            computed.outputs["logits"], expected, atol=1e-5, rtol=1e-5
-        )
-        self.assertAllClose(
-            computed.loss, _expected_loss(expected, features), rtol=1e-5
-        )
-
-    def test_refuses_rows_that_are_too_long(self):
-        computer = task_prediction.OutputComputer(_classifier(), _Task(), 4)
-        with self.assertRaisesRegex(UserError, "longer than 8"):
-            computer.compute(_Features(_LENGTHS), (8,))
-
     def test_refuses_numbers_that_are_not_finite(self):
         model = _classifier()
         bias = named_variables(model)["output_bias"]
@@ -276,28 +224,6 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         computer = task_prediction.OutputComputer(model, _Task(), 4)
         with self.assertRaisesRegex(NotFiniteError, "not finite.*--mixed_prec"):
             computer.compute(_Features(_LENGTHS), _EIGHTS)
-
-    def test_no_rows(self):
-        computer = task_prediction.OutputComputer(_classifier(), _Task(), 4)
-        computed = computer.compute(_Features(_LENGTHS[:0]), (8,))
-        self.assertEqual(computed.outputs["logits"], [])
-        self.assertIsNone(computed.loss)
-
-
-class AllowedLengthsTest(tf.test.TestCase):
-    def test_numbers_of_buckets(self):
-        lengths = np.array([5] * 50 + [30] * 20 + [61])
-        self.assertEqual(
-            task_prediction.allowed_lengths(lengths, 61),
-            (8, 16, 24, 32, 40, 48, 56, 61),
-        )
-        self.assertEqual(task_prediction.allowed_lengths(lengths, 61, 1), (61,))
-        self.assertEqual(
-            task_prediction.allowed_lengths(lengths, 61, 2), (8, 61)
-        )
-        self.assertEqual(
-            task_prediction.allowed_lengths(lengths, 61, 3), (8, 32, 61)
-        )
 
 
 _TEXTS = ("The cat sat.", "dog", "on the mat, the dogs", "cats sat on dogs .")
@@ -314,80 +240,22 @@ def _task(**values):
 
 
 class PredictorTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        path = tiny_model.write_task(self.create_tempdir().full_path, _task())
-        self._model = load.load_model(path)
-        self._tokenizer = load.load_tokenizer(path)
-
-    def _predictor(self, task, *arguments):
-        return task_prediction.Predictor(
-            self._model, task, self._tokenizer, *arguments
-        )
-
-    def _expected(self):
-        """Returns the probabilities of single texts."""
-        rows = []
-        for text in _TEXTS:
-            tokens = self._tokenizer.tokenize([text])
-            packed = packing.pack(tokens, None, 10, self._tokenizer.vocabulary)
-            rows.append(special.softmax(self._model(packed)["logits"][0]))
-        return rows
-
-    @pytest.mark.slow
-    def test_predictions_and_objects(self):
-        task = _task()
-        examples = [task.example_from_row(text) for text in _TEXTS]
-        expected = self._expected()
-        self.assertGreater(np.ptp(expected, axis=0).min(), 1e-3)
-        for arguments in ((), (2,), (3, 1), (2, 2)):
-            made = self._predictor(task, *arguments)
-            predictions = made.predict(examples)
-            self.assertAllClose(
-                predictions,
-                expected,
-                atol=1e-5,
-            )
-            objects = made.describe(examples)
-            for row, values in zip(objects, expected, strict=True):
-                self.assertEqual(
-                    row["label"], task.labels[int(np.argmax(values))]
-                )
-                self.assertAllClose(
-                    list(row["probabilities"].values()), values, atol=1e-5
-                )
-
     def test_progress_counts_examples_not_windows(self):
         task = _task(doc_stride=2)
+        path = tiny_model.write_task(self.create_tempdir().full_path, task)
+        predictor = task_prediction.Predictor(
+            load.load_model(path), task, load.load_tokenizer(path), 2
+        )
         texts = [" ".join(_TEXTS), "dog", "the cat"]
         examples = [task.example_from_row(text) for text in texts]
         told = []
-        rows = self._predictor(task, 2).describe(examples, told.append)
+        rows = predictor.describe(examples, told.append)
         self.assertLen(rows, 3)
         self.assertEqual(sum(told), 3)
         self.assertGreater(min(told), 0)
 
-    @pytest.mark.slow
-    def test_no_examples(self):
-        self.assertEqual(self._predictor(_task()).predict([]), [])
-
 
 class ChunksTest(tf.test.TestCase):
-    def test_examples_that_must_share_a_chunk(self):
-        task = mock.Mock()
-        task.must_share_chunk = lambda first, second: first[0] == second[0]
-        task.num_rows.return_value = 1
-        examples = ["a1", "a2", "a3", "b1", "c1", "c2", "d1"]
-        self.assertEqual(
-            list(task_prediction.chunks(task, examples, 2)),
-            [["a1", "a2", "a3"], ["b1", "c1", "c2"], ["d1"]],
-        )
-        self.assertEqual(
-            list(task_prediction.chunks(task, ["a1", "b1", "c1"], 2)),
-            [["a1", "b1"], ["c1"]],
-        )
-        self.assertEqual(list(task_prediction.chunks(task, [], 2)), [])
-
     def test_chunks_count_rows(self):
         task = SquadTask(doc_stride=3)
         # 1, 2, 1, 5 and 1 windows.

@@ -7,8 +7,6 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.tasks import registry
-from bert_tf.tasks.classification.examples import Columns
-from bert_tf.tasks.classification.task import ClassificationTask
 from tests.support import tiny_model
 
 
@@ -17,20 +15,6 @@ class RegistryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertContainsSubset(registry.TASKS, weight_map.HEADS)
         for kind, task in registry.TASKS.items():
             self.assertEqual(task.kind, kind)
-
-    def test_task_of_a_model_directory(self):
-        task = ClassificationTask(
-            name="custom",
-            max_seq_length=9,
-            labels=("no", "yes"),
-            problem_type="multi_label",
-            metric_names=("f1",),
-            columns=Columns("body", "title", ("label",)),
-            label_separator=";",
-            doc_stride=3,
-        )
-        path = tiny_model.write_task(self.create_tempdir().full_path, task)
-        self.assertEqual(registry.from_stored(formats.read(path)), task)
 
     @parameterized.parameters("encoder", "pretraining")
     def test_rejects_models_without_a_task(self, kind):
@@ -63,10 +47,6 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(task.max_seq_length, 64)
         # The input is unchanged.
         self.assertEqual(list(values), ["kind", "labels", "max_seq_length"])
-
-    def test_one_label_means_regression(self):
-        task = registry.build_task({"kind": "classification"}, 1, 512)
-        self.assertEqual(task.problem_type, "regression")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Tests for bert_tf.text.masking."""
 
 import dataclasses
+import hashlib
 
 import numpy as np
 import tensorflow as tf
@@ -79,37 +80,19 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllEqual(features["input_ids"], ids)
         self.assertAllEqual(masking.restore_ids(features), ids)
 
-    @parameterized.named_parameters(
-        ("tokens", None), ("whole_words", _CONTINUATIONS)
+    # Others would change every run that was trained with them.
+    @parameterized.parameters(
+        ("d37e97c7f4b9dc80", {}),
+        (
+            "bd9da2c467b580be",
+            {"continuations": _CONTINUATIONS, "masked_lm_prob": 0.3},
+        ),
     )
-    def test_fields_are_consistent(self, continuations):
-        features, ids = _batch([64, 40, 9, 5, 30])
-        drawn = _apply(features, continuations=continuations)
-        for row in range(len(ids)):
-            chosen = drawn["masked_lm_weights"][row] == 1
-            positions = drawn["masked_lm_positions"][row]
-            self.assertTrue(np.all(np.diff(positions[chosen]) > 0))
-            hidden = ids[row, positions[chosen]]
-            self.assertAllEqual(drawn["masked_lm_ids"][row, chosen], hidden)
-            self.assertNoCommonElements(hidden.tolist(), [0, _CLS, _SEP])
-            # Nothing else changes, and empty slots are zero.
-            elsewhere = np.delete(np.arange(64), positions[chosen])
-            self.assertAllEqual(
-                drawn["input_ids"][row, elsewhere], ids[row, elsewhere]
-            )
-            self.assertAllEqual(positions[~chosen], 0 * positions[~chosen])
-            self.assertAllEqual(
-                drawn["masked_lm_ids"][row, ~chosen], 0 * positions[~chosen]
-            )
-        for name in ("input_mask", "segment_ids", "next_sentence_labels"):
-            self.assertAllEqual(drawn[name], features[name])
-
-    def test_number_of_predictions_is_the_originals(self):
-        lengths = list(range(4, 65))
-        drawn = _apply(_batch(lengths, slots=8)[0])
-        expected = [min(8, max(1, round(n * 0.15))) for n in lengths]
-        self.assertEqual(expected[30 - 4], 4)  # 4.5 is rounded to even.
-        self.assertAllEqual(drawn["masked_lm_weights"].sum(1), expected)
+    def test_masks_are_those_of_earlier_versions(self, digest, changes):
+        features, _ = _batch([64, 40, 9, 30])
+        drawn = _apply(features, first=10**12, **changes)
+        values = b"".join(drawn[name].tobytes() for name in sorted(drawn))
+        self.assertStartsWith(hashlib.sha256(values).hexdigest(), digest)
 
     def test_rates_of_one_are_exact(self):
         features, ids = _batch([64, 40])

@@ -133,13 +133,6 @@ class PackToBucketTest(tf.test.TestCase, parameterized.TestCase):
                     values, whole[name].numpy()[chosen][:, :bucket], name
                 )
 
-    def test_rejects_buckets_without_room(self):
-        tokens = _random_rows(np.random.default_rng(0), 3, 4)
-        vocabulary = Vocabulary(_TOKENS)
-        for tokens_b, buckets in ((None, (2,)), (tokens, (1, 2))):
-            with self.assertRaisesRegex(UserError, "must be at least 3"):
-                packing.pack_to_bucket(tokens, tokens_b, buckets, vocabulary)
-
     @parameterized.product(longest=[1, 8, 30], with_pairs=[False, True])
     def test_rows_without_padding_equal_pack(self, longest, with_pairs):
         rng = np.random.default_rng(longest)

@@ -1,18 +1,17 @@
-"""Tests for bert_tf.text.tokenizer: options, and ways to run it."""
+"""Tests for bert_tf.text.tokenizer: options, graphs, rules of MediaPipe."""
 
-import json
-import os
-import textwrap
+import sys
+import unicodedata
 
-import pytest
+import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf.config import ASCII_LOWER
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
-from tests.support import scripts
+from tests.support import device_tokenizer
 from tests.support.shared_data import golden
 
 _WORDS = (
@@ -23,23 +22,6 @@ _VOCABULARY = Vocabulary(
     [*_WORDS[:5], "[SEP]", "[PAD]", "[MASK]", "[UNK]", "[CLS]", *_WORDS[5:]]
 )
 _TEXTS = ["Hello, un\u200baffable WORLD!", "", "ΑΑΣ 中", "b" * 201, b"a\xff b"]
-
-# Operators of tf-text 2.12 in a TF Serving image, and core TensorFlow.
-_OPS_OF_TF_TEXT = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
-_STATEFUL_WORDS = ("Table", "Variable", "Py", "Sentencetoken", "ReadFile")
-
-_CLIENT = textwrap.dedent("""
-    import sys
-    import tensorflow as tf
-    import tensorflow_text
-    loaded = tf.saved_model.load(sys.argv[1])
-    serve = loaded.signatures["serving_default"]
-    texts = [b"Hello, un\\xe2\\x80\\x8baffable WORLD!", b"",
-             "ΑΑΣ 中".encode(), b"b" * 201, b"a\\xff b"]
-    result = serve(text=tf.constant(texts))
-    for name in ("ids", "row_splits", "starts", "ends", "words"):
-        print(result[name].numpy().tolist())
-""")
 
 
 def _tokens(tokenizer, text):
@@ -216,56 +198,92 @@ class GraphTest(tf.test.TestCase):
         ids = tokenize(tf.constant(_TEXTS))
         self.assertEqual(ids.to_list(), self.expected[0].to_list())
 
-    @pytest.mark.slow
-    def test_saved_model_in_a_fresh_process(self):
-        module = tf.Module()
-        module.tokenizer = self.tokenizer
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-        def serve(text):
-            ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
-            return {
-                "ids": ids.flat_values,
-                "row_splits": ids.row_splits,
-                "starts": starts.flat_values,
-                "ends": ends.flat_values,
-                "words": self.tokenizer.split_words(text).row_lengths(),
-            }
+_LETTERS = "abcxyzABCéÉüßσς\u0301\u00ad\u200b"
+_DEVICE_VOCABULARY = Vocabulary(
+    [
+        *SPECIAL_TOKENS,
+        *("the", "cat", "café", "##fé"),
+        *_LETTERS,
+        *(f"##{letter}" for letter in _LETTERS),
+        *".,—中[]mks",
+    ]
+)
 
-        folder = os.path.join(self.create_tempdir().full_path, "model")
-        tf.saved_model.save(module, folder, signatures=serve)
-        self._check_saved_model(folder)
-        moved = folder + "_moved"
-        os.rename(folder, moved)
-        program = self.create_tempfile(content=_CLIENT).full_path
-        (ended,) = scripts.run(
-            ([program, moved], self.create_tempdir().full_path)
-        )
-        self.assertEqual(ended.status, 0, ended.stderr)
-        ids, starts, ends = self.expected
-        words = self.tokenizer.split_words(_TEXTS).row_lengths()
-        values = [ids.flat_values, ids.row_splits, starts.flat_values]
-        self.assertEqual(
-            [json.loads(line) for line in ended.stdout.splitlines()[-5:]],
-            [v.numpy().tolist() for v in [*values, ends.flat_values, words]],
+
+class DeviceTokenizerTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tokenizer = BertTokenizer(
+            _DEVICE_VOCABULARY, normalization=ASCII_LOWER
         )
 
-    def _check_saved_model(self, folder):
-        """Checks for assets, tables and operators that a server lacks."""
-        assets = os.path.join(folder, "assets")
-        self.assertEmpty(os.listdir(assets) if os.path.exists(assets) else [])
-        model = saved_model_pb2.SavedModel()
-        with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
-            model.ParseFromString(file.read())
-        graph = model.meta_graphs[0].graph_def
-        ops = {node.op for node in graph.node}
-        for function in graph.library.function:
-            ops |= {node.op for node in function.node_def}
-        self.assertIn("FastBertNormalize", ops)
-        text_ops = {op for op in ops if "Fast" in op or "TFText" in op}
-        self.assertEqual(text_ops, _OPS_OF_TF_TEXT)
-        for word in _STATEFUL_WORDS:
-            self.assertEmpty([op for op in ops if word in op])
+    def _assert_tokens(self, texts):
+        pieces = set(_DEVICE_VOCABULARY.tokens)
+        given = self.tokenizer.tokens(self.tokenizer.tokenize(texts))
+        for text, tokens in zip(texts, given.to_list(), strict=True):
+            self.assertEqual(
+                [token.decode() for token in tokens],
+                device_tokenizer.tokenize(text, pieces),
+                repr(text),
+            )
+
+    def test_follows_the_rules(self):
+        self._assert_tokens(
+            [
+                "",
+                " The CAT.,CAFÉ café\tabc\r\nxyz ",
+                "a\u00adb \u00ad a\u200bb e\u0301 a\u0301",
+                "a\u00a0b \u3000 c\vb c\fb \u0085 a\u2028b a\x1cb",
+                "中cat中 a—b ΣΣ [MASK] ß",
+                "a" * 100 + " " + "b" * 101 + " " + "é" * 50 + " " + "é" * 51,
+                "a\0b",
+                "\ufffd \ue000 \U000e0001 a\u180eb",
+            ]
+        )
+
+    def test_every_character(self):
+        chars = [
+            chr(point)
+            for point in range(sys.maxunicode + 1)
+            if unicodedata.category(chr(point)) not in ("Cs", "Cn")
+        ]
+        # Later blocks follow the rules of their first characters.
+        chars = [x for x in chars if not 0xAC10 <= ord(x) < 0xD7A0]
+        words = device_tokenizer.split_words
+        texts = [f"a{char}b" for char in chars]
+        given = self.tokenizer.tokens(self.tokenizer.tokenize(texts))
+        numbers = given.row_lengths().numpy()
+        pieces = set(_DEVICE_VOCABULARY.tokens)
+        expected = [
+            len(device_tokenizer.tokenize(text, pieces)) for text in texts
+        ]
+        wrong = np.flatnonzero(numbers != expected)
+        self.assertEmpty(
+            [(texts[i], words(texts[i]), numbers[i]) for i in wrong[:20]]
+        )
+
+    def test_offsets(self):
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(
+            "The café\u00a0a É\0cat"
+        )
+        self.assertAllEqual(
+            self.tokenizer.tokens(ids), [b"the", b"[UNK]", "É".encode()]
+        )
+        self.assertAllEqual(starts, [0, 4, 13])
+        self.assertAllEqual(ends, [3, 12, 15])
+
+    def test_special_tokens_stay_whole_if_preserved(self):
+        tokenizer = BertTokenizer(
+            _DEVICE_VOCABULARY,
+            preserve_special_tokens=True,
+            normalization=ASCII_LOWER,
+        )
+        self.assertAllEqual(
+            tokenizer.tokens(tokenizer.tokenize("The [MASK]É.\0[SEP]")),
+            [b"the", b"[MASK]", "É".encode(), b"."],
+        )
 
 
 if __name__ == "__main__":

@@ -235,22 +235,6 @@ def _code_points():
 
 class RulesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        ("ΟΔΥΣΣΕΥΣ", ["οδυσσευς"]),
-        ("Σ", ["σ"]),
-        ("ΣΣ ΑΣ.Σ ΑΣ,Σ", ["σς", "ασ", ".", "ς", "ας", ",", "σ"]),
-        ("ΑΣ'Α ΑΣ' ΑΣ", ["ασ", "'", "α", "ας", "'", "ας"]),
-        ("ΑΣ\u0301\u00ad\u0000Α ΑΣ\u0301", ["ασα", "ας"]),
-        ("ΑΣ中Α 1Σ Α1Σ", ["ας", "中", "α", "1σ", "α1σ"]),
-        (b"\xce\x91\xff\xce\xa3\xe2\x82 \xce\xa3\xff", ["ας", "σ"]),
-        ("ΑΣ’Α ΑΣ ’Α", ["ασ", "’", "α", "ας", "’", "α"]),
-    )
-    def test_sigma_at_the_end_of_a_word(self, text, expected):
-        tokenizer = BertTokenizer(_letters("a"))
-        self.assertEqual(_to_str(tokenizer.split_words([text])), [expected])
-        cased = BertTokenizer(_letters("aΣ"), lower_case=False)
-        self.assertEqual(_to_str(cased.split_words(["ΑΣ Σ"])), [["ΑΣ", "Σ"]])
-
-    @parameterized.parameters(
         ("a",),
         ("a", 37),
         ("λ",),
@@ -304,33 +288,6 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         # A Hangul syllable falls into two or three letters.
         self.assertLen(tokenizer.tokenize("각" * 66), 198)
         self.assertLen(tokenizer.tokenize("각" * 67), 1)
-
-    def test_tokens_of_one_character_share_its_bytes(self):
-        tokenizer = BertTokenizer(_letters("각e—"))
-        ids, starts, ends = tokenizer.tokenize_with_offsets(
-            "—각e\u0301\u00ad e"
-        )
-        self.assertEqual(
-            _to_str(tokenizer.tokens(tf.RaggedTensor.from_tensor([ids]))),
-            [["—", "ᄀ", "##ᅡ", "##ᆨ", "##e", "e"]],
-        )
-        self.assertAllEqual(starts, [0, 3, 3, 3, 6, 12])
-        self.assertAllEqual(ends, [3, 6, 6, 6, 11, 13])
-
-    def test_case_and_accents_are_independent(self):
-        words = [
-            _to_str(BertTokenizer(_letters("a"), *o).split_words(["Éa İ Å"]))[0]
-            for o in ((True,), (True, False), (False, True), (False,))
-        ]
-        self.assertEqual(
-            words,
-            [
-                ["ea", "i", "a"],
-                ["éa", "i̇", "å"],
-                ["Ea", "I", "A"],
-                ["Éa", "İ", "Å"],
-            ],
-        )
 
     def test_shapes(self):
         tokenizer = BertTokenizer(_letters("ab"))

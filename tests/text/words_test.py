@@ -64,7 +64,7 @@ class SplitWordsInGraphTest(tf.test.TestCase):
         self._check(
             [
                 "".join(rng.choices(_PARTS, k=rng.randint(0, 14)))
-                for _ in range(20000)
+                for _ in range(4000)
             ]
         )
 

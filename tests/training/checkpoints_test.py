@@ -1,47 +1,25 @@
-"""Tests for bert_tf.training.checkpoints."""
+"""Tests for bert_tf.training.checkpoints and bert_tf.training.state."""
 
-import errno
 import os
 import pathlib
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from unittest import mock
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.modeling import bert as bert_model
+from bert_tf.training import optimizer as optimizers
+from bert_tf.training import state as training_state
 from bert_tf.training.checkpoints import AsyncCheckpoints
 from bert_tf.training.checkpoints import CheckpointStore
 from tests.support import full_disk
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-# Saves twice, and dies before it writes the JSON file of the second checkpoint.
-_KILLED = textwrap.dedent("""
-    import os
-    import signal
-    import sys
-
-    from bert_tf.io import files
-    from bert_tf.training.checkpoints import AsyncCheckpoints
-    from bert_tf.training.checkpoints import CheckpointStore
-
-    step = 3
-    store = CheckpointStore(sys.argv[1])
-    saving = AsyncCheckpoints(store, lambda: ({"global_step": step}, {}))
-    saving.save(step)
-    saving.wait()
-    files.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    step = 20
-    saving.save(step)
-    saving.wait()
-""")
+from tests.support import tiny_model
 
 
 def _tensors(step):
@@ -106,12 +84,6 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(checkpoint.step, 3)
         self.assertRegex(logs.output[0], "step 20 is damaged")
 
-    def test_skips_a_truncated_checkpoint(self):
-        self._save(3, 20)
-        path = os.path.join(self.folder, "model.ckpt-20.data-00000-of-00001")
-        os.truncate(path, 5)
-        self.assertEqual(self.store.restore_latest().step, 3)
-
     def test_refuses_to_start_if_all_are_damaged(self):
         self._save(3, 20)
         self._damage("model.ckpt-3.index")
@@ -133,6 +105,16 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
         tf1_checkpoint.write(
             os.path.join(self.folder, "model.ckpt-20"), _tensors(20)
         )
+        self.assertEqual(self.store.restore_latest().step, 3)
+
+    def test_json_that_makes_a_checkpoint_count_is_written_last(self):
+        self._save(3)
+        with (
+            mock.patch.object(files, "write_json", side_effect=SystemExit),
+            self.assertRaises(SystemExit),
+        ):
+            self._save(20)
+        self.assertIn("model.ckpt-20.index", os.listdir(self.folder))
         self.assertEqual(self.store.restore_latest().step, 3)
 
     def test_restores_a_checkpoint_of_the_original(self):
@@ -167,15 +149,6 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(sorted(os.listdir(folder)), before)
             self.assertEqual(store.restore_latest().step, 3)
 
-    def test_keeps_a_checkpoint_that_cannot_be_rewritten(self):
-        self._save(3, 20)
-        full = OSError(errno.ENOSPC, "No space left on device")
-        with mock.patch.object(tf1_checkpoint, "write", side_effect=full):
-            with self.assertLogs(level="ERROR") as logs:
-                self.assertFalse(self.store.save(20, _tensors(20), {}))
-        self.assertRegex(logs.output[0], "last checkpoint is.*step 20")
-        self.assertEqual(self.store.restore_latest().step, 20)
-
     def test_continues_if_old_ones_cannot_be_removed(self):
         self._save(3, 20)
         with mock.patch.object(
@@ -202,8 +175,8 @@ class AsyncCheckpointsTest(tf.test.TestCase):
         weights = tf.fill([5], float(self.value))
         return {"weights": weights}, self.metadata
 
-    def _build(self, folder=None, **options):
-        store = CheckpointStore(folder or self.folder, **options)
+    def _build(self, **options):
+        store = CheckpointStore(self.folder, **options)
         return store, AsyncCheckpoints(store, self._read_state)
 
     def test_returns_before_the_checkpoint_is_written(self):
@@ -251,25 +224,6 @@ class AsyncCheckpointsTest(tf.test.TestCase):
         self.assertEqual(events, ["read", "written"] * 3)
         self.assertEqual(store.steps(), [7, 5, 3])
 
-    def test_a_full_disk_is_reported(self):
-        with full_disk.mount(self, megabytes=1) as folder:
-            store, saving = self._build(folder)
-            saving.save(3)
-            self.assertTrue(saving.wait())
-            large = {"weights": np.zeros(1 << 20, np.float32)}
-            with (
-                mock.patch.object(saving, "_read_state", lambda: (large, {})),
-                self.assertLogs(level="ERROR") as logs,
-            ):
-                saving.save(20)
-                self.assertFalse(saving.wait())
-            self.assertRegex(
-                logs.output[0], "step 20 could not.*the one of step 3"
-            )
-            saving.save(21)
-            self.assertTrue(saving.wait())
-            self.assertEqual(store.steps(), [21, 3])
-
     def test_other_errors_are_raised(self):
         _, saving = self._build()
         self.metadata = {"no JSON": object()}
@@ -287,16 +241,107 @@ class AsyncCheckpointsTest(tf.test.TestCase):
         store.remove_all()
         self.assertEqual(os.listdir(self.folder), [])
 
-    @pytest.mark.thorough
-    def test_killed_while_writing_keeps_the_earlier_one(self):
-        process = subprocess.run(
-            [sys.executable, "-c", _KILLED, self.folder],
-            cwd=_ROOT,
-            check=False,
+
+class TrainingStateTest(tf.test.TestCase):
+    def _build(self):
+        model = bert_model.BertForPretraining(tiny_model.CONFIG)
+        optimizer = optimizers.build_optimizer("bert_adam")
+        optimizer.build(model.trainable_variables)
+        return bert_model.named_variables(model), optimizer
+
+    def _random_state(self):
+        rng = np.random.default_rng(0)
+        state = training_state.read(*self._build())
+        return {
+            name: rng.normal(size=np.shape(value)).astype(np.float32)
+            for name, value in state.items()
+        } | {"global_step": np.int64(17)}
+
+    def test_round_trip(self):
+        state = self._random_state()
+        built = self._build()
+        training_state.assign(*built, state, "here")
+        received = training_state.read(*built)
+        self.assertEqual(set(received), set(state))
+        for name, value in state.items():
+            self.assertAllEqual(received[name], value, name)
+
+    def test_names_all_tensors_that_differ(self):
+        state = self._random_state()
+        del state["bert/pooler/dense/bias/adam_v"]
+        state["cls/predictions/output_bias"] = np.zeros(3, np.float32)
+        state["further"] = np.zeros(2, np.float32)
+        built = self._build()
+        before = training_state.read(*built)
+        with self.assertRaisesRegex(
+            UserError,
+            r"3 tensors differ: bert/pooler/dense/bias/adam_v \(expected "
+            r"\(16,\), received nothing\), cls/predictions/output_bias "
+            r"\(expected \(16,\), received \(3,\)\), further",
+        ):
+            training_state.assign(*built, state, "here")
+        after = training_state.read(*built)
+        for name, value in before.items():
+            self.assertAllEqual(after[name], value, name)
+
+    def _optimizer_state(self):
+        return {
+            name: value
+            for name, value in self._random_state().items()
+            if weight_map.is_optimizer_state(name)
+        }
+
+    def test_optimizer_state_does_not_change_the_weights(self):
+        state = self._optimizer_state()
+        built = self._build()
+        before = training_state.read(*built)
+        training_state.assign_optimizer(*built, state, "here")
+        for name, value in training_state.read(*built).items():
+            expected = state[name] if name in state else before[name]
+            self.assertAllEqual(value, expected, name)
+
+    def test_ignores_and_logs_moments_of_untrained_weights(self):
+        state = self._optimizer_state()
+        # A classifier that this model does not have.
+        state["output_weights/adam_m"] = np.ones((3, 16), np.float32)
+        variables, _ = self._build()
+        optimizer = optimizers.build_optimizer("bert_adam")
+        optimizer.build(
+            [v for n, v in variables.items() if not n.startswith("bert/pooler")]
         )
-        self.assertEqual(process.returncode, -signal.SIGKILL)
-        self.assertIn("model.ckpt-20.index", os.listdir(self.folder))
-        self.assertEqual(self._build()[0].restore_latest().step, 3)
+        with self.assertLogs(level="INFO") as logs:
+            training_state.assign_optimizer(variables, optimizer, state, "here")
+        log = "\n".join(logs.output)
+        self.assertIn("bert/pooler/dense/kernel/adam_v, output_weights/", log)
+        self.assertNotIn("cls/predictions", log)
+        self.assertEqual(int(optimizer.iterations), 17)
+
+    def test_refuses_optimizer_state_that_does_not_fit(self):
+        whole = self._optimizer_state()
+        name = "bert/embeddings/word_embeddings/adam_m"
+        built = self._build()
+        before = training_state.read(*built)
+        for changes, message in (
+            ({name: None}, rf"{name} \(expected \(16, 16\), received nothing"),
+            ({"global_step": None}, "1 tensors differ: global_step"),
+            (
+                {name: np.zeros((16, 15), np.float32)},
+                r"received \(16, 15\)\); drop --init_optimizer_state",
+            ),
+            (
+                {"bert/encoder/further/adam_v": np.zeros(2, np.float32)},
+                r"further/adam_v \(expected nothing",
+            ),
+        ):
+            state = whole | changes
+            state = {k: v for k, v in state.items() if v is not None}
+            with self.assertRaisesRegex(UserError, message):
+                training_state.assign_optimizer(*built, state, "here")
+        for state in ({}, {"global_step": np.int64(3)}):
+            with self.assertRaisesRegex(UserError, "here holds no optimizer"):
+                training_state.assign_optimizer(*built, state, "here")
+        for key, value in training_state.read(*built).items():
+            self.assertAllEqual(value, before[key], key)
 
 
 if __name__ == "__main__":

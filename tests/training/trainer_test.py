@@ -4,7 +4,6 @@ import itertools
 import types
 from unittest import mock
 
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -83,20 +82,6 @@ class OutOfMemoryTest(pretrain_case.PretrainCase):
         for name, value in expected.tensors.items():
             self.assertAllEqual(received.tensors[name], value, name)
 
-    @pytest.mark.thorough
-    def test_a_run_that_resumes_keeps_the_micro_batch(self):
-        with _need_memory_for(2):
-            self._train("short", stop_at_step=2)
-        for step in (4, 6):
-            log, received = self._train("short", stop_at_step=step)
-            text = "\n".join(log)
-            self.assertIn("2 sequences are computed at once, as memory", text)
-        self.assertEqual(received.metadata["micro_batch_size"], 2)
-        for name, value in self._train_small().tensors.items():
-            self.assertAllEqual(received.tensors[name], value, name)
-        log, _ = self._train("short", num_train_steps=8, micro_batch_size="4")
-        self.assertNotIn("are computed at once, as", "\n".join(log))
-
     def test_no_step_is_lost_or_repeated(self):
         calls = itertools.count()
         # In the second step of a call of two. TensorFlow makes it an
@@ -147,10 +132,6 @@ class PacerTest(tf.test.TestCase):
             self.assertLessEqual(max(lengths), 10.0)
             # But no shorter than necessary, once the pace is measured.
             self.assertLess(len(ends), 12 + 2000 * seconds / 3.5)
-
-    def test_slow_steps_run_one_by_one(self):
-        ends, _ = self._run(lambda step: 30.0, 5, (1000,))
-        self.assertEqual(ends, [1, 2, 3, 4, 5])
 
     def test_ignores_the_time_of_compilation(self):
         ends, _ = self._run(

@@ -13,9 +13,7 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
-import time
 from unittest import mock
 
 import numpy as np
@@ -34,6 +32,7 @@ from tests.support import ports
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PROGRAM = str(_ROOT / "tests" / "support" / "beam_program.py")
+_JOB_SERVER = "apache_beam.runners.portability.local_job_service_main"
 _TWO_PROCESSES = {
     "runner": "DirectRunner",
     "beam_options": "--direct_running_mode=multi_processing "
@@ -92,16 +91,6 @@ def _contents(folder):
     return {
         path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()
     }
-
-
-def _wait_for(port, server):
-    while server.poll() is None:
-        try:
-            socket.create_connection(("localhost", port)).close()
-            return
-        except ConnectionRefusedError:
-            time.sleep(0.1)
-    raise RuntimeError(f"The job server ended with {server.returncode}.")
 
 
 @contextlib.contextmanager
@@ -204,28 +193,19 @@ class BeamTest(tf.test.TestCase):
         """Beam's own one stands in for that of Flink, which is asked alike."""
         self.create_here("out/x.tfrecord")
         (port,) = ports.free(1)
-        module = "apache_beam.runners.portability.local_job_service_main"
         server = subprocess.Popen(
-            [self.python, "-m", module, f"--port={port}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            [self.python, "-m", _JOB_SERVER, f"--port={port}"],
             env=environments.clean_environment(),
         )
-        try:
-            config = CreatePretrainingDataConfig(
-                output_file="out/x.tfrecord", **_DATA
-            )
-            _wait_for(port, server)
-            self.run_script(
-                "create_pretraining_data.py",
-                config,
-                runner="FlinkRunner",
-                beam_options=f"--job_endpoint=localhost:{port} "
-                "--environment_type=LOOPBACK",
-            )
-        finally:
-            server.kill()
-            server.wait()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        self.run_script(
+            "create_pretraining_data.py",
+            CreatePretrainingDataConfig(output_file="out/x.tfrecord", **_DATA),
+            runner="FlinkRunner",
+            beam_options=f"--job_endpoint=localhost:{port} "
+            "--environment_type=LOOPBACK",
+        )
         self.assert_same_files("out")
 
     def test_processes_learn_the_local_vocabulary(self):

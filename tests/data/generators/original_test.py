@@ -1,6 +1,5 @@
 import json
 import os
-import random
 
 import numpy as np
 import tensorflow as tf
@@ -140,34 +139,6 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
             segment_start = np.argmax(made["segment_ids"][row])
             self.assertIn(segment_start - 1, separators)
             self.assertLess(segment_start, length - 1)
-
-    def test_truncation_drops_from_the_longer_and_in_a_tie_from_b(self):
-        a, b = list(range(10)), list(range(20, 26))
-        kept_a, kept_b = original_generator.truncate_pair(
-            a, b, 9, random.Random(3)
-        )
-
-        # From 10 + 6: four off A, then B, A, B.
-        self.assertLen(kept_a, 5)
-        self.assertLen(kept_b, 4)
-        self.assertEqual(kept_a, a[kept_a[0] : kept_a[0] + 5])
-        self.assertEqual(kept_b, b[kept_b[0] - 20 : kept_b[0] - 16])
-
-    def test_truncation_draws_an_end_for_each_token(self):
-        starts = {
-            tuple(
-                original_generator.truncate_pair(
-                    list(range(9)), [1], 8, random.Random(seed)
-                )[0]
-            )
-            for seed in range(40)
-        }
-
-        # Two tokens are dropped: both first, both last, or one each.
-        self.assertEqual(
-            starts,
-            {tuple(range(2, 9)), tuple(range(1, 8)), tuple(range(7))},
-        )
 
 
 if __name__ == "__main__":

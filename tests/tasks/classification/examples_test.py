@@ -8,7 +8,6 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from tests.support import files_case
-from tests.support.shared_data import data
 
 _COLUMNS = Columns("text", labels=("label",))
 
@@ -123,16 +122,6 @@ class ReadExamplesTest(files_case.FilesCase):
             "multi_label.*toxic, rude", "a.csv", contents, columns
         )
 
-    def test_scores(self):
-        self.assertEqual(
-            self.labels(
-                "a.csv",
-                "text,label\nx,1\nx, -2.5e1 \nx,0\n",
-                problem_type="regression",
-            ),
-            [1.0, -25.0, 0.0],
-        )
-
     @parameterized.parameters(
         *[
             ("a.tsv", f"text\tlabel\nx\t1\nx\t{score}\n")
@@ -173,17 +162,6 @@ class ReadExamplesTest(files_case.FilesCase):
     def test_rejects_broken_objects(self, message, line):
         first = '{"text": "x", "label": 1}\n'
         self.assert_refused(message, "a.jsonl", first + line)
-
-    def test_missing_columns(self):
-        contents = "text,label\nx,1\n"
-        for columns in (
-            Columns("body", labels=("label",)),
-            Columns("text", "body", ("label",)),
-            Columns("text", labels=("body",)),
-        ):
-            self.assert_refused(
-                "no column 'body'; .*'label'", "a.csv", contents, columns
-            )
 
     def test_unknown_labels(self):
         known = [f"l{i:02}" for i in range(12)]
@@ -230,16 +208,6 @@ class ReadExamplesTest(files_case.FilesCase):
             self.labels("a.csv", "text,label\nx,\ny,a\n", **options),
             [(), ("a",)],
         )
-
-    def test_only_texts(self):
-        path = self.write("a.tsv", "label\tb\ta\n?\tB\tA\n\tD\tC\n\t\tE\n")
-        texts = classification_examples.read_texts(
-            path, [Columns("a", "b", ("label",))]
-        )
-        self.assertEqual(next(texts), InputExample("a.tsv:2", "A", "B"))
-        self.assertEqual(next(texts), InputExample("a.tsv:3", "C", "D"))
-        with self.assertRaisesRegex(UserError, "line 4 has an empty text"):
-            next(texts)
 
     @parameterized.parameters(
         (None, '{"text": "A"}\n{"text": "B", "text_pair": "C"}'),
@@ -302,29 +270,6 @@ class ReadExamplesTest(files_case.FilesCase):
         ):
             with self.assertRaisesRegex(UserError, message):
                 gather(*labels)
-
-    def test_real_file(self):
-        columns = Columns("text", labels=("category",))
-        train = classification_examples.read_examples(
-            data("banking77/train.csv"), columns
-        )
-        labels = classification_examples.gather_labels(train)
-        self.assertLen(train, 10003)
-        self.assertLen(labels, 77)
-        test = classification_examples.read_examples(
-            data("banking77/test.csv"), columns, labels=labels
-        )
-        self.assertLen(test, 3080)
-        self.assertEqual(
-            test[1],
-            InputExample(
-                "test.csv:3",
-                "I still have not received my new card, I ordered over a week "
-                "ago.",
-                None,
-                "card_arrival",
-            ),
-        )
 
 
 if __name__ == "__main__":

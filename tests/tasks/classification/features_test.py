@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.errors import UserError
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification.examples import InputExample
@@ -61,45 +60,6 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             )
         )
 
-    def test_texts_of_unequal_lengths(self):
-        packed = packed_rows.pack_texts(
-            ["a b c", "c", "b b", ""],
-            ["b", None, "c a c a", ""],
-            self.tokenizer,
-            7,
-        )
-        self.assertLen(packed, 4)
-        self.assertAllEqual(packed.lengths, [7, 3, 7, 2])
-        self.assertEqual(packed.num_truncated, 1)
-        batch = packed.batch(np.array([3, 1, 2, 1]), 8)
-        self.assertAllEqual(
-            batch["input_ids"],
-            [
-                [3, 1, 5, 5, 5, 5, 5, 5],
-                [3, 7, 1, 5, 5, 5, 5, 5],
-                [3, 6, 6, 1, 7, 2, 1, 5],
-                [3, 7, 1, 5, 5, 5, 5, 5],
-            ],
-        )
-        self.assertAllEqual(batch["segment_ids"][2], [0, 0, 0, 0, 1, 1, 1, 0])
-        self.assertAllEqual(batch["input_mask"].sum(-1), [2, 3, 7, 3])
-
-    def test_no_texts(self):
-        packed = packed_rows.pack_texts([], None, self.tokenizer, 9)
-        self.assertAllEqual(packed.lengths, np.zeros([0]))
-        batch = packed.batch(np.zeros([0], np.int64), 9)
-        self.assertEqual(batch["input_ids"].shape, (0, 9))
-
-    def test_rejects_short_batches(self):
-        packed = packed_rows.pack_texts(["a", "a b"], None, self.tokenizer, 9)
-        packed.batch(np.array([0]), 3)
-        with self.assertRaisesRegex(ValueError, "longest row, 4. Received: 3"):
-            packed.batch(np.array([0, 1]), 3)
-
-    def test_rejects_lengths_without_room(self):
-        with self.assertRaisesRegex(UserError, "at least 3. Received: 2"):
-            packed_rows.pack_texts(["a"], ["b"], self.tokenizer, 2)
-
     def test_windows_among_short_texts(self):
         packed = packed_rows.pack_texts(
             ["c", "a b c b a", "", "b"],
@@ -114,35 +74,6 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(
             packed.batch(np.array([2, 0, 1]), 5)["input_ids"],
             [[3, 7, 6, 2, 1], [3, 7, 1, 5, 5], [3, 2, 6, 7, 1]],
-        )
-
-    def test_windows_of_pairs(self):
-        packed = packed_rows.pack_texts(
-            ["a", "c a b b c"],
-            ["b c a b", "b"],
-            self.tokenizer,
-            max_seq_length=7,
-            doc_stride=9,
-        )
-        self.assertAllEqual(packed.examples, [0, 0, 1, 1])
-        batch = packed.batch(np.arange(4), 7)
-        self.assertAllEqual(
-            batch["input_ids"],
-            [
-                [3, 2, 1, 6, 7, 2, 1],
-                [3, 2, 1, 6, 1, 5, 5],
-                [3, 7, 2, 6, 1, 6, 1],
-                [3, 6, 7, 1, 6, 1, 5],
-            ],
-        )
-        self.assertAllEqual(
-            batch["segment_ids"],
-            [
-                [0, 0, 0, 1, 1, 1, 1],
-                [0, 0, 0, 1, 1, 0, 0],
-                [0, 0, 0, 0, 0, 1, 1],
-                [0, 0, 0, 0, 1, 1, 0],
-            ],
         )
 
     def test_more_windows_than_are_packed_at_once(self):
@@ -193,16 +124,6 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             features.batch(np.array([2, 0]), 4)["label_ids"],
             [expected[2], expected[0]],
         )
-
-    def test_examples_without_labels(self):
-        features = classification_features.convert_examples_to_features(
-            [InputExample("", "a"), InputExample("", "b")],
-            self.tokenizer,
-            9,
-            ("x", "y"),
-        )
-        self.assertEmpty(features.targets)
-        self.assertEqual(set(features.batch(np.array([0]), 9)), set(_NAMES))
 
 
 if __name__ == "__main__":

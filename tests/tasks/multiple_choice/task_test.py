@@ -1,6 +1,5 @@
 """Tests of the multiple-choice task, its features and its flags."""
 
-import dataclasses
 import os
 import pathlib
 
@@ -101,15 +100,6 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         spread = [p.probabilities[0] for p in together]
         self.assertGreater(np.ptp(spread), 0.01)
 
-    def test_the_order_of_the_choices_does_not_matter(self):
-        model = self._model()
-        first = _EXAMPLES[0]
-        swapped = _example(first.context, first.choices[::-1], 0)
-        _, (one, other) = self._predict(model, [first, swapped])
-        self.assertAllClose(
-            one.probabilities, other.probabilities[::-1], atol=1e-6
-        )
-
     def test_bilstms_accept_fewer_choices(self):
         self.task = MultipleChoiceTask(
             name="custom", max_seq_length=12, columns=_COLUMNS, head="bilstm"
@@ -117,20 +107,6 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         _, predicted = self._predict(self._model(), _EXAMPLES)
         self.assertAllEqual(
             [np.isfinite(x.probabilities).all() for x in predicted], [True] * 3
-        )
-
-    def test_prediction_to_json(self):
-        described = self.task.prediction_to_json(
-            _EXAMPLES[0], Prediction(np.array([0.25, 0.125, 0.625], np.float32))
-        )
-        self.assertEqual(
-            described,
-            {
-                "label": "c",
-                "index": 2,
-                "probability": 0.625,
-                "probabilities": {"a": 0.25, "b": 0.125, "c": 0.625},
-            },
         )
 
     def test_json_has_choices_in_the_order_of_the_file(self):
@@ -212,16 +188,6 @@ right \\ predicted  [0]  [1]  [2]
         text = pathlib.Path(folder, "confusion_matrix.txt").read_text()
         self.assertIn("[0] 0                0    0    1\n", text)
 
-    def test_no_report_without_labels(self):
-        folder = self.create_tempdir().full_path
-        self.task.write_report(
-            folder,
-            "test",
-            [_example("x", ["y", "z"])],
-            [Prediction(np.array([0.5, 0.5]))],
-        )
-        self.assertEmpty(os.listdir(folder))
-
     @parameterized.parameters(
         (_COLUMNS,), (multiple_choice_examples.OFFICIAL["swag"].columns,)
     )
@@ -230,28 +196,6 @@ right \\ predicted  [0]  [1]  [2]
             name="mine", max_seq_length=80, columns=columns, head="bilstm"
         )
         self.assertEqual(MultipleChoiceTask.from_json(task.to_json()), task)
-
-    def test_models_of_other_programs_use_context_and_choices(self):
-        task = MultipleChoiceTask.from_json({"kind": "multiple_choice"})
-        example = task.example_from_row({"context": "x", "choices": ["y", "z"]})
-        self.assertEqual(example.choices, ("y", "z"))
-        self.assertEqual(task.max_seq_length, 128)
-
-    def test_reads_files_and_logs_missing_choices(self):
-        path = self.write(
-            "x.csv", "q,a,b,c,answer\nWho?,he,she,it,2\nWhose?,his,hers,,a\n"
-        )
-        task = MultipleChoiceTask(
-            name="custom", columns=_COLUMNS, files={"dev": path, "test": path}
-        )
-        with self.assertLogs(level="WARNING") as logs:
-            examples = task.read("dev")
-        self.assertIn("1 of 2 examples have fewer than 3", logs.output[0])
-        self.assertEqual([x.label for x in examples], [2, 0])
-        self.assertEqual(
-            [x.choices for x in task.read_inputs(path)],
-            [x.choices for x in examples],
-        )
 
     def test_only_a_test_set_may_lack_labels(self):
         path = self.write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
@@ -262,26 +206,6 @@ right \\ predicted  [0]  [1]  [2]
         with self.assertRaisesRegex(UserError, "'answer'; .*--label_column"):
             task.read("dev")
 
-    @parameterized.parameters(
-        (Columns(("a", "b"), "x"), "no column 'x'; .* --context_col"),
-        (Columns(("a", "x")), "no column 'x'; .* --choice_columns"),
-    )
-    def test_errors_name_the_flags_of_missing_columns(self, columns, message):
-        path = self.write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
-        task = MultipleChoiceTask(
-            name="custom", columns=columns, files={"test": path}
-        )
-        with self.assertRaisesRegex(UserError, message):
-            task.read("test")
-        # Neither official files nor prediction have such flags.
-        official = dataclasses.replace(task, name="swag")
-        for read in (
-            lambda: official.read("test"),
-            lambda: list(task.read_inputs(path)),
-        ):
-            with self.assertRaisesRegex(UserError, "'b', 'c'.$"):
-                read()
-
     def test_inputs_of_codah_have_no_header(self):
         path = self.write("x.tsv", "o\tHe\teats.\tsits.\truns.\tsings.\t1\n")
         codah = multiple_choice_examples.OFFICIAL["codah"]
@@ -291,12 +215,6 @@ right \\ predicted  [0]  [1]  [2]
             (example.context, example.choices),
             ("He", ("eats.", "sits.", "runs.", "sings.")),
         )
-
-    def test_truncated_choices_are_logged(self):
-        examples = [_example("the cat sat on the mat", ["the cat sat on", "."])]
-        with self.assertLogs(level="WARNING") as logs:
-            self.task.featurize(examples, self.tokenizer)
-        self.assertIn("1 of 2 choices have", logs.output[0])
 
 
 class MultipleChoiceFeaturesTest(tf.test.TestCase):
@@ -388,23 +306,6 @@ class MultipleChoiceFeaturesTest(tf.test.TestCase):
         )
         self.assertEqual(batch["segment_ids"].sum(), 0)
 
-    def test_truncated_choices_are_counted(self):
-        examples = [
-            _example("the cat sat on the mat", ["the dog", "on the dog .", "."])
-        ]
-        features = self._convert(examples, 10)
-        self.assertEqual(features.num_truncated, 2)
-        self.assertAllEqual(features.lengths, [10])
-        self.assertAllEqual(
-            features.batch(np.array([0]), 10)["input_ids"][0, 1],
-            self._ids("[CLS] the cat sat on [SEP] on the dog [SEP]"),
-        )
-
-    def test_no_examples(self):
-        features = self._convert([])
-        self.assertEmpty(features)
-        self.assertEmpty(features.lengths)
-
 
 _TRAINED_WITH = {
     "choices": ["a", "b"],
@@ -431,33 +332,6 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
             "dev_file": "dev.csv",
         } | flags
         return self._build(stored_task, **flags)
-
-    def test_official_files(self):
-        for name in ("train.csv", "val.csv", "test.csv.gz"):
-            (self.folder / name).write_text("")
-        task = self._build(
-            task_name="swag",
-            data_dir=str(self.folder),
-            do_train=True,
-            do_eval=True,
-            max_seq_length=80,
-            head="bilstm",
-            head_dropout_prob=0.3,
-        )
-        self.assertEqual(
-            dict(task.files),
-            {
-                "train": str(self.folder / "train.csv"),
-                "dev": str(self.folder / "val.csv"),
-            },
-        )
-        self.assertEqual(
-            task.columns, multiple_choice_examples.OFFICIAL["swag"].columns
-        )
-        self.assertEqual(task.max_seq_length, 80)
-        self.assertEqual(
-            task.model_arguments(), {"head": "bilstm", "head_dropout_prob": 0.3}
-        )
 
     def test_custom_files_and_columns(self):
         task = self._custom(

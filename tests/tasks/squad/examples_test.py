@@ -24,22 +24,6 @@ def _question(id, *answers, **values):
 
 
 class SquadExamplesTest(files_case.FilesCase):
-    def test_words_and_their_places(self):
-        (example,) = squad_examples.build_examples(
-            _dataset(_question("q")), is_training=False
-        )
-        self.assertEqual(
-            example,
-            squad_examples.SquadExample(
-                "q",
-                "q?",
-                ("In", "1895-1943", "he", "led\u00a0them.", "The", "end."),
-                (1, 4, 14, 17, 29, 33),
-                _CONTEXT,
-                answers=None,
-            ),
-        )
-
     def test_answers_to_score_with(self):
         """Tests the references of dev files, and files without them."""
         questions = [
@@ -69,31 +53,6 @@ class SquadExamplesTest(files_case.FilesCase):
             questions[1]["is_impossible"] = is_impossible
         read = squad_examples.build_examples(_dataset(*questions), False)
         self.assertEqual(read[0].answers, expected)
-
-    def test_answers(self):
-        read = squad_examples.build_examples(
-            _dataset(
-                _question("part", ("1895", 4)),
-                # Another kind of space.
-                _question("words", ("1895-1943\u202fhe", 4)),
-                _question("last", ("end.", 33)),
-                # The original treats this character as a space only in answers.
-                _question("no-break", ("led\u00a0them", 17)),
-            ),
-            is_training=True,
-        )
-        self.assertEqual(
-            [
-                (one.orig_answer_text, one.start_position, one.end_position)
-                for one in read
-            ],
-            [
-                ("1895", 1, 1),
-                ("1895-1943\u202fhe", 1, 2),
-                ("end.", 5, 5),
-                ("led\u00a0them", 3, 3),
-            ],
-        )
 
     def test_leaves_out_missing_answers(self):
         questions = [
@@ -197,14 +156,6 @@ class SquadExamplesTest(files_case.FilesCase):
         self.assertEqual(example.qas_id, qas_id)
         self.assertEqual(example.orig_answer_text, "Ulm")
         self.assertEqual((example.start_position, example.end_position), (5, 5))
-
-    @parameterized.parameters(
-        {}, {"answers": None}, {"answers": None, "is_impossible": None}
-    )
-    def test_training_needs_answers(self, **values):
-        question = {"id": "q", "question": "?"} | values
-        with self.assertRaisesRegex(UserError, "question 'q': .* neither"):
-            squad_examples.build_examples(_dataset(question), True, True)
 
     @parameterized.parameters("dev.json", "dev.json.gz")
     def test_reads_file(self, name):

@@ -100,34 +100,6 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         packed = squad_features.pack_windows(features, 0, is_training=False)
         self.assertEqual(packed.num_truncated, 1)
 
-    def test_examples_are_read_lazily(self):
-        examples = [
-            _example(" ".join("abcde"[: 1 + index % 5]))
-            for index in range(5000)
-        ]
-        # Read one by one, as from a file.
-        features = squad_features.convert_examples_to_features(
-            iter(examples), _tokenizer(), 7, 1, 2
-        )
-        first = next(features)
-        features = [first, *features]
-        # 1, 2, 3, 4, 5 tokens in windows of 2: 1, 1, 2, 3, 4 windows.
-        self.assertEqual(
-            [one.example_index for one in features],
-            [
-                index
-                for index in range(5000)
-                for _ in range((1, 1, 2, 3, 4)[index % 5])
-            ],
-        )
-        self.assertEqual(
-            _tokens(features[-4:]),
-            [
-                f"[CLS] what is [SEP] {two} [SEP]"
-                for two in ("a b", "b c", "c d", "d e")
-            ],
-        )
-
     @parameterized.parameters(
         {"max_seq_length": 5},
         {"doc_stride": 0},

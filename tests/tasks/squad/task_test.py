@@ -1,7 +1,8 @@
-"""Tests for bert_tf.tasks.squad.task; the goldens have their own."""
+"""Tests of the SQuAD task and of ensembles; goldens have their own."""
 
 import dataclasses
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.tasks.squad import ensemble as squad_ensemble
 from bert_tf.tasks.squad.predictions import NbestPrediction
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
@@ -16,6 +18,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
+from tests.support.shared_data import golden
 
 _PIECES = ("who", "?", "ann", "of", "bob", "met", "him")
 
@@ -56,23 +59,6 @@ class SquadTaskTest(files_case.FilesCase):
         path = self._write(*paragraphs)
         return _task(files={split: path}, **values).read(split)
 
-    def test_training_leaves_out_missing_answers(self):
-        paragraph = (
-            "ann met bob",
-            _question("good", ("bob", 8)),
-            *(_question(f"bad {number}", ("bob", 0)) for number in range(6)),
-        )
-        for verbose, shown in (
-            (False, "bad 4 and 1 more[.]"),
-            (True, "bad 4, bad 5[.]"),
-        ):
-            with self.assertLogs(level="WARNING") as logs:
-                examples = self._read(
-                    paragraph, split="train", verbose_logging=verbose
-                )
-            self.assertEqual([one.qas_id for one in examples], ["good"])
-            self.assertRegex("".join(logs.output), f"6 of 7 .*bad 3, {shown}")
-
     def test_nothing_to_train_on(self):
         with self.assertRaisesRegex(UserError, "squad.json has nothing to"):
             self._read(("ann", _question("q", ("bob", 0))), split="train")
@@ -92,20 +78,6 @@ class SquadTaskTest(files_case.FilesCase):
             examples = self._read(paragraph)
         self.assertRegex("".join(logs.output), "1 of its 2 questions have no")
         self.assertFalse(_task().is_labeled(examples))
-
-    def test_truncated_questions_are_counted(self):
-        examples = self._read(
-            (
-                "ann met bob of ann",
-                _question("short"),
-                _question("long", question="who of him?"),
-            ),
-            version_2_with_negative=True,
-        )
-        with self.assertLogs(level="WARNING") as logs:
-            features = _task().featurize(examples, _tokenizer())
-        self.assertRegex("".join(logs.output), "1 of 2 .*--max_query_length")
-        self.assertLen(features, 4)
 
     @parameterized.parameters(False, True)
     def test_losses(self, mask_padding):
@@ -155,43 +127,6 @@ class SquadTaskTest(files_case.FilesCase):
             )
             answers.append([one.text for one in prediction.nbest])
         self.assertEqual(answers, [["bob", "ann met bob"], ["empty"]])
-
-    def test_predictions_over_windows(self):
-        context = "ann met bob of ann of him"
-        examples = self._read(
-            ("ann", _question("first", ("ann", 0))),
-            (context, _question("second", ("him", 22), ("of him", 19))),
-        )
-        task = _task(max_seq_length=10)
-        features = task.featurize(examples, _tokenizer())
-        # "ann", "ann met bob of ann" and "of ann of him".
-        self.assertAllEqual(features.lengths, [6, 10, 9])
-        # In the length of their batches, longer than the windows.
-        outputs = {
-            "start_logits": [
-                _logits(8, _4=1),
-                _logits(10, _4=3),
-                _logits(10, _6=4, _7=2, _9=8),
-            ],
-            "end_logits": [
-                _logits(8, _4=1),
-                _logits(10, _6=1),
-                _logits(10, _7=4, _9=8),
-            ],
-        }
-        predictions = task.predict(examples, features, outputs, _tokenizer())
-        described = [
-            task.prediction_to_json(*pair)
-            for pair in zip(examples, predictions, strict=True)
-        ]
-        self.assertEqual([one["id"] for one in described], ["first", "second"])
-        self.assertEqual(
-            [one["answer"] for one in described], ["ann", "of him"]
-        )
-        self.assertEqual(
-            [(one["start"], one["end"]) for one in described],
-            [(0, 3), (19, 25)],
-        )
 
     def test_prediction_to_json(self):
         task = _task(version_2_with_negative=True)
@@ -303,28 +238,107 @@ class SquadTaskTest(files_case.FilesCase):
             dataclasses.replace(tuned, head="bilstm"),
         )
 
-    def test_single_split_has_the_original_file_names(self):
-        task = _task(files={"train": "a.json", "test": "b.json"})
-        folder = self.folder
-        nbest = (NbestPrediction("x", 1.0, 2.0, 3.0, 0, 1),)
-        task.write_report(
-            str(folder), "test", [], [SquadPrediction("q", nbest)]
-        )
-        self.assertEqual(
-            json.loads((folder / "predictions.json").read_text()), {"q": "x"}
-        )
 
-    def test_models_of_other_programs(self):
-        self.assertEqual(
-            SquadTask.from_json({"kind": "question_answering"}), SquadTask()
-        )
+def _entries(**probabilities):
+    """Returns the n best of a file; `none` names the empty answer."""
+    return [
+        {
+            "text": "" if name == "none" else name,
+            "probability": probability,
+            "start_logit": 1.5,
+            "end_logit": -2.0,
+        }
+        for name, probability in probabilities.items()
+    ]
 
-    def test_rejects_lengths_without_room(self):
-        task = SquadTask(max_seq_length=64)
-        with self.assertRaisesRegex(UserError, "--max_seq_length"):
-            task.featurize(
-                [task.example_from_row(("who?", "ann"))], _tokenizer()
+
+class SquadEnsembleTest(files_case.FilesCase):
+    def _write(self, *systems):
+        return [
+            self.write(f"run_{number}.json", json.dumps(system))
+            for number, system in enumerate(systems)
+        ]
+
+    def test_mean_probabilities(self):
+        paths = self._write(
+            {"b": _entries(x=0.6, y=0.4), "a": _entries(z=1.0)},
+            {"a": _entries(z=0.5, w=0.5), "b": _entries(y=0.8, x=0.2)},
+            {"a": _entries(w=0.7, z=0.3), "b": _entries(x=0.6, v=0.4)},
+        )
+        predictions = squad_ensemble.combine(paths)
+        self.assertEqual([one.qas_id for one in predictions], ["b", "a"])
+        # Two of three systems prefer x.
+        self.assertEqual([one.answer() for one in predictions], ["x", "z"])
+        first = {one.text: one.probability for one in predictions[0].nbest}
+        self.assertEqual(list(first), ["x", "y", "v"])
+        self.assertAllClose(list(first.values()), [1.4 / 3, 1.2 / 3, 0.4 / 3])
+        self.assertIsNone(predictions[0].null_odds)
+
+    def test_null_odds(self):
+        paths = self._write(
+            {"a": _entries(x=0.7, none=0.3), "b": _entries(none=1.0)},
+            {"a": _entries(none=0.8, y=0.1, x=0.1), "b": _entries(none=1.0)},
+        )
+        first, second = squad_ensemble.combine(
+            paths, version_2_with_negative=True
+        )
+        self.assertEqual([one.text for one in first.nbest], ["", "x", "y"])
+        self.assertAlmostEqual(first.null_odds, math.log(0.55 / 0.4))
+        self.assertEqual(first.answer(), "")
+        self.assertEqual(first.answer(0.5), "x")
+        self.assertEqual(second.answer(1e9), "")
+        self.assertGreater(second.null_odds, 600.0)
+
+    def test_single_system_is_unchanged(self):
+        path = golden("squad/v2_cased.nbest_predictions.json")
+        expected = {
+            name: json.loads(
+                pathlib.Path(golden(f"squad/{name}.json")).read_text("utf-8")
             )
+            for name in (
+                "v2_cased.null_odds",
+                "v2_cased.predictions",
+                "v2_cased.threshold-3.0.predictions",
+            )
+        }
+        predictions = squad_ensemble.combine([path], True)
+        for threshold, name in (
+            (0.0, "v2_cased.predictions"),
+            (-3.0, "v2_cased.threshold-3.0.predictions"),
+        ):
+            self.assertEqual(
+                {one.qas_id: one.answer(threshold) for one in predictions},
+                expected[name],
+            )
+        for one in predictions:
+            self.assertAlmostEqual(
+                one.null_odds, expected["v2_cased.null_odds"][one.qas_id]
+            )
+
+    def test_rejects_files_with_other_questions(self):
+        paths = self._write(
+            {"a": _entries(x=1.0), "b": _entries(x=1.0)},
+            {"a": _entries(x=1.0), "c": _entries(x=1.0)},
+        )
+        with self.assertRaisesRegex(UserError, "run_1.json .*: 2 .* as 'b'"):
+            squad_ensemble.combine(paths)
+
+    def test_rejects_no_files(self):
+        with self.assertRaisesRegex(UserError, "needs the n-best file"):
+            squad_ensemble.combine([])
+
+    @parameterized.parameters(
+        ([], "must hold one JSON object.* Received: list"),
+        ({"a": []}, r"question 'a' must have a list .* Received: \[\]"),
+        ({"a": "x"}, "question 'a' must have a list .* Received: 'x'"),
+        ({"a": [{"probability": 1}]}, r"'a'\[0\] must be .*'text', a string"),
+        ({"a": [{"text": "x"}]}, r"'a'\[0\] must have a 'probability'.*None"),
+        ({"a": _entries(x=1.5)}, "between 0 and 1. Received: 1.5"),
+        ({"a": _entries(x=1.0)}, "'a' lacks the empty answer"),
+    )
+    def test_rejects_invalid_files(self, values, message):
+        with self.assertRaisesRegex(UserError, message):
+            squad_ensemble.combine(self._write(values), True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.io import files
-from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import triviaqa
 from tests.support import files_case
 
@@ -164,29 +162,6 @@ class TriviaQaTest(files_case.FilesCase):
                 {"text": "US", "answer_start": 18},
                 {"text": "U.S", "answer_start": 36},
                 {"text": "Park Grove, (1895", "answer_start": 0},
-            ],
-        )
-
-    def test_result_is_read_as_squad(self):
-        self._write_documents(A="One two  three\r\nfour", B="four\n\n one")
-        path = self._write_questions(
-            _question("q1", "Three Four", [], ["A.txt", "B.txt"]),
-            _question("q2", "four one", [], ["A.txt", "B.txt"]),
-        )
-        written = str(self.folder / "squad.json")
-        files.write_json(written, self._convert(path))
-        read = squad_examples.read_squad_examples(written, is_training=True)
-        self.assertEqual(
-            [
-                (
-                    one.qas_id,
-                    one.doc_tokens[one.start_position : one.end_position + 1],
-                )
-                for one in read
-            ],
-            [
-                ("q1--A.txt", ("three", "four")),
-                ("q2--B.txt", ("four", "one")),
             ],
         )
 

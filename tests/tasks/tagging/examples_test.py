@@ -103,21 +103,6 @@ class ReadTest(files_case.FilesCase):
         self.assertEqual(data[1].tags, ("B-PER", "I-PER"))
         self.assertLen(data, 3)
 
-    def test_words_only(self):
-        data = self._read("Rome ?\n\nGo ?\nthere ?\n", tag_column=None)
-        self.assertEqual(
-            data,
-            (
-                TaggingExample(("Rome",), None, 0, 1),
-                TaggingExample(("Go", "there"), None, 1, 3),
-            ),
-        )
-
-    def test_another_column_in_place_of_the_last(self):
-        data = self._read(_CONLL, tag_column=2)
-        self.assertEqual(data[0].tags, ("B-NP", "B-VP", "B-NP", "O"))
-        self.assertEqual(data[2].tags, ("B-NP", "B-NP", "I-NP"))
-
     def test_a_csv_file_needs_a_column_of_sentences(self):
         with self.assertRaisesRegex(UserError, "--sentence_column"):
             tagging_examples.read_examples(self.write("data.csv", "a,O\n"))
@@ -333,7 +318,6 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
         )
 
 
-_TEXTS = ("Ann (of Oslo).", "", "Bo")
 _WORDS = (("Ann", "(", "of", "Oslo", ")", "."), (), ("Bo",))
 _OFFSETS = (
     ((0, 3), (4, 5), (5, 7), (8, 12), (12, 13), (13, 14)),
@@ -419,13 +403,6 @@ class ReadInputsTest(files_case.FilesCase):
         self.assertEqual(next(sentences).words, ("Bo",))
         with self.assertRaisesRegex(UserError, "line 5 has 1 columns"):
             next(sentences)
-
-    def test_documents(self):
-        text = "-DOCSTART-\n\na\n\nb\n\n-DOCSTART-\n\nc\n"
-        examples = self._read("a.conll", text)
-        first, second, third = (x.document for x in examples)
-        self.assertEqual(first, second)
-        self.assertNotEqual(second, third)
 
     @parameterized.parameters(
         ("a.csv", "id,body\n1,x\n", 'column "text" .* Received: id, body'),

@@ -86,48 +86,6 @@ class FeaturesTest(tf.test.TestCase):
         self.assertLen(features, 3)
         self.assertAllEqual(features.lengths, [6, 6, 3])
 
-    def test_documents(self):
-        features = _convert(_EXAMPLES, 10, labels=_LABELS, doc_stride=8)
-        self.assertEqual(_windows(features), ["a ##b c [UNK] e f ##g ##h", "h"])
-        self.assertAllEqual(features.word_rows, [0, -1, 0, 0, 0, 0, 1])
-        self.assertAllEqual(features.word_positions, [1, 0, 3, 4, 5, 6, 1])
-
-    def test_windows_and_most_context(self):
-        words = tuple("a b c d e f g h a b c".split())
-        features = _convert([TaggingExample(words)], 7, doc_stride=3)
-        self.assertEqual(
-            _windows(features), ["a b c d e", "d e f g h", "g h a b c"]
-        )
-        # The window with more context on the poorer side is taken, or the
-        # first of equal windows (d and e have 1 and 0 in both).
-        self.assertAllEqual(
-            features.word_rows, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
-        )
-        self.assertAllEqual(
-            features.word_positions, [1, 2, 3, 4, 2, 3, 4, 2, 3, 4, 5]
-        )
-        self.assertIsNone(features.label_ids)
-        self.assertNotIn("label_ids", features.batch(np.array([0]), 7))
-
-    def test_windows_begin_with_whole_words(self):
-        words = ("ab", "cde", "f", "gh")
-        features = _convert([TaggingExample(words)], 6, doc_stride=3)
-        self.assertEqual(
-            _windows(features),
-            ["a ##b c ##d", "c ##d ##e f", "f g ##h"],
-        )
-        self.assertAllEqual(features.word_rows, [0, 0, 1, 2])
-
-    def test_word_longer_than_a_window(self):
-        words = ("a", "abcdefgh", "b", "c", "hgfedcba")
-        features = _convert([TaggingExample(words)], 5, doc_stride=2)
-        self.assertEqual(
-            _windows(features),
-            ["a a ##b", "a ##b ##c", "b c h", "h ##g ##f"],
-        )
-        self.assertEqual(features.num_truncated_words, 0)
-        self.assertAllEqual(features.word_rows >= 0, [True] * 5)
-
     def test_truncation_is_counted(self):
         examples = [TaggingExample(tuple("abcde"), ("O",) * 5)]
         examples += _EXAMPLES[2:]
