@@ -53,16 +53,6 @@ class TokenizerTest(
         self.remove("vocab.txt")
         self.assertEqual(self.read().tokenizer_settings, expected)
 
-    def test_tokenizer_json_alone(self):
-        """Version 5 of transformers saves only this file."""
-        self.write_all()
-        self.remove("vocab.txt")
-        self.remove("tokenizer_config.json")
-        self.write("tokenizer.json", case.make_tokenizer_json(lowercase=False))
-        stored = self.read()
-        self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
-        self.assertFalse(stored.tokenizer_settings["lower_case"])
-
     def test_the_longest_word_is_that_of_tokenizer_json(self):
         self.write_all()
         self.write("tokenizer.json", case.make_tokenizer_json())
@@ -100,31 +90,6 @@ class TokenizerTest(
         stored = self.read()
         self.assertEqual(stored.tokenizer_settings["lower_case"], expected)
         self.assertIn("does not say whether", str(stored.report.notes))
-
-    @parameterized.parameters("added", "decoder", "tokenizer", "alone")
-    def test_added_tokens_follow_the_vocabulary(self, where):
-        self.write_all()
-        tokens, (first, second) = case.TOKENS[:-2], case.TOKENS[-2:]
-        self.write("vocab.txt", "\n".join(tokens) + "\n")
-        added = ((17, first), (18, second))
-        special = ((0, "[PAD]"), *added)
-        if where == "added":
-            self.write("added_tokens.json", {second: 18, first: 17})
-        elif where == "decoder":
-            decoder = {str(i): {"content": x} for i, x in special}
-            self.write(
-                "tokenizer_config.json",
-                {"do_lower_case": True, "added_tokens_decoder": decoder},
-            )
-        else:
-            self.write(
-                "tokenizer.json", case.make_tokenizer_json(tokens, special)
-            )
-        if where == "alone":
-            self.remove("vocab.txt")
-        stored = self.read()
-        self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
-        self.assertIn("transformers, found in texts", str(stored.report.notes))
 
     @parameterized.parameters(
         ({"x": 19}, "id 19, where the added token 'x' belongs.*vocab_size=19"),
@@ -183,11 +148,6 @@ class TokenizerTest(
         self.assertEqual(vocabulary.id("a"), 18)
         self.assertLen(vocabulary, 19)
         self.assertNotIn("", vocabulary)
-
-    def test_a_vocabulary_that_is_too_long(self):
-        self.write_all()
-        self.write("vocab.txt", "\n".join([*case.TOKENS, "d"]))
-        self.assert_refused("has 20 lines, but `vocab_size`")
 
     @parameterized.parameters(
         "BertJapaneseTokenizer",
@@ -350,13 +310,6 @@ class AddedTokensTest(
             self.assertEqual(
                 ids[1:].tolist() == [tokenizer.vocabulary.sep_id], preserve
             )
-
-    def test_none_leave_the_tokenizer_as_it_is(self):
-        vocabulary = Vocabulary(case.TOKENS)
-        self.assertNotIn("added_tokens", BertTokenizer(vocabulary).settings())
-        self.assertNotEqual(
-            self.make().hash, Vocabulary([*case.TOKENS, "<e1>", ""]).hash
-        )
 
     @parameterized.parameters("added", "decoder", "tokenizer", "special")
     def test_survive_conversion_there_and_back(self, where):
