@@ -1,6 +1,5 @@
 """Tests for the files of assets.extra, model cards and usage instructions."""
 
-import ast
 import contextlib
 import io
 import json
@@ -63,14 +62,6 @@ class ExtrasTest(tf.test.TestCase):
         with open(os.path.join(self.version, name), encoding="utf-8") as file:
             return file.read()
 
-    def test_writes_vocabulary_and_labels_of_the_model(self):
-        with open(
-            os.path.join(self.model, "vocab.txt"), encoding="utf-8"
-        ) as file:
-            self.assertEqual(self._read(artifacts.VOCAB_FILE), file.read())
-        labels = self._read(artifacts.LABELS_FILE).splitlines()
-        self.assertEqual(tuple(labels), tiny_exports.LABELS)
-
     def test_warm_up_requests_fill_each_bucket(self):
         path = os.path.join(self.version, artifacts.WARMUP_FILE)
         lengths, counts = [], []
@@ -119,15 +110,6 @@ class ExtrasTest(tf.test.TestCase):
             path = os.path.join(self.version, name)
             self.assertEqual(files.sha256(path), digest)
             self.assertEqual(os.path.getsize(path), card["bytes"][name])
-
-    def test_markdown_card_matches_the_json_card(self):
-        text = self._read(assets_extra.MARKDOWN_FILE)
-        self.assertStartsWith(text, f"# {_NAME}, version 1\n")
-        card = json.loads(self._read(artifacts.CARD_FILE))
-        for value in (*card["sha256"].values(), *card["operators"]):
-            self.assertIn(value, text)
-        for heading in ("Labels", "Signatures", "Verification", "Bytes"):
-            self.assertIn(f"\n## {heading}\n", text)
 
     def test_batching_files_parse_as_server_configuration(self):
         for path in (
@@ -186,16 +168,6 @@ class ExtrasTest(tf.test.TestCase):
         base_path = f"--model_base_path={self.output_dir}"
         self.assertIn(base_path, shlex.split(serve))
 
-    def test_prints_a_program_that_sets_each_input(self):
-        snippet = self.printed.partition("from Python:\n")[2]
-        tree = ast.parse("\n".join(x[4:] for x in snippet.splitlines()))
-        names = [
-            node.slice.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Subscript)
-        ]
-        self.assertEqual(names, ["text", "text_pair"])
-
     def test_printed_commands_run(self):
         signatures = serving_module.read_signatures(self.version)
         example = warmup.example(
@@ -237,21 +209,6 @@ class PartsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "card must hold under"):
             artifacts.Artifact.from_json(values, "card")
 
-    def test_serve_command_has_the_model_name(self):
-        for output_dir, count in (("served/pairs", 1), (f"served/{_NAME}", 0)):
-            line = assets_extra.embedded_line(output_dir, _artifact())
-            found = [w for w in shlex.split(line) if "model_name" in w]
-            self.assertEqual(found, [f"--model_name={_NAME}"] * count)
-
-    def test_reads_tables_of_a_card(self):
-        readme = (
-            "# Title\n\ntext | with | bars\n\n## Metrics\n\n| | |\n|---|---|\n"
-            "| dev f1 | 0.5 |\n| a | b \\| c |\n\n## Versions\n\n| | |\n"
-            "|---|---|\n| python | 3 |\n"
-        )
-        found = assets_extra.read_sections(readme)
-        self.assertEqual(found, {"Metrics": {"dev f1": "0.5", "a": "b | c"}})
-
     def test_texts_fill_rows_and_cover_the_vocabulary(self):
         folder = self.create_tempdir().full_path
         model = tiny_exports.write(folder, tiny_exports.classification())
@@ -266,25 +223,6 @@ class PartsTest(tf.test.TestCase):
         # "##s" needs a word to continue.
         whole = {token for token in tokens if not token.startswith("##")}
         self.assertContainsSubset(whole, seen)
-
-
-def _find(head, names):
-    task = mock.Mock(labels=names)
-    with mock.patch.object(assets_extra.tasks, "from_stored", lambda _: task):
-        return assets_extra.find_labels(head, mock.Mock())
-
-
-class LabelsTest(tf.test.TestCase):
-    def test_finds_labels_of_each_head(self):
-        self.assertEqual(_find("classification", ["a", "b"]), ("a", "b"))
-        self.assertEqual(_find("tagging", ["O", "B"]), ("O", "B"))
-        self.assertEqual(_find("classification", None), ())
-        self.assertEqual(_find("embeddings", ["a", "b"]), ())
-        self.assertEqual(_find("next_sentence", []), ("is_next", "not_next"))
-
-    def test_labels_with_line_breaks_are_rejected(self):
-        with self.assertRaisesRegex(UserError, "line breaks.*two"):
-            _find("classification", ("fine", "two\nlines"))
 
 
 if __name__ == "__main__":

@@ -132,13 +132,6 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
         labels = documents["Deployment", "bert"]["spec"]["selector"]
         self.assertEqual(policy["podSelector"], labels)
 
-    def test_image_is_that_of_the_usage_instructions(self):
-        (container,) = _pod(_read("tensorflow_serving"))["containers"]
-        self.assertEqual(container["image"], assets_extra.IMAGE)
-        files = [word.rpartition("/")[2] for word in container["args"]]
-        self.assertIn(assets_extra.CONFIG_FILE, files)
-        self.assertIn(assets_extra.BATCHING_FILE, files)
-
     def test_flags_of_the_embedded_server_parse(self):
         (container,) = _pod(_read("embedded_server"))["containers"]
         config = _serve_flags(_start_words()[2:] + container["args"])
@@ -161,13 +154,6 @@ class DockerTest(tf.test.TestCase):
         self.assertCountEqual(sources, sent)
         for source in sources:
             self.assertTrue((_ROOT / source).exists(), source)
-
-    def test_targets_run_the_installed_program(self):
-        names = re.findall(r"(?m)^FROM \S+ AS (\w+)$", _dockerfile())
-        self.assertEqual(names, ["base", "train", "serve"])
-        starts = re.findall(r"(?m)^ENTRYPOINT \[(.*)\]$", _dockerfile())
-        self.assertEqual(starts[0], '"bert-tf"')
-        self.assertStartsWith(starts[1], '"bert-tf", "serve", ')
 
     def test_installs_extras_of_the_wheel_with_the_pins(self):
         text = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -7,7 +7,6 @@ import os
 import sys
 from unittest import mock
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
@@ -16,7 +15,6 @@ from bert_tf.errors import UserError
 from bert_tf.export.tflite import evaluate as evaluation
 from bert_tf.export.tflite import run as tflite_export
 from bert_tf.export.tflite.evaluate import Scores
-from bert_tf.inference.lite_model import LiteModel
 from tests.support import eval_files
 
 _FIXED = {"batch_size": 4, "max_seq_length": 10}
@@ -66,21 +64,6 @@ class ScoresTest(_RowsCase):
         for name in ("question_answering", "tagging", "multiple_choice"):
             with self.assertRaisesRegex(UserError, "is for classification"):
                 evaluation.read_eval_set(eval_files.prepare(name, input="text"))
-
-    @parameterized.parameters({}, _FIXED)
-    @pytest.mark.slow
-    def test_outputs_are_in_the_order_of_the_rows(self, **flags):
-        build = eval_files.prepare("classification", **flags)
-        rows = evaluation.read_eval_set(build)
-        self.assertGreater(len(set(rows.features.lengths.tolist())), 4)
-        model = LiteModel(eval_files.make("classification", **flags))
-        found = evaluation.compute_outputs(model, rows)
-        longest = rows.features.lengths.max()
-        batch = evaluation._model_inputs(rows.features, np.arange(9), longest)
-        logits = build.model(batch, training=False)["logits"]
-        self.assertAllClose(
-            tf.nn.softmax(found["logits"]), tf.nn.softmax(logits), atol=1e-4
-        )
 
     @parameterized.parameters(
         ("classification", "text\nthe cat\n", ".tsv", "no column 'label'"),
@@ -185,55 +168,6 @@ class CalibrationDataTest(_RowsCase):
         self.assertLen(found, evaluation.MAX_CALIBRATION_ROWS)
         lengths = {x["input_ids"].shape[-1] for x in found}
         self.assertEqual(lengths, set(range(3, 12)))
-
-    @parameterized.parameters(
-        ("classification", "", "is empty|has no rows"),
-        ("classification", "text\n", "has no rows"),
-        ("classification", "words\nthe cat\n", "no column 'text'"),
-        ("pair", "text\nthe cat\n", "no column 'text_pair'"),
-        ("next_sentence", "text\nthe cat\n", "no column 'text_pair'"),
-        ("question_answering", "text\nthe cat\n", "no column 'question'"),
-        ("multiple_choice", "text\nthe cat\n", "no column"),
-    )
-    def test_rejects_files_that_are_empty_or_of_another_task(
-        self, name, text, message
-    ):
-        build = self._build(name, self._write(text), eval_file=None)
-        with self.assertRaisesRegex(UserError, message):
-            evaluation.read_calibration_set(build)
-
-    def test_rejects_a_missing_file(self):
-        build = self._build("pair", "/nowhere.tsv", eval_file=None)
-        with self.assertRaisesRegex(
-            UserError, "--representative_file.*no such"
-        ):
-            evaluation.read_calibration_set(build)
-
-
-class AsOfModelTest(tf.test.TestCase):
-    def _assert_same(self, name, logits, answer):
-        task = evaluation._task_of(eval_files.prepare(name), "--eval_file")
-        found = evaluation._as_of_model(task, answer)["logits"]
-        self.assertAllClose(found, logits)
-
-    def test_recovers_logits_from_probabilities(self):
-        logits = np.log([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
-        self._assert_same(
-            "classification", logits, {"probabilities": np.exp(logits)}
-        )
-        logits = np.array([[-2.0, 0.0, 3.0]])
-        self._assert_same(
-            "multi_label", logits, {"probabilities": 1 / (1 + np.exp(-logits))}
-        )
-        self._assert_same("regression", [[2.0]], {"score": np.array([2.0])})
-
-    def test_logits_of_certain_labels_are_finite(self):
-        for name in ("classification", "multi_label"):
-            task = evaluation._task_of(eval_files.prepare(name), "--eval_file")
-            found = evaluation._as_of_model(
-                task, {"probabilities": np.array([[0.0, 1.0, 0.0]])}
-            )
-            self.assertAllInRange(found["logits"], -1e3, 1e3)
 
 
 if __name__ == "__main__":
