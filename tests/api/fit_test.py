@@ -10,23 +10,10 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.api import default_training
-from bert_tf.api import preprocessor
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from tests.support import fit_case
 from tests.support import tiny_model
-
-
-class _PolarsSeries:
-    """The part of polars' Series that is read; its dtype has no `kind`."""
-
-    def __init__(self, values):
-        self.values = values
-        self.dtype = object()
-        self.shape = (len(values),)
-
-    def to_numpy(self):
-        return np.array(self.values)
 
 
 class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
@@ -123,25 +110,6 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(UserError, "load it within"):
                 model.fit(fit_case.TEXTS, fit_case.LABELS, verbose=0)
 
-    def test_keras_files_restore_the_compiled_state(self):
-        path = os.path.join(self.create_tempdir().full_path, "model.keras")
-        model = self.new(
-            compiled={
-                "optimizer": keras.optimizers.SGD(0.5),
-                "loss": {"logits": fit_case.CROSS_ENTROPY},
-                "metrics": ["accuracy"],
-            }
-        )
-        features, y = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
-        model.fit(features, y, verbose=0)
-        model.save(path)
-        loaded = keras.models.load_model(path)
-        self.assertEqual(float(loaded.optimizer.learning_rate), 0.5)
-        self.assertAllClose(
-            fit_case.scores(loaded, features, y),
-            fit_case.scores(model, features, y),
-        )
-
     @pytest.mark.slow
     def test_callbacks_that_set_the_learning_rate(self):
         model = self.new()
@@ -160,14 +128,6 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(float(model.optimizer.learning_rate), 0.125)
         model.fit(fit_case.TEXTS, fit_case.LABELS, verbose=0)
         self.assertEqual(float(model.optimizer.learning_rate), 0.0)
-
-    def test_columns_of_polars(self):
-        model = self.new(compiled={"optimizer": "sgd"})
-        expected = model.evaluate(fit_case.TEXTS, fit_case.LABELS, verbose=0)
-        columns = (fit_case.TEXTS, fit_case.LABELS)
-        self.assertEqual(
-            model.evaluate(*map(_PolarsSeries, columns), verbose=0), expected
-        )
 
     @parameterized.parameters(True, False)
     def test_packed_weights_are_refused(self, is_eager):
@@ -205,17 +165,6 @@ class ClassWeightsTest(fit_case.FitCase, tf.test.TestCase):
     def _new(self, kind, labels):
         compiled = {"optimizer": keras.optimizers.SGD(0.0)}
         return self.new(kind, compiled, labels=labels, head_dropout_prob=0.0)
-
-    def test_product_with_the_weights_of_rows(self):
-        product = preprocessor.multiply_class_weights(
-            {2: 3.0, 0: 0.5}, np.array([[0, 1, -1], [2, 2, 4]]), [1, 2]
-        )
-        self.assertAllEqual(product, [[0.5, 1, 0], [6, 6, 2]])
-        self.assertEqual(product.dtype, np.float32)
-        alone = preprocessor.multiply_class_weights(
-            {1: 3.0}, np.array([0, 1, 9]), None
-        )
-        self.assertAllEqual(alone, [1, 3, 1])
 
     def test_classification(self):
         model = self._new("classification", ["bad", "good"])
@@ -292,11 +241,6 @@ class FitArgumentsTest(
                 )
             default_training.check_arguments(data, None)
 
-    def test_numpy_numbers(self):
-        default_training.check_arguments(
-            [], np.int64(2), np.int32(3), 4, np.float32(0.5)
-        )
-
     def test_methods_check_them(self):
         model = self.new()
         data = (fit_case.TEXTS, fit_case.LABELS)
@@ -309,19 +253,6 @@ class FitArgumentsTest(
                 call()
         with self.assertRaisesRegex(UserError, "epochs=0"):
             model.fit(*data, epochs=0)
-
-    @pytest.mark.slow
-    def test_the_schedule_has_no_split_beside_validation_data(self):
-        model = self.new()
-        data = (fit_case.TEXTS, fit_case.LABELS)
-        model.fit(
-            *data,
-            batch_size=1,
-            verbose=0,
-            validation_split=0.4,
-            validation_data=data,
-        )
-        self.assertEqual(model.optimizer._learning_rate.num_train_steps, 5)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Tests for bert_tf.api.load, bert_tf.inference.load and the public names."""
 
 import dataclasses
-import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -74,11 +73,6 @@ def _stored(kind, path="", labels=_LABELS, config=tiny_model.CONFIG):
     )
 
 
-def _without(stored, *names):
-    weights = stored.weights.select(lambda name: name not in names)
-    return dataclasses.replace(stored, weights=weights)
-
-
 def _values(model):
     named = bert_model.named_variables(model)
     return {name: variable.numpy() for name, variable in named.items()}
@@ -128,22 +122,6 @@ class LoadModelTest(_ModelTest):
             self.assertContainsSubset(outputs, received)
             results.append([received[name] for name in outputs])
         tf.nest.map_structure(self.assertAllEqual, *results)
-
-    @parameterized.parameters(
-        ("bert_tf", "classification", _LABELS),
-        ("bert_tf", "tagging", _LABELS),
-        ("huggingface", "classification", _LABELS),
-        ("huggingface", "tagging", _LABELS),
-        # The original keeps the names of labels in its code.
-        ("tf1", "classification", None),
-    )
-    def test_labels(self, weights_format, kind, expected):
-        path = self._write(weights_format, _stored(kind))
-        model = bert_tf.load_model(path)
-        self.assertEqual(model.labels, expected)
-        self.assertEqual(model.num_labels, 3)
-        given = bert_tf.load_model(path, labels=list("abc"))
-        self.assertEqual(given.labels, ("a", "b", "c"))
 
     @parameterized.parameters(
         ("huggingface", "encoder"),
@@ -239,21 +217,6 @@ class LoadModelTest(_ModelTest):
             with self.assertRaisesRegex(UserError, "^Expected .*Received"):
                 load(name)
 
-    def test_refuses_an_empty_directory(self):
-        path = self.create_tempdir().full_path
-        for wrong in (path, path + "/model.ckpt"):
-            message = "Expected a model directory.*Received: .*nothing"
-            for load in (bert_tf.load_model, bert_tf.load_tokenizer):
-                with self.assertRaisesRegex(UserError, message):
-                    load(wrong)
-
-    def test_damaged_model_directory(self):
-        path = tiny_model.write(self.create_tempdir().full_path + "/model")
-        with open(path + "/model.weights.safetensors", "ab") as file:
-            file.write(b"x")
-        with self.assertRaisesRegex(UserError, "SHA-256"):
-            bert_tf.load_model(path)
-
 
 class OtherKindTest(_ModelTest):
     """Builds models of another kind from a stored model."""
@@ -317,13 +280,6 @@ class OtherKindTest(_ModelTest):
             model = pretrained.build_model(stored, new_parts=["pooler"])
         self._assert_weights(model, stored.weights, _POOLER)
 
-    def test_new_head_has_its_own_labels(self):
-        stored = _stored("classification")
-        model = pretrained.build_model(stored, "tagging", num_labels=3)
-        self.assertIsNone(model.labels)
-        head = ("cls/tagging/output_weights", "cls/tagging/output_bias")
-        self._assert_weights(model, stored.weights, head)
-
     def test_stored_labels_apply_to_the_stored_kind_only(self):
         stored = _stored("classification")
         both = {**stored.weights, **_stored("tagging").weights}
@@ -332,11 +288,6 @@ class OtherKindTest(_ModelTest):
         model = pretrained.build_model(stored, "tagging")
         self.assertIsNone(model.labels)
         self._assert_weights(model, both)
-
-    def test_stored_labels_without_names(self):
-        model = pretrained.build_model(_stored("tagging", labels=None))
-        self.assertIsNone(model.labels)
-        self.assertEqual(model.num_labels, 3)
 
     @parameterized.parameters(
         ("encoder", {"kind": "classifier"}, "is one of encoder, .*classifier"),
@@ -372,27 +323,6 @@ class OtherKindTest(_ModelTest):
         with self.assertRaisesRegex(UserError, r"two labels.*labels=\['a'\]"):
             bert_tf.load_model("/no/model", kind, labels=["a"])
 
-    def test_refuses_weights_that_do_not_fit(self):
-        name = "bert/encoder/layer_1/output/dense/kernel"
-        for kind in ("encoder", "tagging"):
-            stored = _without(_stored(kind, "somewhere"), name)
-            message = f"somewhere does not fit the model: it lacks {name}"
-            with self.assertRaisesRegex(UserError, message):
-                pretrained.build_model(stored)
-
-    def test_a_weight_is_read_once(self):
-        stored = _stored("pretraining")
-        reads = []
-
-        def read(name):
-            reads.append(name)
-            return stored.weights[name]
-
-        weights = Tensors(stored.weights.shapes, read)
-        counted = dataclasses.replace(stored, weights=weights)
-        pretrained.build_model(counted)
-        self.assertCountEqual(reads, stored.weights)
-
 
 class PublicApiTest(tf.test.TestCase):
     def test_package_has_every_public_name(self):
@@ -419,11 +349,6 @@ class PublicApiTest(tf.test.TestCase):
             self.assertEqual(getattr(bert_tf, name).__name__, name)
         # Also after the modules behind the names were imported.
         self.assertEqual(set(dir(bert_tf)), expected | {"__version__"})
-
-    def test_version_is_the_package_version(self):
-        self.assertEqual(
-            bert_tf.__version__, importlib.metadata.version("bert_tf")
-        )
 
     def test_other_names_raise_attribute_error(self):
         with self.assertRaisesRegex(AttributeError, "no attribute 'Bert'"):

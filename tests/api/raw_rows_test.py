@@ -31,16 +31,6 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(features["input_mask"].sum(-1), [8, 5, 4, 3, 5])
         self.assertAllEqual(features["input_ids"][2], [2, 5, 7, 3, 0, 0, 0, 0])
 
-    def test_pairs(self):
-        pairs = [("the cat", "dogs"), ("mat", "the dog sat on")]
-        first, second = map(list, zip(*pairs, strict=True))
-        preprocess = self.new().preprocessor
-        expected = preprocess(pairs)
-        self.assertAllEqual(expected["segment_ids"].sum(-1), [3, 5])
-        for x in ((first, second), pd.DataFrame({"a": first, "b": second})):
-            for name, value in preprocess(x).items():
-                self.assertAllEqual(value, expected[name])
-
     @parameterized.parameters(
         ([["a"], [], ["c", "a"]],),
         (np.array([[1, 0, 0], [0, 0, 0], [1, 0, 1]]),),
@@ -162,15 +152,6 @@ class PreprocessTest(tf.test.TestCase):
             tempfile.mkdtemp(), config=tiny_model.ONE_LAYER
         )
         cls.tokenizer = bert_tf.load_tokenizer(cls.path)
-
-    def test_tokenizers_and_models_agree(self):
-        model = bert_tf.load_model(self.path, "encoder")
-        for x in (_TEXTS, (_TEXTS, ["cat", "the dog"])):
-            features = bert_tf.preprocess(model, x)
-            expected = bert_tf.preprocess(self.tokenizer, x)
-            for name, value in expected.items():
-                # The model reads 12 tokens.
-                self.assertAllEqual(features[name], value[:, :12])
 
     def test_calling_a_tokenizer_packs(self):
         tokens = self.tokenizer.tokenize(_TEXTS)

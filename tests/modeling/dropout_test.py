@@ -32,11 +32,6 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(dropout.dropout(x, 0.0, _SEEDS, 1), x)
         self.assertIsNone(dropout.draw_keys(None, 1))
 
-    def test_rate_near_one_drops_everything(self):
-        x = tf.ones([4, 1000])
-        dropped = dropout.dropout(x, 1.0 - 1e-9, _SEEDS, 1)
-        self.assertAllEqual(dropped, tf.zeros([4, 1000]))
-
     @parameterized.parameters(0.1, 0.25, 0.5, 0.9)
     def test_kept_elements_are_scaled_exactly(self, rate):
         x = tf.random.stateless_normal([4, 5000], [1, 2])
@@ -101,12 +96,6 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         for shift in (1, 2, 3, 16, 64, 128):
             for axis in (1, 2):
                 self._assert_uncorrelated(mask, np.roll(mask, shift, axis))
-
-    def test_mask_does_not_depend_on_the_rest_of_the_batch(self):
-        whole = _mask([4, 3, 5], seeds=_SEEDS)
-        for row in range(4):
-            alone = _mask([1, 3, 5], seeds=_SEEDS[row : row + 1])
-            self.assertAllEqual(alone[0], whole[row])
 
     def test_eager_graph_and_compiled_agree(self):
         x = tf.random.stateless_normal([4, 7, 9], [1, 2])
