@@ -17,26 +17,6 @@ from bert_tf.data import corpus
 from bert_tf.errors import UserError
 from tests.support import files_case
 
-_DOCSTRING = """Computes the [weighted](http://a.b) mean of all `values` given.
-
-Args:
-    values: A list of *numbers* to compute the mean of.
-
-Parameters
-----------
-axis : int or None
-
->>> mean([1, 2, 3]) is a call that nobody should find in the text.
-
-The result is a number, see https://example.com and this :func:`sum` function.
-
-```
-This is code in a fence and should not be found either.
-```
- - The first bullet of two is a paragraph of its own.
- - Second bullet.
-"""
-
 
 def _prose(subject, number=4):
     numerals = ["first", "second", "third", "fourth"]
@@ -58,43 +38,6 @@ class C:
         def inner():
             """Docstrings inside functions are not documentation."""
 '''
-
-
-def _document(library, *words):
-    sentences = (f"This sentence is about the {word} only." for word in words)
-    return library, [" ".join(sentences)]
-
-
-class ReadTextTest(tf.test.TestCase):
-    def test_drops_code_headings_and_markup(self):
-        self.assertEqual(
-            demo.extract_paragraphs(_DOCSTRING),
-            [
-                "Computes the weighted mean of all values given.",
-                "values: A list of numbers to compute the mean of.",
-                "The result is a number, see and this sum function.",
-                "The first bullet of two is a paragraph of its own.",
-            ],
-        )
-
-    def _choose(self, splits, limits=(9, 9)):
-        return [
-            [(x.split()[5], library) for x, library in rows]
-            for rows in demo.choose_sentences(splits, limits)
-        ]
-
-    def test_repeated_sentences_and_fragments_are_left_out(self):
-        splits = [
-            [_document("one", "ash", "elm"), _document("two", "lake", "sea")],
-            # One sentence of the other split, and one of the other library.
-            [_document("one", "elm", "oak"), _document("two", "oak", "pond")],
-        ]
-        # And fragments.
-        splits[0] += [("one", ["Too short.", "this has no beginning, a part."])]
-        # The first library has no sentence left on dev.
-        self.assertEqual(
-            self._choose(splits), [[("ash", "one"), ("lake", "two")], []]
-        )
 
 
 class WriteCorpusTest(files_case.FolderCase):
@@ -218,17 +161,6 @@ class DemoTest(files_case.FolderCase):
             )
         with self.assertRaisesRegex(UserError, "must be 0.17 or more"):
             self._run(0)
-
-    def test_a_server_that_does_not_start(self):
-        with (
-            mock.patch.object(demo.sys, "executable", "/bin/false"),
-            self.assertRaisesRegex(UserError, "must serve .*; see .*log"),
-        ):
-            demo.ask_server(self.folder, f"{self.folder}/log")
-
-    def test_rejects_steps_below_zero(self):
-        with self.assertRaisesRegex(UserError, "num_train_steps"):
-            demo.DemoConfig(num_train_steps=-1)
 
 
 if __name__ == "__main__":

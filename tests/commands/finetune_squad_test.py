@@ -209,12 +209,6 @@ class FinetuneSquadTest(_Case):
             self.assertEqual(task["results"]["dev"], scores)
 
     @pytest.mark.slow
-    def test_best_trial_is_chosen_on_predict_file_with_answers(self):
-        self.run_script(num_restarts=2, num_train_epochs="0.5")
-        self.assertLen([*(self.output / "runs").iterdir()], 2)
-        self.assertTrue((self.output / "predictions.json").exists())
-
-    @pytest.mark.slow
     def test_threshold_is_tuned_in_a_later_run(self):
         values = {
             "version_2_with_negative": True,
@@ -422,13 +416,6 @@ class EnsembleTest(_Case):
         self.assertIn("is the one with the best F1, 40.00", log)
         answers = self.read_json("predictions.json")
         self.assertEqual([answers["q0"], answers["q3"]], ["cat", ""])
-
-    def test_other_questions(self):
-        paths = self._write_nbest(one={"q0": {"cat": 1.0}})
-        with self.assertRaisesRegex(
-            UserError, "about the questions of .*dev.json.*: 2 .* as 'q1'"
-        ):
-            self.run_script(**self._config(ensemble_nbest_files=paths))
 
 
 if __name__ == "__main__":
