@@ -1,9 +1,7 @@
 """Tests for bert_tf.api.load, bert_tf.inference.load and the public names."""
 
 import dataclasses
-import os
 import pathlib
-import shutil
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +13,6 @@ from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.inference import load as pretrained
 from bert_tf.modeling import bert as bert_model
@@ -123,25 +120,6 @@ class LoadModelTest(_ModelTest):
             results.append([received[name] for name in outputs])
         tf.nest.map_structure(self.assertAllEqual, *results)
 
-    @parameterized.parameters(
-        ("huggingface", "encoder"),
-        ("huggingface", "pretraining"),
-        ("huggingface", "multiple_choice"),
-        ("keras_hub", "encoder"),
-        ("keras_hub", "classification"),
-        ("model_garden", "encoder"),
-        ("model_garden", "pretraining"),
-    )
-    def test_loads_other_formats(self, weights_format, kind):
-        stored = _stored(kind)
-        path = self._write(weights_format, stored)
-        model = bert_tf.load_model(path)
-        self.assertEqual(type(model).__name__, _BY_KIND[kind][0])
-        self._assert_weights(model, stored.weights)
-        tokenizer = bert_tf.load_tokenizer(path)
-        ids = tokenizer.tokenize(["The cat sat."])
-        self.assertAllEqual(ids, [[5, 6, 8, 13]])
-
     @parameterized.parameters("question_answering", "tagging", "masked_lm")
     def test_a_pooler_that_no_output_uses_may_be_missing(self, kind):
         stored = _stored(kind)
@@ -188,19 +166,6 @@ class LoadModelTest(_ModelTest):
         self.assertEqual(outputs["sequence_output"].dtype, tf.bfloat16)
         self.assertEqual(outputs["logits"].dtype, tf.float32)
 
-    @parameterized.parameters("", "bert_model.ckpt", "bert_model.ckpt.index")
-    def test_checkpoint_of_the_original_without_vocabulary(self, name):
-        source = golden("model")
-        path = self.create_tempdir().full_path
-        for file in os.listdir(source):
-            if file.startswith(("bert_model.ckpt", "bert_config")):
-                shutil.copy(os.path.join(source, file), path)
-        model = bert_tf.load_model(os.path.join(path, name))
-        self.assertIsInstance(model, bert_tf.BertForPretraining)
-        self._assert_weights(model, tf1_checkpoint.read(path))
-        with self.assertRaisesRegex(UserError, "has no vocab.txt"):
-            bert_tf.load_tokenizer(path)
-
     def test_tokenizer_of_the_original(self):
         tokenizer = bert_tf.load_tokenizer(golden("model/squad.ckpt.index"))
         (ids,) = tokenizer.tokenize(["THE [MASK]"]).to_list()
@@ -220,15 +185,6 @@ class LoadModelTest(_ModelTest):
 
 class OtherKindTest(_ModelTest):
     """Builds models of another kind from a stored model."""
-
-    @parameterized.parameters(*_KINDS)
-    def test_encoder_of_any_model(self, kind, cls, outputs):
-        del cls, outputs
-        stored = _stored(kind)
-        with self.assertNoLogs("absl", "WARNING"):
-            model = pretrained.build_model(stored, "encoder")
-        self.assertIsInstance(model, bert_model.BertModel)
-        self._assert_weights(model, stored.weights)
 
     @parameterized.parameters(
         *(

@@ -150,34 +150,12 @@ class OfficialFilesTest(ClassifierCase):
 class OwnFilesTest(ClassifierCase):
     """Training on a user's own files, down to the loss of the first step."""
 
-    # One step over all rows, without randomness.
-    _ONE_STEP = {
-        "task_name": "custom",
-        "do_train": True,
-        "num_train_epochs": "1",
-        "warmup_proportion": 0.0,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "head_dropout_prob": 0.0,
-        "iterations_per_loop": 1,
-    }
-
-    def first_loss(self):
-        return self.lines("train_metrics.jsonl")[0]["loss"]
-
-    def own_task(self, **values):
-        """Returns a task whose model is one to begin with."""
-        return ClassificationTask(
-            **{
-                "name": "custom",
-                "labels": ("no", "yes"),
-                "metric_names": ("accuracy",),
-            }
-            | values
-        )
-
     def test_messy_files_with_class_weights_and_windows(self):
-        model = self.write_model(self.own_task())
+        model = self.write_model(
+            ClassificationTask(
+                name="custom", labels=("no", "yes"), metric_names=("accuracy",)
+            )
+        )
         # A byte order mark, CRLF, quotation marks, a line end in a field, an
         # unused column, spaces around labels, a blank line.
         train = self.write(
@@ -203,10 +181,18 @@ class OwnFilesTest(ClassifierCase):
             "label_column": "kind",
             "doc_stride": 4,
         }
+        # One step over all rows, without randomness.
         results = self.run_script(
-            **self._ONE_STEP,
             **flags,
+            task_name="custom",
             pretrained_model_dir=model,
+            do_train=True,
+            num_train_epochs="1",
+            warmup_proportion=0.0,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            head_dropout_prob=0.0,
+            iterations_per_loop=1,
             # 15 tokens are two windows: the first 10, and from the 5th on.
             train_batch_size="4",
             class_weights="no:2.5",
@@ -216,14 +202,13 @@ class OwnFilesTest(ClassifierCase):
         rows = [
             "the cat sat on the mat , the dog sat",
             "the mat , the dog sat on the mat .",
-            "[UNK] cat [UNK] ,",
+            "the [UNK] cat [UNK] ,",
             "東",
         ]
-        rows[2] = "the [UNK] cat [UNK] ,"
         logits = _logits(model, [_pack([row, None]) for row in rows])
         losses = -special.log_softmax(logits, -1)[range(4), [1, 1, 0, 1]]
         self.assertAllClose(
-            self.first_loss(),
+            self.lines("train_metrics.jsonl")[0]["loss"],
             np.average(losses, weights=[1, 1, 2.5, 1]),
             atol=1e-4,
         )

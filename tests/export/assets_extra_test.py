@@ -22,7 +22,6 @@ from bert_tf.export import assets_extra
 from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.verify import calls as verify_calls
-from bert_tf.export.verify import texts as test_texts
 from bert_tf.io import files
 from bert_tf.serving import batching
 from tests.support import live_server
@@ -208,21 +207,6 @@ class PartsTest(tf.test.TestCase):
         del values["head"]
         with self.assertRaisesRegex(UserError, "card must hold under"):
             artifacts.Artifact.from_json(values, "card")
-
-    def test_texts_fill_rows_and_cover_the_vocabulary(self):
-        folder = self.create_tempdir().full_path
-        model = tiny_exports.write(folder, tiny_exports.classification())
-        tokenizer = checkpoint_loading.read(model).build_tokenizer()
-        made = test_texts.of_length(tokenizer, [1, 4, 9])
-        lengths = tokenizer.tokenize(made).row_lengths()
-        self.assertAllEqual(lengths, [1, 4, 9])
-        ids = tokenizer.tokenize(test_texts.of_vocabulary(tokenizer, 3))
-        special = {"[PAD]", "[CLS]", "[SEP]", "[MASK]"}
-        tokens = set(tokenizer.vocabulary.tokens) - special
-        seen = {tokenizer.vocabulary.tokens[x] for x in ids.flat_values}
-        # "##s" needs a word to continue.
-        whole = {token for token in tokens if not token.startswith("##")}
-        self.assertContainsSubset(whole, seen)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks.squad import examples as squad_examples
-from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -129,10 +128,6 @@ def _describe(answer):
     ]
 
 
-def _pad(values, length):
-    return np.pad(values, [0, length - len(values)])
-
-
 class WindowsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("v1_uncased", "v2_cased")
     def test_cuts_the_windows_of_the_original(self, name):
@@ -147,47 +142,6 @@ class WindowsTest(tf.test.TestCase, parameterized.TestCase):
             for place, value in window["token_is_max_context"].items():
                 is_max_context[row, int(place)] = value
         self.assertAllEqual(rows.state["is_max_context"], is_max_context)
-
-    @parameterized.product(doc_stride=(1, 3, 4, 50), max_query_length=(1, 3))
-    def test_cuts_texts_of_any_length(self, doc_stride, max_query_length):
-        length = max_query_length + 8
-        task = SquadTask(
-            max_seq_length=length,
-            doc_stride=doc_stride,
-            max_query_length=max_query_length,
-        )
-        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
-        head = QuestionAnswering(tokenizer, length, (length,), task)
-        words = "the cat sat on dog mats . \u6771 , matting".split()
-        contexts = [" ".join(words * 3)[: n * n] for n in range(12)]
-        questions = ["the cat sat"[: 3 * (n % 5)] for n in range(12)]
-        pairs = list(zip(questions, contexts, strict=True))
-        rows = head.pack(_strings(pairs))
-        examples = [squad_examples.make_example("", *pair) for pair in pairs]
-        windows = list(
-            squad_features.convert_examples_to_features(
-                examples, tokenizer, length, doc_stride, max_query_length
-            )
-        )
-        self.assertGreater(len(windows), len(examples))
-        self.assertAllEqual(
-            rows.state["questions"], [x.example_index for x in windows]
-        )
-        expected = [
-            (
-                x.input_ids,
-                np.ones_like(x.input_ids),
-                x.segment_ids,
-                np.pad(x.is_max_context, [x.doc_offset, 0]),
-            )
-            for x in windows
-        ]
-        actual = [*(rows.inputs[x] for x in _INPUTS)]
-        actual.append(rows.state["is_max_context"])
-        for values, column in zip(
-            actual, zip(*expected, strict=True), strict=True
-        ):
-            self.assertAllEqual(values, [_pad(x, length) for x in column])
 
 
 class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):

@@ -36,6 +36,7 @@ class _RowsCase(tf.test.TestCase, parameterized.TestCase):
 class ScoresTest(_RowsCase):
     @parameterized.parameters(
         "classification",
+        "multi_label",
         "regression",
         "question_answering",
         "multiple_choice",
@@ -48,7 +49,7 @@ class ScoresTest(_RowsCase):
         self.assertAllClose(found.drop, 0.0, atol=1e-2)
         self.assertEqual(found.num_examples, 9)
         self.assertGreater(found.milliseconds, 0.0)
-        if name not in ("tagging", "regression"):
+        if name not in ("tagging", "regression", "multi_label"):
             # In percent; tagging finds nothing in these rows.
             self.assertBetween(found.score, 1.1, 100.0)
 
