@@ -18,26 +18,11 @@ from bert_tf.errors import UserError
 from tests.support import files_case
 
 
-def _prose(subject, number=4):
-    numerals = ["first", "second", "third", "fourth"]
+def _prose(subject):
     return "\n\n".join(
         f"The {numeral} paragraph tells about {subject} what there is to tell."
-        for numeral in numerals[:number]
+        for numeral in ("first", "second", "third", "fourth")
     )
-
-
-_CLASS = f'''
-raise ValueError("This must never run.")
-
-class C:
-    """{_prose("classes")}"""
-
-    def method(self):
-        """A method belongs to its class, after it."""
-
-        def inner():
-            """Docstrings inside functions are not documentation."""
-'''
 
 
 class WriteCorpusTest(files_case.FolderCase):
@@ -51,10 +36,10 @@ class WriteCorpusTest(files_case.FolderCase):
         ):
             self.enter_context(patch)
 
-    def write_source(self, path, docstring, rest=""):
+    def write_source(self, path, docstring):
         path = pathlib.Path(self.folder, path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'"""{docstring}"""\n{rest}')
+        path.write_text(f'"""{docstring}"""\n')
 
     def write_corpus(self, **options):
         """Returns the training and the held-out documents."""
@@ -64,24 +49,6 @@ class WriteCorpusTest(files_case.FolderCase):
             list(corpus.read_documents([path], may_be_empty=True))
             for path in paths
         ]
-
-    def test_reads_topics_then_modules_and_classes_of_packages(self):
-        demo.topics.topics["loops"] = _prose("loops")
-        self.write_source("one/__init__.py", _prose("ones"))
-        self.write_source("one/b.py", _prose("ones") + "\n\n" + _prose("bees"))
-        self.write_source("one/a/c.py", _prose("seas"), _CLASS)
-        self.write_source("one/short.py", _prose("shortness", 2))
-        self.write_source("one/bad.py", _prose("errors"), "no \0 Python")
-        self.write_source("one/tests/x.py", _prose("tests"))
-        self.write_source("one/x_test.py", _prose("tests"))
-        self.write_source("two/__init__.py", _prose("twos"))
-        documents = sum(self.write_corpus(packages=["two", "one"]), [])
-        expected = [
-            _prose(x).split("\n\n")
-            for x in ("loops", "twos", "ones", "seas", "classes", "bees")
-        ]
-        expected[4].append("A method belongs to its class, after it.")
-        self.assertCountEqual(documents, expected)
 
     def test_sentences_are_labeled_with_their_library(self):
         for i in range(100):
