@@ -147,28 +147,63 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(all(reads))
 
 
-class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        "albert",
-        "deberta",
-        "deberta-v2",
-        "distilbert",
-        "electra",
-        "mobilebert",
-        "roberta",
-        "xlm-roberta",
-        None,
-    )
-    def test_other_architectures_are_refused_by_name(self, model_type):
-        self.write_all(model_type=model_type)
-        self.assert_refused(f"another architecture.*received {model_type!r}")
+_CLASSIFIER = {"architecture": "BertForSequenceClassification"}
+_NUMBERED = "must be the numbers from 0 on"
+# What is written to config.json, and what the message has.
+_REFUSED = (
+    *(
+        ({"model_type": x}, f"another architecture.*received {x!r}")
+        for x in ("albert", "deberta-v2", "distilbert", "electra", None)
+    ),
+    *(
+        (
+            {"architectures": [x], "model_type": "absent"},
+            rf"must name one of.*Received: \['{x}'\]",
+        )
+        for x in ("BertLMHeadModel", "RobertaForMaskedLM", "DistilBertModel")
+    ),
+    (
+        {"architecture": "BertForTokenClassification", "architectures": None},
+        "lacks `architectures`.*BertForSequenceClassif",
+    ),
+    *(
+        ({"hidden_act": x}, f"`hidden_act` must be one of.*{x!r}")
+        for x in ("silu", "gelu_10", "quick_gelu", None, 3)
+    ),
+    *(
+        ({key: value}, f"something else than BERT: {key}=")
+        for key, value in (
+            ("position_embedding_type", "relative_key"),
+            ("is_decoder", True),
+            ("add_cross_attention", True),
+            ("is_encoder_decoder", True),
+            ("embedding_size", 4),
+            ("pruned_heads", {"0": [1]}),
+            ("quantization_config", {"quant_method": "bitsandbytes"}),
+            ("auto_map", {"AutoModel": "modeling_x.XModel"}),
+        )
+    ),
+    *(
+        (_CLASSIFIER | {"problem_type": x}, "`problem_type` must be one of")
+        for x in ("x", ["regression"])
+    ),
+    *(
+        (_CLASSIFIER | {"id2label": x}, message)
+        for x, message in (
+            ({"0": "a", "1": "b"}, "as the classifier has rows, 3"),
+            ({"0": "a", "1": "b", "3": "c"}, _NUMBERED),
+            (["a", "b", "c"], _NUMBERED),
+            ({}, _NUMBERED),
+        )
+    ),
+)
 
-    @parameterized.parameters(
-        "BertLMHeadModel", "RobertaForMaskedLM", "DistilBertModel"
-    )
-    def test_other_classes_are_refused_by_name(self, name):
-        self.write_all(architectures=[name], model_type="absent")
-        self.assert_refused(rf"must name one of.*Received: \['{name}'\]")
+
+class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_REFUSED)
+    def test_configs_are_refused(self, config, message):
+        self.write_all(**config)
+        self.assert_refused(message)
 
     @parameterized.parameters(
         (["HF_ColBERT"], "BertModel", {"linear.weight": (4, 8)}, "encoder"),
@@ -204,10 +239,6 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(self.read().task["kind"], "pretraining")
 
-    def test_a_classifier_needs_its_class(self):
-        self.write_all("BertForTokenClassification", architectures=None)
-        self.assert_refused("lacks `architectures`.*BertForSequenceClassif")
-
     @parameterized.parameters(
         ("gelu", "gelu_erf", "gelu"),
         ("gelu_python", "gelu_erf", "gelu"),
@@ -237,25 +268,6 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             )
             self.assertEqual(is_gelu, form in str(notes))
 
-    @parameterized.parameters("silu", "gelu_10", "quick_gelu", None, 3)
-    def test_other_activations_are_refused(self, name):
-        self.write_all(hidden_act=name)
-        self.assert_refused(f"`hidden_act` must be one of.*{name!r}")
-
-    @parameterized.parameters(
-        ("position_embedding_type", "relative_key"),
-        ("is_decoder", True),
-        ("add_cross_attention", True),
-        ("is_encoder_decoder", True),
-        ("embedding_size", 4),
-        ("pruned_heads", {"0": [1]}),
-        ("quantization_config", {"quant_method": "bitsandbytes"}),
-        ("auto_map", {"AutoModel": "modeling_x.XModel"}),
-    )
-    def test_settings_that_change_the_computation_are_refused(self, key, value):
-        self.write_all(**{key: value})
-        self.assert_refused(f"something else than BERT: {key}=")
-
     @parameterized.parameters(
         ("regression", "regression"),
         ("single_label_classification", "single_label"),
@@ -271,13 +283,6 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             case.read_json(path, "config.json")["problem_type"], theirs
         )
 
-    @parameterized.parameters("x", (["regression"],))
-    def test_an_unknown_problem_type(self, problem_type):
-        self.write_all(
-            "BertForSequenceClassification", problem_type=problem_type
-        )
-        self.assert_refused("`problem_type` must be one of")
-
     def test_labels_are_ordered_by_number(self):
         names = {"10": "k"} | {str(9 - i): f"l{9 - i}" for i in range(10)}
         values = case.make_values("BertForTokenClassification") | {
@@ -288,16 +293,6 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             self.read().task["labels"], [f"l{i}" for i in range(10)] + ["k"]
         )
-
-    @parameterized.parameters(
-        ({"0": "a", "1": "b"}, "as many labels as the classifier has rows, 3"),
-        ({"0": "a", "1": "b", "3": "c"}, "must be the numbers from 0 on"),
-        (["a", "b", "c"], "must be the numbers from 0 on"),
-        ({}, "must be the numbers from 0 on"),
-    )
-    def test_wrong_labels_are_refused(self, names, message):
-        self.write_all("BertForSequenceClassification", id2label=names)
-        self.assert_refused(message)
 
 
 class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
