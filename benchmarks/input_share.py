@@ -43,11 +43,11 @@ def _build(config):
     from bert_tf.distribute import devices as device_setup
     from bert_tf.io import files
     from bert_tf.pretraining import data as pretraining_input
-    from bert_tf.pretraining import setup as training_setup
+    from bert_tf.pretraining import run as pretraining
 
     devices = device_setup.prepare(config)
     bert_config = pretraining_input.read_model_config(config)
-    training_step = training_setup.build_training(config, bert_config, devices)
+    training_step = pretraining.build_training(config, bert_config, devices)
     source = pretraining_input.build_input(
         config, files.expand_globs(config.input_file, ""), None, None
     )

@@ -76,7 +76,7 @@ def build_step(size: str, length: int, batch_size: int, kind="", **flags):
     from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
     from bert_tf.pretraining import data as pretraining_input
-    from bert_tf.pretraining import setup as training_setup
+    from bert_tf.pretraining import run as pretraining
     from bert_tf.training import losses
 
     config = PretrainConfig(
@@ -103,7 +103,7 @@ def build_step(size: str, length: int, batch_size: int, kind="", **flags):
         )
         losses.overwrites_logits = lambda: kind == "CPU"
     bert_config = pretraining_input.read_model_config(config)
-    step = training_setup.build_training(config, bert_config, devices)
+    step = pretraining.build_training(config, bert_config, devices)
     batch = random_batch(
         bert_config.vocab_size, batch_size, length, predictions_of(length)
     )

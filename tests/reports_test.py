@@ -10,7 +10,7 @@ from absl.testing import parameterized
 
 from bert_tf import reports
 from bert_tf.tasks import result_tables
-from bert_tf.tasks.tagging.metrics import EntityScore
+from bert_tf.tasks.metrics import EntityScore
 
 _BLUE, _ORANGE = (0x1F, 0x6F, 0xB4), (0xD9, 0x5F, 0x02)
 _DARKEST_OF_MATRIX = (0x08, 0x30, 0x6B)

@@ -51,13 +51,17 @@ _RATE_SETTERS = (
 # Python objects that give batches, and all data in batches.
 STREAMS = (keras.utils.PyDataset, types.GeneratorType)
 IN_BATCHES = (tf.data.Dataset, *STREAMS)
-_LOSSES = (
-    keras.losses.BinaryCrossentropy,
-    keras.losses.BinaryFocalCrossentropy,
-    keras.losses.CategoricalCrossentropy,
-    keras.losses.CategoricalFocalCrossentropy,
-    keras.losses.SparseCategoricalCrossentropy,
-)
+# Function to loss.
+_LOSSES = {
+    cls().fn: cls
+    for cls in (
+        keras.losses.BinaryCrossentropy,
+        keras.losses.BinaryFocalCrossentropy,
+        keras.losses.CategoricalCrossentropy,
+        keras.losses.CategoricalFocalCrossentropy,
+        keras.losses.SparseCategoricalCrossentropy,
+    )
+}
 # Keras' names for the accuracy whose kind it chooses by the labels.
 _ACCURACY = ("accuracy", "acc")
 
@@ -224,43 +228,19 @@ def draw_masks(
     return masked, labels
 
 
-def check_arguments(
-    x: Any,
-    batch_size: int | None,
-    epochs: int = 1,
-    steps_per_epoch: int | None = None,
-    validation_split: float = 0.0,
-) -> None:
-    """Checks arguments that Keras would misread, or refuse in other words.
+def check_counts(**counts: Any) -> None:
+    """Raises `UserError` for a count that Keras would misread.
 
-    Raises:
-      UserError: If a number is not a whole one from 1, or rows of `x` cannot
-        be held out.
+    All but `epochs` may be None.
     """
-    for name, value, optional in (
-        ("batch_size", batch_size, True),
-        ("epochs", epochs, False),
-        ("steps_per_epoch", steps_per_epoch, True),
-    ):
+    for name, value in counts.items():
         is_whole = isinstance(value, numbers.Integral)
         is_whole = is_whole and not isinstance(value, bool) and value > 0
-        if not is_whole and not (optional and value is None):
+        if not is_whole and (value is not None or name == "epochs"):
             raise UserError(
                 f"Expected {name} to be a whole number, at least 1. Received: "
                 f"{name}={value!r}."
             )
-    is_number = isinstance(validation_split, numbers.Real)
-    if not is_number or not 0 <= validation_split < 1:
-        raise UserError(
-            "Expected validation_split to be the part of the rows to hold out, "
-            f"from 0 to less than 1. Received: {validation_split!r}."
-        )
-    if validation_split and isinstance(x, IN_BATCHES):
-        raise UserError(
-            "validation_split holds out rows of lists and arrays; give "
-            f"validation_data beside data that is read in batches. Received: "
-            f"validation_split={validation_split} and a {type(x).__name__}."
-        )
 
 
 def losses_of_logits(loss: Any) -> Any:
@@ -270,23 +250,22 @@ def losses_of_logits(loss: Any) -> Any:
       loss: What `compile` takes: a loss, its name or function, None, or a
         dictionary or list of these.
     """
-    return tf.nest.map_structure(_loss_of_logits, loss)
 
+    def replace(one):
+        is_name = isinstance(one, str)
+        loss = keras.losses.get(one) if is_name else one
+        function = getattr(loss, "fn", loss) if is_name else loss
+        if function in _LOSSES:
+            return _LOSSES[function](from_logits=True)
+        if getattr(loss, "from_logits", True) is False:
+            logging.warning(
+                "The model's outputs are logits, and the loss takes them for "
+                "probabilities; give %s(from_logits=True).",
+                type(loss).__name__,
+            )
+        return one
 
-def _loss_of_logits(loss: Any) -> Any:
-    found = keras.losses.get(loss) if isinstance(loss, str) else loss
-    for cls in _LOSSES:
-        default = cls()
-        is_name = isinstance(loss, str) and isinstance(found, cls)
-        if is_name or found is default.fn:
-            return cls(from_logits=True)
-    if getattr(loss, "from_logits", True) is False:
-        logging.warning(
-            "The model's outputs are logits, and the loss takes them for "
-            "probabilities; give %s(from_logits=True).",
-            type(loss).__name__,
-        )
-    return loss
+    return tf.nest.map_structure(replace, loss)
 
 
 def is_binary(loss: Any) -> bool:

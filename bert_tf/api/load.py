@@ -9,8 +9,6 @@ import keras
 
 from bert_tf.api import models
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import keras_model
-from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.inference import load
 from bert_tf.text.tokenizer import BertTokenizer
@@ -88,24 +86,26 @@ def load_model(
     _check_labels(labels, kind)
     changes = (kind, labels, num_labels, max_seq_length)
     is_as_stored = not any(changes) and not new_parts and not kwargs
-    model = keras_model.load_whole(path) if is_as_stored else None
-    if model is not None:
-        if model.preprocessor is None:  # A file of an earlier version.
-            model.restore_text()
-        return model
-    stored = _read(path, cache_dir, offline)
-    model = load.build_model(
-        stored,
-        kind,
-        labels=labels,
-        num_labels=num_labels,
-        new_parts=new_parts,
-        as_class=models.with_text,
-        **kwargs,
-    )
+    model = None
+    is_file = path.endswith(".keras") and os.path.isfile(path)
+    if is_as_stored and is_file and formats.detect(path) == "keras":
+        model = keras.saving.load_model(path)
+        if model.preprocessor is not None:
+            return model
+    stored = formats.read(path, None, None, cache_dir, offline)
     values = {"kind": stored.task["kind"] if kind is None else kind}
     if "head" not in new_parts and values["kind"] == stored.task["kind"]:
         values = dict(stored.task)
+    if model is None:  # Else a file without text, as earlier versions wrote.
+        model = load.build_model(
+            stored,
+            kind,
+            labels=labels,
+            num_labels=num_labels,
+            new_parts=new_parts,
+            as_class=models.with_text,
+            **kwargs,
+        )
     model.attach_text(stored, values, max_seq_length)
     return model
 
@@ -144,18 +144,8 @@ def load_tokenizer(
       >>> tokenizer.detokenize(tokenizer.tokenize(["The match"])).numpy()
       array([b'the match'], dtype=object)
     """
-    stored = _read(path, cache_dir, offline)
+    stored = formats.read(_as_path(path), None, None, cache_dir, offline)
     return stored.build_tokenizer(preserve_special_tokens)
-
-
-def _read(
-    path: str | os.PathLike,
-    cache_dir: str | os.PathLike | None,
-    offline: bool | None,
-) -> StoredModel:
-    """Reads a model by path or name, which is fetched if need be."""
-    folder = None if cache_dir is None else os.fspath(cache_dir)
-    return formats.read(_as_path(path), cache_dir=folder, offline=offline)
 
 
 def _as_path(path: Any) -> str:

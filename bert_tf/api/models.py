@@ -44,22 +44,13 @@ _EXPORTERS = {
     "tf_saved_model": save.export_savedmodel,
     "litert": save.export_tflite,
 }
-_POOLER_WARNING = (
+# Heads that read tokens do not train the pooler, and masks not the
+# next-sentence head.
+warnings.filterwarnings(
+    "ignore",
     r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
-    r"'[^']*/pooler/dense/bias'(, '[^']*/seq_relationship/[^']*')*\]"
+    r"'[^']*/pooler/dense/bias'(, '[^']*/seq_relationship/[^']*')*\]",
 )
-
-
-@contextlib.contextmanager
-def _ignore_untrained_pooler():
-    """Silences Keras' warning that the pooler has no gradients.
-
-    Heads that read tokens do not train the pooler, and masks not the
-    next-sentence head.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", _POOLER_WARNING)
-        yield
 
 
 class TextMethods:
@@ -190,7 +181,6 @@ class TextMethods:
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
-    @_ignore_untrained_pooler()
     def fit(
         self,
         x=None,
@@ -232,8 +222,7 @@ class TextMethods:
           validation_split: As for Keras.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
-          class_weight: Label, by name or index, to weight. Beside row weights,
-            and for tagging, it also weights the rows of `validation_split`.
+          class_weight: As for Keras; labels may have names. Not for tagging.
           sample_weight: The weight of each row.
           **kwargs: As for Keras.
 
@@ -245,24 +234,21 @@ class TextMethods:
             row.
         """
         steps_per_epoch = kwargs.get("steps_per_epoch")
-        default_training.check_arguments(
-            x, batch_size, epochs, steps_per_epoch, validation_split
+        default_training.check_counts(
+            batch_size=batch_size,
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
         )
         if validation_data is not None:
             validation_split = 0.0  # Keras ignores it.
+        x, y, sample_weight = self._read(x, y, sample_weight, batch_size)
         if self.preprocessor is not None:
-            options = (batch_size, self._has_one_hot_loss())
-            x, y, sample_weight = self.preprocessor.training_data(
-                x, y, sample_weight, *options
-            )
             if validation_data is not None:
                 validation_data = self.preprocessor.validation_data(
-                    validation_data, *options
+                    validation_data, batch_size
                 )
-            class_weight, sample_weight = self.preprocessor.class_weight(
-                class_weight, y, sample_weight
-            )
-            if self._has_defaults or not self.compiled:
+            class_weight = self.preprocessor.class_weight(class_weight)
+            if self._has_defaults:
                 self._compile_with_defaults(
                     default_training.count_steps(
                         x,
@@ -328,7 +314,7 @@ class TextMethods:
           UserError: If TensorFlow is to ignore updates of weights.
         """
         packed_weights.refuse()
-        default_training.check_arguments(x, batch_size)
+        default_training.check_counts(batch_size=batch_size)
         x, y, sample_weight = self._read(x, y, sample_weight, batch_size)
         return super().evaluate(
             x, y, batch_size, verbose, sample_weight, **kwargs
@@ -338,9 +324,10 @@ class TextMethods:
         """Returns the arguments converted; compiles the model if need be."""
         if self.preprocessor is None:
             return x, y, sample_weight
-        data = self.preprocessor.training_data(
-            x, y, sample_weight, batch_size, self._has_one_hot_loss()
+        self.preprocessor.has_one_hot_loss = isinstance(
+            getattr(self, "loss", None), keras.losses.CategoricalCrossentropy
         )
+        data = self.preprocessor.training_data(x, y, sample_weight, batch_size)
         if not self.compiled:
             self._compile_with_defaults(None)
         return data
@@ -370,7 +357,7 @@ class TextMethods:
           UserError: If a row does not fit the task, or the model has no task
             or no vocabulary.
         """
-        default_training.check_arguments(x, batch_size)
+        default_training.check_counts(batch_size=batch_size)
         if self.preprocessor is not None:
             x = self.preprocessor.prediction_data(x, batch_size)
         if isinstance(x, tf.data.Dataset) or not (
@@ -392,7 +379,6 @@ class TextMethods:
             self, x, batch_size, verbose not in (0, "0")
         )
 
-    @_ignore_untrained_pooler()
     def train_on_batch(
         self,
         x,
@@ -408,9 +394,7 @@ class TextMethods:
         """
         x, y, sample_weight = self._read(x, y, sample_weight)
         if self.preprocessor is not None:
-            class_weight, sample_weight = self.preprocessor.class_weight(
-                class_weight, y, sample_weight
-            )
+            class_weight = self.preprocessor.class_weight(class_weight)
             if self._has_defaults and isinstance(
                 self.optimizer._learning_rate,
                 keras.optimizers.schedules.LearningRateSchedule,
@@ -491,10 +475,6 @@ class TextMethods:
             )
         x, labels = self.preprocessor.draw_masks(x, step)
         return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
-
-    def _has_one_hot_loss(self):
-        loss = getattr(self, "loss", None)
-        return isinstance(loss, keras.losses.CategoricalCrossentropy)
 
     def _compile_with_defaults(self, num_steps):
         strategy = self._distribute_strategy  # As Keras calls it.
@@ -581,13 +561,9 @@ class TextMethods:
         """Reads the text side of the model; called by Keras."""
         super().load_assets(dir_path)
         if self.text_files:
-            self.restore_text()
-
-    def restore_text(self):
-        """Makes the text side of a model that Keras has loaded."""
-        source = f"the .keras file of {self.name}"
-        stored = keras_model.from_model(self, source)
-        self.attach_text(stored, stored.task)
+            source = f"the .keras file of {self.name}"
+            stored = keras_model.from_model(self, source)
+            self.attach_text(stored, stored.task)
 
     def attach_text(self, stored, task_values, max_seq_length=None):
         """Sets the text side: the preprocessor and its files.

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from bert_tf.api import default_training
 from bert_tf.api import raw_rows
-from bert_tf.api import row_datasets
 from bert_tf.api.default_training import NO_LABEL
 from bert_tf.api.raw_rows import is_text
 from bert_tf.checkpoints import weight_map
@@ -28,13 +27,11 @@ from bert_tf.tasks import packed_rows
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import InputExample
-from bert_tf.tasks.classification.features import ClassificationFeatures
 from bert_tf.tasks.classification.features import convert_labels
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
-from bert_tf.tasks.squad.features import SquadFeatures
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
@@ -79,6 +76,8 @@ class Preprocessor:
       task_values: The contents of task.json.
       mask_seed: The seed of the masks that `fit` and `evaluate` of a masked
         language model draw; may be set at any time.
+      has_one_hot_loss: Whether labels <float>[N, L] are one-hot, rather than
+        several for each row.
 
     Raises:
       UserError: If `max_seq_length` is more than the model can read.
@@ -110,6 +109,7 @@ class Preprocessor:
                     f"Received: {max_seq_length}."
                 )
             self.task_values["max_seq_length"] = max_seq_length
+        self.has_one_hot_loss = False
         # The model and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
         # Those of the copy, with their compiled functions.
@@ -196,7 +196,19 @@ class Preprocessor:
         task = self.task if self.has_task else None
         return getattr(task, "problem_type", None) == "multi_label"
 
-    def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    @property
+    def is_one_hot(self) -> bool:
+        """True if the loss takes one-hot labels of single-label texts."""
+        is_text = self.task_values["kind"] == "classification"
+        return self.has_one_hot_loss and is_text and not self.is_multi_label
+
+    def __call__(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        length: int | None = None,
+    ) -> Any:
         """Tokenizes and packs raw rows, padded to one length.
 
         The length is that of the longest row, rounded up to a multiple of 8
@@ -207,6 +219,7 @@ class Preprocessor:
           x: Raw rows, as `raw_rows.to_rows` reads them.
           y: Their labels, as for `fit`, or None.
           sample_weight: The weight of each row, or None.
+          length: Another length of the rows, for instance `max_seq_length`.
 
         Returns:
           The features: `input_ids`, `input_mask` and `segment_ids`, each
@@ -239,9 +252,10 @@ class Preprocessor:
             features = self.task.featurize(
                 examples, self.tokenizer, y is not None
             )
-        longest = int(max(features.lengths, default=1))
-        lengths = length_buckets.every_multiple(self.max_seq_length)
-        length = next(one for one in lengths if one >= longest)
+        if length is None:
+            longest = int(max(features.lengths, default=1))
+            lengths = length_buckets.every_multiple(self.max_seq_length)
+            length = next(one for one in lengths if one >= longest)
         batch = features.batch(np.arange(len(features)), length)
         inputs = {name: batch.pop(name) for name in MODEL_INPUTS}
         if y is None:
@@ -250,9 +264,6 @@ class Preprocessor:
         if sample_weight is None:
             return inputs, labels
         weights = np.asarray(raw_rows.to_labels(sample_weight, len(rows)))
-        if isinstance(self.task, SquadTask):
-            # The windows for prediction have the index of their question.
-            features = self.task.featurize(examples, self.tokenizer)
         weights = weights[_example_of_row(features, len(rows))]
         return inputs, labels, weights.astype(np.float32)
 
@@ -262,7 +273,8 @@ class Preprocessor:
         Only for a model that has not been trained for a problem type.
         """
         values = self.task_values
-        if values["kind"] != "classification" or "problem_type" in values:
+        is_new = values["kind"] == "classification"
+        if not is_new or "problem_type" in values or self.has_one_hot_loss:
             return
         has_lists = len(labels) > 0 and isinstance(
             labels[0], list | tuple | set | frozenset | np.ndarray
@@ -279,10 +291,16 @@ class Preprocessor:
         self, rows: Sequence[Any], labels: Sequence[Any] | None = None
     ) -> list[Any]:
         """Returns the task's examples; a `UserError` names the row."""
-        return [
-            raw_rows.to_example(self.task, number, row, labels)
-            for number, row in enumerate(rows)
-        ]
+        examples = []
+        for number, row in enumerate(rows):
+            try:
+                example = self.task.example_from_row(row)
+                if labels is not None:
+                    example = self.task.add_label(example, labels[number])
+            except UserError as error:
+                raise UserError(f"Row {number} of the list: {error}") from error
+            examples.append(example)
+        return examples
 
     def predict(
         self,
@@ -339,26 +357,24 @@ class Preprocessor:
         y: Any = None,
         sample_weight: Any = None,
         batch_size: int | None = None,
-        is_one_hot: bool = False,
     ) -> tuple[Any, Any, Any]:
         """Returns the arguments of Keras' `fit` with raw rows converted.
 
-        Data sets of strings are converted as they are read, lists before. With
-        `is_one_hot` labels [N, L] do not mean several labels.
+        Data sets of strings are converted as they are read, lists before.
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x), y, sample_weight
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
-                x = self._convert_dataset(x, batch_size, is_one_hot)
+                x = self._convert_dataset(x, batch_size)
             return x, y, sample_weight
         if isinstance(x, list) or (x is not None and is_text(x)):
-            return self._convert_rows(x, y, sample_weight, is_one_hot)
+            return self.convert_rows(x, y, sample_weight)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.
         if y is not None and self.has_task and is_text(y):
             y = self._label_ids(raw_rows.to_labels(y))
-        elif self.has_task and getattr(y, "ndim", 1) == 2 and not is_one_hot:
+        elif self.has_task and getattr(y, "ndim", 1) == 2:
             self.adapt_to_labels(y)
         return x, y, sample_weight
 
@@ -373,37 +389,41 @@ class Preprocessor:
         if not isinstance(x, tf.data.Dataset) or not is_text(x):
             return x
         if not self.reads_texts:
-            return row_datasets.read_rows(x, self.task)
-        return self._convert_dataset(x, batch_size, is_one_hot=False)
+            return raw_rows.read_rows(x, self.task)
+        return self._convert_dataset(x, batch_size)
 
-    def _convert_rows(
-        self, x: Any, y: Any, sample_weight: Any, is_one_hot: bool
+    def convert_rows(
+        self, x: Any, y: Any, sample_weight: Any, length: int | None = None
     ) -> tuple[Any, Any, Any]:
+        """Returns features, labels and weights, None where not given.
+
+        The arguments are those of a call. For a loss of one-hot labels these
+        are one-hot.
+        """
         if y is None and sample_weight is not None:
             raise UserError(  # Keras would ignore it.
                 "Expected labels beside sample_weight. Received: none."
             )
-        converted = self(x, y, sample_weight)
+        if y is not None and self.is_one_hot:
+            y = [
+                int(np.argmax(one)) if np.ndim(one) else one
+                for one in raw_rows.to_labels(y)
+            ]
+        converted = self(x, y, sample_weight, length)
         inputs, *rest = (converted,) if y is None else converted
         if not len(next(iter(inputs.values()))):
             raise UserError("Expected at least one row. Received: none.")
-        if rest and is_one_hot and self._num_labels:
-            is_indices = getattr(rest[0], "dtype", None) == np.int32
-            if is_indices and rest[0].ndim == 1:
-                rest[0] = keras.utils.to_categorical(rest[0], self._num_labels)
+        if rest and self.is_one_hot:
+            rest[0] = keras.utils.to_categorical(rest[0], self._num_labels)
         return inputs, *rest, *[None] * (2 - len(rest))
 
     def _convert_dataset(
-        self, dataset: tf.data.Dataset, batch_size: int | None, is_one_hot: bool
+        self, dataset: tf.data.Dataset, batch_size: int | None
     ) -> tf.data.Dataset:
-        size = batch_size or _ROWS_AT_ONCE
-        if not self.reads_texts:
-            return row_datasets.convert_rows(dataset, self, self.task, size)
-        if not is_one_hot and row_datasets.has_several_labels(dataset):
+        if self.reads_texts and raw_rows.has_several_labels(dataset):
             self.adapt_to_labels([[]])
-        task = self.task if self.has_task else None
-        return row_datasets.convert_texts(
-            dataset, self.tokenizer, self.max_seq_length, task, size
+        return raw_rows.convert_dataset(
+            dataset, self, batch_size or _ROWS_AT_ONCE
         )
 
     def _label_ids(self, names: Sequence[Any]) -> np.ndarray:
@@ -421,28 +441,27 @@ class Preprocessor:
             self.task.problem_type,
         )
 
-    def validation_data(self, data: Any, *options: Any) -> Any:
+    def validation_data(self, data: Any, batch_size: int | None) -> Any:
         """Returns the argument of the same name of Keras' `fit`."""
         if isinstance(data, default_training.IN_BATCHES):
-            return self.training_data(data, None, None, *options)[0]
+            return self.training_data(data, batch_size=batch_size)[0]
         if isinstance(data, list) and all(isinstance(x, str) for x in data):
             data = (data,)  # Texts without labels.
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        x, y, weight = self.training_data(x, y, weight, *options)
+        x, y, weight = self.training_data(x, y, weight, batch_size)
         return (x, y) if weight is None else (x, y, weight)
 
-    def class_weight(
-        self, weights: Mapping | None, y: Any = None, sample_weight: Any = None
-    ) -> tuple[dict | None, Any]:
-        """Returns `class_weight` by index and `sample_weight` for Keras.
-
-        Where Keras takes one of the two alone, and for labels of tokens, the
-        first is None and the second the product.
-        """
+    def class_weight(self, weights: Mapping | None) -> dict | None:
+        """Returns `class_weight` of Keras' `fit`, with indices for names."""
         if weights is None:
-            return None, sample_weight
-        task = self.task  # A `UserError` without one.
-        names = list(getattr(task, "labels", None) or ())
+            return None
+        if isinstance(self.task, TaggingTask):
+            raise UserError(
+                "class_weight weights rows with one label each; for tags give "
+                "sample_weight [rows, tokens] beside the arrays of "
+                "model.preprocessor(x, y). Received: class_weight."
+            )
+        names = list(getattr(self.task, "labels", None) or ())
         unknown = [x for x in weights if isinstance(x, str) and x not in names]
         if unknown:
             raise UserError(
@@ -450,15 +469,10 @@ class Preprocessor:
                 f"{', '.join(names or ['none'])}. Received: "
                 f"{', '.join(map(repr, unknown))}."
             )
-        weights = {
+        return {
             names.index(name) if isinstance(name, str) else name: weight
             for name, weight in weights.items()
         }
-        if isinstance(y, np.ndarray) and y.dtype.kind in "iu":
-            is_for_rows = y.ndim == 1 and sample_weight is not None
-            if is_for_rows or isinstance(task, TaggingTask):
-                return None, multiply_class_weights(weights, y, sample_weight)
-        return weights, sample_weight
 
     def draw_masks(
         self, features: Mapping[str, tf.Tensor], step: Any
@@ -472,28 +486,6 @@ class Preprocessor:
         )
 
 
-def multiply_class_weights(
-    weights: Mapping[int, float], y: np.ndarray, sample_weight: Any
-) -> np.ndarray:
-    """Returns the weight of each label: that of its class and of its row.
-
-    Args:
-      weights: Index of a class to its weight; 1 for those that it lacks.
-      y: The labels <int>[N], or <int>[N, S] of tokens, -1 where there is none.
-      sample_weight: The weight of each row <float>[N], or None.
-
-    Returns:
-      <float32> in the shape of `y`.
-    """
-    table = np.ones(max([*weights, y.max(initial=0)]) + 1, np.float32)
-    table[list(weights)] = list(weights.values())
-    product = np.where(y == NO_LABEL, 0, table[np.maximum(y, 0)])
-    if sample_weight is not None:
-        rows = np.asarray(sample_weight, np.float32)
-        product *= rows.reshape(rows.shape + (1,) * (y.ndim - rows.ndim))
-    return product.astype(np.float32)
-
-
 def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
     """Returns the labels in a batch in the form that Keras gets."""
     if set(batch) == {LABEL_IDS, LABEL_WEIGHTS}:
@@ -503,14 +495,11 @@ def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
 
 def _example_of_row(features: Features, num_examples: int) -> np.ndarray:
     """Returns <int64>[N], the index of each row's example."""
-    if isinstance(features, SquadFeatures):
-        return np.array([one.example_index for one in features.windows])
+    examples = getattr(features, "examples", None)
+    if examples is not None:
+        return examples
     if len(features) == num_examples:
         return np.arange(num_examples)
-    if isinstance(features, ClassificationFeatures):
-        return np.repeat(
-            np.arange(num_examples), np.diff(features.example_splits)
-        )
     raise UserError(
         "Expected rows that fit in max_seq_length, as they have a "
         f"sample_weight. Received: {num_examples} rows, which make "

@@ -1,4 +1,4 @@
-"""Raw rows from Python values, and `preprocess`, which packs them.
+"""Raw rows from Python values and data sets, and `preprocess`.
 
 The values are lists, pairs of lists, arrays or data frames. A row is a text, a
 pair of texts, a list of words, or a dictionary, as `Task.example_from_row`
@@ -6,6 +6,7 @@ takes it.
 """
 
 import itertools
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +16,14 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_tf.tasks.predict import MODEL_INPUTS
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
+
+_SQUAD_LABELS = ("start_positions", "end_positions")
 
 
 def to_rows(x: Any) -> list[Any]:
@@ -166,19 +173,6 @@ def to_texts(
     return texts, pairs if any(pair is not None for pair in pairs) else None
 
 
-def to_example(
-    task: Task, number: int, row: Any, labels: Sequence[Any] | None
-) -> Any:
-    """Returns the task's example of a row; a `UserError` names the row."""
-    try:
-        example = task.example_from_row(row)
-        if labels is None:
-            return example
-        return task.add_label(example, labels[number])
-    except UserError as error:
-        raise UserError(f"Row {number} of the list: {error}") from error
-
-
 def _has_parts(y: Any) -> bool:
     """Returns True for texts and numbers, each in a sequence."""
     if not isinstance(y, tuple) or len(y) != 2:
@@ -215,6 +209,162 @@ def decode(value: Any) -> Any:
             f"Expected texts in UTF-8; decode others first. Received: "
             f"{value!r:.80}."
         ) from error
+
+
+# === Data sets ===
+
+
+def convert_dataset(
+    dataset: tf.data.Dataset, preprocessor: Any, batch_size: int
+) -> tf.data.Dataset:
+    """Converts each batch of rows as it is read.
+
+    A batch of questions becomes a batch of all their windows; texts have all
+    the greatest length.
+
+    Args:
+      dataset: Elements x, (x, y) or (x, y, weight), a row or a batch of rows
+        each. Texts: a text <string>, a pair in a tuple, or a dictionary of
+        columns; labels are names <string>, indices or numbers, and for several
+        of them names <string>[names] or a 0 or 1 for each label.
+        Question answering: `x` is (questions, contexts) and `y` is
+        (answers' texts, first characters), <string> and <int>. Tagging: words
+        and tags, <string>[words] each; tags may also be indices. Multiple
+        choice: a dictionary of columns, or of "context" and "choices"
+        <string>[choices], and an index. What differs in length is ragged in
+        batches or filled up with "".
+      preprocessor: The model's `Preprocessor`.
+      batch_size: The number of rows of a batch if there is no batch axis.
+    """
+    task = preprocessor.task if preprocessor.has_task else None
+    length = preprocessor.max_seq_length if preprocessor.reads_texts else None
+    batches = _batched(dataset, task, batch_size)
+
+    def generate() -> Iterator[Any]:
+        for element in batches:
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(element)
+            has_names = task is None and isinstance(x, Mapping)
+            rows = _rows(tuple(x.values()) if has_names else x)
+            labels = None if y is None else _labels(y, rows, task)
+            weights = None if weight is None else weight.numpy()
+            yield keras.utils.pack_x_y_sample_weight(
+                *preprocessor.convert_rows(rows, labels, weights, length)
+            )
+
+    _, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+    shape = [None, None] if isinstance(task, MultipleChoiceTask) else [None]
+    inputs = tf.TensorSpec([*shape, length], tf.int32)
+    signature = keras.utils.pack_x_y_sample_weight(
+        dict.fromkeys(MODEL_INPUTS, inputs),
+        None if y is None else _label_spec(preprocessor),
+        None if weight is None else tf.TensorSpec([None], tf.float32),
+    )
+    converted = tf.data.Dataset.from_generator(
+        generate, output_signature=signature
+    )
+    if (size := batches.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
+        converted = converted.apply(
+            tf.data.experimental.assert_cardinality(size)
+        )
+    return converted.prefetch(tf.data.AUTOTUNE)
+
+
+def _label_spec(preprocessor: Any) -> Any:
+    """Returns the specification of the labels that a preprocessor returns."""
+    task = preprocessor.task
+    if isinstance(task, SquadTask):
+        return dict.fromkeys(_SQUAD_LABELS, tf.TensorSpec([None], tf.int32))
+    is_vector = preprocessor.is_multi_label or preprocessor.is_one_hot
+    is_score = getattr(task, "problem_type", None) == "regression"
+    return tf.TensorSpec(
+        [None] * (1 + (is_vector or isinstance(task, TaggingTask))),
+        tf.float32 if is_vector or is_score else tf.int32,
+    )
+
+
+def read_rows(dataset: tf.data.Dataset, task: Task) -> list[Any]:
+    """Returns the rows of a data set, without their labels.
+
+    Raises:
+      UserError: If the data set never ends.
+    """
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise UserError(
+            "Expected a data set that ends. Received: one that repeats; drop "
+            "repeat(), or use take()."
+        )
+    rows = []
+    for element in _batched(dataset, task, 1):
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(element)
+        rows += _rows(x)
+    return rows
+
+
+def _batched(
+    dataset: tf.data.Dataset, task: Task | None, batch_size: int
+) -> tf.data.Dataset:
+    """Returns the data set in batches, ragged where lengths differ."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+    is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
+    if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
+        # A text or a batch of texts has no labels, and a list of words does.
+        is_words = x.shape.rank == 1 and (
+            y is not None or isinstance(x, tf.RaggedTensorSpec)
+        )
+        is_row = is_words or x.shape.rank == 0
+    return dataset.ragged_batch(batch_size) if is_row else dataset
+
+
+def _rows(x: Any) -> list[Any]:
+    """Returns the rows of a batch, as a task reads them."""
+    if isinstance(x, Mapping):
+        rows = zip(*map(_to_list, x.values()), strict=True)
+        return [dict(zip(x, map(_trim, row), strict=True)) for row in rows]
+    if isinstance(x, tuple | list):
+        return list(zip(*map(_to_list, x), strict=True))
+    return [_trim(row) for row in _to_list(x)]
+
+
+def _labels(y: Any, rows: list[Any], task: Task | None) -> list[Any]:
+    """Returns the labels of a batch, as a task reads them."""
+    if isinstance(y, Mapping):
+        y = tuple(y.values()) if len(y) > 1 else next(iter(y.values()))
+    if isinstance(y, tuple | list):
+        return list(zip(*map(_to_list, y), strict=True))
+    labels = _to_list(y)
+    if isinstance(task, TaggingTask):
+        words = [r.get("words", r) if isinstance(r, dict) else r for r in rows]
+        return [x[: len(w)] for x, w in zip(labels, words, strict=True)]
+    return [_trim(label) for label in labels]
+
+
+def _to_list(tensor: tf.Tensor | tf.RaggedTensor) -> list[Any]:
+    is_ragged = isinstance(tensor, tf.RaggedTensor)
+    values = tensor.to_list() if is_ragged else tensor.numpy().tolist()
+    return decode(values)
+
+
+def _trim(value: Any) -> Any:
+    """Returns a list without the empty texts that fill it up."""
+    if isinstance(value, list):
+        while value and value[-1] == "":
+            value = value[:-1]
+    return value
+
+
+def has_several_labels(dataset: tf.data.Dataset) -> bool:
+    """Returns True if the labels of a row are a list or several numbers."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+    if isinstance(y, Mapping) and len(y) == 1:
+        (y,) = y.values()
+    if not hasattr(y, "shape"):
+        return False
+    texts = tf.nest.flatten(x)[0]
+    extra = y.shape.rank - texts.shape.rank
+    return extra == 1 and y.shape[-1] != 1
+
+
+# === The public function ===
 
 
 def preprocess(

@@ -250,11 +250,8 @@ def _to_config(
 ) -> Any:
     """Returns the flags of an exporter from keyword arguments."""
     annotations = typing.get_type_hints(config_cls)
-    fields = {
-        field.name: field
-        for field in dataclasses.fields(config_cls)
-        if field.name != "model_dir"
-    }
+    fields = {x.name: x for x in dataclasses.fields(config_cls)}
+    del fields["model_dir"]
     values = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
         for name, value in values.items()
@@ -268,16 +265,11 @@ def _to_config(
                 f"{', '.join(fields)}. Received: {name}; {hint}"
             )
         expected, choices = annotations[name], fields[name].metadata["choices"]
-        if choices and value is not None and value not in choices:
-            raise UserError(
-                f"{name} must be one of {', '.join(choices)}. Received: "
-                f"{value!r}."
-            )
-        if not _fits(value, expected):
-            shown = getattr(expected, "__name__", expected)
-            raise UserError(
-                f"{name} must be of the type {shown}. Received: {value!r}."
-            )
+        is_choice = not choices or value is None or value in choices
+        if not is_choice or not _fits(value, expected):
+            words = f"of the type {getattr(expected, '__name__', expected)}"
+            words = f"one of {', '.join(choices)}" if choices else words
+            raise UserError(f"{name} must be {words}. Received: {value!r}.")
     return config_cls(model_dir=model_dir, **values)
 
 

@@ -279,8 +279,14 @@ def _describe_source(stored: StoredModel, source_format: str) -> str:
     ]
     if stored.task.get("labels"):
         lines.append(f"  labels: {', '.join(stored.task['labels'])}")
-    if stored.optimizer_state:
-        lines.append(f"  {_describe_optimizer(stored)}")
+    if state := stored.optimizer_state:
+        slots = sum(x.endswith(weight_map.SLOT_SUFFIXES[0]) for x in state)
+        step = ""
+        if weight_map.GLOBAL_STEP in state:
+            step = f", step {int(state[weight_map.GLOBAL_STEP])}"
+        lines.append(
+            f"  the optimizer's state: both moments of {slots} weights{step}"
+        )
     lines += [f"  {note}" for note in report.notes]
     lines.append(
         f"Loaded {len(report.loaded)} weights, {len(report.reshaped)} of them "
@@ -297,15 +303,6 @@ def _describe_source(stored: StoredModel, source_format: str) -> str:
         if names
     ]
     return "\n".join(lines) + "\n"
-
-
-def _describe_optimizer(stored: StoredModel) -> str:
-    state = stored.optimizer_state
-    slots = sum(name.endswith(weight_map.SLOT_SUFFIXES[0]) for name in state)
-    text = f"the optimizer's state: both moments of {slots} weights"
-    if weight_map.GLOBAL_STEP in state:
-        text += f", step {int(state[weight_map.GLOBAL_STEP])}"
-    return text
 
 
 def _size(size: int) -> str:

@@ -84,8 +84,26 @@ def run(config: Flags) -> None:
         extension = extend(
             source, new, config.use_unused, config.max_position_embeddings
         )
-        conversion.print_now(_describe(extension))
-        card = _build_card(config, extension)
+        kind = source.task["kind"]
+        lines = [f"Read {source.path}: a BERT of kind {kind}."]
+        lines += [f"  {note}" for note in source.report.notes]
+        for title, rows in _changes(extension, _SHOWN_ON_SCREEN).items():
+            lines.append(f"{title}:")
+            lines += [f"  {name}: {value}" for name, value in rows.items()]
+        conversion.print_now("\n".join(lines) + "\n")
+        card = model_directory.build_card(
+            "A BERT with more words or positions",
+            f"A BERT of kind {kind}, whose vocabulary or position table was "
+            "extended by run/extend_vocabulary.py of bert_tf. The embedding of "
+            "a new word is the mean of the embeddings of its old tokens; it "
+            "has not been trained since.",
+            {
+                "Source": {"model": source.revision or config.input},
+                "Notes": dict(enumerate(source.report.notes, 1)),
+                **_changes(extension, _SHOWN_IN_CARD),
+            },
+            'import bert_tf\nmodel = bert_tf.load_model(".")',
+        )
         with conversion.writing(output, config.output) as temporary:
             model_directory.write_model(temporary, extension.model, card)
         conversion.print_now(f"Wrote {config.output}.\n")
@@ -136,27 +154,27 @@ def extend(
         unused = _unused_ids(source.vocabulary) if use_unused else []
         ids = (*unused, *range(first, first + count))[:count]
         model = _add_to_vocabulary(model, new, ids)
-    model = dataclasses.replace(
-        model, weights=_extend_weights(source, model.config, new, ids)
-    )
+    weights = _extend_weights(source, model.config, new, ids)
+    model = dataclasses.replace(model, weights=weights)
     return Extension(model, source, new, ids)
 
 
-def _unused_ids(vocabulary: Vocabulary | None) -> list[int]:
-    tokens = vocabulary.tokens if vocabulary else ()
-    return [i for i, token in enumerate(tokens) if _UNUSED.fullmatch(token)]
+def _unused_ids(vocabulary: Vocabulary) -> list[int]:
+    tokens = enumerate(vocabulary.tokens)
+    return [index for index, token in tokens if _UNUSED.fullmatch(token)]
 
 
 def _add_to_vocabulary(
     model: StoredModel, new: NewTokens, ids: Sequence[int]
 ) -> StoredModel:
     # New rows follow those of the table, of which the last may have no token.
-    token_of = dict.fromkeys(range(model.config.vocab_size), "")
-    tokens = model.vocabulary.tokens
-    token_of |= {i: tokens[i] for i in model.vocabulary.token_ids}
-    token_of |= dict(zip(ids, new.tokens, strict=True))
+    tokens = [""] * max(model.config.vocab_size, max(ids) + 1)
+    for index in model.vocabulary.token_ids:
+        tokens[index] = model.vocabulary.tokens[index]
+    for index, token in zip(ids, new.tokens, strict=True):
+        tokens[index] = token
     vocabulary = Vocabulary(
-        [token_of[i] for i in range(len(token_of))],
+        tokens,
         f"{model.vocabulary.source} with the words of {new.source}",
         model.vocabulary.added_tokens,
     )
@@ -182,7 +200,10 @@ def _extend_weights(
     new: NewTokens,
     ids: Sequence[int],
 ) -> Tensors:
-    """Returns the weights, with tables of the sizes in `config`."""
+    """Returns the weights, with tables of the sizes in `config`.
+
+    The row of each new token is the mean of its old tokens' rows.
+    """
     grown = {
         row.name: row
         for row in weight_map.rows(source.config)
@@ -194,25 +215,18 @@ def _extend_weights(
     }
 
     def read(name):
-        value = source.weights[name]
+        old = source.weights[name]
         if name not in grown:
-            return value
-        if grown[name].shape[0] == "vocab_size":
-            return _add_means(value, config.vocab_size, new, ids)
-        return value[np.arange(config.max_position_embeddings) % len(value)]
+            return old
+        if grown[name].shape[0] != "vocab_size":
+            return old[np.arange(config.max_position_embeddings) % len(old)]
+        table = np.empty(shapes[name], old.dtype)
+        table[: len(old)] = old
+        for index, old_ids in zip(ids, new.tokens.values(), strict=True):
+            table[index] = old[list(old_ids)].mean(axis=0, dtype=np.float64)
+        return table
 
     return Tensors({**source.weights.shapes, **shapes}, read)
-
-
-def _add_means(
-    old: np.ndarray, size: int, new: NewTokens, ids: Sequence[int]
-) -> np.ndarray:
-    """Sets the row of each new token to the mean of its old tokens' rows."""
-    table = np.empty((size, *old.shape[1:]), old.dtype)
-    table[: len(old)] = old
-    for i, old_ids in zip(ids, new.tokens.values(), strict=True):
-        table[i] = old[list(old_ids)].mean(axis=0, dtype=np.float64)
-    return table
 
 
 # === Reading new words ===
@@ -276,32 +290,17 @@ def _normalize(
     for number, (line, front, row) in enumerate(
         zip(lines, fronts, rows, strict=True), 1
     ):
-        place = f"{path}, line {number}"
         words = [word.decode() for word in row]
-        if len(words) != 1 or words[0] == front:
-            raise _no_word(place, line, [x for x in words if x != front])
-        if len(words[0]) > longest:
+        if len(words) != 1 or not len(front) < len(words[0]) <= longest:
             raise UserError(
-                f"{place}: has {len(words[0]) - len(front)} characters, but a "
-                f"word of more than {longest} is always [UNK]; leave it out."
+                f"{path}, line {number}: expected one word of at most "
+                f"{longest} characters; white space, punctuation and Chinese "
+                f"characters end a word. Received: {line!r}, which no text "
+                "would match; leave it out."
             )
         prefix = CONTINUATION if front else ""
         tokens.append(prefix + words[0].removeprefix(front))
     return tokens
-
-
-def _no_word(place: str, line: str, words: Sequence[str]) -> UserError:
-    if not words:
-        reason = "holds nothing that the tokenizer keeps"
-    elif line.startswith(CONTINUATION):
-        reason = "does not continue a word"
-    else:
-        parts = " ".join(map(repr, words))
-        reason = f"is not one word but {len(words)} ({parts})"
-    return UserError(
-        f"{place}: {line!r} {reason}, as white space, punctuation and Chinese "
-        "characters end a word, so no text would match it; leave it out."
-    )
 
 
 def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -326,57 +325,26 @@ def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
 # === Reports ===
 
 
-def _describe(extension: Extension) -> str:
-    """Returns lines about the model that was read and what was added."""
-    source = extension.source
-    lines = [
-        f"Read {source.path}: a BERT of kind {source.task['kind']}, "
-        f"{len(source.weights)} weights."
-    ]
-    lines += [f"  {note}" for note in source.report.notes]
-    for title, rows in _changes(extension, _SHOWN_ON_SCREEN).items():
-        if rows:
-            lines.append(f"{title}:")
-            lines += [f"  {name}: {value}" for name, value in rows.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _build_card(config: Flags, extension: Extension) -> str:
-    notes = extension.source.report.notes
-    return model_directory.build_card(
-        "A BERT with more words or positions",
-        f"A BERT of kind {extension.source.task['kind']}, whose vocabulary or "
-        "position table was extended by run/extend_vocabulary.py of bert_tf. "
-        "The embedding of a new word is the mean of the embeddings of its old "
-        "tokens; it has not been trained since.",
-        {
-            "Source": {"model": extension.source.revision or config.input}
-            | {f"note {n}": note for n, note in enumerate(notes, 1)},
-            **_changes(extension, _SHOWN_IN_CARD),
-        },
-        'import bert_tf\nmodel = bert_tf.load_model(".")',
-    )
-
-
 def _changes(extension: Extension, most: int) -> dict[str, dict[str, str]]:
     """Returns heading to rows of what was added, with at most `most` words."""
     new, ids = extension.new, extension.ids
     source, model = extension.source, extension.model
-    words: dict[str, str] = {}
+    changes: dict[str, dict[str, str]] = {}
     if ids:
         tokens = source.vocabulary.tokens
         filled = sum(i < source.config.vocab_size for i in ids)
         before = sum(map(len, new.tokens.values())) / len(ids)
-        words = {
+        pairs = list(zip(new.tokens.items(), ids, strict=True))
+        changes["New words"] = words = {
             "file": os.path.basename(new.source),
             "words": f"{len(ids)}: {filled} on [unusedN] lines "
             f"({len(_unused_ids(model.vocabulary))} such lines left), "
             f"{len(ids) - filled} after the last line",
             "tokens per new word": f"{before:.2f} before, 1 now",
+        } | {
+            token: f"{' '.join(tokens[x] for x in old_ids)} -> {i}"
+            for (token, old_ids), i in pairs[:most]
         }
-        pairs = list(zip(new.tokens.items(), ids, strict=True))
-        for (token, old_ids), i in pairs[:most]:
-            words[token] = f"{' '.join(tokens[x] for x in old_ids)} -> {i}"
         if len(pairs) > most:
             words["..."] = f"and {len(pairs) - most} more"
         if new.left_out:
@@ -386,11 +354,10 @@ def _changes(extension: Extension, most: int) -> dict[str, dict[str, str]]:
             )
     old = source.config.max_position_embeddings
     length = model.config.max_position_embeddings
-    positions = {
-        "rows": f"{old} became {length}; row i is a copy of i mod {old}"
-    }
-    state = {"state": "not carried, as its moments do not fit new tables"}
-    return {
-        "New words": words,
-        "Positions": positions if length > old else {},
-    } | ({"Optimizer": state} if source.optimizer_state else {})
+    if length > old:
+        rows = f"{old} became {length}; row i is a copy of i mod {old}"
+        changes["Positions"] = {"rows": rows}
+    if source.optimizer_state:
+        reason = "not carried, as its moments do not fit new tables"
+        changes["Optimizer"] = {"state": reason}
+    return changes

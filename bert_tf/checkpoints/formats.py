@@ -15,6 +15,7 @@ and raises `UserError` for every mistake of a user.
 
 import dataclasses
 import importlib
+import os
 import re
 import types
 
@@ -34,7 +35,7 @@ _MODULES = {
     "huggingface": "bert_tf.checkpoints.huggingface.model",
     "keras": "bert_tf.checkpoints.keras_model",
     "keras_hub": "bert_tf.checkpoints.keras_hub",
-    "model_garden": "bert_tf.checkpoints.model_garden.model",
+    "model_garden": "bert_tf.checkpoints.model_garden",
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
@@ -76,7 +77,7 @@ def read(
     path: str,
     source_format: str | None = None,
     allow_missing: re.Pattern | None = None,
-    cache_dir: str | None = None,
+    cache_dir: str | os.PathLike | None = None,
     offline: bool | None = None,
 ) -> StoredModel:
     """Reads the model at `path`; its weights are read on access.

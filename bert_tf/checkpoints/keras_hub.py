@@ -18,17 +18,16 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from bert_tf import errors
-from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.task_values import only
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -54,6 +53,12 @@ _CONFIG_KEYS = {
     "intermediate_dim": "intermediate_size",
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
+}
+# Those of the tokenizer.
+_RULES = {
+    "split": only(True),
+    "suffix_indicator": only(vocabulary_lib.CONTINUATION),
+    "oov_token": only(vocabulary_lib.UNK),
 }
 # The activation of a classifier to the problem type.
 _PROBLEM_TYPES = {"softmax": "single_label", "sigmoid": "multi_label"}
@@ -214,18 +219,7 @@ def _read_tokenizer(
         return vocabulary, settings, notes or ["It has no tokenizer."]
     theirs = _load(keras_hub.models.BertTokenizer, path).get_config()
     vocabulary = Vocabulary.from_file(os.path.join(path, _VOCABULARY_FILE))
-    expected = {
-        "split": True,
-        "suffix_indicator": vocabulary_lib.CONTINUATION,
-        "oov_token": vocabulary_lib.UNK,
-    }
-    received = {key: theirs[key] for key in expected}
-    if received != expected:
-        raise UserError(
-            f"The tokenizer of {path} must have {_list(expected)}. Received: "
-            f"{_list(received)}; to read the weights alone, move "
-            f"{_TOKENIZER_FILE} away."
-        )
+    stored_files.check(theirs, _RULES, f"The tokenizer of {path}")
     settings = stored_model.tokenizer_settings(
         vocabulary,
         bool(theirs["lowercase"]),
@@ -239,10 +233,6 @@ def _read_tokenizer(
             "model's here; the original strips accents if it lower-cases."
         )
     return vocabulary, settings, notes
-
-
-def _list(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in values.items())
 
 
 def _read_weights(
@@ -436,23 +426,15 @@ def _describe(stored: StoredModel) -> list[str]:
 def _build_backbone(config: BertConfig, weights: Tensors):
     import keras_hub
 
-    def make():
-        return keras_hub.models.BertBackbone(
-            vocabulary_size=config.vocab_size,
-            num_layers=config.num_hidden_layers,
-            num_heads=config.num_attention_heads,
-            hidden_dim=config.hidden_size,
-            intermediate_dim=config.intermediate_size,
-            dropout=config.hidden_dropout_prob,
-            max_sequence_length=config.max_position_embeddings,
-            num_segments=config.type_vocab_size,
-            dtype="float32",
-            name="bert_backbone",
-        )
-
-    return checkpoint_loading.build(
-        make, lambda model: {x.path: x for x in model.weights}, weights
+    backbone = keras_hub.models.BertBackbone(
+        **{key: getattr(config, ours) for key, ours in _CONFIG_KEYS.items()},
+        dropout=config.hidden_dropout_prob,
+        dtype="float32",
+        name="bert_backbone",
     )
+    for variable in backbone.weights:
+        variable.assign(weights[variable.path])
+    return backbone
 
 
 def _build_tokenizer(stored: StoredModel):

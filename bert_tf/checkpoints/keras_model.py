@@ -121,11 +121,6 @@ def recognizes(path: str) -> bool:
     return isinstance(name, str) and name.startswith(_PACKAGE)
 
 
-def load_whole(path: str) -> keras.Model | None:
-    """Loads a `.keras` file of this project, compiled as it was, or None."""
-    return keras.saving.load_model(path) if recognizes(path) else None
-
-
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:

@@ -2,10 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,7 +15,6 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -55,7 +52,17 @@ def read(
             os.path.join(folder, model_directory.CONFIG_FILE)
         ):
             # The original has a separate flag for the config.
-            return _read_bare(prefix, config)
+            weights, state, report = tf1_checkpoint.read_weights(prefix, config)
+            return StoredModel(
+                path=prefix,
+                config=config,
+                weights=weights,
+                vocabulary=None,
+                tokenizer_settings=None,
+                task={"kind": weight_map.kind_of(weights)},
+                optimizer_state=state,
+                report=report,
+            )
     stored = formats.read(path, weights_format)
     if config is not None:
         _check_config(stored, config, flag)
@@ -111,21 +118,6 @@ def load_weights(model: keras.Model, stored: StoredModel) -> "LoadReport":
     return report
 
 
-def _read_bare(prefix: str, config: BertConfig) -> StoredModel:
-    """Reads a TF1 checkpoint without config or vocabulary beside it."""
-    weights, state, report = tf1_checkpoint.read_weights(prefix, config)
-    return StoredModel(
-        path=prefix,
-        config=config,
-        weights=weights,
-        vocabulary=None,
-        tokenizer_settings=None,
-        task={"kind": weight_map.kind_of(weights)},
-        optimizer_state=state,
-        report=report,
-    )
-
-
 def _check_config(stored: StoredModel, config: BertConfig, flag: str) -> None:
     differing = [
         field.name
@@ -172,65 +164,18 @@ class LoadReport:
 
     def __str__(self) -> str:
         slots = [x for x in self.unused if weight_map.is_optimizer_state(x)]
-        unused = [x for x in self.unused if x not in set(slots)]
-        parts = [f"loaded {len(self.loaded)} weights, all of the model's"]
+        others = [x for x in self.unused if x not in set(slots)]
+        parts = [f"loaded {len(self.loaded)} weights"]
         if self.missing:
-            parts = [
-                f"loaded {len(self.loaded)} weights",
-                f"new: {', '.join(self.missing)}",
-            ]
-        if unused:
-            parts.append(
-                f"not needed, as this model has no such part: "
-                f"{', '.join(unused)}"
-            )
+            parts.append(f"new: {', '.join(self.missing)}")
+        else:
+            parts[0] += ", all of the model's"
+        if others:
+            reason = "not needed, as this model has no such part"
+            parts.append(f"{reason}: {', '.join(others)}")
         if slots:
             parts.append(f"not needed: {len(slots)} tensors of the optimizer")
         return "; ".join(parts)
-
-
-def build(
-    make: Callable[[], Any],
-    name_variables: Callable[[Any], Mapping[str, keras.Variable]],
-    weights: Tensors,
-) -> Any:
-    """Builds a model with its weights, reading one tensor at a time.
-
-    Initializing a model at random before assigning its weights takes up to
-    twice the memory, which TensorFlow does not give back.
-
-    Args:
-      make: Returns the model with all its variables made.
-      name_variables: Returns the variables of a model by name.
-      weights: Name to value, for all of these variables at least.
-    """
-    # Variables made in this scope get their values when it ends.
-    with keras.StatelessScope():
-        model = make()
-        variables = name_variables(model)
-        initial_values = {
-            name: _InitialValue(weights, name) for name in variables
-        }
-        for name, variable in variables.items():
-            variable._initializer = initial_values[name]
-    for name, variable in variables.items():
-        # The attribute is private, so another version of Keras may ignore it.
-        if not initial_values[name].was_used:
-            variable.assign(weights[name])
-    return model
-
-
-class _InitialValue:
-    """A Keras initializer that returns a stored weight."""
-
-    def __init__(self, weights: Tensors, name: str) -> None:
-        self._weights = weights
-        self._name = name
-        self.was_used = False
-
-    def __call__(self, shape: Any, dtype: Any = None) -> np.ndarray:
-        self.was_used = True
-        return self._weights[self._name]
 
 
 def load_into(
@@ -256,7 +201,10 @@ def load_into(
       UserError: Listing everything unmatched, missing or of another shape.
     """
     variables = bert_model.named_variables(model)
-    tensors = Tensors.from_arrays(tensors)
+    # Those of `Tensors` are known before they are read.
+    shapes = getattr(tensors, "shapes", None)
+    if shapes is None:
+        shapes = {name: np.shape(value) for name, value in tensors.items()}
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
     # Parts may be missing as a whole, except for the encoder.
@@ -270,9 +218,9 @@ def load_into(
         and weight_map.head_of(name) in {None, *built}
     }
     misshapen = {
-        f"{name} {tensors.shapes[name]}, expected {tuple(variable.shape)}"
+        f"{name} {shapes[name]}, expected {tuple(variable.shape)}"
         for name, variable in variables.items()
-        if name in tensors and tensors.shapes[name] != tuple(variable.shape)
+        if name in tensors and shapes[name] != tuple(variable.shape)
     }
     problems = {
         "lacks": lacks - set(expected_missing),

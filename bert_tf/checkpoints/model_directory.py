@@ -63,6 +63,8 @@ _REQUIRED = (CONFIG_FILE, TASK_FILE, WEIGHTS_FILE, README_FILE)
 _FORMAT = "bert_tf model directory"
 _VERSION = 1
 _CHECKSUMS = {
+    "format": stored_files.choice(_FORMAT),
+    "version": stored_files.integer(_VERSION, _VERSION),
     "sha256": stored_files.Kind(
         "an object from names of files in this folder to texts",
         lambda values: (
@@ -70,7 +72,7 @@ _CHECKSUMS = {
             and all(map(stored_files.is_base_name, values))
             and all(map(stored_files.TEXT.fits, values.values()))
         ),
-    )
+    ),
 }
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 # The packages whose versions the model card has.
@@ -302,15 +304,9 @@ def read_checksums(path: str) -> dict[str, str]:
       UserError: If its checksums.json is damaged, or lists a file elsewhere.
     """
     file = os.path.join(path, CHECKSUMS_FILE)
-    checksums = files.read_json(stored_files.require(file))
-    is_ours = isinstance(checksums, dict) and checksums.get("format") == _FORMAT
-    if not is_ours or checksums.get("version") != _VERSION:
-        raise UserError(
-            f"{file} does not belong to a model directory of this version of "
-            "bert_tf."
-        )
-    stored_files.check(checksums, _CHECKSUMS, file)
-    return checksums.get("sha256", {})
+    checksums = stored_files.read_object(file)
+    stored_files.check(checksums, _CHECKSUMS, file, tuple(_CHECKSUMS))
+    return checksums["sha256"]
 
 
 def _read_weights(

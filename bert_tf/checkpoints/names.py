@@ -57,7 +57,9 @@ _RELEASED_FILES = (
 
 
 def resolve(
-    name: str, cache_dir: str | None = None, offline: bool | None = None
+    name: str,
+    cache_dir: str | os.PathLike | None = None,
+    offline: bool | None = None,
 ) -> str:
     """Returns the local path of a model, fetched if a name requires it.
 

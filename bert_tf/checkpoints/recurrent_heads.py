@@ -43,26 +43,40 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
       shapes: Canonical name to shape, of all weights of a checkpoint. One
         weight of a BiLSTM adds all rows of that BiLSTM.
     """
-    result = weight_map.rows(config)
+    result = {row.name: row for row in weight_map.rows(config)}
+
+    def add(name, *shape):
+        result[name] = Row(name, shape, "same")
+
+    hidden = config.hidden_size
     for prefix in _PREFIXES.values():
-        number = _count(prefix, shapes)
         combined = f"{prefix}layer_combination/"
         if any(name.startswith(combined) for name in shapes):
-            result += _combination_rows(combined, config, shapes)
+            is_four = tuple(shapes.get(f"{combined}weights", ())) == (_FOUR,)
+            add(
+                f"{combined}weights",
+                _FOUR if is_four else config.num_hidden_layers,
+            )
+            add(f"{combined}scale", 1)
+        number = _count(prefix, shapes)
         if not number:
             continue
-        width, size = _sizes(prefix, config, shapes)
+        first = f"{prefix}bilstm_0/forward"
+        width, *_ = shapes.get(f"{first}/kernel") or (hidden,)
+        width = width if width == _FOUR * hidden else hidden
+        size, *_ = shapes.get(f"{first}/recurrent_kernel") or (0,)
         for level in range(number):
-            result += _lstm_rows(f"{prefix}bilstm_{level}/", width, size)
+            for direction in ("forward", "backward"):
+                lstm = f"{prefix}bilstm_{level}/{direction}"
+                add(f"{lstm}/kernel", width, 4 * size)
+                add(f"{lstm}/recurrent_kernel", size, 4 * size)
+                add(f"{lstm}/bias", 4 * size)
             width = 2 * size
-        output = f"{prefix}output_weights"
-        result = [
-            dataclasses.replace(row, shape=(row.shape[0], width))
-            if row.name == output
-            else row
-            for row in result
-        ]
-    return result
+        output = result[f"{prefix}output_weights"]
+        result[output.name] = dataclasses.replace(
+            output, shape=(output.shape[0], width)
+        )
+    return list(result.values())
 
 
 def belongs(name: str) -> bool:
@@ -151,40 +165,3 @@ def _count(prefix: str, names: Iterable[str]) -> int:
     pattern = re.compile(rf"{re.escape(prefix)}bilstm_(\d+)/")
     levels = [int(match[1]) for name in names if (match := pattern.match(name))]
     return max(levels, default=-1) + 1
-
-
-def _sizes(
-    prefix: str, config: BertConfig, shapes: Mapping[str, Shape]
-) -> tuple[int, int]:
-    """Returns the width of the first BiLSTM's input, and its units."""
-    kernel = shapes.get(f"{prefix}bilstm_0/forward/kernel", ())
-    widths = (config.hidden_size, _FOUR * config.hidden_size)
-    width = kernel[0] if kernel and kernel[0] in widths else widths[0]
-    recurrent = shapes.get(f"{prefix}bilstm_0/forward/recurrent_kernel", ())
-    return width, recurrent[0] if recurrent else 0
-
-
-def _lstm_rows(prefix: str, width: int, size: int) -> list[Row]:
-    gates = 4 * size
-    parts = {
-        "kernel": (width, gates),
-        "recurrent_kernel": (size, gates),
-        "bias": (gates,),
-    }
-    return [
-        Row(f"{prefix}{direction}/{name}", shape, "same")
-        for direction in ("forward", "backward")
-        for name, shape in parts.items()
-    ]
-
-
-def _combination_rows(
-    prefix: str, config: BertConfig, shapes: Mapping[str, Shape]
-) -> list[Row]:
-    number = config.num_hidden_layers
-    if tuple(shapes.get(f"{prefix}weights", ())) == (_FOUR,):
-        number = _FOUR
-    return [
-        Row(f"{prefix}weights", (number,), "same"),
-        Row(f"{prefix}scale", (1,), "same"),
-    ]

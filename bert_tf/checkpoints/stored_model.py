@@ -19,7 +19,6 @@ from bert_tf.checkpoints.matching import Report
 from bert_tf.checkpoints.matching import match_optimizer_state
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import ASCII_LOWER
-from bert_tf.config import NORMALIZATIONS
 from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -78,19 +77,7 @@ class StoredModel:
     @property
     def num_labels(self) -> int | None:
         """Number of labels of the head; None if it has no labels."""
-        sizes = {self.weights.shapes[name][0] for name in self._label_weights}
-        return sizes.pop() if sizes else None
-
-    @property
-    def _label_weights(self) -> list[str]:
-        """Names of the weights whose first axis is the labels."""
-        heads = weight_map.HEADS[self.task["kind"]]
-        return [
-            row.name
-            for row in weight_map.rows(self.config)
-            if row.shape[:1] == (weight_map.LABELS,)
-            and weight_map.part_of(row.name) in heads
-        ]
+        return num_labels(self.task["kind"], self.config, self.weights)
 
     def with_labels(self, labels: Sequence[str]) -> "StoredModel":
         """Returns the model with its labels in another order.
@@ -99,7 +86,7 @@ class StoredModel:
           labels: The model's labels, each once.
         """
         order = [list(self.task["labels"]).index(label) for label in labels]
-        moved = set(self._label_weights)
+        moved = _label_weights(self.task["kind"], self.config)
 
         def read(name):
             value = self.weights[name]
@@ -176,17 +163,29 @@ class StoredModel:
         )
 
 
+def num_labels(kind: str, config: BertConfig, weights: Tensors) -> int | None:
+    """Returns the number of labels of a head; None if it has no labels."""
+    names = _label_weights(kind, config)
+    return next((weights.shapes[name][0] for name in names), None)
+
+
+def _label_weights(kind: str, config: BertConfig) -> list[str]:
+    """Returns the names of the weights whose first axis is the labels."""
+    heads = weight_map.HEADS[kind]
+    return [
+        row.name
+        for row in weight_map.rows(config)
+        if row.shape[:1] == (weight_map.LABELS,)
+        and weight_map.part_of(row.name) in heads
+    ]
+
+
 def check(stored: StoredModel) -> None:
     """Raises `UserError` if a part of the model does not fit the weights."""
     _check_vocabulary(stored)
-    kind = stored.task.get("kind")
-    heads = weight_map.HEADS.get(kind) if isinstance(kind, str) else None
-    if heads is None:
-        raise UserError(
-            f"The task of {stored.path} must be of one of the kinds "
-            f"{', '.join(weight_map.HEADS)}. Received: kind="
-            f"{stored_files.shown(kind)}."
-        )
+    task_values.check_task(stored.task, f"The task of {stored.path}")
+    kind = stored.task["kind"]
+    heads = weight_map.HEADS[kind]
     present = {weight_map.part_of(name) for name in stored.weights}
     absent = [head for head in heads if head not in present]
     if absent:
@@ -194,7 +193,6 @@ def check(stored: StoredModel) -> None:
             f"The model in {stored.path} is of kind={kind!r}, but its weights "
             f"lack the head {' and '.join(absent)}."
         )
-    task_values.check_task(stored.task, f"The task of {stored.path}")
     recurrent_heads.check(stored.task, stored.weights, stored.path)
     match_optimizer_state(
         stored.optimizer_state,
@@ -230,12 +228,6 @@ def _check_vocabulary(stored: StoredModel) -> None:
             f"vocabulary: they name the hash "
             f"{stored_files.shown(settings.get('vocabulary_hash'))}, the "
             f"vocabulary has {vocabulary.hash!r}."
-        )
-    if stored.normalization not in NORMALIZATIONS:
-        raise UserError(
-            f"{stored.path}: the tokenizer settings must have normalization="
-            f"{' or '.join(NORMALIZATIONS)}. Received: "
-            f"{stored.normalization!r}."
         )
     if stored.normalization == ASCII_LOWER and (
         settings.get("strip_accents") or not settings["lower_case"]
@@ -305,12 +297,20 @@ def read_vocabulary(
     vocabulary = Vocabulary.from_file(path)
     notes = vocabulary.check_size(vocab_size)
     if lower_case is None:
-        lower_case = derive_lower_case(vocabulary)
-        notes.append(
-            f"{source} does not say whether the model reads lower case; "
-            f"lower_case={lower_case}, as {describe_capitals(vocabulary)}."
-        )
+        lower_case = note_lower_case(vocabulary, source, notes)
     return vocabulary, tokenizer_settings(vocabulary, lower_case), notes
+
+
+def note_lower_case(
+    vocabulary: Vocabulary, source: str, notes: list[str]
+) -> bool:
+    """Returns `derive_lower_case`, and adds a note on it."""
+    lower_case = derive_lower_case(vocabulary)
+    notes.append(
+        f"{source} does not say whether the model reads lower case; "
+        f"lower_case={lower_case}, as {describe_capitals(vocabulary)}."
+    )
+    return lower_case
 
 
 def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:

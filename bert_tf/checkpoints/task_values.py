@@ -6,9 +6,11 @@ Imports no TensorFlow: scripts check their input before they import it.
 from collections.abc import Mapping
 from typing import Any
 
+from bert_tf.checkpoints import weight_map
 from bert_tf.config import APPROACHES
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import LAYER_COMBINATIONS
+from bert_tf.config import NORMALIZATIONS
 from bert_tf.io import stored_files
 from bert_tf.io.stored_files import FLAG
 from bert_tf.io.stored_files import NUMBER
@@ -29,12 +31,14 @@ _TOKENIZER = {
     "strip_accents": optional(FLAG),
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
+    "normalization": choice(*NORMALIZATIONS),
     # RE2, which finds longer words, counts to 1000.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
 _REQUIRED_OF_TOKENIZER = ("lower_case", "preserve_special_tokens")
 _TASK = {
+    "kind": choice(*weight_map.HEADS),
     "name": TEXT,
     "variant": optional(TEXT),
     "max_seq_length": optional(integer()),
@@ -93,17 +97,21 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
 }
 
 
+def only(value: Any) -> Kind:
+    """Returns the kind of one value, which null means, too."""
+    return Kind(repr(value), lambda received: received in (None, value))
+
+
 def check_task(task: Mapping[str, Any], source: str) -> None:
     """Raises `UserError` for a value of task.json of another kind.
 
     Args:
-      task: The contents; their `kind` is checked elsewhere, as other values
-        that this project does not read.
+      task: The contents.
       source: The file, for errors.
     """
     kind = task.get("kind")
     of_kind = _BY_KIND.get(kind, {}) if isinstance(kind, str) else {}
-    stored_files.check(task, _TASK | of_kind, source)
+    stored_files.check(task, _TASK | of_kind, source, ("kind",))
 
 
 def check_tokenizer(settings: Mapping[str, Any], source: str) -> None:

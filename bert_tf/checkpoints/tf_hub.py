@@ -25,12 +25,11 @@ from google.protobuf import unknown_fields
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf.checkpoints import model_garden
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.model_garden import model as model_garden
-from bert_tf.checkpoints.model_garden import weights as object_weights
-from bert_tf.checkpoints.model_garden.weights import Found
-from bert_tf.checkpoints.model_garden.weights import ObjectCheckpoint
+from bert_tf.checkpoints.model_garden import Found
+from bert_tf.checkpoints.model_garden import ObjectCheckpoint
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import damaged
 from bert_tf.config import BertConfig
@@ -76,7 +75,7 @@ def read_model(
     checkpoint = ObjectCheckpoint(prefix)
     hidden_act, notes = _read_activation(graph.graph_def)
     try:
-        found = object_weights.find(checkpoint)
+        found = model_garden.find(checkpoint)
         config = _read_config(checkpoint, found, hidden_act)
     except (TypeError, UserError, ValueError) as error:
         raise UserError(
@@ -235,7 +234,7 @@ def _others(
         for item in checkpoint.objects()
         if checkpoint.key(item)
         and item not in taken
-        and not object_weights.is_training_state(name := checkpoint.name(item))
+        and not model_garden.is_training_state(name := checkpoint.name(item))
         and not (allow_missing and allow_missing.search(name))
     }
 

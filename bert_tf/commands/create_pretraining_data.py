@@ -27,13 +27,12 @@ class CreatePretrainingDataConfig(CorpusConfig):
         affects="place",
         reads="files",
     )
-    output_file: str = options.output(
+    output_file: str = options.target(
         help_text="Record files to write, separated by commas; with "
-        "--num_shards, one name for all shards.",
-        affects="place",
+        "--num_shards, one name for all shards."
     )
-    vocab_file: str = options.data(
-        help_text="Vocabulary, one token a line.", affects="place", reads="file"
+    vocab_file: str = options.data_file(
+        help_text="Vocabulary, one token a line."
     )
     do_whole_word_mask: bool = options.masking(
         False, "Mask all tokens of a word together.", not_with="left_to_right"
@@ -78,10 +77,9 @@ class CreatePretrainingDataConfig(CorpusConfig):
         at_least=0,
         not_with="generator=original",
     )
-    num_processes: int = options.hardware(
+    num_processes: int = options.devices(
         0,
         "Worker processes; 0 means one per core.",
-        affects="place",
         at_least=0,
         not_with=("generator=original", "runner"),
     )
@@ -132,12 +130,11 @@ class CreatePretrainingDataConfig(CorpusConfig):
         at_least=1,
         not_with=("generator=original", "left_to_right"),
     )
-    overwrite_output_dir: bool = options.output(
+    overwrite_output_dir: bool = options.reporting(
         False,
         "Remove the records, manifest, report and unfinished work of an "
         "earlier run with this --output_file, and start over; other files "
         "stay. Drop it to resume.",
-        affects="nothing",
     )
 
     def __post_init__(self) -> None:

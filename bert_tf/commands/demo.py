@@ -14,6 +14,7 @@ import contextlib
 import csv
 import dataclasses
 import hashlib
+import importlib
 import importlib.util
 import io
 import json
@@ -22,33 +23,23 @@ import pathlib
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import sysconfig
-import time
-import types
+import typing
 import urllib.request
 from collections.abc import Iterator
 from collections.abc import Sequence
 from pydoc_data import topics
 from typing import Any
 
+from absl import flags
+
 import bert_tf
-from bert_tf.commands import create_pretraining_data
-from bert_tf.commands import export_savedmodel
-from bert_tf.commands import fill_mask
-from bert_tf.commands import finetune_classifier
-from bert_tf.commands import learn_vocabulary
-from bert_tf.commands import pretrain
-from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
-from bert_tf.commands.fill_mask import FillMaskConfig
-from bert_tf.commands.finetune_classifier import ClassifierConfig
-from bert_tf.commands.pretrain import PretrainConfig
+from bert_tf import errors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags import options
-from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 
@@ -66,7 +57,8 @@ MODEL = BertConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-SIZES = {"max_seq_length": 64, "max_predictions_per_seq": 10}
+SIZES = "--max_seq_length=64 --max_predictions_per_seq=10"
+RESULTS = "eval_results.txt"
 TRAIN_STEPS = 4000
 # The least that the models must reach on held-out text. Always predicting the
 # most common token or label has 0.07, 0.55 and 0.25.
@@ -99,111 +91,76 @@ class DemoConfig(options.Flags):
 def main(config: DemoConfig) -> None:
     root = config.output_dir
     steps = config.num_train_steps or TRAIN_STEPS
-
-    show("\n== Corpus: the documentation of Python and its packages")
-    corpus, heldout = f"{root}/corpus.txt", f"{root}/heldout.txt"
-    tables = f"{root}/library_train.csv", f"{root}/library_dev.csv"
-    if not os.path.exists(corpus):
-        write_corpus(corpus, heldout, tables)
-
-    vocabulary = f"{root}/vocab.txt"
-    flags = learn_vocabulary.LearnVocabularyConfig(
-        input_file=corpus,
-        output_file=vocabulary,
-        vocab_size=MODEL.vocab_size,
-        num_unused=99,
-    )
-    run_step("Vocabulary", learn_vocabulary, flags, vocabulary)
-
-    records = f"{root}/train.tfrecord", f"{root}/heldout.tfrecord"
-    for text, made, times in (corpus, records[0], 4), (heldout, records[1], 2):
-        flags = CreatePretrainingDataConfig(
-            input_file=text,
-            output_file=made,
-            vocab_file=vocabulary,
-            dupe_factor=times,
-            **SIZES,
-        )
-        run_step("Pretraining records", create_pretraining_data, flags)
-
     # Runs of different lengths have different folders.
     pretrained = f"{root}/pretrained_{steps}_steps"
-    bert_config = f"{root}/bert_config.json"
-    files.write_text(bert_config, MODEL.to_json())
-    flags = PretrainConfig(
-        bert_config_file=bert_config,
-        input_file=records[0],
-        eval_input_file=records[1],
-        output_dir=pretrained,
-        do_train=True,
-        do_eval=True,
-        train_batch_size=32,
-        eval_batch_size=128,
-        learning_rate=1e-3,
-        num_train_steps=steps,
-        num_warmup_steps=steps // 15,
-        iterations_per_loop=100,
-        **SIZES,
-    )
-    new = dataclasses.replace(
-        flags, output_dir=f"{root}/untrained", do_train=False
-    )
-    results = f"{root}/untrained/eval_results.txt"
-    run_step("The new model, before training", pretrain, new, results)
-    run_step("Pretraining", pretrain, flags, f"{pretrained}/model")
-    flags = FillMaskConfig(model_dir=f"{pretrained}/model", text=MASKED)
-    run_step("The best words for [MASK]", fill_mask, flags)
+    library = f"{root}/library_{steps}_steps"
 
-    classifier = f"{root}/library_{steps}_steps"
-    flags = ClassifierConfig(
-        task_name="custom",
-        train_file=tables[0],
-        dev_file=tables[1],
-        text_column="sentence",
-        label_column="library",
-        pretrained_model_dir=f"{pretrained}/model",
-        output_dir=classifier,
-        do_train=True,
-        do_eval=True,
-        max_seq_length=64,
-        eval_batch_size=64,
-        # Higher than in the paper, because the model is narrow; one epoch over
-        # this many sentences is enough.
-        learning_rate="5e-4",
-        num_train_epochs="1",
-        # Few lengths, because compiling each one costs more than it saves.
-        num_length_buckets=3,
-    )
-    run_step("Fine-tuning", finetune_classifier, flags, f"{classifier}/model")
+    show("\n== Corpus: the documentation of Python and its packages")
+    tables = f"{root}/library_train.csv", f"{root}/library_dev.csv"
+    if not os.path.exists(f"{root}/corpus.txt"):
+        write_corpus(f"{root}/corpus.txt", f"{root}/heldout.txt", tables)
 
-    served = f"{classifier}/served/library"
-    flags = SavedModelConfig(model_dir=f"{classifier}/model", output_dir=served)
-    run_step("Export", export_savedmodel, flags, f"{served}/1")
-    answers = ask_server(served, f"{classifier}/server.log")
+    vocabulary = f"""run/learn_vocabulary.py
+        --input_file={root}/corpus.txt --output_file={root}/vocab.txt
+        --vocab_size={MODEL.vocab_size} --num_unused=99"""
+    run_step("Vocabulary", vocabulary, f"{root}/vocab.txt")
 
-    before = read_results(f"{root}/untrained/eval_results.txt")
-    after = read_results(f"{pretrained}/eval_results.txt")
-    scores = json.loads(_read(f"{classifier}/eval_results.json"))["dev"]
+    for text, name, times in ("corpus", "train", 4), ("heldout", "heldout", 2):
+        records = f"""run/create_pretraining_data.py
+            --input_file={root}/{text}.txt --output_file={root}/{name}.tfrecord
+            --vocab_file={root}/vocab.txt --dupe_factor={times} {SIZES}"""
+        run_step("Pretraining records", records)
+
+    files.write_text(f"{root}/bert_config.json", MODEL.to_json())
+    pretraining = f"""run/pretrain.py {SIZES}
+        --bert_config_file={root}/bert_config.json
+        --input_file={root}/train.tfrecord
+        --eval_input_file={root}/heldout.tfrecord --do_eval
+        --train_batch_size=32 --eval_batch_size=128 --learning_rate=1e-3
+        --num_train_steps={steps} --num_warmup_steps={steps // 15}
+        --iterations_per_loop=100"""
+    before, after = f"{root}/untrained/{RESULTS}", f"{pretrained}/{RESULTS}"
+    untrained = f"{pretraining} --output_dir={root}/untrained"
+    run_step("The new model, before training", untrained, before)
+    pretraining = f"{pretraining} --output_dir={pretrained} --do_train"
+    run_step("Pretraining", pretraining, f"{pretrained}/model")
+    filling = f"run/fill_mask.py --model_dir={pretrained}/model"
+    run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
+
+    # A higher rate than in the paper, because the model is narrow; one epoch
+    # over this many sentences is enough. Few lengths, because compiling each
+    # one costs more than it saves.
+    finetuning = f"""run/finetune_classifier.py --task_name=custom
+        --train_file={tables[0]} --dev_file={tables[1]}
+        --text_column=sentence --label_column=library
+        --pretrained_model_dir={pretrained}/model --output_dir={library}
+        --do_train --do_eval --max_seq_length=64 --eval_batch_size=64
+        --learning_rate=5e-4 --num_train_epochs=1 --num_length_buckets=3"""
+    run_step("Fine-tuning", finetuning, f"{library}/model")
+    served = f"{library}/served/library"
+    export = f"export/savedmodel.py --model_dir={library}/model"
+    run_step("Export", f"{export} --output_dir={served}", f"{served}/1")
+    answers = ask_server(served)
+
+    before, after = read_results(before), read_results(after)
+    scores = files.read_json(f"{library}/eval_results.json")["dev"]
     after["classifier's accuracy"] = scores["accuracy"]
     show(f"\n{'=' * 79}\nOn held-out text:{'before':>22}{'after':>10}")
     for name in (*REQUIRED, "masked_lm_loss", "next_sentence_loss"):
         first = f"{before[name]:.3f}" if name in before else ""
         show(f"  {name:<28}{first:>9}{after[name]:>10.3f}")
     show("\nWhich library does a sentence document? On held-out documents:\n")
-    show(_read(f"{classifier}/confusion_matrix.txt"))
+    show(pathlib.Path(library, "confusion_matrix.txt").read_text("utf-8"))
     show("The server's answers, and those of bert_tf.load_model:")
-    own = bert_tf.load_model(f"{classifier}/model").predict(list(SENTENCES))
+    own = bert_tf.load_model(f"{library}/model").predict(list(SENTENCES))
     for text, answer, row in zip(SENTENCES, answers, own, strict=True):
         label = f"{answer['label']} {max(answer['probabilities']):.0%}"
         show(f"  {text}\n      {label}, {row['label']}")
-    flags = ServeConfig(model_base_path=served)
-    url = f"http://localhost:{flags.rest_api_port}"
-    text = json.dumps({"instances": [{"text": SENTENCES[0]}]})
     show(
-        f"\nPictures are in {pretrained} and {classifier}."
-        f"\nTry your own sentences, with curl or at {url}/:\n"
-        f"  {cli.command_line('run/serve.py', flags)}\n"
-        f"  curl -d '{text}' {url}/v1/models/library:predict\n{'=' * 79}"
+        f"\nPictures are in {pretrained} and {library}."
+        "\nTry your own sentences at http://localhost:8501/, with\n"
+        f"  {errors.program('run/serve.py')} --model_base_path={served}"
+        f"\n{'=' * 79}"
     )
     for name, least in REQUIRED.items():
         if not config.num_train_steps and after[name] < least:
@@ -219,57 +176,48 @@ def show(text: str) -> None:
     sys.stdout.flush()
 
 
-def run_step(
-    title: str, command: types.ModuleType, flags: Any, made: str = ""
-) -> None:
+def run_step(title: str, command: str, made: str = "") -> None:
     """Runs a command, unless the file or folder exists that it writes last."""
-    script = f"run/{command.__name__.split('.')[-1]}.py"
-    script = script.replace("run/export_", "export/")
-    show(f"\n== {title}\n   {cli.command_line(script, flags)}")
+    # A folder may have spaces in its name.
+    script, *words = re.split(r"\s+(?=--)", command)
+    show(f"\n== {title}\n   {errors.program(script)} {shlex.join(words)}")
     if made and os.path.exists(made):
         show(f"   {made} already exists.")
-    else:
-        command.main(flags)
+        return
+    name = errors.command(script).replace("-", "_")
+    main = importlib.import_module(f"bert_tf.commands.{name}").main
+    values = flags.FlagValues()
+    read = cli.define_flags(typing.get_type_hints(main)["config"], values)
+    values([script, *words])
+    main(read())
 
 
-def ask_server(model_base_path: str, log_file: str) -> list[dict[str, Any]]:
+def ask_server(model_base_path: str) -> list[dict[str, Any]]:
     """Starts a server, returns its answers to `SENTENCES`, and stops it."""
+    from bert_tf.serving import server
+
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
-    flags = ServeConfig(
+    url = f"http://localhost:{port}/v1/models/library:predict"
+    show(f"\n== Serving\n   POST {url}")
+    config = ServeConfig(
         model_base_path=model_base_path, rest_api_port=port, port=0
     )
-    command = cli.command_line("run/serve.py", flags)
-    url = f"http://localhost:{port}/v1/models/library"
-    show(f"\n== Serving\n   {command}\n   POST {url}:predict")
-    words = [x for x in shlex.split(command) if x.startswith("--")]
-    words = [sys.executable, "-m", "bert_tf", "serve", *words]
-    body = json.dumps({"instances": [{"text": text} for text in SENTENCES]})
-    with open(log_file, "wb") as log:
-        server = subprocess.Popen(words, stdout=log, stderr=log)
+    running = server.ModelServer(config)
+    running.start()
     try:
-        deadline = time.monotonic() + 300
-        while server.poll() is None and time.monotonic() < deadline:
-            # Connections are refused, then 404, until the model is loaded.
-            with contextlib.suppress(OSError):
-                request = f"{url}:predict", body.encode("utf-8"), 300
-                with urllib.request.urlopen(*request) as answer:
-                    return json.load(answer)["predictions"]
-            time.sleep(0.5)
+        body = json.dumps({"instances": [{"text": x} for x in SENTENCES]})
+        with urllib.request.urlopen(url, body.encode(), 300) as answer:
+            return json.load(answer)["predictions"]
     finally:
-        server.terminate()
-        server.wait()
-    raise UserError(f"run/serve.py must serve {url}; see {log_file}.")
+        running.stop()
 
 
 def read_results(path: str) -> dict[str, float]:
     """Reads results in the original's format: one `name = value` a line."""
-    pairs = (line.split(" = ") for line in _read(path).splitlines())
+    lines = pathlib.Path(path).read_text("utf-8").splitlines()
+    pairs = (line.split(" = ") for line in lines)
     return {name: float(value) for name, value in pairs}
-
-
-def _read(path: str) -> str:
-    return pathlib.Path(path).read_text("utf-8")
 
 
 # === The corpus ===
@@ -303,7 +251,8 @@ def write_corpus(
     two, labeled with the library that each documents.
     """
     splits, seen = [[], []], set()
-    for library, name, paragraphs in _read_documents(packages):
+    for library, name, texts in _read_documents(packages):
+        paragraphs = [p for text in texts for p in extract_paragraphs(text)]
         fresh = [x for x in dict.fromkeys(paragraphs) if x not in seen]
         seen.update(fresh)
         # Shorter documents teach nothing about the order of sentences.
@@ -352,9 +301,9 @@ def choose_sentences(
 
 
 def _read_documents(packages: Sequence[str]) -> Iterator[tuple]:
-    """Yields library, name and paragraphs of topics, modules and classes."""
+    """Yields library, name and texts of topics, modules and classes."""
     for name, text in topics.topics.items():
-        yield "python", f"topics/{name}", extract_paragraphs(text)
+        yield "python", f"topics/{name}", [text]
     folders = {"python": sysconfig.get_paths()["stdlib"]}
     for package in packages:
         if not (spec := importlib.util.find_spec(package)):
@@ -367,16 +316,15 @@ def _read_documents(packages: Sequence[str]) -> Iterator[tuple]:
                 continue
             with contextlib.suppress(SyntaxError, ValueError, RecursionError):
                 tree = ast.parse(path.read_bytes())
-                for scope, paragraphs in _read_scope(name, tree):
-                    yield library, scope, paragraphs
+                for scope, texts in _read_scope(name, tree):
+                    yield library, scope, texts
 
 
 def _read_scope(name: str, scope: ast.Module) -> Iterator[tuple]:
-    """Yields a scope with its functions, then the classes in it."""
+    """Yields the docstrings of a scope and its functions, then its classes."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     members = [scope, *(x for x in scope.body if isinstance(x, functions))]
-    docstrings = filter(None, map(ast.get_docstring, members))
-    yield name, [p for text in docstrings for p in extract_paragraphs(text)]
+    yield name, [*filter(None, map(ast.get_docstring, members))]
     for node in scope.body:
         if isinstance(node, ast.ClassDef):
             yield from _read_scope(f"{name}.{node.name}", node)

@@ -40,11 +40,9 @@ _STUDENT_FLAGS = (
 class DistillConfig(FilesConfig):
     """Flags of run/distill.py."""
 
-    teacher_dir: str = options.model(
+    teacher_dir: str = options.start_model(
         help_text="Fine-tuned teacher: a model directory or any other "
-        "format. The student gets its task.",
-        affects="place",
-        reads="model",
+        "format. The student gets its task."
     )
     text_column: str | None = options.data(
         None,
@@ -62,12 +60,10 @@ class DistillConfig(FilesConfig):
         "teacher's, else label); for a multi_label teacher also several, "
         "separated by commas.",
     )
-    unlabeled_file: str | None = options.data(
+    unlabeled_file: str | None = options.data_file(
         None,
         "Additional training set without labels, in the format of "
         "run/predict.py --input_file; only the teacher labels it.",
-        affects="place",
-        reads="file",
         needs="do_train",
     )
     max_seq_length: int | None = options.data(
@@ -193,15 +189,8 @@ class DistillConfig(FilesConfig):
 
     def layers_of_flag(self) -> tuple[int, ...] | None:
         """Returns the numbers in --teacher_layers, None if it is not set."""
-        if self.teacher_layers is None:
-            return None
-        parts = [part.strip() for part in self.teacher_layers.split(",")]
-        options.require(
-            all(part.isdecimal() and int(part) > 0 for part in parts),
-            "--teacher_layers must be numbers from 1, separated by commas, "
-            f"such as 2,4,6. Received: {self.teacher_layers!r}.",
-        )
-        return tuple(map(int, parts))
+        layers = options.values(self, "teacher_layers", int, may_repeat=True)
+        return layers or None
 
     def shape(
         self, hidden_size: int, num_attention_heads: int, intermediate_size: int

@@ -41,15 +41,13 @@ class ExperimentsConfig(ModelSourceConfig):
         affects="place",
         reads="files",
     )
-    data_dir: str | None = options.data(
+    data_dir: str | None = options.data_folder(
         None,
         "Directory with one folder for each task: its official files, or any "
         "files and a task.json.",
-        affects="place",
-        reads="folder",
     )
-    output_dir: str | None = options.output(
-        None, "Directory for models, cells and the report.", affects="place"
+    output_dir: str | None = options.target(
+        None, "Directory for models, cells and the report."
     )
     tasks: str | None = options.data(
         None,
@@ -61,30 +59,25 @@ class ExperimentsConfig(ModelSourceConfig):
         "Fine-tuning runs for each cell (default: the scale's).",
         at_least=1,
     )
-    pretrained_model_dir: str | None = options.model(
+    pretrained_model_dir: str | None = options.start_model(
         None,
         "Pretrained model for table1 to table4, for a second column of table7 "
         "and, without --corpus, for stability.",
-        affects="place",
-        reads="model",
     )
-    dry_run: bool = options.output(
+    dry_run: bool = options.reporting(
         False,
         "Print the cells to run and their commands, without running or writing "
         "anything.",
-        affects="nothing",
     )
-    list: bool = options.output(
+    list: bool = options.reporting(
         False,
         "Print the experiments, the tasks, the files that each needs and "
         "those that were found.",
-        affects="nothing",
     )
-    max_minutes: float | None = options.output(
+    max_minutes: float | None = options.reporting(
         None,
         "End after the command during which this many minutes have passed "
         "(default: run all cells).",
-        affects="nothing",
         at_least=0,
     )
 
@@ -112,15 +105,13 @@ class ExperimentsConfig(ModelSourceConfig):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names in --experiments, each once."""
-        words = (x.strip() for x in (self.experiments or "").split(","))
-        return tuple(dict.fromkeys(x for x in words if x))
+        """The names in --experiments."""
+        return options.values(self, "experiments")
 
     @property
     def task_names(self) -> tuple[str, ...]:
-        """The names in --tasks, each once."""
-        words = (x.strip().lower() for x in (self.tasks or "").split(","))
-        return tuple(dict.fromkeys(x for x in words if x))
+        """The names in --tasks."""
+        return tuple(x.lower() for x in options.values(self, "tasks"))
 
 
 def main(config: ExperimentsConfig) -> None:

@@ -27,10 +27,9 @@ class ExtractTextConfig(BeamConfig):
         "and .zst. Of a folder, all Parquet files.",
         affects="place",
     )
-    output_file: str = options.output(
+    output_file: str = options.target(
         help_text="Text file to write, one paragraph a line and a blank line "
-        "between documents; ending in .gz it is compressed.",
-        affects="place",
+        "between documents; ending in .gz it is compressed."
     )
     input_format: str = options.data(
         "auto",
@@ -51,10 +50,9 @@ class ExtractTextConfig(BeamConfig):
         "--output_file=NAME.ENDING; 0 writes one file.",
         at_least=0,
     )
-    num_processes: int = options.hardware(
+    num_processes: int = options.speed(
         0,
         "Worker processes; 0 means one per core.",
-        affects="nothing",
         at_least=0,
         not_with="runner",
     )
@@ -122,11 +120,10 @@ class ExtractTextConfig(BeamConfig):
     replace_invalid_utf8: bool = options.data(
         False, "Replace bytes that are not UTF-8 with U+FFFD."
     )
-    overwrite_output_dir: bool = options.output(
+    overwrite_output_dir: bool = options.reporting(
         False,
         "Remove the text, report and unfinished work of an earlier run with "
         "this --output_file, and start over. Drop it to resume.",
-        affects="nothing",
     )
 
     def check(self) -> None:

@@ -87,12 +87,9 @@ def main(config: ClassifierConfig) -> None:
     task_files = None
     if stored is not None:
         task_files = find_files(config, stored).load()
-    from bert_tf.finetuning import experiment
     from bert_tf.finetuning import run
 
-    build = functools.partial(build_task, task_files=task_files)
-    with experiment.prepared(config, build) as prepared:
-        run.run(config, prepared)
+    run.run(config, functools.partial(build_task, task_files=task_files))
 
 
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
@@ -134,7 +131,6 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
 
 def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
-    from bert_tf.tasks.classification import glue
     from bert_tf.tasks.classification import glue_tasks
     from bert_tf.tasks.classification.examples import Columns
     from bert_tf.tasks.classification.files import ClassificationFiles
@@ -147,9 +143,7 @@ def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     language = config.language or stored.get("language") or "zh"
     files = {}
     for kind, flag in config.requested_splits().items():
-        if not official.splits(kind):
-            raise glue.no_split(official, kind, flag)
-        files |= glue.find_requested(official, config.data_dir, kind, language)
+        files |= official.find_files(config.data_dir, kind, language, flag)
     labels = official.labels
     if labels is not None and stored.get("labels"):
         if sorted(stored["labels"]) != sorted(labels):

@@ -63,7 +63,7 @@ class MultipleChoiceConfig(NamedTaskConfig):
             *(x for x in (self.context_column, self.label_column) if x),
         ]
         options.require(
-            len(set(columns)) == len(columns) and "" not in columns,
+            len(set(columns)) == len(columns),
             "--choice_columns, --context_column and --label_column must name "
             "different columns. Received: "
             f"{', '.join(map(repr, columns))}.",
@@ -71,9 +71,7 @@ class MultipleChoiceConfig(NamedTaskConfig):
 
     def choices_of_flag(self) -> tuple[str, ...]:
         """Returns the names in --choice_columns, none if it is not set."""
-        if self.choice_columns is None:
-            return ()
-        return tuple(name.strip() for name in self.choice_columns.split(","))
+        return options.values(self, "choice_columns")
 
 
 def main(config: MultipleChoiceConfig) -> None:
@@ -83,12 +81,9 @@ def main(config: MultipleChoiceConfig) -> None:
     task_files = None
     if stored is not None or not config.is_custom:
         task_files = find_files(config, stored or {}).load()
-    from bert_tf.finetuning import experiment
     from bert_tf.finetuning import run
 
-    build = functools.partial(build_task, task_files=task_files)
-    with experiment.prepared(config, build) as prepared:
-        run.run(config, prepared)
+    run.run(config, functools.partial(build_task, task_files=task_files))
 
 
 def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
@@ -115,7 +110,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
         official = examples.OFFICIAL[config.task_name]
         columns = official.columns
         files = {
-            kind: official.find(config.data_dir, kind)
+            kind: official.find_file(config.data_dir, kind)
             for kind in config.requested_splits()
         }
     return MultipleChoiceFiles(

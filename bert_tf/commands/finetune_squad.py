@@ -35,18 +35,14 @@ _READING_FLAGS = (
 class SquadConfig(FinetuneConfig):
     """Flags of run/finetune_squad.py; the original's flags first."""
 
-    train_file: str | None = options.data(
-        None,
-        "SQuAD JSON to train on, such as train-v1.1.json.",
-        affects="place",
-        reads="file",
+    train_file: str | None = options.data_file(
+        None, "SQuAD JSON to train on, such as train-v1.1.json."
     )
-    predict_file: str | None = options.data(
+    predict_file: str | None = options.data_file(
         None,
         "SQuAD JSON to predict, and to score if it has answers, such as "
         "dev-v1.1.json.",
         affects="nothing",
-        reads="file",
     )
     max_seq_length: int = options.data(
         384,
@@ -64,27 +60,19 @@ class SquadConfig(FinetuneConfig):
         "Maximum length of a question, in tokens; longer ones are truncated.",
         at_least=1,
     )
-    do_eval: bool = options.evaluation(
-        False,
-        "Score --predict_file, which must have answers.",
-        affects="nothing",
+    do_eval: bool = options.scoring(
+        False, "Score --predict_file, which must have answers."
     )
-    do_predict: bool = options.evaluation(
-        False,
-        "Predict --predict_file, and score it if it has answers.",
-        affects="nothing",
+    do_predict: bool = options.scoring(
+        False, "Predict --predict_file, and score it if it has answers."
     )
-    eval_batch_size: int | None = options.evaluation(
+    eval_batch_size: int | None = options.scoring(
         None,
         "Batch size for scores, in windows (default: --predict_batch_size).",
-        affects="nothing",
         at_least=1,
     )
-    predict_batch_size: int = options.evaluation(
-        8,
-        "Batch size for predictions, in windows.",
-        affects="nothing",
-        at_least=1,
+    predict_batch_size: int = options.scoring(
+        8, "Batch size for predictions, in windows.", at_least=1
     )
     n_best_size: int = options.evaluation(
         20, "Answers per question in nbest_predictions.json.", at_least=1
@@ -101,8 +89,8 @@ class SquadConfig(FinetuneConfig):
         "the model's if it is only used; else the value with the best F1 on "
         "--predict_file; else 0).",
     )
-    verbose_logging: bool = options.output(
-        False, "Log every question that is skipped.", affects="nothing"
+    verbose_logging: bool = options.reporting(
+        False, "Log every question that is skipped."
     )
     triviaqa_file: str | None = options.data(
         None,
@@ -244,14 +232,13 @@ def build_task(
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.squad.task import SquadTask
 
-    threshold = config.null_score_diff_threshold
+    threshold, head = config.null_score_diff_threshold, config.head
     source = "--null_score_diff_threshold"
-    head = config.head
     reading = {name: getattr(config, name) for name in _READING_FLAGS}
     if stored_task is not None:
         head = stored_task.get("head", "linear")
-        _compare_versions(config, stored_task)
-        tasks.warn_of_settings(stored_task, reading)
+        version = {"version_2_with_negative": config.version_2_with_negative}
+        tasks.warn_of_settings(stored_task, reading | version)
         if threshold is None:
             threshold = stored_task.get("null_score_diff_threshold")
             source = "the model"
@@ -269,17 +256,3 @@ def build_task(
         # As in the original, which has a single length.
         mask_padding=config.num_length_buckets != 1,
     )
-
-
-def _compare_versions(
-    config: SquadConfig, stored_task: Mapping[str, Any]
-) -> None:
-    trained = stored_task.get("version_2_with_negative")
-    flag = config.version_2_with_negative
-    if trained is not None and trained != flag:
-        logging.warning(
-            "The model was trained with version_2_with_negative=%s and is used "
-            "with %s.",
-            trained,
-            flag,
-        )

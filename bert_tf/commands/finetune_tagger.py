@@ -139,28 +139,21 @@ class TaggerConfig(FilesConfig):
             f"between windows are lost. Received: {self.doc_stride} with "
             f"--max_seq_length={self.max_seq_length}.",
         )
-        names = (self.labels or "O").split(",")
-        options.require(
-            all(names) and len(set(names)) == len(names),
-            "--labels must be different names, separated by commas. Received: "
-            f"{self.labels!r}.",
-        )
+        options.values(self, "labels")
         columns = [self.parse_column(x) for x in ("word_column", "tag_column")]
         if None not in columns:
             _require_columns(*columns)
 
     def layer_combinations(self) -> tuple[str | None, ...]:
         """Returns the values of --layer_combination, or None alone."""
-        if self.layer_combination is None:
-            return (None,)
-        names = self.layer_combination.split(",")
+        names = options.values(self, "layer_combination")
         options.require(
             set(names) <= {*LAYER_COMBINATIONS},
             f"--layer_combination must be one of "
             f"{', '.join(LAYER_COMBINATIONS)}, or several, separated by "
             f"commas. Received: {self.layer_combination!r}.",
         )
-        return self._require_distinct("layer_combination", names)
+        return names or (None,)
 
     def reading(self) -> dict[str, Any]:
         """Returns how the files are read; None for flags that are not given."""
@@ -168,7 +161,7 @@ class TaggerConfig(FilesConfig):
         return {
             **{name: self.parse_column(name) for name in columns},
             "comment_prefix": self.comment_prefix,
-            "tag_names": self.labels and tuple(self.labels.split(",")),
+            "tag_names": options.values(self, "labels") or None,
         }
 
     def parse_column(self, name: str) -> int | str | None:
@@ -197,12 +190,9 @@ def main(config: TaggerConfig) -> None:
     task_files = None
     if stored is not None:
         task_files = find_files(config, stored).load()
-    from bert_tf.finetuning import experiment
     from bert_tf.finetuning import run
 
-    build = functools.partial(build_task, task_files=task_files)
-    with experiment.prepared(config, build) as prepared:
-        run.run(config, prepared)
+    run.run(config, functools.partial(build_task, task_files=task_files))
 
 
 def find_files(config: TaggerConfig, stored: Mapping[str, Any]):

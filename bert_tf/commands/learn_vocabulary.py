@@ -43,10 +43,9 @@ class LearnVocabularyConfig(CorpusConfig):
         "Share of the documents held out for the report.",
         **options.SHARE,
     )
-    num_processes: int = options.hardware(
+    num_processes: int = options.speed(
         0,
         "Worker processes; 0 means one per core.",
-        affects="nothing",
         at_least=0,
         not_with="runner",
     )

@@ -15,7 +15,6 @@ It appears when it is complete.
 import dataclasses
 import os
 
-from bert_tf.distribute import cpu
 from bert_tf.distribute import packed_weights
 from bert_tf.flags import options
 from bert_tf.flags.groups import PredictionConfig
@@ -83,13 +82,7 @@ class PredictConfig(PredictionConfig):
             return ()
         if self.keep_columns.strip() == "all":
             return None
-        names = tuple(x.strip() for x in self.keep_columns.split(","))
-        options.require(
-            len(set(names)) == len(names) and "" not in names,
-            "--keep_columns must be different names, separated by commas, or "
-            f"all. Received: {self.keep_columns!r}.",
-        )
-        return names
+        return options.values(self, "keep_columns")
 
 
 def main(config: PredictConfig) -> None:
@@ -101,7 +94,7 @@ def main(config: PredictConfig) -> None:
         config.keep_empty,
         config.columns_to_keep() or (),
     )
-    if cpu.computes_in_bfloat16(config.mixed_precision):
+    if packed_weights.computes_in_bfloat16(config.mixed_precision):
         packed_weights.assume()
     from bert_tf.inference import predict
 

@@ -27,26 +27,20 @@ from bert_tf.flags.groups import TrainingDeviceConfig
 class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of run/pretrain.py; the first block is the original's."""
 
-    bert_config_file: str = options.model(
+    bert_config_file: str = options.model_file(
         help_text="Model configuration, bert_config.json; configs/tiny/, "
         "configs/base/ and configs/large/bert_config.json are part of bert_tf, "
         "and configs/L-3_H-768_A-12/ and others for the sizes of Table 6 and "
-        "of the 24 miniatures; they follow the size of the vocabulary.",
-        affects="place",
-        reads="file",
+        "of the 24 miniatures; they follow the size of the vocabulary."
     )
     input_file: str = options.data(
         help_text="Records to train on: comma-separated globs.", reads="files"
     )
-    output_dir: str = options.output(
-        help_text="Directory for checkpoints, logs and the model.",
-        affects="place",
+    output_dir: str = options.target(
+        help_text="Directory for checkpoints, logs and the model."
     )
-    init_checkpoint: str | None = options.model(
-        None,
-        "Model to start from: any format, or a checkpoint's prefix.",
-        affects="place",
-        reads="model",
+    init_checkpoint: str | None = options.start_model(
+        None, "Model to start from: any format, or a checkpoint's prefix."
     )
     max_seq_length: int = options.data(
         128, "Sequence length of the records, in tokens.", at_least=1
@@ -57,12 +51,12 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         "states, else 20).",
         at_least=1,
     )
-    do_eval: bool = options.evaluation(False, "Evaluate.", affects="nothing")
+    do_eval: bool = options.scoring(False, "Evaluate.")
     train_batch_size: int = options.training(
         32, "Sequences per batch, over all replicas.", at_least=1
     )
-    eval_batch_size: int = options.evaluation(
-        8, "Sequences per evaluation step.", affects="nothing", at_least=1
+    eval_batch_size: int = options.scoring(
+        8, "Sequences per evaluation step.", at_least=1
     )
     learning_rate: float = options.training(
         5e-5, "Peak learning rate.", above=0
@@ -73,14 +67,11 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     num_warmup_steps: int = options.training(
         10000, "Steps of linear warmup.", at_least=0
     )
-    iterations_per_loop: int = options.output(
-        1000, "Steps between lines of metrics.", affects="nothing", at_least=1
+    iterations_per_loop: int = options.reporting(
+        1000, "Steps between lines of metrics.", at_least=1
     )
-    max_eval_steps: int = options.evaluation(
-        100,
-        "Maximum number of evaluation steps.",
-        affects="nothing",
-        at_least=1,
+    max_eval_steps: int = options.scoring(
+        100, "Maximum number of evaluation steps.", at_least=1
     )
 
     eval_input_file: str | None = options.evaluation(
@@ -89,11 +80,8 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         affects="place",
         reads="files",
     )
-    vocab_file: str | None = options.data(
-        None,
-        "Vocabulary of the records (default: the one next to them).",
-        affects="place",
-        reads="file",
+    vocab_file: str | None = options.data_file(
+        None, "Vocabulary of the records (default: the one next to them)."
     )
     do_lower_case: bool | None = options.data(
         None,
@@ -166,8 +154,8 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         affects="nothing",
         needs="init_checkpoint",
     )
-    keep_checkpoint_max: int = options.output(
-        5, "Number of checkpoints to keep.", affects="nothing", at_least=1
+    keep_checkpoint_max: int = options.reporting(
+        5, "Number of checkpoints to keep.", at_least=1
     )
     schedule_start_step: int = options.training(
         0,

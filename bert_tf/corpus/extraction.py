@@ -23,12 +23,23 @@ from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
 from bert_tf.corpus.documents import Tally
-from bert_tf.corpus.filters import FilterOptions
 from bert_tf.corpus.fingerprints import Fingerprints
+from bert_tf.flags.options import Flags
 from bert_tf.io import files
 
 # Changes when the same chunk gives another part.
-_VERSION = 3
+_VERSION = 4
+# The flags that a part depends on.
+_FLAGS = (
+    "text_column",
+    "id_column",
+    "replace_invalid_utf8",
+    "fix_encoding",
+    "min_paragraph_length",
+    "min_letter_share",
+    "min_document_length",
+    "languages",
+)
 
 _FINGERPRINTS = [field.name for field in dataclasses.fields(Fingerprints)]
 
@@ -66,7 +77,7 @@ def _write_part(
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
     counts = json.dumps(tally.to_json()).encode()
     arrays = {
-        **prints.arrays(),
+        **vars(prints),
         "text": np.frombuffer(gzip.compress(text, 1, mtime=0), np.uint8),
         "tally": np.frombuffer(counts, np.uint8),
     }
@@ -86,39 +97,31 @@ def read_documents(path: str) -> list[Document]:
     return documents
 
 
-def read_fingerprints(path: str) -> Fingerprints:
-    """Returns the fingerprints of a part."""
+def read_findings(path: str) -> tuple[Fingerprints, Tally]:
+    """Returns the fingerprints of a part, and what its chunk lost."""
     with np.load(path, allow_pickle=False) as arrays:
-        return Fingerprints(**{name: arrays[name] for name in _FINGERPRINTS})
-
-
-def read_tally(path: str) -> Tally:
-    """Returns what was dropped from a chunk."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return Tally.from_json(json.loads(arrays["tally"].tobytes()))
+        prints = Fingerprints(**{name: arrays[name] for name in _FINGERPRINTS})
+        return prints, Tally.from_json(json.loads(arrays["tally"].tobytes()))
 
 
 @dataclasses.dataclass(frozen=True)
 class ExtractOptions:
-    """The flags that decide which text a chunk gives.
+    """The flags and the excluded text, on which the parts depend.
 
     Attributes:
-      text_column: As in the flags of run/extract_text.py.
-      id_column: As there.
-      replace_invalid_utf8: As there.
-      filters: The filters of single documents.
-      with_signatures: Whether near duplicates are looked for.
+      config: The flags, of which `_FLAGS` count.
       excluded_file: An .npy file of 13-grams to exclude, or None.
       excluded_hash: Its contents' hash.
     """
 
-    text_column: str
-    id_column: str | None
-    replace_invalid_utf8: bool
-    filters: FilterOptions
-    with_signatures: bool
+    config: Flags
     excluded_file: str | None = None
     excluded_hash: str | None = None
+
+    @property
+    def with_signatures(self) -> bool:
+        """True if near duplicates are looked for."""
+        return self.config.near_duplicate_threshold > 0
 
 
 def part_key(chunk: Chunk, options: ExtractOptions) -> str:
@@ -128,8 +131,8 @@ def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     truncated continues where it ended once it is whole.
     """
     digest = hashlib.blake2b(digest_size=16)
-    settings = dataclasses.asdict(options)
-    del settings["excluded_file"]
+    settings = [getattr(options.config, name) for name in _FLAGS]
+    settings += [options.with_signatures, options.excluded_hash]
     digest.update(json.dumps([_VERSION, chunk.format, settings]).encode())
     if chunk.format == "parquet":
         contents = f"{inputs.fingerprint(chunk.path)} {chunk.payload}".encode()
@@ -152,7 +155,7 @@ def extract(chunk: Chunk, options: ExtractOptions, path: str) -> None:
         if isinstance(document, Dropped):
             tally.add(document)
             continue
-        cleaned, dropped = filters.clean(document, options.filters)
+        cleaned, dropped = filters.clean(document, options.config)
         if cleaned and options.excluded_file:
             hashes = _load(options.excluded_file)
             if filters.is_excluded(cleaned, hashes):
@@ -170,19 +173,16 @@ def extract(chunk: Chunk, options: ExtractOptions, path: str) -> None:
 def _read(
     chunk: Chunk, options: ExtractOptions
 ) -> Iterator[Document | Dropped]:
-    replace_invalid = options.replace_invalid_utf8
+    config = options.config
+    replace_invalid = config.replace_invalid_utf8
+    columns = config.text_column, config.id_column
     if chunk.format == "wikipedia":
-        yield from wikipedia.read(chunk, replace_invalid)
-    elif chunk.format == "jsonl":
-        yield from readers.read_jsonl(
-            chunk, options.text_column, options.id_column, replace_invalid
-        )
-    elif chunk.format == "parquet":
-        yield from readers.read_parquet(
-            chunk, options.text_column, options.id_column
-        )
-    else:
-        yield from readers.read_text(chunk, replace_invalid)
+        return wikipedia.read(chunk, replace_invalid)
+    if chunk.format == "jsonl":
+        return readers.read_jsonl(chunk, *columns, replace_invalid)
+    if chunk.format == "parquet":
+        return readers.read_parquet(chunk, *columns)
+    return readers.read_text(chunk, replace_invalid)
 
 
 @functools.cache

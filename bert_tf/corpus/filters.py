@@ -8,7 +8,6 @@ runs of letters and digits in lower case.
 import collections
 import dataclasses
 import functools
-import json
 import unicodedata
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from bert_tf.corpus import inputs
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
 from bert_tf.errors import UserError
+from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import tables
 from bert_tf.io import text_files
@@ -37,42 +37,10 @@ NGRAM_LENGTH = 13
 EXCLUDED = "shares 13 words in a row with --exclude_file"
 
 
-@dataclasses.dataclass(frozen=True)
-class FilterOptions:
-    """Flags of run/extract_text.py for the filters.
-
-    Attributes:
-      fix_encoding: Whether ftfy repairs text that was decoded wrongly.
-      min_paragraph_length: In characters.
-      min_letter_share: Of a paragraph's characters that are not spaces.
-      min_document_length: In characters, after shorter paragraphs have gone.
-      languages: ISO 639-1 codes, separated by commas; None keeps all.
-    """
-
-    fix_encoding: bool = False
-    min_paragraph_length: int = 0
-    min_letter_share: float = 0.0
-    min_document_length: int = 0
-    languages: str | None = None
-
-    @classmethod
-    def from_flags(cls, config: Any) -> "FilterOptions":
-        """Returns the fields of the same names.
-
-        Raises:
-          UserError: If a language is not one that py3langid has.
-        """
-        fields = (field.name for field in dataclasses.fields(cls))
-        options = cls(**{name: getattr(config, name) for name in fields})
-        if options.languages is not None:
-            _check_languages(options.languages)
-        return options
-
-
 def clean(
-    document: Document, options: FilterOptions
+    document: Document, config: Flags
 ) -> tuple[Document | None, list[Dropped]]:
-    """Applies the filters to a document.
+    """Applies the filters of run/extract_text.py to a document.
 
     Returns:
       The document with the paragraphs that remain, or None; and what was
@@ -80,9 +48,9 @@ def clean(
     """
     paragraphs, dropped = [], []
     for paragraph in document.paragraphs:
-        if options.fix_encoding:
+        if config.fix_encoding:
             paragraph = fix_encoding(paragraph)
-        reason = _find_fault(paragraph, options)
+        reason = _find_fault(paragraph, config)
         if reason:
             dropped.append(Dropped(document.id, reason, paragraph))
         elif paragraph:
@@ -91,23 +59,23 @@ def clean(
     reason = None
     if not text:
         reason = EMPTY_DOCUMENT
-    elif sum(map(len, paragraphs)) < options.min_document_length:
+    elif sum(map(len, paragraphs)) < config.min_document_length:
         reason = SHORT_DOCUMENT
-    elif options.languages and detect_language(
+    elif config.languages and detect_language(
         text
-    ) not in options.languages.split(","):
+    ) not in config.languages.split(","):
         reason = OTHER_LANGUAGE
     if reason:
         return None, [*dropped, Dropped(document.id, reason, text)]
     return dataclasses.replace(document, paragraphs=tuple(paragraphs)), dropped
 
 
-def _find_fault(paragraph: str, options: FilterOptions) -> str | None:
-    if len(paragraph) < options.min_paragraph_length:
+def _find_fault(paragraph: str, config: Flags) -> str | None:
+    if len(paragraph) < config.min_paragraph_length:
         return SHORT_PARAGRAPH
     if (
-        options.min_letter_share
-        and letter_share(paragraph) < options.min_letter_share
+        config.min_letter_share
+        and letter_share(paragraph) < config.min_letter_share
     ):
         return FEW_LETTERS
     return None
@@ -169,7 +137,10 @@ def detect_language(text: str) -> str:
     return _load_identifier().classify(text[:_LANGUAGE_CHARACTERS])[0]
 
 
-def _check_languages(languages: str) -> None:
+def check_languages(languages: str | None) -> None:
+    """Raises `UserError` if a language is not one that py3langid has."""
+    if languages is None:
+        return
     labels = _load_identifier().labels
     unknown = [name for name in languages.split(",") if name not in labels]
     if unknown:
@@ -251,17 +222,10 @@ def _texts(path: str) -> Iterator[str]:
             yield from cells
         return
     for number, line in text_files.read_lines(path):
-        if name.endswith((".jsonl", ".ndjson")):
-            yield from _strings(_parse(line, f"{path}, line {number}"))
-        else:
+        if not name.endswith((".jsonl", ".ndjson")):
             yield from line.split("\t")
-
-
-def _parse(line: str, where: str) -> Any:
-    try:
-        return json.loads(line) if line.strip() else None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not a line of JSON ({error}).") from error
+        elif line.strip():
+            yield from _strings(text_files.parse_json(line, path, number))
 
 
 def _strings(values: Any) -> Iterator[str]:

@@ -108,13 +108,6 @@ class Fingerprints:
     lengths: np.ndarray
     signatures: np.ndarray
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the arrays by their names."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-        }
-
 
 def compute(
     documents: Iterable[Document], with_signatures: bool
@@ -124,14 +117,8 @@ def compute(
     All white space counts as one space, so a document that was wrapped in
     another way has the same hashes.
     """
-    hashes, ids, counts, paragraphs, lengths, signatures = (
-        [],
-        [],
-        [],
-        [],
-        [],
-        [],
-    )
+    hashes, ids, counts = [], [], []
+    paragraphs, lengths, signatures = [], [], []
     for document in documents:
         texts = [" ".join(text.split()) for text in document.paragraphs]
         digest = _digest("\n".join(texts), 16)
@@ -187,14 +174,13 @@ def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
       Read-only memory-mapped arrays.
     """
     os.makedirs(folder, exist_ok=True)
-    names = [field.name for field in dataclasses.fields(Fingerprints)]
-    files = {name: os.path.join(folder, f"{name}.bin") for name in names}
-    empty = compute([], with_signatures=False).arrays()
+    empty = vars(compute([], with_signatures=False))
+    files = {name: os.path.join(folder, f"{name}.bin") for name in empty}
     shapes = {name: array.shape[1:] for name, array in empty.items()}
     opened = {name: open(path, "wb") for name, path in files.items()}
     try:
         for part in parts:
-            for name, array in part.arrays().items():
+            for name, array in vars(part).items():
                 array.tofile(opened[name])
                 shapes[name] = array.shape[1:]
     finally:

@@ -28,7 +28,6 @@ from bert_tf.corpus import writing
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.extraction import Part
-from bert_tf.corpus.filters import FilterOptions
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
@@ -63,7 +62,7 @@ def run(config: Flags) -> dict[str, Any]:
     found = inputs.find(config.input_file, config.input_format)
     if config.language_sampling is not None:
         _require_languages(found)
-    filter_options = FilterOptions.from_flags(config)
+    filters.check_languages(config.languages)
     recipe = _build_recipe(config, found)
     with run_folder.RunFolder(
         config.output_file, _flatten(recipe), lambda: _find_finished(config)
@@ -71,12 +70,7 @@ def run(config: Flags) -> dict[str, Any]:
         if config.overwrite_output_dir:
             read = (("--input_file", path) for path, *_ in recipe["inputs"])
             run.start_over([*run_folder.inputs_of(config), *read])
-        if run.is_finished:
-            logging.info(
-                "%s is already finished with these flags; nothing to do.",
-                config.output_file,
-            )
-            run.finish()  # A kill at its very end may have left its work.
+        if run.ends_at_once():
             return text_files.read_json(reports.path_of(config.output_file))
         # Until the first file is complete, a damaged input may be replaced or
         # a flag corrected: the other parts stay.
@@ -84,12 +78,7 @@ def run(config: Flags) -> dict[str, Any]:
         report = reports.path_of(config.output_file)
         run.resume([*names, picture, report], fits_any=True)
         options = extraction.ExtractOptions(
-            config.text_column,
-            config.id_column,
-            config.replace_invalid_utf8,
-            filter_options,
-            config.near_duplicate_threshold > 0,
-            *_store_excluded(config, run.work_dir),
+            config, *_store_excluded(config, run.work_dir)
         )
         made = _make(config, found, options, names, run.work_dir)
         made["recipe"] = recipe
@@ -193,9 +182,9 @@ def _judge(
 
     def read() -> Iterator[Fingerprints]:
         for part, path in zip(extracted, paths, strict=True):
-            prints = extraction.read_fingerprints(path)
+            prints, lost = extraction.read_findings(path)
             part.num_documents = len(prints.ids)
-            tally.merge(extraction.read_tally(path))
+            tally.merge(lost)
             yield prints
 
     prints = fingerprints.concatenate(read(), folder)

@@ -6,16 +6,14 @@ process of its own, one for each worker process, which the kernel ends at the
 limit.
 """
 
-import atexit
-import contextlib
 import functools
 import html
-import pickle
+import multiprocessing
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from xml.etree import ElementTree
 
 from bert_tf import errors
@@ -74,11 +72,6 @@ _DISAMBIGUATION_TITLE = re.compile(
     re.IGNORECASE,
 )
 
-_PROGRAM = (
-    "import sys; sys.path[:] = {path!r}; "
-    "from bert_tf.corpus import wikipedia; wikipedia.serve()"
-)
-
 
 class TooSlowError(Exception):
     """The page takes longer than the limit."""
@@ -92,8 +85,7 @@ class PageParser:
     """Calls `wikitext.extract` in another process, which starts when needed."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
+        self._process: BaseProcess | None = None
 
     def extract(
         self, text: str, hidden: frozenset[str], seconds: float
@@ -111,42 +103,37 @@ class PageParser:
           TooDeepError: If the page is nested too deeply.
           WorkerEndedError: If the process was ended by something else.
         """
-        process = self._process or self._start()
+        self.start()
         try:
-            pickle.dump((text, hidden, seconds), process.stdin)
-            process.stdin.flush()
-            paragraphs = pickle.load(process.stdout)
-        except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
+            self._pipe.send((text, hidden, seconds))
+            paragraphs = self._pipe.recv()
+        except (EOFError, OSError) as error:
             raise self._reason() from error
         if paragraphs is None:
             raise TooDeepError
         return paragraphs
 
-    def close(self) -> None:
-        """Ends the process; it starts again when it is needed."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        with errors.extras():
-            import mwparserfromhell  # noqa: F401
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(path=sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        return self._process
+    def start(self) -> int:
+        """Starts the process if it does not run; returns its number."""
+        if self._process is None:
+            with errors.extras():
+                import mwparserfromhell  # noqa: F401
+            context = multiprocessing.get_context("spawn")
+            self._pipe, other = context.Pipe()
+            # As a daemon it ends with this process.
+            self._process = context.Process(
+                target=serve, args=(other,), daemon=True
+            )
+            self._process.start()
+            other.close()
+        return self._process.pid
 
     def _reason(self) -> Exception:
         """Returns the error for a process that has ended, and forgets it."""
         process, self._process = self._process, None
-        # What is left in the buffer cannot be written.
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-        process.stdout.close()
-        status = process.wait()
+        self._pipe.close()
+        process.join()
+        status = process.exitcode
         if status == -signal.SIGPROF:
             return TooSlowError()
         # The stack of the parser's C code is full.
@@ -165,36 +152,26 @@ def _shared_parser() -> PageParser:
     return PageParser()
 
 
-def serve() -> None:
-    """Parses the pages of standard input until it is closed."""
+def serve(pipe: Connection) -> None:
+    """Parses the pages that arrive, until the pipe is closed."""
+    from bert_tf.corpus import wikitext
+
     # Ctrl-C reaches this process too; the main one handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The default action ends the process, in C code too.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for text, hidden, seconds in _requests():
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        paragraphs = _extract(text, hidden)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        pickle.dump(paragraphs, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-
-
-def _requests() -> Iterator[tuple[str, frozenset[str], float]]:
     while True:
         try:
-            yield pickle.load(sys.stdin.buffer)
+            text, hidden, seconds = pipe.recv()
         except EOFError:
             return
-
-
-def _extract(text: str, hidden: frozenset[str]) -> list[str] | None:
-    """Returns the paragraphs, or None for a page that is nested too deeply."""
-    from bert_tf.corpus import wikitext
-
-    try:
-        return wikitext.extract(text, hidden)
-    except RecursionError:
-        return None
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            paragraphs = wikitext.extract(text, hidden)
+        except RecursionError:
+            paragraphs = None  # The page is nested too deeply.
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        pipe.send(paragraphs)
 
 
 def read(

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
-from typing import BinaryIO
 
 import sentencex
 
@@ -147,11 +146,13 @@ def _sample_documents(
             number += 1
 
 
-def empty_corpus_error(files: Sequence[str], sample: float = 1.0) -> UserError:
-    """Returns the error for files without a line of text."""
+def empty_corpus_error(
+    files: Sequence[str], sample: float = 1.0, unit: str = "line of text"
+) -> UserError:
+    """Returns the error for files without a line of text, or a token."""
     of = f" in the documents of --sample={sample}" if sample < 1 else ""
     return UserError(
-        f"The corpus is empty: no line of text{of} in "
+        f"The corpus is empty: no {unit}{of} in "
         f"{', '.join(files[:3])}{', ...' if len(files) > 3 else ''}."
     )
 
@@ -213,7 +214,7 @@ def _read_lines(
     offset = 0
     on_block = on_bytes and (lambda block: on_bytes(len(block)))
     with compression.open_decompressed(path, on_block) as file:
-        for line in _split_lines(file):
+        for line in file:
             try:
                 yield line.decode("utf-8", "replace" if replace else "strict")
             except UnicodeDecodeError as error:
@@ -228,19 +229,3 @@ def _read_lines(
                     "--replace_invalid_utf8 to read such bytes as U+FFFD."
                 ) from error
             offset += len(line)
-
-
-def _split_lines(file: BinaryIO, chunk_size: int = 1 << 20) -> Iterator[bytes]:
-    r"""Yields lines up to and with \n.
-
-    Reads in chunks because `GFile.readline` drops every \r.
-    """
-    rest: list[bytes] = []
-    while chunk := file.read(chunk_size):
-        *lines, last = chunk.split(b"\n")
-        for line in lines:
-            yield b"".join([*rest, line, b"\n"])
-            rest = []
-        rest.append(last)
-    if any(rest):
-        yield b"".join(rest)

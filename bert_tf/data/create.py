@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -61,10 +60,7 @@ def create(config: Flags) -> Manifest:
     config.require_beam()
     names = _output_names(config)
     files.require_writable(names[0], "--output_file")
-    return _create(_resolve(config), names)
-
-
-def _create(config: Flags, names: Sequence[str]) -> Manifest:
+    config = _resolve(config)
     input_files = files.expand_globs(config.input_file)
     files.require_file(config.vocab_file, "--vocab_file")
     vocabulary = Vocabulary.from_file(config.vocab_file)
@@ -79,6 +75,12 @@ def _create(config: Flags, names: Sequence[str]) -> Manifest:
         for name in names
         for path in manifest.record_files(name, config.num_shards)
     ]
+    generate = _GENERATORS[config.generator]
+    if config.runner:
+        # Imported here because Apache Beam is optional.
+        from bert_tf.data import beam
+
+        generate = beam.generate
     with run_folder.RunFolder(
         names[0],
         manifest.flatten(vars(recipe)),
@@ -87,17 +89,12 @@ def _create(config: Flags, names: Sequence[str]) -> Manifest:
     ) as run:
         if config.overwrite_output_dir:
             run.start_over(run_folder.inputs_of(config))
-        if run.is_finished:
-            logging.info(
-                "%s is already finished with these flags; nothing to do.",
-                names[0],
-            )
-            run.finish()  # A kill at its very end may have left its work.
+        if run.ends_at_once():
             return manifest.read(names[0])
         others = [x for name in names for x in _other_files(name)]
         is_resumed = run.resume([*output_files, *others])
         try:
-            result = _generator(config)(
+            result = generate(
                 config, input_files, tokenizer, output_files, run.work_dir
             )
             made = _finish(config, names, recipe, vocabulary, result)
@@ -110,17 +107,6 @@ def _create(config: Flags, names: Sequence[str]) -> Manifest:
             raise
         run.finish()
     return made
-
-
-def _generator(
-    config: Flags,
-) -> Callable[..., GenerationResult]:
-    if config.runner:
-        # Imported here because Apache Beam is optional.
-        from bert_tf.data.generators import beam as beam_data
-
-        return beam_data.generate
-    return _GENERATORS[config.generator]
 
 
 def _output_names(config: Flags) -> list[str]:
@@ -212,10 +198,7 @@ def _finish(
         strip_accents=bool(config.strip_accents),
         max_seq_length=config.max_seq_length,
         max_predictions_per_seq=config.max_predictions_per_seq,
-        files={
-            path: dataclasses.asdict(file)
-            for path, file in result.files.items()
-        },
+        files=result.files,
         num_documents=result.num_documents,
         num_sentences=result.num_sentences,
         counts=result.counts.to_dict(),

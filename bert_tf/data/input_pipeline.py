@@ -212,7 +212,7 @@ class PretrainingInput:
             copy = os.path.join(self._copies.name, f"{index}.tfrecord")
             self._read_from[index] = copy
             with open(copy, "wb") as file:
-                for record in tfrecords.check_records(path, self._sizes):
+                for record in tfrecords.read_records(path, self._sizes):
                     if record.reason is None:
                         file.write(record.framed)
                         continue

@@ -150,7 +150,13 @@ def run(config: Flags) -> None:
         contextlib.closing(CountedText()) as text,
     ):
         run.discard()  # As the words of a killed run may be of other text.
-        _counter(config)(config, paths, text)
+        if config.runner:
+            # Imported here because Apache Beam is optional.
+            from bert_tf.data import beam
+
+            beam.count_text(config, paths, text)
+        else:
+            count_text(config, paths, text)
         statistics = vocabulary_learning.gather_statistics(
             text.learned.items(), config.vocab_size, config.min_frequency
         )
@@ -199,17 +205,6 @@ def _warn_of_size(config: Flags, learned: LearnedVocabulary) -> None:
         num_unused,
         config.vocab_size - num_spare,
     )
-
-
-def _counter(
-    config: Flags,
-) -> Callable[[Flags, list[str], CountedText], None]:
-    if config.runner:
-        # Imported here because Apache Beam is optional.
-        from bert_tf.data import beam_vocabulary
-
-        return beam_vocabulary.count_text
-    return count_text
 
 
 def build_counter(

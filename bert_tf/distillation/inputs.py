@@ -7,7 +7,6 @@ from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.tasks import stored_task
-from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.files import ClassificationFiles
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
@@ -65,17 +64,11 @@ def with_files(task: _Task, config: Flags) -> _Task:
 def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
     """Returns split to file for the official files in --data_dir."""
     if isinstance(task, ClassificationFiles) and task.official is not None:
-        official = task.official
-        if not official.splits(kind):
-            raise UserError(
-                f"{official.title}, which the teacher was trained for, has no "
-                f"{kind} set."
-            )
-        return glue.find_requested(official, data_dir, kind, task.language)
+        return task.official.find_files(data_dir, kind, task.language)
     if isinstance(task, MultipleChoiceFiles):
         official = multiple_choice_examples.OFFICIAL.get(task.name)
         if official is not None:
-            return {kind: official.find(data_dir, kind)}
+            return official.find_files(data_dir, kind)
     if isinstance(task, TaggingFiles):
         return {kind: tagging_files.find_file(data_dir, kind)}
     raise UserError(

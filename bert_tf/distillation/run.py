@@ -23,7 +23,6 @@ from absl import logging
 
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.distillation import inputs
 from bert_tf.distillation.objective import IS_LABELED
@@ -65,7 +64,7 @@ _FINE_TUNED = {
 }
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
-_NOT_OF_WIDTH = "bert/encoder/"
+_LAYERS = "bert/encoder/"
 # Tokenizer settings that must agree for ids to mean the same tokens.
 _SAME_TEXT = {
     "vocabulary_hash": "a vocabulary of the hash",
@@ -93,7 +92,7 @@ def run(
       UserError: For errors that the user can fix.
     """
     with preemptions.prepare(config) as place:
-        return finetuning.run(*_read(config, task_files, *place))
+        return finetuning.run_experiment(_read(config, task_files, *place))
 
 
 def _read(
@@ -101,8 +100,8 @@ def _read(
     task_files: TaskFiles | None,
     devices: Devices,
     preemption: Preemption,
-) -> tuple[Flags, Experiment]:
-    """Reads teacher, student and data; returns them, and the final flags."""
+) -> Experiment:
+    """Reads teacher, student and data."""
     stored_teacher = formats.read(config.teacher_dir)
     teacher_task = registry.from_stored(stored_teacher, _FLAG)
     if config.max_seq_length is None:
@@ -131,21 +130,14 @@ def _read(
     teacher = Teacher(
         config, stored_teacher, teacher_task, experiment.reader, devices
     )
-    return config, dataclasses.replace(experiment, objective_source=teacher)
+    return dataclasses.replace(experiment, objective_source=teacher)
 
 
 def _restore_choices(task: Task, stored_task: Mapping[str, Any]) -> Task:
     """Returns the task with the head and threshold of a trained student."""
     names = {field.name for field in dataclasses.fields(task)}
-    choices = ("head", "null_score_diff_threshold")
-    return dataclasses.replace(
-        task,
-        **{
-            name: stored_task[name]
-            for name in choices
-            if name in names and name in stored_task
-        },
-    )
+    names &= {"head", "null_score_diff_threshold"} & stored_task.keys()
+    return dataclasses.replace(task, **{x: stored_task[x] for x in names})
 
 
 class Teacher(ObjectiveSource):
@@ -166,15 +158,12 @@ class Teacher(ObjectiveSource):
         self._devices = devices
         self._metrics: dict[str, Metrics] = {}
         # The models output states besides their logits.
-        self.model_arguments = {
-            name: True
-            for name, weight in (
-                ("return_all_layers", config.hidden_weight),
-                ("return_embeddings", config.hidden_weight),
-                ("return_attention_probs", config.attention_weight),
-            )
-            if weight
-        }
+        names = []
+        if config.hidden_weight:
+            names += ["return_all_layers", "return_embeddings"]
+        if config.attention_weight:
+            names.append("return_attention_probs")
+        self.model_arguments = dict.fromkeys(names, True)
         with devices.strategy.scope():
             self._model = load.build_model(
                 stored,
@@ -241,14 +230,14 @@ class Teacher(ObjectiveSource):
     def build_objective(self, model: keras.Model) -> DistillationObjective:
         config = self._config
         mine, theirs = model.bert_config, self._stored.config
+        layers = choose_layers(
+            config, mine.num_hidden_layers, theirs.num_hidden_layers
+        )
+        widths = mine.hidden_size, theirs.hidden_size
         with self._devices.strategy.scope():
             layer_pairs = LayerPairs(
-                choose_layers(
-                    config, mine.num_hidden_layers, theirs.num_hidden_layers
-                ),
-                (mine.hidden_size, theirs.hidden_size)
-                if config.hidden_weight
-                else None,
+                layers,
+                widths if config.hidden_weight else None,
                 mine.initializer_range,
             )
         weights = Weights(
@@ -271,17 +260,10 @@ class Teacher(ObjectiveSource):
         """Returns the teacher's metrics, computed once for all trials."""
         if split not in self._metrics:
             logging.info("The teacher's metrics on %s:", split)
-            evaluator = Evaluator(
-                self._model,
-                self._reader,
-                self._config.eval_batch_size,
-                self._config.num_length_buckets,
-                self._devices,
-                self._config.unpad,
-            )
-            evaluated = evaluator.evaluate(
-                split, self._task, select_threshold=True
-            )
+            size = self._config.eval_batch_size
+            evaluated = Evaluator(
+                self._model, self._reader, size, self._config, self._devices
+            ).evaluate(split, self._task, select_threshold=True)
             self._metrics[split] = {
                 PREFIX + name: value
                 for name, value in evaluated.metrics.items()
@@ -301,10 +283,8 @@ def of_student(task: Task, config: Flags) -> Task:
         )
     if isinstance(task, TaggingTask):
         changes |= _FINE_TUNED
-    if isinstance(task, SquadTask):
-        changes["null_score_diff_threshold"] = (
-            None  # The student selects its own.
-        )
+    if isinstance(task, SquadTask):  # The student selects its own.
+        changes["null_score_diff_threshold"] = None
     return dataclasses.replace(task, **changes)
 
 
@@ -407,12 +387,7 @@ def _make(config: Flags, teacher: StoredModel) -> StoredModel:
     """Returns a new student with the teacher's tokenizer."""
     theirs = teacher.config
     mine = dataclasses.replace(
-        theirs,
-        **config.shape(
-            theirs.hidden_size,
-            theirs.num_attention_heads,
-            theirs.intermediate_size,
-        ),
+        theirs, **config.shape(*(getattr(theirs, x) for x in _LAYER_SHAPE))
     )
     layers = choose_layers(
         config, mine.num_hidden_layers, theirs.num_hidden_layers
@@ -426,48 +401,38 @@ def _make(config: Flags, teacher: StoredModel) -> StoredModel:
         task={"kind": "encoder"},
     )
     is_as_wide = mine.hidden_size == theirs.hidden_size
-    if not (is_as_wide and config.initialize_from_teacher):
-        logging.info(
-            "The student of %s starts with random weights%s.",
-            _describe(mine),
-            ""
-            if is_as_wide
-            else f": the teacher's width of {theirs.hidden_size} does not fit",
-        )
-        return student
-    return _copy_teacher(student, teacher, layers)
+    if is_as_wide and config.initialize_from_teacher:
+        return _copy_teacher(student, teacher, layers)
+    why = f": the teacher's width of {theirs.hidden_size} does not fit"
+    logging.info(
+        "The student of %s starts with random weights%s.",
+        _describe(mine),
+        "" if is_as_wide else why,
+    )
+    return student
 
 
 def _copy_teacher(
     student: StoredModel, teacher: StoredModel, layers: Sequence[int]
 ) -> StoredModel:
     """Returns a student with the weights of a teacher of the same width."""
-    sources = {
-        name: name
-        for name in teacher.weights
-        if not name.startswith(_NOT_OF_WIDTH)
-    }
+    copied = teacher.weights.select(lambda x: not x.startswith(_LAYERS))
     has_layers = all(
         getattr(student.config, name) == getattr(teacher.config, name)
         for name in _LAYER_SHAPE
     )
     if has_layers:
-        for name in student.weights:
-            match = _LAYER.match(name)
-            if match:
-                number = layers[int(match[1])] - 1
-                sources[name] = _LAYER.sub(
-                    f"bert/encoder/layer_{number}/", name
-                )
-    drawn = student.weights
 
-    def read_weight(name: str) -> np.ndarray:
-        source = sources.get(name)
-        return drawn[name] if source is None else teacher.weights[source]
+        def of_teacher(match: re.Match) -> str:
+            return f"{_LAYERS}layer_{layers[int(match[1])] - 1}/"
 
-    shapes = dict(drawn.shapes) | {
-        name: teacher.weights.shapes[source] for name, source in sources.items()
-    }
+        copied |= teacher.weights.rename(
+            {
+                name: _LAYER.sub(of_teacher, name)
+                for name in student.weights
+                if _LAYER.match(name)
+            }
+        )
     logging.info(
         "The student of %s starts with the teacher's %s.",
         _describe(student.config),
@@ -476,9 +441,8 @@ def _copy_teacher(
         else "embeddings, pooler and head; its layers have another shape and "
         "start with random weights",
     )
-    return dataclasses.replace(
-        student, weights=Tensors(shapes, read_weight), task=teacher.task
-    )
+    weights = student.weights | copied
+    return dataclasses.replace(student, weights=weights, task=teacher.task)
 
 
 def _check_text(student: StoredModel, teacher: StoredModel) -> None:
@@ -488,19 +452,18 @@ def _check_text(student: StoredModel, teacher: StoredModel) -> None:
     student's tokens.
     """
     mine, theirs = student.tokenizer_settings, teacher.tokenizer_settings
-    differing = [name for name in _SAME_TEXT if mine[name] != theirs[name]]
-    if not differing:
-        return
     received = "; ".join(
-        f"{_SAME_TEXT[name]} {mine[name]} of the student, {theirs[name]} of "
-        "the teacher"
-        for name in differing
+        f"{label} {mine[name]} of the student, {theirs[name]} of the teacher"
+        for name, label in _SAME_TEXT.items()
+        if mine[name] != theirs[name]
     )
-    raise UserError(
-        f"The student {student.path} must have the vocabulary of its teacher "
-        f"{teacher.path}, as they get the same tokens. Received: {received}; "
-        "choose another student, or a new one with --num_hidden_layers."
-    )
+    if received:
+        raise UserError(
+            f"The student {student.path} must have the vocabulary of its "
+            f"teacher {teacher.path}, as they get the same tokens. Received: "
+            f"{received}; choose another student, or a new one with "
+            "--num_hidden_layers."
+        )
 
 
 def _check_attention(mine: BertConfig, theirs: BertConfig) -> None:

@@ -6,6 +6,7 @@ worker first greets all others with a line of JSON: its index and the addresses
 of all workers. It continues when every other worker has answered or greeted it.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -256,13 +257,11 @@ class _Meeting:
             return "whose host name is unknown"
         except OSError:
             return "which does not respond yet"
-        with caller:
+        answer = None
+        with caller, contextlib.suppress(OSError):
             caller.settimeout(_SECONDS_TO_ANSWER)
-            try:
-                self._send(caller, stop)
-                answer = _receive(caller)
-            except OSError:
-                answer = None
+            self._send(caller, stop)
+            answer = _receive(caller)
         if answer is None:
             return "where another program answers, or an earlier run is ending"
         self._meet(answer, index)
@@ -271,20 +270,15 @@ class _Meeting:
     def _receive_all(self) -> None:
         """Answers greetings until the meeting is over."""
         while not self._is_over.is_set():
-            try:
-                caller = self._listener.accept()[0]
-            except OSError:  # A timeout, or the caller is gone already.
-                continue
-            with caller:
+            # A timeout, or the caller is gone, and will retry.
+            with (
+                contextlib.suppress(OSError),
+                self._listener.accept()[0] as caller,
+            ):
                 caller.settimeout(_SECONDS_TO_CONNECT)
-                try:
-                    greeting = _receive(caller)
-                    if greeting is None:
-                        continue
+                if greeting := _receive(caller):
                     self._send(caller)
-                except OSError:  # The caller is gone, and will retry.
-                    continue
-            self._meet(greeting)
+                    self._meet(greeting)
 
     def _send(self, caller: socket.socket, stop: bool = False) -> None:
         greeting = {
@@ -327,13 +321,11 @@ def _listen(cluster: Cluster) -> socket.socket:
     """Returns a socket that accepts greetings at this worker's port."""
     host = cluster.hosts[cluster.index]
     address = ("", _split(host)[1])
+    both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
     try:
-        if socket.has_dualstack_ipv6():
-            listener = socket.create_server(
-                address, family=socket.AF_INET6, dualstack_ipv6=True
-            )
-        else:
-            listener = socket.create_server(address)
+        listener = socket.create_server(
+            address, **both if socket.has_dualstack_ipv6() else {}
+        )
     except OSError as error:
         raise UserError(
             f"Worker {cluster.index} cannot listen at {host} ({error}); check "

@@ -3,10 +3,10 @@
 import contextlib
 import dataclasses
 import faulthandler
-import logging as python_logging
 import os
 import signal
 import threading
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 
@@ -14,11 +14,12 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.distribute import cluster as clusters
-from bert_tf.distribute import cpu
 from bert_tf.distribute import health as worker_health
+from bert_tf.distribute import packed_weights
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.groups import DeviceConfig
 
 # Flags that have an effect on training steps alone, if they have this value.
@@ -29,10 +30,13 @@ _SECONDS_TO_CONNECT = 180
 _BFLOAT16_CAPABILITY = (8, 0)  # Ampere
 _FLOAT16_CAPABILITY = (7, 0)  # Volta
 
-_POLICIES = {
-    "float32": "float32",
-    "bfloat16": "mixed_bfloat16",
-    "float16": "mixed_float16",
+# What the choice means for numbers, and for resuming.
+_DETERMINISM = {
+    True: "Operations are deterministic: on the same devices a run that "
+    "resumes computes the same numbers as one that was not interrupted.",
+    False: "Operations are not deterministic: a run that resumes has the same "
+    "batches, masks and dropout, but its sums may be rounded in another "
+    "way; --deterministic repeats them bit for bit, at a cost on GPUs.",
 }
 
 
@@ -50,7 +54,7 @@ class Precision:
     @property
     def policy(self) -> str:
         """The Keras dtype policy; weights stay float32 in each."""
-        return _POLICIES[self.name]
+        return "float32" if self.name == "float32" else f"mixed_{self.name}"
 
     @property
     def needs_loss_scale(self) -> bool:
@@ -142,7 +146,8 @@ def prepare(flags: DeviceConfig) -> Devices:
     # Scripts that only predict have no such flags.
     xla = getattr(flags, "xla", "auto")
     all_reduce_dtype = getattr(flags, "all_reduce_dtype", "float32")
-    _warn_of_flags(flags, kind, strategy, all_reduce_dtype)
+    for warning in _without_effect(flags, kind, strategy):
+        logging.warning("%s", warning)
     precision = resolve_precision(flags.mixed_precision, kind)
     logging.info(
         "Strategy %s with %d %s%s (%s); precision %s (%s).",
@@ -154,7 +159,7 @@ def prepare(flags: DeviceConfig) -> Devices:
         precision.name,
         precision.reason,
     )
-    logging.info("%s", _describe_determinism(deterministic))
+    logging.info("%s", _DETERMINISM[deterministic])
     if has_tensor_float_32(kind):
         is_used = tf.config.experimental.tensor_float_32_execution_enabled()
         logging.info(
@@ -176,32 +181,25 @@ def prepare(flags: DeviceConfig) -> Devices:
     )
 
 
-def _warn_of_flags(
-    flags: DeviceConfig,
-    kind: str,
-    strategy: tf.distribute.Strategy,
-    all_reduce_dtype: str,
-) -> None:
-    """Logs the flags that have no effect on these devices."""
+def _without_effect(
+    flags: DeviceConfig, kind: str, strategy: tf.distribute.Strategy
+) -> Iterator[str]:
+    """Yields a sentence for each flag without effect on these devices."""
+    if names := options.ignored_flags(flags):
+        yield f"These flags of the original have no effect: {names}."
     if flags.tpu_name and kind != "TPU":
-        logging.warning("--tpu_name has no effect without --use_tpu.")
+        yield "--tpu_name has no effect without --use_tpu."
     if flags.tensor_float_32 is not None and not has_tensor_float_32(kind):
-        logging.warning(
-            "--tensor_float_32 has no effect: only GPUs since Ampere have TF32."
-        )
+        yield "--tensor_float_32 has no effect: only GPUs since Ampere have it."
     if not getattr(flags, "do_train", True):
         for name, value in _OF_STEPS.items():
             if getattr(flags, name) == value:
-                logging.warning("--%s has no effect without --do_train.", name)
+                yield f"--{name} has no effect without --do_train."
     if kind == "TPU" and getattr(flags, "xla", "auto") == "on":
-        logging.warning(
-            "--xla=on has no effect: a TPU only runs what XLA compiles."
-        )
-    if all_reduce_dtype != "float32" and strategy.num_replicas_in_sync == 1:
-        logging.warning(
-            "--all_reduce_dtype=%s has no effect on one device.",
-            all_reduce_dtype,
-        )
+        yield "--xla=on has no effect: a TPU only runs what XLA compiles."
+    dtype = getattr(flags, "all_reduce_dtype", "float32")
+    if dtype != "float32" and strategy.num_replicas_in_sync == 1:
+        yield f"--all_reduce_dtype={dtype} has no effect on one device."
 
 
 def _name_device(name: str) -> str:
@@ -213,20 +211,6 @@ def _name_device(name: str) -> str:
         return short
     details = tf.config.experimental.get_device_details(gpus[spec.device_index])
     return f"{short} {details.get('device_name', '')}".strip()
-
-
-def _describe_determinism(deterministic: bool) -> str:
-    """Returns what the choice means for numbers, and for resuming."""
-    if deterministic:
-        return (
-            "Operations are deterministic: on the same devices a run that "
-            "resumes computes the same numbers as one that was not interrupted."
-        )
-    return (
-        "Operations are not deterministic: a run that resumes has the same "
-        "batches, masks and dropout, but its sums may be rounded in another "
-        "way; --deterministic repeats them bit for bit, at a cost on GPUs."
-    )
 
 
 @contextlib.contextmanager
@@ -260,24 +244,11 @@ def _connecting() -> Iterator[None]:
 
 def _prefix_log(cluster: Cluster) -> None:
     """Starts each line of the log with the index of this worker."""
-    handler = logging.get_absl_handler().python_handler
+    handler, start = logging.get_absl_handler().python_handler, cluster.index
+    show = handler.formatter.format
     handler.setFormatter(
-        _PrefixFormatter(f"[worker {cluster.index}] ", handler.formatter)
+        types.SimpleNamespace(format=lambda x: f"[worker {start}] {show(x)}")
     )
-
-
-class _PrefixFormatter(python_logging.Formatter):
-    """Puts a prefix before the lines of another formatter."""
-
-    def __init__(
-        self, prefix: str, formatter: python_logging.Formatter
-    ) -> None:
-        super().__init__()
-        self._prefix = prefix
-        self._formatter = formatter
-
-    def format(self, record: python_logging.LogRecord) -> str:
-        return self._prefix + self._formatter.format(record)
 
 
 def build_strategy(
@@ -334,12 +305,8 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
     if num_devices > present:
         raise UserError(
             f"--num_gpus={num_devices} is more than the devices present. "
-            f"Found: {present} {kind}."
-            + (
-                " To split a CPU for a test, add --distribution_strategy="
-                "mirrored."
-            )
-            * (name == "auto" and not gpus)
+            f"Found: {present} {kind}. To split a CPU for a test, add "
+            "--distribution_strategy=mirrored."
         )
     if name == "one_device" and num_devices > 1:
         raise UserError(
@@ -350,19 +317,13 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
 
 
 def check_worker(num_devices: int, cluster: Cluster) -> None:
-    """Checks, before the others wait for it, that a worker has the devices.
+    """Raises `UserError` if this worker has fewer devices than it shall use.
 
-    Args:
-      num_devices: How many it shall use; 0 for all it has.
-      cluster: The workers, of which this is one.
-
-    Raises:
-      UserError: If there are fewer.
+    It does so before the others wait for it. 0 means all that it has.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    present = len(gpus) or 1
+    present, kind = len(gpus) or 1, "GPU" if gpus else "CPU"
     if num_devices > present:
-        kind = "GPU" if gpus else "CPU"
         raise UserError(
             f"--num_gpus={num_devices} is more than the devices of "
             f"{cluster.name(cluster.index)}. Found: {present} {kind}."
@@ -445,13 +406,11 @@ def _choose_precision(device_type: str) -> Precision:
             name = "float16"
         version = ".".join(map(str, capability))
         return Precision(name, f"the GPU has compute capability {version}")
-    flags = cpu.bfloat16_flags()
+    flags = packed_weights.bfloat16_flags()
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
-    return Precision(
-        "float32",
-        f"the CPU has none of {', '.join(cpu.BFLOAT16_FLAGS)}",
-    )
+    names = ", ".join(packed_weights.BFLOAT16_FLAGS)
+    return Precision("float32", f"the CPU has none of {names}")
 
 
 def resolve_precision(flag: str, device_type: str) -> Precision:

@@ -1,4 +1,4 @@
-"""Packed weights of bfloat16 products, for processes that never train.
+"""bfloat16 on CPUs: its units, and packed weights where nothing trains.
 
 oneDNN multiplies weights in a layout of its own. TensorFlow makes that layout
 again in each call, of 170 MB for BERT-base, unless an environment variable
@@ -17,6 +17,10 @@ from absl import logging
 from bert_tf.errors import UserError
 
 VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
+# The names in `/proc/cpuinfo` of the units that multiply bfloat16. Without them
+# bfloat16 is emulated, many times slower than float32.
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+_FLAGS_FILE = "/proc/cpuinfo"
 
 
 def assume() -> None:
@@ -48,3 +52,23 @@ def refuse() -> None:
             f"{VARIABLE}={os.environ[VARIABLE]}; unset it and rerun the same "
             "command."
         )
+
+
+def bfloat16_flags() -> list[str]:
+    """Returns the bfloat16 units of this machine's CPU."""
+    try:
+        with open(_FLAGS_FILE, encoding="utf-8") as file:
+            lines = [line for line in file if line.startswith("flags")]
+    except OSError:
+        return []
+    present = set(lines[0].split()) if lines else set()
+    return [flag for flag in BFLOAT16_FLAGS if flag in present]
+
+
+def computes_in_bfloat16(flag: str) -> bool:
+    """Returns True if products on the CPU are in bfloat16.
+
+    Args:
+      flag: The value of --mixed_precision.
+    """
+    return flag in ("auto", "bfloat16") and bool(bfloat16_flags())

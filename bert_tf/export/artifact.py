@@ -34,12 +34,7 @@ _SERVED = re.compile(r"[0-9]+")
 # The kinds of the fields of an `Artifact` in a card.
 _ARTIFACT = {
     "model_name": stored_files.TEXT,
-    "version": stored_files.Kind(
-        "a number above 0",
-        lambda value: (
-            isinstance(value, int) and not isinstance(value, bool) and value > 0
-        ),
-    ),
+    "version": stored_files.integer(most=(1 << 63) - 1),
     "head": stored_files.choice(*HEADS),
     "precision": stored_files.choice("float32", "bfloat16"),
     "ids_only": stored_files.FLAG,

@@ -20,20 +20,16 @@ from absl import logging
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.heads import pretrained
-from bert_tf.export.serving_module import SERVING
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify.calls import Call
-from bert_tf.export.verify.compare import Report
+from bert_tf.export.verify.run import Report
 from bert_tf.flags import cli
 from bert_tf.io import files
 from bert_tf.io import terminal
-from bert_tf.tasks import registry as tasks
 
 MARKDOWN_FILE = os.path.join(artifacts.EXTRAS, "MODEL_CARD.md")
 # Calls per length; the card has their median.
@@ -71,9 +67,10 @@ _WARMUP_BATCHES = (1, 4)
 def complete(
     directory: str,
     artifact: Artifact,
+    head: ServingHead,
     stored: StoredModel,
     exact_litert: bytes | None = None,
-) -> Report:
+) -> dict[str, Any]:
     """Adds the files beside the graph and verifies the whole export.
 
     Args:
@@ -81,39 +78,31 @@ def complete(
         temporary name. Adds assets.extra/ (warm-up requests, vocabulary,
         labels, model cards) and batching_params.pbtxt to it.
       artifact: Its description.
+      head: Its head.
       stored: The model that was exported.
       exact_litert: For an export with litert/, the .tflite file of the model
         in float32.
 
+    Returns:
+      One row for serving_default, JSON values by name.
+
     Raises:
       UserError: If the outputs of the export differ from the model's.
     """
-    names = find_labels(artifact.head, stored)
-    files.write_text(
-        os.path.join(directory, artifacts.VOCAB_FILE),
-        stored.vocabulary.to_text(),
-    )
-    if names:
-        files.write_text(
-            os.path.join(directory, artifacts.LABELS_FILE),
-            "".join(f"{name}\n" for name in names),
-        )
-    files.write_text(os.path.join(directory, _BATCHING_OF_MODEL), _BATCHING)
-    signature = serving_module.read_signatures(directory)[SERVING]
+    texts = {
+        artifacts.VOCAB_FILE: stored.vocabulary.to_text(),
+        artifacts.LABELS_FILE: "".join(f"{name}\n" for name in head.labels),
+        _BATCHING_OF_MODEL: _BATCHING,
+    }
+    for name, text in texts.items():
+        if text:
+            files.write_text(os.path.join(directory, name), text)
     warmup.write(
         os.path.join(directory, artifacts.WARMUP_FILE),
         artifact.model_name,
-        [
-            Call(
-                SERVING,
-                warmup.bucket_inputs(
-                    bucket, count, artifact, signature, stored
-                ),
-            )
-            for bucket in artifact.buckets
-            for count in _WARMUP_BATCHES
-        ],
+        warmup.requests(head, artifact.ids_only, _WARMUP_BATCHES),
     )
+    example = warmup.example(head, artifact.ids_only)
     report = verification.examine(
         directory,
         artifact,
@@ -123,23 +112,17 @@ def complete(
     )
     logging.info("%s", report.text().rstrip())
     report.require_correct()
-    _write_cards(
-        directory,
-        artifact,
-        stored,
-        names,
-        report,
-        warmup.example(artifact, signature, stored),
-    )
-    return report
+    curl = curl_line(artifact, example)
+    _write_cards(directory, artifact, stored, head.labels, report, curl)
+    return example
 
 
 def publish(
-    version_directory: str, artifact: Artifact, stored: StoredModel
+    version_directory: str, artifact: Artifact, example: Mapping[str, Any]
 ) -> None:
     """Writes the server configuration and prints how to use the new version.
 
-    The version directory has its final name.
+    The version directory has its final name; the example is that of `complete`.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
@@ -155,9 +138,15 @@ def publish(
                 "restore the default.",
                 path,
             )
-    signature = serving_module.read_signatures(version_directory)[SERVING]
-    example = warmup.example(artifact, signature, stored)
-    sys.stdout.write(f"{_usage_text(output_dir, artifact, example)}\n")
+    commands = {
+        "To serve it here:": embedded_line(output_dir, artifact),
+        "To serve it with TensorFlow Serving:": docker_line(
+            output_dir, artifact
+        ),
+        "To send a request:": curl_line(artifact, example),
+        "To send a request from Python:": python_snippet(artifact, example),
+    }
+    sys.stdout.write(f"{terminal.sections(commands)}\n")
     sys.stdout.flush()
 
 
@@ -184,38 +173,15 @@ model_config_list {{
 """
 
 
-def find_labels(head: str, stored: StoredModel) -> tuple[str, ...]:
-    """Returns the label names in the order of the logits; () without labels.
-
-    Raises:
-      UserError: If a label contains a line break.
-    """
-    labels = ()
-    if head == "next_sentence":
-        labels = pretrained.NEXT_SENTENCE_LABELS
-    elif head in ("classification", "tagging"):
-        labels = tuple(getattr(tasks.from_stored(stored), "labels", None) or ())
-    for label in labels:
-        if "\n" in label or "\r" in label:
-            raise UserError(
-                "Labels must not contain line breaks, as labels.txt has one "
-                f"label per line. Received: {label!r}; rename it in task.json."
-            )
-    return labels
-
-
 def _write_cards(
     directory: str,
     artifact: Artifact,
     stored: StoredModel,
     labels: Sequence[str],
     report: Report,
-    example: Mapping[str, Any],
+    curl: str,
 ) -> None:
-    """Writes model_card.json and MODEL_CARD.md, after all other files.
-
-    The example is one row for serving_default, JSON values by name.
-    """
+    """Writes model_card.json and MODEL_CARD.md, after all other files."""
     paths = _files(directory)
     card = {
         "export": artifact.to_json(),
@@ -260,16 +226,12 @@ def _write_cards(
         "sha256": {name: files.sha256(path) for name, path in paths.items()},
         "versions": model_directory.versions(),
     }
-    files.write_text(
-        os.path.join(directory, MARKDOWN_FILE),
-        _markdown(card, artifact, example),
-    )
+    markdown = _markdown(card, artifact, curl)
+    files.write_text(os.path.join(directory, MARKDOWN_FILE), markdown)
     files.write_json(os.path.join(directory, artifacts.CARD_FILE), card)
 
 
-def _markdown(
-    card: Mapping[str, Any], artifact: Artifact, example: Mapping[str, Any]
-) -> str:
+def _markdown(card: Mapping[str, Any], artifact: Artifact, curl: str) -> str:
     shape = f"{artifact.head}, {artifact.precision}"
     reads = "ids" if artifact.ids_only else "strings"
     return model_directory.build_card(
@@ -304,7 +266,7 @@ def _markdown(
             "Bytes": card["bytes"],
             "SHA-256": card["sha256"],
         },
-        curl_line(artifact, example),
+        curl,
     )
 
 
@@ -365,25 +327,6 @@ def _to_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return str(value)
-
-
-def _usage_text(
-    output_dir: str, artifact: Artifact, example: Mapping[str, Any]
-) -> str:
-    """Returns the usage instructions that the exporter prints.
-
-    `output_dir` is above the version directory; the example is one row for
-    serving_default, JSON values by name.
-    """
-    commands = {
-        "To serve it here:": embedded_line(output_dir, artifact),
-        "To serve it with TensorFlow Serving:": docker_line(
-            output_dir, artifact
-        ),
-        "To send a request:": curl_line(artifact, example),
-        "To send a request from Python:": python_snippet(artifact, example),
-    }
-    return terminal.sections(commands)
 
 
 def embedded_line(output_dir: str, artifact: Artifact) -> str:

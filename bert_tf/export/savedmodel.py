@@ -22,7 +22,7 @@ from bert_tf import errors
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.distribute import cpu
+from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
@@ -31,13 +31,11 @@ from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
-from bert_tf.export.heads.head import Source
 from bert_tf.export.serving_module import ServingModule
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.flags import cli
-from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import load
 from bert_tf.io import files
@@ -45,7 +43,6 @@ from bert_tf.io import locks
 from bert_tf.io import terminal
 from bert_tf.modeling import inference
 from bert_tf.serving import litert
-from bert_tf.tasks import registry as tasks
 
 _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
@@ -106,18 +103,20 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
     Raises:
       UserError: If flags or model are invalid, or verification fails.
     """
-    export, versions = write(config, origin)
-    for path, artifact in versions.items():
+    for path, (artifact, example) in write(config, origin).items():
         logging.info("Wrote %s.", path)
-        assets_extra.publish(path, artifact, export.stored)
+        assets_extra.publish(path, artifact, example)
 
 
 def write(
     config: SavedModelConfig, origin: str | None = None
-) -> tuple[Export, dict[str, Artifact]]:
-    """Writes a verified version; returns the model, and the version's folders.
+) -> dict[str, tuple[Artifact, dict[str, Any]]]:
+    """Writes a verified version, with --ids_only in two folders.
 
     Args: As for `run`.
+
+    Returns:
+      The path of each folder, with its description and an example of a row.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -135,12 +134,10 @@ def write(
             stack.enter_context(locks.one_writer(output_dir, "--output_dir"))
         version = artifacts.choose_version(config.version, list(targets))
         export = prepare(config, origin)
-        made = {
-            output_dir: export.artifact(version, ids_only)
-            for output_dir, ids_only in targets.items()
-        }
+        made = {}
         # No version directory appears before all of them are complete.
-        for output_dir, artifact in made.items():
+        for output_dir, ids_only in targets.items():
+            artifact = export.artifact(version, ids_only)
             temporary = stack.enter_context(
                 artifacts.write_version(output_dir, version)
             )
@@ -154,13 +151,11 @@ def write(
                     exact_litert = _save_litert(
                         temporary, export, artifact.litert
                     )
-            assets_extra.complete(
-                temporary, artifact, export.stored, exact_litert
+            example = assets_extra.complete(
+                temporary, artifact, export.head, export.stored, exact_litert
             )
-    return export, {
-        os.path.join(output_dir, str(version)): artifact
-        for output_dir, artifact in made.items()
-    }
+            made[os.path.join(output_dir, str(version))] = artifact, example
+    return made
 
 
 def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
@@ -173,84 +168,30 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
     """
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
     stored = dataclasses.replace(stored, origin=origin)
-    name = registry.choose(config.head, stored)
-    _check_flags(config, name)
-    head = registry.ENTRIES[name].head.build(_source(config, stored))
+    name, head = registry.build(config, stored)
     precision = config.precision
     if precision == "auto":
-        precision = "bfloat16" if cpu.bfloat16_flags() else "float32"
-    model = _build_model(stored, name, head, precision)
+        precision = "bfloat16" if packed_weights.bfloat16_flags() else "float32"
+    model = _build_model(stored, head, precision)
     return Export(config, stored, name, head, model, precision)
 
 
 def _build_model(
-    stored: StoredModel, name: str, head: ServingHead, precision: str
+    stored: StoredModel, head: ServingHead, precision: str
 ) -> keras.Model:
     """Builds the part of a model that a head reads, in its inference form."""
     model = load.build_model(
-        stored,
-        registry.ENTRIES[name].model_kind,
-        return_attention_probs=True,
+        stored, head.model_kind, return_attention_probs=True
     )
-    return inference.prepare(model, precision, **head.model_values())
+    return inference.prepare(model, precision, **head.model_values)
 
 
 def _save_litert(directory: str, export: Export, quantization: str) -> bytes:
     """Writes litert/ and returns the .tflite file of the model in float32."""
     model = export.model
     if export.precision != "float32":
-        model = _build_model(export.stored, export.name, export.head, "float32")
+        model = _build_model(export.stored, export.head, "float32")
     return LitertModule(export.head, model).save(directory, quantization)
-
-
-def _check_flags(config: SavedModelConfig, name: str) -> None:
-    """Raises `UserError` for flags that have no effect on the head."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        allowed = [
-            key
-            for key, entry in registry.ENTRIES.items()
-            if field.name in entry.head.flags
-        ]
-        if allowed and name not in allowed and value != field.default:
-            raise UserError(
-                f"--{field.name} is for --head={' or '.join(allowed)}. "
-                f"Received: {value!r} with the head {name}; drop it."
-            )
-
-
-def _source(config: SavedModelConfig, stored: StoredModel) -> Source:
-    longest = stored.config.max_position_embeddings
-    length = config.max_seq_length or _trained_length(stored)
-    if length > longest:
-        raise UserError(
-            "--max_seq_length must not exceed `max_position_embeddings` of "
-            f"the model, {longest}. Received: {length}."
-        )
-    buckets = config.bucket_lengths()
-    if buckets is None:
-        buckets = tuple(bucket for bucket in BUCKETS if bucket < length)
-    if buckets and buckets[-1] > length:
-        raise UserError(
-            f"--buckets must not exceed the maximum row length, {length}. "
-            f"Received: {config.buckets!r}; raise --max_seq_length, or drop "
-            "longer buckets."
-        )
-    if not buckets or buckets[-1] < length:
-        buckets = (*buckets, length)
-    return Source(stored, config, length, buckets)
-
-
-def _trained_length(stored: StoredModel) -> int:
-    """Returns the maximum row length that a model was trained with.
-
-    Where the model does not store it, returns the default of its task, or
-    without a task the number of positions.
-    """
-    longest = stored.config.max_position_embeddings
-    if stored.task["kind"] in tasks.TASKS:
-        return tasks.from_stored(stored).max_seq_length
-    return min(stored.task.get("max_seq_length", longest), longest)
 
 
 class LitertModule:
@@ -331,40 +272,34 @@ class LitertModule:
         return exact
 
     def _signatures(self):
-        head = self._head
+        head, examples = self._head, litert.EXAMPLES
         pack_ids = serving_module.trace(self._pack_ids, head.ids_specs())
 
         def pack_examples(**inputs):
-            return self._pack_once(
-                serving_module.parse_examples(
-                    inputs[litert.EXAMPLES], head.input_specs()
-                )
-            )
+            specs = head.input_specs()
+            strings = serving_module.parse_examples(inputs[examples], specs)
+            return self._pack_once(strings)
 
-        return {
-            litert.PACK: self._pack,
-            litert.PACK_EXAMPLES: serving_module.trace(
+        functions = {
+            litert.PACK_EXAMPLES: (
                 pack_examples,
-                {
-                    litert.EXAMPLES: serving_module.examples_spec(
-                        litert.EXAMPLES
-                    )
-                },
+                {examples: serving_module.examples_spec(examples)},
             ),
-            litert.PACK_IDS: pack_ids,
-            litert.ANSWER: serving_module.trace(
+            litert.ANSWER: (
                 lambda **values: head.answer(*self._restore(values)),
                 self._answer_specs(_specs_of(self._pack)),
             ),
-            litert.ANSWER_IDS: serving_module.trace(
+            litert.ANSWER_IDS: (
                 lambda **values: head.answer_ids(*self._restore(values)),
                 self._answer_specs(_specs_of(pack_ids)),
             ),
-            litert.TOKENIZE: serving_module.trace(
-                functools.partial(serving_module.tokenize, self._head),
+            litert.TOKENIZE: (
+                functools.partial(serving_module.tokenize, head),
                 serving_module.TOKENIZE_SPECS,
             ),
         }
+        traced = {x: serving_module.trace(*y) for x, y in functions.items()}
+        return {litert.PACK: self._pack, litert.PACK_IDS: pack_ids} | traced
 
     def _answer_specs(self, packed: _Specs) -> _Specs:
         """Returns the inputs of `answer`: packed rows and model outputs."""

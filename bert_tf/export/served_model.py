@@ -10,7 +10,6 @@ import re
 from absl import logging
 
 from bert_tf import errors
-from bert_tf.distribute import cpu
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
@@ -88,7 +87,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             folder,
             errors.program("export/savedmodel.py"),
         )
-        if cpu.bfloat16_flags() and not has_litert:
+        if packed_weights.bfloat16_flags() and not has_litert:
             # The export will be in bfloat16, and TensorFlow is imported next.
             packed_weights.assume()
         # Imported here, as it takes seconds and is not needed the second time.

@@ -39,6 +39,8 @@ SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 FROM_IDS = "from_ids"
 FROM_EXAMPLES = "from_examples"
 TOKENIZE = "tokenize"
+# Signatures that every export of strings has, besides `SERVING`.
+OF_STRINGS = (FROM_IDS, FROM_EXAMPLES, TOKENIZE)
 ATTENTION = "attention"
 TOKENIZE_SPECS = {"text": tf.TensorSpec([None], tf.string, "text")}
 # The methods of TensorFlow Serving's other interfaces, and the outputs of
@@ -47,7 +49,7 @@ _METHODS = {
     "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
     "regress": tf.saved_model.REGRESS_METHOD_NAME,
 }
-_OUTPUTS_OF_METHOD = {
+OUTPUTS_OF_METHOD = {
     "classify": ("classes", "scores"),
     "regress": ("outputs",),
 }
@@ -137,7 +139,7 @@ class ServingModule:
 
         def serve_method(inputs):
             answer = self._answer(parse_examples(inputs, strings))
-            return {x: answer[x] for x in _OUTPUTS_OF_METHOD[head.method]}
+            return {x: answer[x] for x in OUTPUTS_OF_METHOD[head.method]}
 
         functions = {
             SERVING: (self._serve, strings),
@@ -188,7 +190,7 @@ def for_predict(
     head: ServingHead, answer: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
     """Returns an answer without the outputs of classify or regress."""
-    others = _OUTPUTS_OF_METHOD.get(head.method, ())
+    others = OUTPUTS_OF_METHOD.get(head.method, ())
     return {x: t for x, t in answer.items() if x not in others}
 
 

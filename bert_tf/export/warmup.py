@@ -2,9 +2,6 @@
 
 They run what TensorFlow does once per row length, so that the first users do
 not have to wait for it.
-
-Shapes:
-  B: number of rows.
 """
 
 import os
@@ -12,17 +9,14 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
-from bert_tf.export.artifact import Artifact
-from bert_tf.export.serving_module import Signature
+from bert_tf.export.heads.head import ServingHead
+from bert_tf.export.serving_module import SERVING
 from bert_tf.export.verify import texts as test_texts
-from bert_tf.export.verify.calls import Arrays
-from bert_tf.export.verify.calls import Call
+from bert_tf.export.verify.reference import Call
 from bert_tf.export.verify.texts import Row
 from bert_tf.io import files
 from bert_tf.text.vocabulary import MASK
@@ -33,17 +27,17 @@ MAX_REQUESTS = 1000
 _NUM_CHOICES = 2
 _QUESTION_WORDS = 3
 # Keyed by the names of a head's input strings.
-_EXAMPLES: Mapping[frozenset[str], Row] = {
-    frozenset({"text"}): {"text": "A fine film from Paris."},
-    frozenset({"text", "text_pair"}): {
+_EXAMPLES: Mapping[tuple[str, ...], Row] = {
+    ("text",): {"text": "A fine film from Paris."},
+    ("text", "text_pair"): {
         "text": "The cat sat on the mat.",
         "text_pair": "Then it slept.",
     },
-    frozenset({"question", "context"}): {
+    ("question", "context"): {
         "question": "Where did the cat sit?",
         "context": "The cat sat on the mat, and the dog by the door.",
     },
-    frozenset({"text", "choices"}): {
+    ("text", "choices"): {
         "text": "The cat sat on the",
         "choices": ["mat.", "number seven."],
     },
@@ -98,81 +92,57 @@ def read(path: str) -> list[Call]:
     return calls
 
 
-def example(
-    artifact: Artifact, signature: Signature, stored: StoredModel
-) -> dict[str, Any]:
-    """Returns one row for serving_default, as JSON values."""
-    if artifact.ids_only:
-        inputs = _ids_of(artifact.buckets[0], 1, signature, stored)
-        return {name: values[0].tolist() for name, values in inputs.items()}
-    if artifact.head == "fill_mask":
-        return dict(_MASKED_EXAMPLE)
-    return dict(_EXAMPLES[frozenset(signature.inputs)])
+def requests(
+    head: ServingHead, ids_only: bool = False, counts: Sequence[int] = (1,)
+) -> list[Call]:
+    """Returns requests of rows that fill each of the buckets of a head.
+
+    Args:
+      head: The head.
+      ids_only: Whether the signature takes token ids instead of strings.
+      counts: The numbers of rows of the requests for a bucket.
+    """
+    calls = []
+    for bucket in head.buckets:
+        for count in counts:
+            rows = [_row(head, bucket, seed) for seed in range(count)]
+            inputs = test_texts.to_inputs(rows)
+            if ids_only:
+                packed = head.pack(
+                    {x: tf.constant(v, tf.string) for x, v in inputs.items()}
+                ).inputs
+                inputs = {x: packed[x].numpy() for x in head.ids_specs()}
+            calls.append(Call(SERVING, inputs))
+    return calls
 
 
-def bucket_inputs(
-    bucket: int,
-    count: int,
-    artifact: Artifact,
-    signature: Signature,
-    stored: StoredModel,
-) -> Arrays:
-    """Returns the inputs of serving_default for B rows that fill a bucket."""
-    if artifact.ids_only:
-        return _ids_of(bucket, count, signature, stored)
-    tokenizer = stored.build_tokenizer()
-    rows = []
-    for seed in range(count):
-        (text,) = test_texts.of_length(tokenizer, [bucket], seed)
-        rows.append(_row(text.split(), bucket, artifact, signature))
-    return test_texts.to_inputs(rows)
-
-
-def _row(
-    words: list[str], bucket: int, artifact: Artifact, signature: Signature
-) -> Row:
+def _row(head: ServingHead, bucket: int, seed: int) -> Row:
     """Returns a row of words that fills the bucket with its special tokens."""
-    names = set(signature.inputs)
-
-    def join(first: int, last: int) -> str:
-        return " ".join(words[first : max(last, first + 1)])
-
-    if names == {"question", "context"}:
-        question = min(_QUESTION_WORDS, bucket // 3)
-        return {
-            "question": join(0, question),
-            "context": join(question, bucket - 3),
-        }
-    half = bucket // 2 - 1
-    if names == {"text", "text_pair"}:
-        return {"text": join(0, half), "text_pair": join(half, bucket - 3)}
-    if names == {"text", "choices"}:
-        choice = join(half, bucket - 3)
-        return {"text": join(0, half), "choices": [choice] * _NUM_CHOICES}
-    if artifact.head == "fill_mask":
-        return {"text": f"{MASK} {join(0, bucket - 3)}"}
-    return {"text": join(0, bucket - 2)}
+    first, *others = head.inputs
+    room = bucket - 2 - len(others)
+    size = room
+    if others:
+        size = bucket // 2 - 1
+    if "question" in head.inputs:
+        size = min(_QUESTION_WORDS, bucket // 3)
+    if "masked_lm_logits" in head.outputs:
+        size -= 1
+    text, other = test_texts.of_length(
+        head.tokenizer, [max(size, 1), max(room - size, 1)], seed
+    )
+    if "masked_lm_logits" in head.outputs:
+        text = f"{MASK} {text}"
+    row: dict[str, Any] = {first: text}
+    for name in others:
+        row[name] = [other] * _NUM_CHOICES if name == "choices" else other
+    return row
 
 
-def _ids_of(
-    bucket: int, count: int, signature: Signature, stored: StoredModel
-) -> dict[str, np.ndarray]:
-    """Returns rows of token ids that fill the bucket, in one segment."""
-    tokenizer = stored.build_tokenizer()
-    vocabulary = tokenizer.vocabulary
-    rows = []
-    for seed in range(count):
-        (text,) = test_texts.of_length(tokenizer, [bucket - 2], seed)
-        ids = tokenizer.tokenize(text).numpy().tolist()
-        rows.append([vocabulary.cls_id, *ids, vocabulary.sep_id])
-    values = {
-        "input_ids": np.array(rows, np.int32),
-        "input_mask": np.ones((count, bucket), np.int32),
-        "segment_ids": np.zeros((count, bucket), np.int32),
-    }
-    if signature.inputs["input_ids"].shape.rank == 3:
-        values = {
-            name: np.repeat(x[:, np.newaxis], _NUM_CHOICES, axis=1)
-            for name, x in values.items()
-        }
-    return values
+def example(head: ServingHead, ids_only: bool = False) -> dict[str, Any]:
+    """Returns one row for serving_default, as JSON values."""
+    if ids_only:
+        inputs = requests(head, ids_only)[0].inputs
+        return {name: values[0].tolist() for name, values in inputs.items()}
+    if "masked_lm_logits" in head.outputs:
+        return dict(_MASKED_EXAMPLE)
+    return dict(_EXAMPLES[head.inputs])

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -68,10 +67,6 @@ class DevSelection:
         if not config.selects_evaluation:
             # The last model is evaluated anyway.
             self._steps = self._steps - {last_step} if config.do_eval else set()
-
-    def restore(self, evaluations: Iterable[Evaluation]) -> None:
-        """Restores the evaluations of a checkpoint."""
-        self.evaluations = list(evaluations)
 
     def next_stop(self, done: int) -> int:
         """Returns the step of the next evaluation, or the last step."""
@@ -163,8 +158,7 @@ class Evaluator:
 
     Args:
       batch_size: Rows per batch.
-      num_length_buckets: See `predict.allowed_lengths`.
-      unpad: `--unpad`.
+      config: The flags on padding.
     """
 
     def __init__(
@@ -172,16 +166,13 @@ class Evaluator:
         model: keras.Model,
         reader: SplitReader,
         batch_size: int,
-        num_length_buckets: int,
+        config: FinetuneConfig,
         devices: Devices,
-        unpad: str = "auto",
     ) -> None:
         self._reader = reader
-        self._unpad = unpad
-        self._kind = devices.kind
+        self._config = config
+        self._devices = devices
         self._batch_width = batch_size * model.bert_config.hidden_size
-        self._is_chief = devices.coordinator.is_chief
-        self._num_length_buckets = num_length_buckets
         self._computer = task_prediction.OutputComputer(
             model, reader.task, batch_size, devices.strategy
         )
@@ -195,11 +186,13 @@ class Evaluator:
         """
         examples, features = self._reader.read(split)
         lengths = task_prediction.allowed_lengths(
-            features.lengths, task.max_seq_length, self._num_length_buckets
+            features.lengths,
+            task.max_seq_length,
+            self._config.num_length_buckets,
         )
         self._computer.unpad = unpadding.choose(
-            self._unpad,
-            self._kind,
+            self._config.unpad,
+            self._devices.kind,
             lambda: unpadding.pays(
                 length_buckets.share_of_tokens(features.lengths, lengths),
                 self._batch_width * lengths[-1],
@@ -211,7 +204,7 @@ class Evaluator:
             len(features),
             doing,
             "row",
-            hidden=not self._is_chief,
+            hidden=not self._devices.coordinator.is_chief,
             leave=False,
         ) as bar:
             computed = self._computer.compute(features, lengths, bar.update)
@@ -289,17 +282,15 @@ def write_results(
         {"global_step": global_step} | results,
     )
     lines: dict[str, float | int] = {"global_step": global_step}
-    first = True
+    first = next((x for x in results if x.startswith(DEV)), "")
     for split, metrics in results.items():
-        for name, value in metrics.items():
-            if split.startswith(DEV):
-                suffix = "" if first else split.removeprefix(DEV)
-                lines[f"eval_{name}{suffix}"] = value
-                if first and name == "loss":
-                    lines["loss"] = value  # The original writes it twice.
-            else:
-                lines[f"{split}_{name}"] = value
-        first = first and not split.startswith(DEV)
+        start, end = f"{split}_", ""
+        if split.startswith(DEV):
+            start = "eval_"
+            end = "" if split == first else split.removeprefix(DEV)
+        lines |= {f"{start}{x}{end}": value for x, value in metrics.items()}
+    if "loss" in results.get(first, {}):
+        lines["loss"] = results[first]["loss"]  # The original writes it twice.
     training_output.write_results(
         os.path.join(output_dir, EVAL_RESULTS_FILE), lines
     )

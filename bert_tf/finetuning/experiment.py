@@ -1,10 +1,9 @@
 """State shared by all trials of a command, and the resume check."""
 
-import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import keras
 
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import fields_affecting
+from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
@@ -25,7 +25,6 @@ from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TRAIN
-from bert_tf.training import preemption as preemptions
 from bert_tf.training import resume as resume_checks
 from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
@@ -79,37 +78,46 @@ class ObjectiveSource:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that the trials of one command share, besides the flags.
+    """Everything that the trials of one command share.
 
     Attributes:
+      stored: The model that trials start from, or the model to evaluate.
       output_dir: The folder of a trial.
       trial: The hyperparameters of a trial, in `for_trial`.
-      stored: The model that trials start from, or the model to evaluate.
-      data_hashes: Split to SHA-256 of its file.
-      num_length_buckets: Of evaluations, as `unpad`.
     """
 
+    config: FinetuneConfig
     task: Task
     stored: StoredModel
     reader: SplitReader
     devices: Devices
     preemption: Preemption
-    data_hashes: Mapping[str, str]
     objective_source: ObjectiveSource
-    num_length_buckets: int
-    unpad: str
     output_dir: str
     trial: TrialConfig | None = None
+
+    @property
+    def coordinator(self) -> Coordinator:
+        return self.devices.coordinator
+
+    @property
+    def data_hashes(self) -> dict[str, str]:
+        """Split to SHA-256 of its file."""
+        return {
+            split: data.sha256
+            for split, data in self.task.data.items()
+            if split in self.task.files and data.sha256
+        }
+
+    def hashes_of(self, kinds: Collection[str]) -> dict[str, str]:
+        """Returns the hashes of the splits of some kinds, "dev" or others."""
+        hashes = self.data_hashes.items()
+        return {x: y for x, y in hashes if x.split("_")[0] in kinds}
 
     def build_evaluator(self, model: keras.Model, batch_size: int) -> Evaluator:
         """Returns an evaluator of a model on the experiment's data."""
         return Evaluator(
-            model,
-            self.reader,
-            batch_size,
-            self.num_length_buckets,
-            self.devices,
-            self.unpad,
+            model, self.reader, batch_size, self.config, self.devices
         )
 
     def for_trial(self, trial: TrialConfig, output_dir: str) -> "Experiment":
@@ -121,14 +129,65 @@ class Experiment:
             self, task=task, trial=trial, output_dir=output_dir
         )
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The JSON values that must not change when a trial resumes.
 
-@contextlib.contextmanager
-def prepared(
-    config: FinetuneConfig, build_task: BuildTask
-) -> Iterator[Experiment]:
-    """Context in which devices are prepared, and model and data are read."""
-    with preemptions.prepare(config) as place:
-        yield read(config, build_task, *place)
+        Instead of the paths of files their contents count.
+        """
+        config = self.config
+        # The values of the trial replace the lists in these flags.
+        values = dataclasses.asdict(config) | dataclasses.asdict(self.trial)
+        counted = fields_affecting(type(config), "weights")
+        kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
+        return (
+            {f"--{name}": values[name] for name in values if name in counted}
+            | _name_data(self.hashes_of(kinds))
+            | {"the vocabulary": self.stored.vocabulary.hash}
+            | _hash_model(config, self.stored)
+            | dict(self.objective_source.identity)
+        )
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The paths whose hashes are in an identity, by its names."""
+        config = self.config
+        names = ("pretrained_model_dir", "init_checkpoint", "bert_config_file")
+        return (
+            _name_data(self.task.files)
+            | {_MODEL_OF + x: getattr(config, x) for x in names}
+            | {
+                "the vocabulary": self.stored.vocabulary.source,
+                "the teacher": getattr(config, "teacher_dir", None),
+                "the file of the unlabeled data": getattr(
+                    config, "unlabeled_file", None
+                ),
+            }
+        )
+
+    def check_identity(
+        self, before: Mapping[str, Any] | None, where: str
+    ) -> None:
+        """Checks that a trial has the settings that it was started with.
+
+        `before` is the `identity` when the trial in the folder `where` started.
+        With --allow_changed_data changes are only logged.
+        """
+        if before is None:
+            raise UserError(
+                f"The files in {where} were not written by fine-tuning; choose "
+                "another --output_dir."
+            )
+        both = [dict(before), self.identity]
+        if not all(_REVISION in each for each in both):
+            # The same model may be read from a path now.
+            for each in both:
+                each.pop(_REVISION, None)
+        resume_checks.refuse(
+            run_folder.changes(*both, self.sources),
+            f"Cannot resume the trial in {where}",
+            self.config.allow_changed_data,
+        )
 
 
 def read(
@@ -164,61 +223,33 @@ def prepare(
     task = task.load(
         *(x for x in task.files if config.do_train or x.split("_")[0] in kinds)
     )
-    data_hashes = {
-        split: data.sha256
-        for split, data in task.data.items()
-        if split in task.files and data.sha256
-    }
-    if devices.coordinator.num_workers > 1:  # Else the model is not hashed.
-        vocabulary = stored.vocabulary
-        devices.coordinator.agree(
-            {
-                **config.common_flags(),
-                **_name_data(data_hashes),
-                "the vocabulary": vocabulary.hash if vocabulary else None,
-                "the model": stored.fingerprint(),
-            },
-            "flags, model and data",
-        )
     reader = SplitReader(task, tokenizer)
-    return Experiment(
+    experiment = Experiment(
+        config,
         task,
         stored,
         reader,
         devices,
         preemption,
-        data_hashes,
         ObjectiveSource(reader),
-        config.num_length_buckets,
-        config.unpad,
         config.output_dir,
     )
-
-
-def trial_identity(
-    config: FinetuneConfig, experiment: Experiment
-) -> dict[str, Any]:
-    """Returns the JSON values that must not change when a trial resumes.
-
-    Instead of the paths of files their contents count.
-    """
-    # The values of the trial replace the lists in these flags.
-    values = dataclasses.asdict(config) | dataclasses.asdict(experiment.trial)
-    counted = fields_affecting(type(config), "weights")
-    kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
-    return (
-        {f"--{name}": values[name] for name in values if name in counted}
-        | _name_data(
+    if devices.coordinator.num_workers > 1:  # Else the model is not hashed.
+        vocabulary = stored.vocabulary
+        devices.coordinator.agree(
             {
-                split: value
-                for split, value in experiment.data_hashes.items()
-                if split.split("_")[0] in kinds
-            }
+                **config.common_flags(),
+                **_name_data(experiment.data_hashes),
+                "the vocabulary": vocabulary.hash if vocabulary else None,
+                "the model": stored.fingerprint(),
+            },
+            "flags, model and data",
         )
-        | {"the vocabulary": experiment.stored.vocabulary.hash}
-        | _hash_model(config, experiment.stored)
-        | dict(experiment.objective_source.identity)
-    )
+    return experiment
+
+
+def _name_data(values: Mapping[str, str]) -> dict[str, str]:
+    return {f"the file of the {x} data": value for x, value in values.items()}
 
 
 def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
@@ -237,60 +268,4 @@ def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
     described = stored.config.to_json().encode()
     return {
         f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()
-    }
-
-
-def check_identity(
-    before: Mapping[str, Any] | None,
-    now: Mapping[str, Any],
-    where: str,
-    config: FinetuneConfig,
-    experiment: Experiment,
-) -> None:
-    """Checks that a trial has the settings that it was started with.
-
-    `before` is the `trial_identity` when the trial in the folder `where`
-    started. With --allow_changed_data changes are only logged.
-    """
-    if before is None:
-        raise UserError(
-            f"The files in {where} were not written by fine-tuning; choose "
-            "another --output_dir."
-        )
-    # The same model may be read from a path now.
-    others = {_REVISION} - (before.keys() & now.keys())
-    changes = run_folder.changes(
-        *(
-            {name: x for name, x in each.items() if name not in others}
-            for each in (before, now)
-        ),
-        _paths(config, experiment),
-    )
-    resume_checks.refuse(
-        changes,
-        f"Cannot resume the trial in {where}",
-        config.allow_changed_data,
-    )
-
-
-def _paths(config: FinetuneConfig, experiment: Experiment) -> dict[str, str]:
-    """Returns the paths whose hashes are in an identity, by its names."""
-    names = ("pretrained_model_dir", "init_checkpoint", "bert_config_file")
-    return (
-        _name_data(experiment.task.files)
-        | {_MODEL_OF + x: getattr(config, x) for x in names}
-        | {
-            "the vocabulary": experiment.stored.vocabulary.source,
-            "the teacher": getattr(config, "teacher_dir", None),
-            "the file of the unlabeled data": getattr(
-                config, "unlabeled_file", None
-            ),
-        }
-    )
-
-
-def _name_data(data_hashes: Mapping[str, str]) -> dict[str, str]:
-    return {
-        f"the file of the {split} data": value
-        for split, value in data_hashes.items()
     }

@@ -66,16 +66,10 @@ def _read_trained(config: FinetuneConfig) -> StoredModel:
     """Reads the trained model of --output_dir, which replaces other flags."""
     path = _trained_model_path(config)
     stored = check_case(formats.read(path), config.do_lower_case)
-    unused = [
-        f"--{name}"
-        for name in ("init_checkpoint", "bert_config_file", "vocab_file")
-        if getattr(config, name)
-    ]
-    logging.info(
-        "The model is %s%s.",
-        path,
-        f", so {', '.join(unused)} are ignored" if unused else "",
-    )
+    names = ("init_checkpoint", "bert_config_file", "vocab_file")
+    unused = ", ".join(f"--{name}" for name in names if getattr(config, name))
+    unused = f", so {unused} are ignored" if unused else ""
+    logging.info("The model is %s%s.", path, unused)
     options.require_length(config, stored.config, stored.path)
     _check_normalization(stored, config)
     return stored
@@ -101,18 +95,17 @@ def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
     stored = with_normalization(stored, config)
     options.require_length(config, stored.config, stored.path)
     layers = stored.config.num_hidden_layers
-    if config.num_frozen_layers > layers:
-        raise UserError(
-            f"--num_frozen_layers must be at most {layers}, the number of "
-            f"layers of {stored.path}. Received: {config.num_frozen_layers}."
-        )
     unfrozen = layers - config.num_frozen_layers
-    if config.reinit_layers > unfrozen:
-        raise UserError(
-            f"--reinit_layers must be at most {unfrozen}, the number of layers "
-            f"of {stored.path} that are not frozen. Received: "
-            f"{config.reinit_layers}."
-        )
+    options.require(
+        unfrozen >= 0,
+        f"--num_frozen_layers must be at most {layers}, the number of layers "
+        f"of {stored.path}. Received: {config.num_frozen_layers}.",
+    )
+    options.require(
+        config.reinit_layers <= unfrozen,
+        f"--reinit_layers must be at most {unfrozen}, the number of layers of "
+        f"{stored.path} that are not frozen. Received: {config.reinit_layers}.",
+    )
     return stored
 
 
@@ -179,15 +172,12 @@ def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
         stored, config=bert_config, vocabulary=vocabulary
     )
     if stored.tokenizer_settings is None:
+        lower_case = stored_model.derive_lower_case(
+            vocabulary, config.do_lower_case
+        )
+        settings = stored_model.tokenizer_settings(vocabulary, lower_case)
         stored = dataclasses.replace(
-            stored,
-            tokenizer_settings=stored_model.tokenizer_settings(
-                vocabulary,
-                stored_model.derive_lower_case(
-                    vocabulary, config.do_lower_case
-                ),
-            ),
-            lower_case_is_derived=True,
+            stored, tokenizer_settings=settings, lower_case_is_derived=True
         )
     return check_case(stored, config.do_lower_case)
 
@@ -328,12 +318,12 @@ def _scale_head(model: keras.Model, initializer_range: float) -> None:
       UserError: If the configuration's range is 0.
     """
     config_range = model.bert_config.initializer_range
-    if not config_range:
-        raise UserError(
-            "--head_initializer_range needs a configuration whose "
-            "initializer_range is above 0. Received: 0; change the "
-            "configuration, or drop the flag."
-        )
+    options.require(
+        bool(config_range),
+        "--head_initializer_range needs a configuration whose "
+        "initializer_range is above 0. Received: 0; change the configuration, "
+        "or drop the flag.",
+    )
     factor = initializer_range / config_range
     for name, variable in bert.named_variables(model).items():
         if name.rpartition("/")[2] == _OUTPUT_WEIGHTS:
@@ -363,15 +353,15 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
 
 def _describe(kind: str | None, values: Mapping[str, Any]) -> str:
     """Returns the name and the head of a task, for messages."""
+    name, labels = values.get("name"), values.get("labels") or ()
+    problem_type = values.get("problem_type", "single_label")
     form, *others = _form(kind, values)
-    if values.get("name") not in (None, kind):
-        form = f"{values['name']}: {form}"
-    parts = [form]
-    if labels := values.get("labels"):
+    parts = [form if name in (None, kind) else f"{name}: {form}"]
+    if labels:
         shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
         parts.append(f"{len(labels)} labels: {shown}")
-    if values.get("problem_type", "single_label") != "single_label":
-        parts.append(values["problem_type"])
+    if problem_type != "single_label":
+        parts.append(problem_type)
     return "; ".join([*parts, *others])
 
 

@@ -7,10 +7,12 @@ to --output_dir.
 
 import dataclasses
 import functools
+import gc
 import os
-import shlex
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,16 +20,21 @@ from absl import logging
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.errors import NotFiniteError
 from bert_tf.finetuning import evaluate as task_evaluation
+from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import grid_search
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
+from bert_tf.finetuning.experiment import BuildTask
 from bert_tf.finetuning.experiment import Experiment
+from bert_tf.finetuning.grid_search import FinishedTrial
 from bert_tf.finetuning.trial import Trial
 from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.io import train_log
 from bert_tf.tasks.task import Task
@@ -35,108 +42,157 @@ from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import output as training_output
+from bert_tf.training import preemption as preemptions
+
+# Commands that use the model.
+_NEXT_COMMANDS = (
+    "python run/predict.py --model_dir={} --input_file=FILE --output_file=FILE",
+    "python run/serve.py --model_base_path={}",
+    "python export/savedmodel.py --model_dir={} --output_dir=DIRECTORY",
+)
 
 
-def run(config: FinetuneConfig, experiment: Experiment) -> dict[str, Metrics]:
-    """Runs all trials, or evaluates the stored model, and reports.
-
-    Every worker computes the same results; only the chief writes files.
-
-    Args:
-      config: The flags.
-      experiment: What `experiment.prepared` reads: model, data and devices.
+def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
+    """Prepares the devices, reads model and data, and runs all trials.
 
     Returns:
       Split to metrics.
+    """
+    with preemptions.prepare(config) as place:
+        return run_experiment(experiments.read(config, build_task, *place))
+
+
+def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
+    """Runs all trials, or evaluates the stored model, and reports.
+
+    Every worker computes the same results; only the chief writes files.
 
     Raises:
       Preempted: If the process was asked to stop; checkpoints are kept.
       UserError: For errors that the user can fix.
     """
-    training_output.warn_of_flags(config, training_output.MEANINGLESS_FLAGS)
-    coordinator, folder = experiment.devices.coordinator, config.output_dir
+    config, coordinator = experiment.config, experiment.coordinator
+    folder = config.output_dir
     if config.do_train:
         training_output.start_over(config, coordinator)
     if coordinator.is_chief:
         train_log.open_in(folder)
     if not config.do_train:
-        return _evaluate_stored_model(config, experiment)
-    trial_configs = config.trials()
-    if len(trial_configs) == 1:
-        trial = experiment.for_trial(trial_configs[0], folder)
-        results = _run_trial(config, trial)
+        return _evaluate_stored_model(experiment)
+    trials = config.trials()
+    if len(trials) == 1:
+        results = _run_trial(experiment.for_trial(trials[0], folder))
     else:
-        results = grid_search.run_trials(
-            config,
-            experiment,
-            trial_configs,
-            functools.partial(_run_trial, config),
-            functools.partial(_evaluate_finished_trial, config),
-        )
+        results = _run_trials(experiment, trials)
     if coordinator.is_chief:
-        training_output.print_report(folder, results, _next_commands(folder))
+        training_output.print_report(folder, results, _NEXT_COMMANDS)
     return results
 
 
-def _next_commands(output_dir: str) -> list[str]:
-    """Returns commands that use the model."""
-    model = shlex.quote(os.path.join(output_dir, model_directory.MODEL_FOLDER))
-    return [
-        f"{cli.program('run/predict.py')} --model_dir={model} "
-        "--input_file=FILE --output_file=FILE",
-        f"{cli.program('run/serve.py')} --model_base_path={model}",
-        f"{cli.program('export/savedmodel.py')} --model_dir={model} "
-        "--output_dir=DIRECTORY",
-    ]
+# === Trials ===
 
 
-def _run_trial(
-    config: FinetuneConfig, experiment: Experiment
+def _run_trials(
+    experiment: Experiment, trials: Sequence[TrialConfig]
 ) -> dict[str, Metrics]:
+    """Runs all trials that have not finished, and keeps the best one.
+
+    A finished trial is only evaluated, if the flags now request a dev or test
+    set that it was not evaluated on. A trial that fails because a value is not
+    finite does not stop the others: it would fail again in the same way.
+
+    All workers run each trial together; the chief records the results.
+    """
+    kinds = experiment.config.requested_splits().keys() - {TRAIN}
+    requested = experiment.hashes_of(kinds)
+    folder = os.path.join(experiment.output_dir, grid_search.RUNS_FOLDER)
+    each = [
+        experiment.for_trial(x, os.path.join(folder, x.name)) for x in trials
+    ]
+    # Read all of them first: report changed settings before training starts.
+    finished = [grid_search.read(x) for x in each]
+    for index, (trial, own) in enumerate(zip(finished, each, strict=True)):
+        work, state = None, " is done"
+        if trial is None:
+            work, state = _run_trial, ""
+        elif trial.failure is not None:
+            state = " has failed before"
+        elif not requested.items() <= trial.evaluated.items():
+            work = _evaluate_finished_trial
+            state = " is done and is evaluated again"
+        logging.info(
+            "Trial %d of %d%s: %s.",
+            index + 1,
+            len(trials),
+            state,
+            own.trial.name,
+        )
+        if work is not None:
+            finished[index] = _do_and_record(own, work, requested)
+            gc.collect()  # The model and its graphs refer to each other.
+    return grid_search.keep_best(experiment, finished)
+
+
+def _do_and_record(
+    experiment: Experiment,
+    work: Callable[[Experiment], Mapping[str, Metrics]],
+    requested: Mapping[str, str],
+) -> FinishedTrial:
+    """Runs, resumes or evaluates a trial and records its results."""
+    failure = None
+    try:
+        results = dict(work(experiment))
+    except NotFiniteError as error:
+        if work is not _run_trial:
+            raise
+        # All workers compute the same numbers, so all get here.
+        failure, results = str(error), {}
+        logging.error(
+            "The trial %s has failed: %s", experiment.trial.name, failure
+        )
+    # All workers select the best trial by the same numbers.
+    results, failure = experiment.coordinator.from_chief([results, failure])
+    evaluated = requested if failure is None else {}
+    trial = FinishedTrial(
+        experiment.trial, experiment.output_dir, results, evaluated, failure
+    )
+    if experiment.coordinator.is_chief:
+        grid_search.write(trial, experiment.identity)
+    return trial
+
+
+def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
     """Runs one trial and frees its device memory."""
     tf.io.gfile.makedirs(experiment.output_dir)
-    trial = Trial(config, experiment)
+    trial = Trial(experiment)
     trial.restore_or_initialize()
     try:
-        return _train_and_evaluate(trial, config, experiment)
+        return _train_and_evaluate(trial, experiment)
     finally:
         trial.release()  # Other trials may follow.
 
 
 def _train_and_evaluate(
-    trial: Trial, config: FinetuneConfig, experiment: Experiment
+    trial: Trial, experiment: Experiment
 ) -> dict[str, Metrics]:
     """Trains, evaluates and predicts, then writes the results."""
-    task, coordinator = experiment.task, experiment.devices.coordinator
-    output_dir = experiment.output_dir
-    first_step = trial.step
+    task, coordinator = experiment.task, experiment.coordinator
+    output_dir, first_step = experiment.output_dir, trial.step
     trial.train()
-    stored_results, stored_task = {}, {}
-    if (
-        coordinator.is_chief
-        and trial.step == first_step
-        and training_output.model_is_written(output_dir, trial.chosen_step)
-    ):
-        # Already trained: keep the scores of splits not evaluated again.
-        stored_results = task_evaluation.read_results(
-            output_dir, trial.chosen_step
-        )
+    step, before, stored_task = trial.chosen_step, {}, {}
+    is_trained = trial.step == first_step and coordinator.is_chief
+    if is_trained and training_output.model_is_written(output_dir, step):
+        # Keep the scores of splits not evaluated again.
+        before = task_evaluation.read_results(output_dir, step)
         stored_task = _read_model(output_dir).task
     # All workers predict with the same threshold.
     stored_task = coordinator.from_chief(stored_task)
     if not task.splits(DEV):  # Otherwise dev selects the threshold again.
         task = task.with_threshold(stored_task)
-    task, results = _evaluate(
-        config,
-        experiment,
-        task,
-        trial.evaluator,
-        trial.chosen_step,
-        stored_results,
-    )
+    task, results = _evaluate(experiment, task, trial.evaluator, step, before)
     evaluations = trial.evaluations
     scored = [split for split in results if split.startswith(DEV)]
-    if scored and not config.selects_evaluation:
+    if scored and not experiment.config.selects_evaluation:
         final = results[scored[0]]
         trial.write_summaries("eval", final)
         if evaluations:  # They lack what is compared at the end only.
@@ -148,80 +204,68 @@ def _train_and_evaluate(
         training_output.draw_learning_curves(
             output_dir, evaluations, None, f"Fine-tuning for {_subject(task)}"
         )
-        _write_model(
-            config,
-            experiment,
-            task,
-            trial.weights(),
-            trial.chosen_step,
-            stored_task.get("results", {}) | results,
-        )
+        results_of_model = stored_task.get("results", {}) | results
+        _write_model(experiment, task, trial.weights(), step, results_of_model)
     return results
 
 
-def _evaluate_finished_trial(
-    config: FinetuneConfig, experiment: Experiment
-) -> dict[str, Metrics]:
+# === Stored models ===
+
+
+def _evaluate_finished_trial(experiment: Experiment) -> dict[str, Metrics]:
     """Evaluates a finished trial on splits that it was not evaluated on."""
     stored = _read_model(experiment.output_dir)
-    stored_results = stored.task.get("results", {})
-    task, results = _evaluate_model(config, experiment, stored, stored_results)
-    if experiment.devices.coordinator.is_chief:
-        _write_model(
-            config,
-            experiment,
-            task,
-            dict(stored.weights),
-            _step_of(stored),
-            stored_results | results,
-        )
+    before, step = stored.task.get("results", {}), _step_of(stored)
+    task, results = _evaluate_model(experiment, stored, before)
+    if experiment.coordinator.is_chief:
+        weights = dict(stored.weights)
+        _write_model(experiment, task, weights, step, before | results)
     return results
 
 
-def _evaluate_stored_model(
-    config: FinetuneConfig, experiment: Experiment
-) -> dict[str, Metrics]:
+def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
     """Evaluates and predicts with the model that the experiment starts from."""
     task, stored = experiment.task, experiment.stored
-    output_dir = config.output_dir
-    is_own = pretrained_models.has_trained_model(config)
-    stored_results: Mapping[str, Metrics] = {}
+    output_dir, before = experiment.output_dir, {}
+    is_own = pretrained_models.has_trained_model(experiment.config)
     if is_own:
         # Keep the scores of splits that are not evaluated again.
-        stored_results = stored.task.get(
-            "results", {}
-        ) | task_evaluation.read_results(output_dir, _step_of(stored))
-    tuned, results = _evaluate_model(config, experiment, stored, stored_results)
-    if tuned != task and experiment.devices.coordinator.is_chief:
-        if is_own:
-            _rewrite_task(stored, task, tuned, output_dir)
-        else:
-            logging.warning(
-                "The threshold selected on dev is not stored in %s, which is "
-                "outside --output_dir.",
-                stored.path,
-            )
+        written = task_evaluation.read_results(output_dir, _step_of(stored))
+        before = stored.task.get("results", {}) | written
+    tuned, results = _evaluate_model(experiment, stored, before)
+    if tuned == task or not experiment.coordinator.is_chief:
+        return results
+    if is_own:
+        old, new = task.to_json(), tuned.to_json()
+        changes = {name: x for name, x in new.items() if x != old[name]}
+        card = os.path.join(stored.path, model_directory.README_FILE)
+        _write_directory(
+            stored,
+            output_dir,
+            dict(stored.weights),
+            {**stored.task, **changes},
+            files.read_bytes(card).decode(),
+        )
+        logging.info("The model's task.json now has %s.", changes)
+    else:
+        logging.warning(
+            "The threshold selected on dev is not stored in %s, which is "
+            "outside --output_dir.",
+            stored.path,
+        )
     return results
 
 
 def _evaluate_model(
-    config: FinetuneConfig,
-    experiment: Experiment,
-    stored: StoredModel,
-    stored_results: Mapping[str, Metrics],
+    experiment: Experiment, stored: StoredModel, before: Mapping[str, Metrics]
 ) -> tuple[Task, dict[str, Metrics]]:
     """Calls `_evaluate` for a stored model."""
+    task = experiment.task
     model = pretrained_models.build_model(
-        stored, experiment.task, experiment.devices, keep_head=True
+        stored, task, experiment.devices, keep_head=True
     )
-    return _evaluate(
-        config,
-        experiment,
-        experiment.task,
-        functools.partial(experiment.build_evaluator, model),
-        _step_of(stored),
-        stored_results,
-    )
+    build = functools.partial(experiment.build_evaluator, model)
+    return _evaluate(experiment, task, build, _step_of(stored), before)
 
 
 def _step_of(stored: StoredModel) -> int:
@@ -229,19 +273,20 @@ def _step_of(stored: StoredModel) -> int:
 
 
 def _evaluate(
-    config: FinetuneConfig,
     experiment: Experiment,
     task: Task,
     build_evaluator: Callable[[int], Evaluator],
     global_step: int,
-    stored_results: Mapping[str, Metrics],
+    before: Mapping[str, Metrics],
 ) -> tuple[Task, dict[str, Metrics]]:
     """Scores dev and predicts test as the flags request; the chief writes.
+
+    `before` are the results of splits that may not be evaluated again.
 
     Returns:
       The task with the threshold selected on dev, and split to metrics.
     """
-    is_chief = experiment.devices.coordinator.is_chief
+    config, is_chief = experiment.config, experiment.coordinator.is_chief
     output_dir, results = experiment.output_dir, {}
     for is_requested, kind, batch_size in (
         (config.do_eval, DEV, config.eval_batch_size),
@@ -265,9 +310,12 @@ def _evaluate(
     if results and is_chief:
         with training_output.writing("The results", output_dir):
             task_evaluation.write_results(
-                output_dir, global_step, dict(stored_results) | results
+                output_dir, global_step, dict(before) | results
             )
     return task, results
+
+
+# === Model directories ===
 
 
 def _read_model(output_dir: str) -> StoredModel:
@@ -278,7 +326,6 @@ def _read_model(output_dir: str) -> StoredModel:
 
 
 def _write_model(
-    config: FinetuneConfig,
     experiment: Experiment,
     task: Task,
     weights: Mapping[str, np.ndarray],
@@ -296,7 +343,7 @@ def _write_model(
         {
             "Data": dict(task.files),
             "Flags (others: default, or no effect)": options.for_card(
-                config, **dataclasses.asdict(experiment.trial)
+                experiment.config, **dataclasses.asdict(experiment.trial)
             ),
             "Metrics": {
                 f"{split} {name}": value
@@ -308,8 +355,18 @@ def _write_model(
         f"{cli.program('run/predict.py')} --model_dir=. --input_file=... "
         "--output_file=...",
     )
+    _write_directory(stored, experiment.output_dir, weights, task_json, card)
+
+
+def _write_directory(
+    stored: StoredModel,
+    output_dir: str,
+    weights: Mapping[str, np.ndarray],
+    task_json: Mapping[str, Any],
+    card: str,
+) -> None:
     training_output.write_model_directory(
-        experiment.output_dir,
+        output_dir,
         stored.config,
         weights,
         stored.vocabulary,
@@ -325,22 +382,3 @@ def _subject(task: Task) -> str:
         return task.name
     path = task.files.get(TRAIN) or next(iter(task.files.values()))
     return os.path.basename(path)
-
-
-def _rewrite_task(
-    stored: StoredModel, task: Task, tuned: Task, output_dir: str
-) -> None:
-    """Rewrites the model of `output_dir` with the selected threshold."""
-    before, now = task.to_json(), tuned.to_json()
-    changes = {name: x for name, x in now.items() if x != before[name]}
-    card = os.path.join(stored.path, model_directory.README_FILE)
-    training_output.write_model_directory(
-        output_dir,
-        stored.config,
-        dict(stored.weights),
-        stored.vocabulary,
-        stored.tokenizer_settings,
-        {**stored.task, **changes},
-        files.read_bytes(card).decode(),
-    )
-    logging.info("The model's task.json now has %s.", changes)

@@ -73,9 +73,8 @@ def run(
     with preemptions.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
             config = _train_on_triviaqa(config, devices, preemption, build_task)
-        return finetuning.run(
-            config,
-            experiments.read(config, build_squad, devices, preemption),
+        return finetuning.run_experiment(
+            experiments.read(config, build_squad, devices, preemption)
         )
 
 
@@ -132,8 +131,8 @@ def _train_on_triviaqa(
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
         coordinator.from_chief(coordinator.is_chief and _convert(config, first))
-        finetuning.run(
-            first, experiments.read(first, build_task, devices, preemption)
+        finetuning.run_experiment(
+            experiments.read(first, build_task, devices, preemption)
         )
         if coordinator.is_chief:
             files.write_json(done_file, recipe)
@@ -154,15 +153,7 @@ def _convert(config: FinetuneConfig, first: FinetuneConfig) -> None:
     converted = triviaqa.convert_to_squad(
         config.triviaqa_file, config.triviaqa_evidence_dir
     )
-    logging.info(
-        "TriviaQA: %d questions with %d documents; %d have no answer near "
-        "their start and %d are missing in --triviaqa_evidence_dir.",
-        converted.num_questions,
-        converted.num_documents,
-        converted.num_without_answer,
-        converted.num_missing,
-    )
-    files.write_json(first.train_file, converted.squad)
+    files.write_json(first.train_file, converted)
 
 
 # === Ensembles ===

@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -25,12 +26,10 @@ from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
-from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import DevSelection
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.experiment import Experiment
-from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 from bert_tf.tasks import predict as task_prediction
@@ -62,16 +61,14 @@ _EMBEDDINGS = "bert/embeddings/"
 class Trial(Trainer):
     """One trial, which resumes from its last checkpoint."""
 
-    def __init__(self, config: FinetuneConfig, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment) -> None:
         super().__init__(
+            experiment.config,
             experiment.output_dir,
-            config.keep_checkpoint_max,
             experiment.devices,
             experiment.preemption,
         )
         self._experiment = experiment
-        self._flags = config
-        self._evaluators: dict[int, Evaluator] = {}
         self._best = CheckpointStore(
             os.path.join(self.output_dir, BEST_FOLDER),
             1,
@@ -79,7 +76,7 @@ class Trial(Trainer):
         )
 
     def identify(self) -> Mapping[str, Any]:
-        return experiments.trial_identity(self._flags, self._experiment)
+        return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         # Also keeps the chief from writing there before all have read it.
@@ -88,14 +85,10 @@ class Trial(Trainer):
             f"view of {self.output_dir}, a folder that they share",
         )
         if checkpoint is not None:
-            experiments.check_identity(
+            self._experiment.check_identity(
                 checkpoint.metadata.get("identity"),
-                self.identity,
                 f"{self.output_dir} (step {checkpoint.step})",
-                self._flags,
-                self._experiment,
             )
-            self.log_devices(checkpoint)
 
     def build(
         self, checkpoint: Checkpoint | None
@@ -212,8 +205,6 @@ class Trial(Trainer):
             last_step=last_step,
             metrics_every=config.iterations_per_loop
             or max(1, last_step // _METRICS_LINES),
-            save_every=config.save_checkpoints_steps,
-            save_seconds=config.save_checkpoints_secs,
             examples_per_step=batch_size,
             tokens_per_example=self._input.tokens_per_example(),
             description="fine-tuning",
@@ -225,7 +216,7 @@ class Trial(Trainer):
             "Resumed at step %d: %s.", checkpoint.step, checkpoint.prefix
         )
         super().restore(checkpoint)
-        self._selection.restore(checkpoint.metadata["evaluations"])
+        self._selection.evaluations = list(checkpoint.metadata["evaluations"])
 
     def metadata(self) -> dict[str, Any]:
         return {
@@ -286,13 +277,12 @@ class Trial(Trainer):
             transform=transform,
         )
 
-    def evaluator(self, batch_size: int) -> Evaluator:
-        """Returns an evaluator of the model, which is compiled only once."""
-        if batch_size not in self._evaluators:
-            self._evaluators[batch_size] = self._experiment.build_evaluator(
-                self.model, batch_size
-            )
-        return self._evaluators[batch_size]
+    @functools.cached_property
+    def evaluator(self) -> Callable[[int], Evaluator]:
+        """Builds an evaluator of the model for a batch size, once for each."""
+        return functools.cache(
+            functools.partial(self._experiment.build_evaluator, self.model)
+        )
 
     def release(self) -> None:
         """Frees the memory of weights and slots, which ends the trial.
@@ -394,20 +384,17 @@ def _choose_trained(
         training skips variables that it does not depend on, such as the pooler
         of a question answering model.
     """
-    frozen, trained = [], {}
-    for name, variable in variables.items():
-        number = _layer_number(name)
-        if num_frozen_layers and number is not None:
-            if number <= num_frozen_layers:
-                frozen.append(name)
-                continue
-        if is_reached[name]:
-            trained[name] = variable
+    numbers = {name: _layer_number(name) for name in variables}
+    frozen = [
+        name
+        for name, number in numbers.items()
+        if number is not None and number <= num_frozen_layers > 0
+    ]
     unreached = [name for name, reached in is_reached.items() if not reached]
-    for names, why in (
-        (frozen, "frozen"),
-        (unreached, "not reached by the loss"),
-    ):
+    for why, names in {
+        "frozen": frozen,
+        "not reached by the loss": unreached,
+    }.items():
         if names:
             logging.info(
                 "%d variables are not trained, as they are %s: %s%s.",
@@ -416,7 +403,8 @@ def _choose_trained(
                 ", ".join(names[:4]),
                 ", ..." if len(names) > 4 else "",
             )
-    return trained
+    left_out = {*frozen, *unreached}
+    return {x: y for x, y in variables.items() if x not in left_out}
 
 
 def _find_reached(
@@ -494,8 +482,16 @@ class FinetuneInput:
         self._plan = length_buckets.training_batches(
             features.lengths, batch_size, seed, num_steps, lengths
         )
-        if most_lengths:
-            self._plan = _with_few_lengths(self._plan, lengths, most_lengths)
+        if most_lengths:  # The same batches, padded to a few of the lengths.
+            planned = np.array([batch.length for batch in self._plan])
+            few = length_buckets.fewest_padding(
+                planned, lengths[-1], most_lengths
+            )
+            padded = [int(few[x]) for x in np.searchsorted(few, planned)]
+            self._plan = [
+                dataclasses.replace(batch, length=length)
+                for batch, length in zip(self._plan, padded, strict=True)
+            ]
 
     def read(
         self, step: int, rows: slice = slice(None)
@@ -512,20 +508,23 @@ class FinetuneInput:
         index = np.arange(first, first + self._batch_size, dtype=np.int64)
         return batch | {"example_index": index[rows]}
 
+    @functools.cached_property
+    def _sampled_masks(self) -> list[np.ndarray]:
+        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
+        return [self.read(step)[INPUT_MASK.name] for step in steps]
+
     def tokens_per_example(self) -> float:
         """Returns the mean number of tokens per example, for the log.
 
         The mean is taken over some batches and counts all choices of an
         example.
         """
-        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
-        tokens = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
+        tokens = [mask.sum() for mask in self._sampled_masks]
         return float(np.mean(tokens) / self._batch_size)
 
     def share_of_tokens(self) -> float:
         """Returns the share of tokens among the positions of some batches."""
-        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
-        masks = [self.read(step)[INPUT_MASK.name] for step in steps]
+        masks = self._sampled_masks
         return float(sum(x.sum() for x in masks) / sum(x.size for x in masks))
 
     def row_shapes(self) -> list[dict[str, tuple[int, ...]]]:
@@ -561,19 +560,3 @@ class FinetuneInput:
         if self._has_one_length:
             return list(value.shape)
         return [value.shape[0], *[None] * (value.ndim - 1)]
-
-
-def _with_few_lengths(
-    plan: Sequence[length_buckets.Batch],
-    lengths: Sequence[int],
-    most_lengths: int,
-) -> list[length_buckets.Batch]:
-    """Returns the same batches, padded to a few of the lengths."""
-    few = length_buckets.fewest_padding(
-        np.array([batch.length for batch in plan]), lengths[-1], most_lengths
-    )
-    padded = [few[np.searchsorted(few, batch.length)] for batch in plan]
-    return [
-        dataclasses.replace(batch, length=int(length))
-        for batch, length in zip(plan, padded, strict=True)
-    ]

@@ -5,6 +5,7 @@ mistyped flag answer at once instead of after TensorFlow's import.
 """
 
 import dataclasses
+import itertools
 import re
 import shlex
 import sys
@@ -178,28 +179,6 @@ def _flag_help(field: dataclasses.Field, value_type: type) -> str:
     )
 
 
-class _TextFlag(flags.BooleanFlag):
-    """`--help` or `--version`: prints a text and exits with status 0."""
-
-    def __init__(
-        self, name: str, short_name: str | None, title: str, text: str
-    ) -> None:
-        self._text = text
-        super().__init__(
-            name,
-            False,
-            title,
-            short_name=short_name,
-            allow_hide_cpp=True,
-            allow_override=True,
-        )
-
-    def parse(self, argument: Any) -> None:
-        if self._parse(argument):
-            sys.stdout.write(self._text)
-            sys.exit(0)
-
-
 def run(main: Callable[[Any], None]) -> None:
     """Parses the command line into a configuration and calls `main` with it.
 
@@ -221,16 +200,15 @@ def run(main: Callable[[Any], None]) -> None:
     sys.modules["__main__"].__doc__ = description
 
     def parse_flags(argv: list[str]) -> list[str]:
-        # absl defines its own help flags just before this call.
-        text = help_text(config_cls, description)
-        title = "Print the flags by subject."
-        help_flag = _TextFlag("help", "h", title, text)
-        flags.DEFINE_flag(help_flag)
-        flags.FLAGS["?"] = help_flag
-        if "version" not in flags.FLAGS:  # Some scripts have versions.
-            version = f"bert_tf {bert_tf.__version__}\n"
-            title = "Print the version."
-            flags.DEFINE_flag(_TextFlag("version", None, title, version))
+        words = itertools.takewhile("--".__ne__, argv[1:])
+        asked = {x.lstrip("-") for x in words if x.startswith("-")}
+        if asked & {"help", "h", "?"}:
+            sys.stdout.write(help_text(config_cls, description))
+            sys.exit(0)
+        # Some scripts have versions.
+        if "version" in asked and "version" not in flags.FLAGS:
+            sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")
+            sys.exit(0)
         try:
             rest = flags.FLAGS([argv[0], *flag_files.expand(argv[1:])])
         except UserError as error:

@@ -1,10 +1,8 @@
 """Flags of the scripts in export/."""
 
 import dataclasses
-import itertools
 import os
 
-from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 
@@ -166,22 +164,13 @@ class SavedModelConfig(ExportConfig):
         Raises:
           UserError: If they are not increasing numbers.
         """
-        if self.buckets is None:
-            return None
-        try:
-            lengths = tuple(int(part) for part in self.buckets.split(","))
-        except ValueError as error:
-            raise UserError(
-                "--buckets must be whole numbers separated by commas, such as "
-                f"16,32,64. Received: {self.buckets!r}."
-            ) from error
-        pairs = itertools.pairwise((0, *lengths))
-        if not all(first < second for first, second in pairs):
-            raise UserError(
-                "--buckets must be positive and rise from one to the next. "
-                f"Received: {self.buckets!r}."
-            )
-        return lengths
+        lengths = options.values(self, "buckets", int)
+        options.require(
+            list(lengths) == sorted(lengths),
+            "--buckets must rise from one to the next. Received: "
+            f"{self.buckets!r}.",
+        )
+        return lengths or None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

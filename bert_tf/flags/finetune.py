@@ -8,12 +8,9 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import NORMALIZATIONS
-from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
@@ -21,6 +18,7 @@ from bert_tf.flags.groups import TrainingDeviceConfig
 DEFAULT_RATE = "5e-5"
 # Flags of the user's own files.
 own_files = functools.partial(options.data, needs="task_name=custom")
+_own_file = functools.partial(own_files, affects="place", reads="file")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +45,17 @@ class TrialConfig:
 class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of all fine-tuning tasks; the original's flags first."""
 
-    output_dir: str = options.output(
-        help_text="Directory for checkpoints, predictions, logs and the model.",
-        affects="place",
+    output_dir: str = options.target(
+        help_text="Directory for checkpoints, predictions, logs and the model."
     )
-    bert_config_file: str | None = options.model(
-        None,
-        "Configuration of --init_checkpoint, bert_config.json.",
-        affects="place",
-        reads="file",
+    bert_config_file: str | None = options.model_file(
+        None, "Configuration of --init_checkpoint, bert_config.json."
     )
-    vocab_file: str | None = options.model(
-        None, "Vocabulary of --init_checkpoint.", affects="place", reads="file"
+    vocab_file: str | None = options.model_file(
+        None, "Vocabulary of --init_checkpoint."
     )
-    init_checkpoint: str | None = options.model(
-        None,
-        "Pretrained model: any format, or a checkpoint's prefix.",
-        affects="place",
-        reads="model",
+    init_checkpoint: str | None = options.start_model(
+        None, "Pretrained model: any format, or a checkpoint's prefix."
     )
     do_lower_case: bool | None = options.data(
         None,
@@ -77,22 +68,18 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Maximum sequence length, in tokens; longer texts are truncated.",
         at_least=3,
     )
-    do_eval: bool = options.evaluation(
-        False, "Evaluate on the dev set.", affects="nothing"
-    )
-    do_predict: bool = options.evaluation(
-        False, "Predict the test set.", affects="nothing"
-    )
+    do_eval: bool = options.scoring(False, "Evaluate on the dev set.")
+    do_predict: bool = options.scoring(False, "Predict the test set.")
     train_batch_size: str = options.training(
         "32",
         "Examples per step (sentences for taggers, windows for SQuAD); a "
         "list such as 16,32 trains one trial for each value.",
     )
-    eval_batch_size: int = options.evaluation(
-        8, "Batch size for the dev set.", affects="nothing", at_least=1
+    eval_batch_size: int = options.scoring(
+        8, "Batch size for the dev set.", at_least=1
     )
-    predict_batch_size: int = options.evaluation(
-        8, "Batch size for the test set.", affects="nothing", at_least=1
+    predict_batch_size: int = options.scoring(
+        8, "Batch size for the test set.", at_least=1
     )
     learning_rate: str = options.training(
         DEFAULT_RATE,
@@ -107,21 +94,18 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     warmup_proportion: float = options.training(
         0.1, "Share of the steps used for linear warmup.", **options.SHARE
     )
-    iterations_per_loop: int | None = options.output(
+    iterations_per_loop: int | None = options.reporting(
         None,
         "Steps between lines of metrics (default: a hundredth of the run; "
         "the original's 1000 exceeds many runs).",
-        affects="nothing",
         at_least=1,
     )
 
-    pretrained_model_dir: str | None = options.model(
+    pretrained_model_dir: str | None = options.start_model(
         None,
         "Pretrained model with its vocabulary: a model directory or any "
         "other format; replaces --init_checkpoint, --bert_config_file and "
         "--vocab_file.",
-        affects="place",
-        reads="model",
         not_with=("init_checkpoint", "bert_config_file", "vocab_file"),
     )
     normalization: str | None = options.data(
@@ -153,10 +137,9 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "each).",
         at_least=0,
     )
-    micro_batch_size: int = options.hardware(
+    micro_batch_size: int = options.speed(
         0,
         "Examples computed at once in training; 0 means the whole batch.",
-        affects="nothing",
         at_least=0,
     )
     layer_decay: float = options.training(
@@ -237,8 +220,8 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         at_least=0,
         needs=("keep_best", "early_stopping_patience"),
     )
-    keep_checkpoint_max: int = options.output(
-        1, "Number of checkpoints to keep.", affects="nothing", at_least=1
+    keep_checkpoint_max: int = options.reporting(
+        1, "Number of checkpoints to keep.", at_least=1
     )
 
     def check(self) -> None:
@@ -325,9 +308,9 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         Raises:
           UserError: If a flag holds anything other than numbers.
         """
-        rates = self._numbers("learning_rate", float)
-        sizes = self._numbers("train_batch_size", int)
-        epochs = self._numbers("num_train_epochs", float)
+        rates = options.values(self, "learning_rate", float)
+        sizes = options.values(self, "train_batch_size", int)
+        epochs = options.values(self, "num_train_epochs", float)
         combinations = self.layer_combinations()
         return tuple(
             TrialConfig(
@@ -349,54 +332,21 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         """Returns the values of --layer_combination, which taggers have."""
         return (None,)
 
-    def _numbers(self, name: str, kind: type) -> tuple[Any, ...]:
-        values = []
-        for text in getattr(self, name).split(","):
-            try:
-                value = kind(text)
-            except ValueError:
-                value = 0
-            if not 0 < value < float("inf"):
-                noun = "whole number" if kind is int else "number"
-                raise UserError(
-                    f"--{name} must be a {noun} above 0, or several, separated "
-                    f"by commas. Received: {getattr(self, name)!r}."
-                )
-            values.append(value)
-        return self._require_distinct(name, values)
-
-    def _require_distinct(
-        self, name: str, values: Sequence[Any]
-    ) -> tuple[Any, ...]:
-        """Returns the values of a list, or raises `UserError`."""
-        if len(set(values)) < len(values):
-            raise UserError(
-                f"--{name} names a value twice. Received: "
-                f"{getattr(self, name)!r}."
-            )
-        return tuple(values)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedTaskConfig(FinetuneConfig):
     """Flags of scripts whose --task_name is a data set, or custom files."""
 
     task_name: str = options.data(help_text="Task, or custom.")
-    data_dir: str | None = options.data(
+    data_dir: str | None = options.data_folder(
         None,
         "Directory with the task's official files.",
-        affects="place",
-        reads="folder",
         not_with="task_name=custom",
     )
-    train_file: str | None = own_files(
-        None, "custom: training set.", affects="place", reads="file"
-    )
-    dev_file: str | None = own_files(
-        None, "custom: dev set.", affects="place", reads="file"
-    )
-    test_file: str | None = own_files(
-        None, "custom: test set.", affects="nothing", reads="file"
+    train_file: str | None = _own_file(None, "custom: training set.")
+    dev_file: str | None = _own_file(None, "custom: dev set.")
+    test_file: str | None = _own_file(
+        None, "custom: test set.", affects="nothing"
     )
     head_dropout_prob: float = options.training(
         0.1, "Dropout between the encoder and the head.", at_least=0, below=1
@@ -422,26 +372,19 @@ class NamedTaskConfig(FinetuneConfig):
 class FilesConfig(FinetuneConfig):
     """Flags of scripts that read a folder of files, or single files."""
 
-    data_dir: str | None = options.data(
+    data_dir: str | None = options.data_folder(
         None,
         "Directory with the task's official files; for taggers eng.train, "
         "eng.testa and eng.testb of CoNLL-2003, or train, dev (valid) and test "
         "files that end in .txt, .conll or .tsv.",
-        affects="place",
-        reads="folder",
         not_with=("train_file", "dev_file", "test_file"),
     )
-    train_file: str | None = options.data(
-        None,
-        "Training set; for taggers one word and its columns per line.",
-        affects="place",
-        reads="file",
+    train_file: str | None = options.data_file(
+        None, "Training set; for taggers one word and its columns per line."
     )
-    dev_file: str | None = options.data(
-        None, "Dev set.", affects="place", reads="file"
-    )
-    test_file: str | None = options.data(
-        None, "Test set.", affects="nothing", reads="file"
+    dev_file: str | None = options.data_file(None, "Dev set.")
+    test_file: str | None = options.data_file(
+        None, "Test set.", affects="nothing"
     )
     head_dropout_prob: float = options.training(
         0.1, "Dropout between the encoder and the head.", at_least=0, below=1

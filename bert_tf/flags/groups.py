@@ -51,53 +51,45 @@ class ModelSourceConfig(options.Flags):
 class DeviceConfig(options.Flags):
     """Flags of all scripts that choose devices and precision."""
 
-    use_tpu: bool = options.hardware(
-        False, "Same as --distribution_strategy=tpu.", affects="place"
+    use_tpu: bool = options.devices(
+        False, "Same as --distribution_strategy=tpu."
     )
-    tpu_name: str | None = options.hardware(
-        None,
-        "Same as --tpu; ignored without --use_tpu, as in the original.",
-        affects="place",
+    tpu_name: str | None = options.devices(
+        None, "Same as --tpu; ignored without --use_tpu, as in the original."
     )
-    tpu: str | None = options.hardware(
+    tpu: str | None = options.devices(
         None,
         "Address of the TPU.",
-        affects="place",
         needs=("use_tpu", "distribution_strategy=tpu"),
     )
-    distribution_strategy: str = options.hardware(
+    distribution_strategy: str = options.devices(
         "auto",
         "tf.distribute strategy. auto uses all GPUs of all workers, or the "
         "CPU.",
-        affects="place",
         choices=(*STRATEGIES, "tpu", "parameter_server"),
     )
-    num_gpus: int = options.hardware(
+    num_gpus: int = options.devices(
         0,
         "Number of GPUs (or logical CPUs) to use per machine; 0 means all.",
-        affects="place",
         at_least=0,
     )
-    worker_hosts: str | None = options.hardware(
+    worker_hosts: str | None = options.devices(
         None,
         "Workers of --distribution_strategy=multi_worker_mirrored, as "
         "host:port, separated by commas, the same list on each worker; "
         "replaces TF_CONFIG.",
-        affects="place",
     )
-    task_index: int | None = options.hardware(
+    task_index: int | None = options.devices(
         None,
         "Index of this worker in --worker_hosts, from 0.",
-        affects="place",
         at_least=0,
         needs="worker_hosts",
     )
-    unpad: str = options.hardware(
+    unpad: str = options.speed(
         "auto",
         "Computation without padding: on computes the tokens alone, off the "
         "padding too, auto what is faster. Results differ by rounding. "
         "Training keeps the choice when it resumes.",
-        affects="nothing",
         choices=UNPAD_MODES,
     )
     mixed_precision: str = options.hardware(
@@ -106,17 +98,15 @@ class DeviceConfig(options.Flags):
         "it; weights stay float32.",
         choices=PRECISIONS,
     )
-    deterministic: bool | None = options.hardware(
+    deterministic: bool | None = options.devices(
         None,
         "Use only operations that repeat their results bit for bit; by default "
         "on CPUs and TPUs, not on GPUs, which are slower so.",
-        affects="place",
     )
-    tensor_float_32: bool | None = options.hardware(
+    tensor_float_32: bool | None = options.devices(
         None,
         "Compute float32 products in TF32, with 10 bits after the point, as "
         "TensorFlow does by default on GPUs since Ampere.",
-        affects="place",
     )
 
     def check(self) -> None:
@@ -164,29 +154,26 @@ class TrainingDeviceConfig(DeviceConfig):
     gcp_project: str | None = options.ignored(None)
     master: str | None = options.ignored(None)
     num_tpu_cores: int | None = options.ignored(None)
-    xla: str = options.hardware(
+    xla: str = options.devices(
         "auto",
         "XLA compilation of the training step: on compiles all of it, off "
         "nothing, auto what suits the device: all of it on GPUs unless "
         "--deterministic. The log reports what was compiled.",
-        affects="place",
         choices=XLA_MODES,
     )
-    all_reduce_dtype: str = options.hardware(
+    all_reduce_dtype: str = options.devices(
         "float32",
         "Dtype in which devices exchange gradients; bfloat16 halves the bytes.",
-        affects="place",
         choices=("float32", "bfloat16"),
     )
     do_train: bool = options.training(False, "Train.", affects="nothing")
-    save_checkpoints_steps: int = options.output(
-        1000, "Steps between checkpoints.", affects="nothing", at_least=1
+    save_checkpoints_steps: int = options.reporting(
+        1000, "Steps between checkpoints.", at_least=1
     )
-    save_checkpoints_secs: int = options.output(
+    save_checkpoints_secs: int = options.reporting(
         120,
         "Seconds between checkpoints, besides those of "
         "--save_checkpoints_steps; 0 means none by time.",
-        affects="nothing",
         at_least=0,
     )
     optimizer: str = options.training(
@@ -200,23 +187,21 @@ class TrainingDeviceConfig(DeviceConfig):
         None,
         "Attention to the left only, Table 5 (default: the configuration's).",
     )
-    remat: bool = options.hardware(
+    remat: bool = options.speed(
         False,
         "Recompute activations in the backward pass to save memory; steps "
         "take about a third longer.",
-        affects="nothing",
         not_with="approach=feature_based",
     )
-    overwrite_output_dir: bool = options.output(
+    overwrite_output_dir: bool = options.reporting(
         False,
         "Remove the checkpoints, the model and the results of an earlier run "
         "in --output_dir, and train from the start; other files stay. Drop it "
         "to resume.",
-        affects="nothing",
         needs="do_train",
     )
-    allow_changed_data: bool = options.output(
-        False, "Resume although the data or options changed.", affects="nothing"
+    allow_changed_data: bool = options.reporting(
+        False, "Resume although the data or options changed."
     )
 
 
@@ -243,18 +228,16 @@ class BeamConfig(options.Flags):
     has that flag, too: manifests and reports store flags in this order.
     """
 
-    runner: str | None = options.hardware(
+    runner: str | None = options.speed(
         None,
         "Apache Beam runner to use; the result is the same (default: "
         "processes on this machine, without Beam).",
-        affects="nothing",
         choices=RUNNERS,
         not_with="generator=original",
     )
-    beam_options: str = options.hardware(
+    beam_options: str = options.speed(
         "",
         "Further options for Apache Beam, quoted as for a shell.",
-        affects="nothing",
         needs="runner",
     )
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import operator
 from typing import Any
 
@@ -22,6 +23,16 @@ server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
 limits = functools.partial(option, group="limits", at_least=1)
 hardware = functools.partial(option, group="hardware")
+# Flags that affect no weights, and those that affect only where things are.
+reporting = functools.partial(output, affects="nothing")
+scoring = functools.partial(evaluation, affects="nothing")
+speed = functools.partial(hardware, affects="nothing")
+devices = functools.partial(hardware, affects="place")
+target = functools.partial(output, affects="place")
+data_file = functools.partial(data, affects="place", reads="file")
+data_folder = functools.partial(data, affects="place", reads="folder")
+model_file = functools.partial(model, affects="place", reads="file")
+start_model = functools.partial(model, affects="place", reads="model")
 
 _HOLDS = {
     "at_least": operator.ge,
@@ -47,10 +58,48 @@ def ignored(default: Any) -> Any:
     )
 
 
+def ignored_flags(config: Any) -> str:
+    """Returns the flags without effect that are given, for a message."""
+    return ", ".join(
+        f"--{field.name}"
+        for field in dataclasses.fields(config)
+        if field.metadata["group"] == IGNORED and getattr(config, field.name)
+    )
+
+
 def require(condition: bool, message: str) -> None:
     """Raises `UserError` unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+def values(
+    config: Any, name: str, kind: type = str, may_repeat: bool = False
+) -> tuple[Any, ...]:
+    """Returns the values of a flag, separated by commas; () if it is not set.
+
+    Raises:
+      UserError: If one is empty, not a number of the kind above 0, or is named
+        twice.
+    """
+    text = getattr(config, name)
+    if text is None:
+        return ()
+    noun = {str: "a name", int: "a whole number above 0"}
+    try:
+        found = tuple(kind(x.strip()) for x in text.split(","))
+    except ValueError:
+        found = (0,)
+    require(
+        all(bool(x) if kind is str else 0 < x < math.inf for x in found),
+        f"--{name} must be {noun.get(kind, 'a number above 0')}, or several, "
+        f"separated by commas. Received: {text!r}.",
+    )
+    require(
+        may_repeat or len(set(found)) == len(found),
+        f"--{name} names a value twice. Received: {text!r}.",
+    )
+    return found
 
 
 def set_values(config: Any, *names: str) -> dict[str, Any]:

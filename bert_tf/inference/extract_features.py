@@ -9,13 +9,11 @@ Shapes:
   H: hidden size.
 """
 
-import dataclasses
 import itertools
 import json
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -25,11 +23,12 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.config import IGNORED
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
+from bert_tf.io import text_files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
@@ -39,13 +38,6 @@ from bert_tf.text.vocabulary import Vocabulary
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
-class _Line(NamedTuple):
-    """A line of the input: one text, or the two of a pair."""
-
-    text_a: str
-    text_b: str
-
-
 def run(config: Flags) -> None:
     """Runs feature extraction: run/extract_features.py.
 
@@ -53,7 +45,8 @@ def run(config: Flags) -> None:
       UserError: For bad flags, files or models.
     """
     keras_backend.require_tensorflow()
-    _warn_of_ignored_flags(config)
+    if names := options.ignored_flags(config):
+        logging.warning("These flags are ignored: %s.", names)
     files.require_file(config.input_file, "--input_file")
     files.require_writable(config.output_file, "--output_file")
     files.require_other(config.output_file, config.input_file)
@@ -86,16 +79,6 @@ def run(config: Flags) -> None:
     logging.info(
         "Wrote the features of %d lines to %s.", number, config.output_file
     )
-
-
-def _warn_of_ignored_flags(config: Flags) -> None:
-    flags = [
-        f"--{field.name}"
-        for field in dataclasses.fields(config)
-        if field.metadata["group"] == IGNORED and getattr(config, field.name)
-    ]
-    if flags:
-        logging.warning("These flags are ignored: %s.", ", ".join(flags))
 
 
 def _load(
@@ -169,37 +152,24 @@ def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     return layers
 
 
-def _read_lines(path: str) -> Iterator[_Line]:
-    r"""Yields the lines of a file; only \n ends a line.
-
-    Raises:
-      UserError: If the text is not UTF-8.
-    """
-    offset = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        for contents in file:
-            try:
-                text = contents.decode("utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path} is not UTF-8 at byte {offset + error.start}; save "
-                    "it as UTF-8."
-                ) from error
-            offset += len(contents)
-            pair = _PAIR.match(text)
-            yield _Line(pair[1], pair[2]) if pair else _Line(text, "")
+def _read_lines(path: str) -> Iterator[tuple[str, str]]:
+    """Yields the texts of each line; the second is "" unless it has a pair."""
+    for _, line in text_files.read_lines(path):
+        text = line.strip()
+        pair = _PAIR.match(text)
+        yield pair.groups() if pair else (text, "")
 
 
 def _pack(
-    lines: Sequence[_Line], tokenizer: BertTokenizer, max_seq_length: int
+    lines: Sequence[tuple[str, str]],
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
 ) -> dict[str, tf.Tensor]:
     """Returns the model's inputs, <int32>[B, S] each."""
-    tokens_b = None
-    if any(line.text_b for line in lines):
-        tokens_b = tokenizer.tokenize([line.text_b for line in lines])
+    texts_a, texts_b = map(list, zip(*lines, strict=True))
     return packing.pack(
-        tokenizer.tokenize([line.text_a for line in lines]),
-        tokens_b,
+        tokenizer.tokenize(texts_a),
+        tokenizer.tokenize(texts_b) if any(texts_b) else None,
         max_seq_length,
         tokenizer.vocabulary,
     )

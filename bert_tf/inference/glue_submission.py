@@ -1,5 +1,6 @@
 """Writes the zip file for GLUE's leaderboard from one model per task."""
 
+import collections
 import dataclasses
 import io
 import os
@@ -66,7 +67,7 @@ class _Part:
 
     def read(self) -> list[InputExample]:
         """Returns the examples to predict."""
-        examples = glue.read_split(self.task, self.path, self.split).examples
+        examples = glue.read_split(self.task, self.path, self.split)
         official = _OFFICIAL_ROWS[self.name]
         if len(examples) != official:
             logging.warning(
@@ -209,7 +210,7 @@ def _find_parts(
                 name,
                 task,
                 split,
-                glue.find_file(task, folder, split, flag="--glue_dir"),
+                task.find_file(folder, split, flag="--glue_dir"),
             )
             for split, name in task.submissions.items()
         ]
@@ -255,9 +256,10 @@ def _report_missing(missing: Sequence[str], is_allowed: bool) -> None:
 def _predict_majority(part: _Part, num_rows: int) -> str:
     """Predicts the majority label of the training set for every row."""
     folder = os.path.dirname(part.path)
-    path = glue.find_file(part.task, folder, "train", flag="--glue_dir")
-    training = glue.read_split(part.task, path, "train").examples
-    label = glue.majority_label(training)
+    path = part.task.find_file(folder, "train", flag="--glue_dir")
+    training = glue.read_split(part.task, path, "train")
+    # The first seen among equals.
+    label = collections.Counter(x.label for x in training).most_common(1)[0][0]
     logging.info("%s: predicting %s for every row.", part.name, label)
     return glue.submission_text(part.task, [label] * num_rows)
 
@@ -277,7 +279,7 @@ def _predict(
     ) as bar:
         for chunk in task_prediction.chunks(task, examples):
             answers += [
-                float(x.values[0]) if is_score else task.label(x)
+                float(x[0]) if is_score else task.label(x)
                 for x in predictor.predict(chunk, bar.update)
             ]
     return glue.submission_text(part.task, answers)

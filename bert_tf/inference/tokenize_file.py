@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
+from bert_tf.io import text_files
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Bytes to read at once; a longer line is read whole.
-_BYTES_AT_ONCE = 1 << 18
+# Characters to tokenize at once; a longer line is tokenized whole.
+_CHARACTERS_AT_ONCE = 1 << 18
 
 
 def run(config: Flags) -> None:
@@ -40,20 +40,19 @@ def run(config: Flags) -> None:
         tokenizer.tokenize_with_offsets,
         input_signature=[tf.TensorSpec([None], tf.string)],
     )
-    size = tf.io.gfile.stat(config.input_file).length
     with (
         files.atomic_file(config.output_file) as temporary,
         tf.io.gfile.GFile(temporary, "w") as output,
-        progress.bar(size, "tokenizing", "B") as bar,
+        progress.bar(None, "tokenizing", "line") as bar,
     ):
         output.write("")  # Creates the file even if there is no line.
         number = 0
-        for lines, num_bytes in _read_lines(config.input_file):
+        for lines in _read_parts(config.input_file):
             tokens = tokenize(tf.constant(lines, tf.string))
             for row in zip(*(part.to_list() for part in tokens), strict=True):
                 output.write(_to_json(row, tokenizer.vocabulary.tokens))
             number += len(lines)
-            bar.update(num_bytes)
+            bar.update(len(lines))
     logging.info(
         "Wrote the tokens of %d lines to %s.", number, config.output_file
     )
@@ -71,39 +70,14 @@ def _to_json(
     return json.dumps(values, ensure_ascii=False) + "\n"
 
 
-def _read_lines(path: str) -> Iterator[tuple[list[bytes], int]]:
-    r"""Yields lists of lines without their \n, and the bytes read for them.
-
-    Raises:
-      UserError: For the first byte that is not UTF-8.
-    """
-    number, offset = 1, 0  # Line and byte at which the next list begins.
-    pending = b""
-    # Not `readline`, which drops \r and so shifts the offsets.
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while chunk := file.read(_BYTES_AT_ONCE):
-            *lines, pending = (pending + chunk).split(b"\n")
-            _check_utf8(lines, path, number, offset)
-            yield lines, len(chunk)
-            number += len(lines)
-            offset += sum(map(len, lines)) + len(lines)
-    if pending:
-        _check_utf8([pending], path, number, offset)
-        yield [pending], 0
-
-
-def _check_utf8(
-    lines: list[bytes], path: str, number: int, offset: int
-) -> None:
-    """Raises `UserError` with line number and offset in the file."""
-    for line in lines:
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{path} is not UTF-8: byte {offset + error.start} of the file "
-                f"(line {number}) is 0x{line[error.start]:02X}; save the file "
-                "as UTF-8."
-            ) from error
-        number += 1
-        offset += len(line) + 1
+def _read_parts(path: str) -> Iterator[list[str]]:
+    """Yields the lines of a file, some thousand at a time."""
+    lines, size = [], 0
+    for _, line in text_files.read_lines(path):
+        lines.append(line)
+        size += len(line)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield lines
+            lines, size = [], 0
+    if lines:
+        yield lines

@@ -8,7 +8,6 @@ import bz2
 import contextlib
 import io
 import lzma
-import os
 import zlib
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -19,7 +18,6 @@ from typing import BinaryIO
 from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.io import paths
 
 _BLOCK_BYTES = 1 << 16
 # Windows of 2 GB, as `zstd --long=31` writes.
@@ -85,11 +83,7 @@ def stored_size(path: str) -> int:
       UserError: If it cannot be read.
     """
     with _errors_of(path):
-        if paths.is_remote(path):
-            import tensorflow as tf
-
-            return tf.io.gfile.stat(path).length
-        return os.path.getsize(path)
+        return files.size(path)
 
 
 @contextlib.contextmanager

@@ -52,6 +52,25 @@ def _tf() -> types.ModuleType:
     return tf
 
 
+# The functions of `tf.io.gfile`, for local paths.
+_LOCAL = types.SimpleNamespace(
+    GFile=lambda path, mode: open(path, mode),
+    exists=os.path.exists,
+    isdir=os.path.isdir,
+    makedirs=lambda path: os.makedirs(path, exist_ok=True),
+    remove=lambda path: os.remove(path),
+    rename=lambda path, new, overwrite=False: os.replace(path, new),
+    rmtree=lambda path: shutil.rmtree(path),
+    stat=lambda path: types.SimpleNamespace(length=os.path.getsize(path)),
+    walk=os.walk,
+)
+
+
+def _system(path: str) -> Any:
+    """Returns the functions for the file system of a path."""
+    return _tf().io.gfile if paths.is_remote(path) else _LOCAL
+
+
 def remote_errors(path: str) -> tuple[type[Exception], ...]:
     """Returns the errors of remote file systems, none for a local path."""
     return (_tf().errors.OpError,) if paths.is_remote(path) else ()
@@ -59,30 +78,28 @@ def remote_errors(path: str) -> tuple[type[Exception], ...]:
 
 def is_file(path: str) -> bool:
     """Returns True if a path exists and is no directory."""
-    if not paths.is_remote(path):
-        return os.path.exists(path) and not os.path.isdir(path)
-    gfile = _tf().io.gfile
-    return gfile.exists(path) and not gfile.isdir(path)
+    return exists(path) and not _system(path).isdir(path)
 
 
 def exists(path: str) -> bool:
     """Returns True if there is a file or folder at a path."""
-    if paths.is_remote(path):
-        return _tf().io.gfile.exists(path)
-    return os.path.exists(path)
+    return _system(path).exists(path)
+
+
+def size(path: str) -> int:
+    """Returns the number of bytes of a file."""
+    return _system(path).stat(path).length
 
 
 def remove(path: str) -> None:
     """Removes a file, or a folder with its files, if there is one."""
-    if paths.is_remote(path):
-        gfile = _tf().io.gfile
-        if gfile.exists(path):
-            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
-    elif os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
+    system = _system(path)
+    if system.isdir(path) and not os.path.islink(path):
+        system.rmtree(path)
+    elif system.exists(path) or os.path.islink(path):
+        # Another process may be removing it, too.
         with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
+            system.remove(path)
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
@@ -111,13 +128,7 @@ def require_file(path: str, flag: str) -> str:
 
 def sync(path: str) -> None:
     """Flushes a local file or folder to the disk."""
-    if "://" in path:
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _with_descriptor(path, os.fsync)
 
 
 def start_writing(path: str) -> None:
@@ -126,20 +137,23 @@ def start_writing(path: str) -> None:
     The system also forgets what it has written, so a large file does not
     displace others in memory.
     """
-    if "://" in path or not hasattr(os, "posix_fadvise"):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+    if hasattr(os, "posix_fadvise"):
+        advice = os.POSIX_FADV_DONTNEED
+        _with_descriptor(path, lambda x: os.posix_fadvise(x, 0, 0, advice))
+
+
+def _with_descriptor(path: str, call: Callable[[int], object]) -> None:
+    if not paths.is_remote(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            call(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def open_binary(path: str, mode: str = "rb") -> IO[bytes]:
     """Opens a local or remote file."""
-    if paths.is_remote(path):
-        return _tf().io.gfile.GFile(path, mode)
-    return open(path, mode)
+    return _system(path).GFile(path, mode)
 
 
 def announce(path: str) -> None:
@@ -166,31 +180,24 @@ def atomic_file(path: str) -> Iterator[str]:
         which the file would replace.
     """
     require_no_stream(path)
-    folder = os.path.dirname(path)
-    gfile = _tf().io.gfile if paths.is_remote(path) else None
-    if gfile:
-        gfile.makedirs(folder)
-    elif folder:
-        os.makedirs(folder, exist_ok=True)
+    system, folder = _system(path), os.path.dirname(path)
+    if folder:
+        system.makedirs(folder)
     temporary = _announced(path)
     try:
         with errors.naming(path):
             yield temporary
         sync(temporary)
-        if gfile:
-            gfile.rename(temporary, path, overwrite=True)
-        else:
-            os.replace(temporary, path)
+        system.rename(temporary, path, overwrite=True)
         sync(folder or ".")
     except BaseException:
-        if (gfile or os.path).exists(temporary):
-            (gfile or os).remove(temporary)
+        remove(temporary)
         raise
 
 
 def require_no_stream(path: str) -> None:
     """Raises `UserError` for a device or a stream, which cannot be replaced."""
-    if "://" in path or not os.path.lexists(path):
+    if paths.is_remote(path) or not os.path.lexists(path):
         return
     is_link_to_stream = os.path.islink(path) and os.readlink(path).startswith(
         "/proc/"
@@ -206,8 +213,7 @@ def require_no_stream(path: str) -> None:
 def require_writable(path: str, flag: str) -> None:
     """Raises `UserError` if no file can be written at `path`."""
     require_no_stream(path)
-    is_remote = paths.is_remote(path)
-    if (_tf().io.gfile.isdir if is_remote else os.path.isdir)(path):
+    if _system(path).isdir(path):
         raise UserError(
             f"{flag} must name a file. Received a directory: {path!r}."
         )
@@ -251,13 +257,12 @@ def require_checkpoint_folder(path: str, flag: str) -> None:
 def _try_to_write(folder: str) -> str | None:
     """Returns why no file can be written to a folder, None if one can."""
     probe = _new_name(os.path.join(folder, "probe"))
-    is_remote = paths.is_remote(folder)
     made = []
     try:
         made = make_folders(folder)
         with open_binary(probe, "wb") as file:
             file.write(b"")  # Else no remote file is made.
-        (_tf().io.gfile if is_remote else os).remove(probe)
+        _system(probe).remove(probe)
     except (OSError, *remote_errors(folder)) as error:
         return errors.first_line(error)
     finally:
@@ -280,12 +285,12 @@ def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
       UserError: If there is one that may not be replaced.
     """
     path = os.path.realpath(path) if os.path.islink(path) else path
-    temporary = _announced(path)
+    temporary, system = _announced(path), _system(path)
     made = make_folders(os.path.dirname(path.rstrip("/")))
     try:
-        _tf().io.gfile.makedirs(temporary)
+        system.makedirs(temporary)
         yield temporary
-        for folder, _, names in _tf().io.gfile.walk(temporary, topdown=False):
+        for folder, _, names in system.walk(temporary, topdown=False):
             for name in names:
                 sync(os.path.join(folder, name))
             sync(folder)
@@ -295,8 +300,7 @@ def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
             _publish_directory(temporary, path)
         sync(os.path.dirname(path.rstrip("/")) or ".")
     except BaseException:
-        if _tf().io.gfile.exists(temporary):
-            _tf().io.gfile.rmtree(temporary)
+        remove(temporary)
         remove_empty(made)
         raise
 
@@ -306,13 +310,10 @@ def _publish_directory(temporary: str, path: str) -> None:
     taken = UserError(
         f"{path} was written by another process meanwhile; rerun the command."
     )
-    if _tf().io.gfile.exists(path):
+    if exists(path):
         raise taken
-    if "://" in path:
-        _tf().io.gfile.rename(temporary, path)
-        return
     try:
-        os.rename(temporary, path)
+        _system(path).rename(temporary, path)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise taken from error
@@ -321,20 +322,21 @@ def _publish_directory(temporary: str, path: str) -> None:
 
 def _replace_directory(temporary: str, path: str) -> None:
     """Renames a directory to `path`, and removes the earlier `path`."""
-    if not _tf().io.gfile.exists(path):
-        _tf().io.gfile.rename(temporary, path)
+    system = _system(path)
+    if not exists(path):
+        system.rename(temporary, path)
         return
     if _exchange(temporary, path):
-        _tf().io.gfile.rmtree(temporary)
+        remove(temporary)
         return
     previous = _new_name(path)
-    _tf().io.gfile.rename(path, previous)
+    system.rename(path, previous)
     try:
-        _tf().io.gfile.rename(temporary, path)
+        system.rename(temporary, path)
     except BaseException:
-        _tf().io.gfile.rename(previous, path)
+        system.rename(previous, path)
         raise
-    _tf().io.gfile.rmtree(previous)
+    remove(previous)
 
 
 def make_folders(path: str) -> list[str]:
@@ -344,7 +346,7 @@ def make_folders(path: str) -> list[str]:
       OSError: If that is not possible.
     """
     made = []
-    if path and "://" not in path:
+    if path and not paths.is_remote(path):
         above = path
         while above and not os.path.lexists(above):
             made.append(above)
@@ -388,7 +390,7 @@ def is_temporary(path: str) -> bool:
 @functools.cache
 def _clear_once(path: str) -> None:
     folder, name = os.path.split(path)
-    if "://" not in path:
+    if not paths.is_remote(path):
         clear_temporaries(folder, re.escape(name))
 
 
@@ -413,12 +415,8 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
         if match is None or _is_alive(int(match[1]), path):
             continue
         logging.info("Removing %s, which a killed process left.", path)
-        # Another process may be removing it, too.
         with contextlib.suppress(FileNotFoundError):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            else:
-                os.remove(path)
+            remove(path)
 
 
 def _is_alive(process: int, path: str) -> bool:
@@ -443,7 +441,7 @@ def _exchange(first: str, second: str) -> bool:
     Raises:
       OSError: If it can, and fails.
     """
-    if "://" in second:
+    if paths.is_remote(second):
         return False
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
@@ -486,10 +484,8 @@ def read_small(path: str) -> bytes:
     Raises:
       UserError: If it is too large for that.
     """
+    stored_files.check_size(path, size(path))
     with open_binary(path) as file:
-        is_remote = paths.is_remote(path)
-        size = file.size() if is_remote else os.fstat(file.fileno()).st_size
-        stored_files.check_size(path, size)
         return file.read(stored_files.MAX_BYTES)
 
 

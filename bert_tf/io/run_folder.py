@@ -97,16 +97,22 @@ class RunFolder(contextlib.ExitStack):
         )
         return self
 
-    @property
-    def is_finished(self) -> bool:
-        """True if the output is complete and has the same recipe."""
+    def ends_at_once(self) -> bool:
+        """Returns True if the output is complete and has the same recipe."""
         found = self._find_finished()
-        return bool(found) and all(
+        is_finished = bool(found) and all(
             each is not None
             and each.is_complete()
             and not changes(each.recipe, self._recipe)
             for each in found
         )
+        if is_finished:
+            logging.info(
+                "%s is already finished with these flags; nothing to do.",
+                self._path,
+            )
+            self.finish()  # A kill at its very end may have left its work.
+        return is_finished
 
     @property
     def difference(self) -> str:

@@ -33,6 +33,10 @@ _OTHER_SEPARATORS = ",;"
 _SPREADSHEET_SEPARATORS = (";", "\t", "|")
 _NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?')
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".parquet")
+_JSON_ADVICE = (
+    "; a .jsonl file holds one object per line, a .json file the same or a "
+    "list of objects"
+)
 _JSON_SEPARATORS = re.compile(r"[\s,]*")
 
 
@@ -348,7 +352,7 @@ def _read_json_lines(
 ) -> Iterator[Row]:
     for number, line in lines:
         if line.strip():
-            value = _parse_json(path, number, line)
+            value = text_files.parse_json(line, path, number, _JSON_ADVICE)
             yield _json_row(path, number, value, line)
 
 
@@ -359,7 +363,7 @@ def _read_json(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
         yield from _read_json_lines(path, enumerate(text.split("\n"), 1))
         return
     # First as a whole, so that the syntax needs no checks below.
-    _parse_json(path, 1, text)
+    text_files.parse_json(text, path, advice=_JSON_ADVICE)
     decoder = json.JSONDecoder()
     line, counted = 1, 0
     while True:
@@ -371,22 +375,6 @@ def _read_json(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
         value, end = decoder.raw_decode(text, position)
         yield _json_row(path, line, value, text[position:end])
         position = end - 1
-
-
-def _parse_json(path: str, line: int, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path}, line {line + error.lineno - 1} is not JSON ({error.msg} "
-            f"at character {error.colno}); a .jsonl file holds one object per "
-            "line, a .json file the same or a list of objects."
-        ) from error
-    # For numbers too long for Python, and lists nested too deeply.
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}, line {line} is not readable JSON: {error}."
-        ) from error
 
 
 def _json_row(path: str, line: int, value: Any, text: str) -> Row:

@@ -97,21 +97,30 @@ def read_json(path: str) -> Any:
       UserError: If the file does not exist, is damaged, or is not valid JSON.
     """
     text = "\n".join(line for _, line in read_lines(path))
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path}, line {error.lineno} is not valid JSON: {error.msg} at "
-            f"column {error.colno}."
-        ) from error
-    except RecursionError as error:
-        raise UserError(
-            f"{path} is not valid JSON: its lists are nested too deeply."
-        ) from error
-    except ValueError as error:  # A number that is too long for Python.
-        raise UserError(f"{path} cannot be read: {error}.") from error
+    values = parse_json(text, path)
     check_characters(text, values, path)
     return values
+
+
+def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
+    """Returns the value of the JSON that begins in a line of a file.
+
+    Raises:
+      UserError: If it is not valid; the message ends with the advice.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line += error.lineno - 1
+        reason = f"{error.msg} at column {error.colno}"
+        raise UserError(
+            f"{path}, line {line} is not valid JSON: {reason}{advice}."
+        ) from error
+    # For numbers too long for Python, and lists nested too deeply.
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}, line {line} is not readable JSON: {error}."
+        ) from error
 
 
 def check_characters(text: str, values: Any, where: str) -> None:

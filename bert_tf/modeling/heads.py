@@ -29,13 +29,18 @@ _LEAST_LAYERS = {
 }
 
 
+def require_choice(name, value, choices):
+    """Raises `UserError` for an argument that is none of its choices."""
+    if value not in choices:
+        raise UserError(
+            f"`{name}` must be one of {', '.join(choices)}. Received: "
+            f"{value!r}."
+        )
+
+
 def check_approach(approach, layer_combination, head):
     """Raises `UserError` if arguments do not belong to a tagger's approach."""
-    if approach not in APPROACHES:
-        raise UserError(
-            f"`approach` must be one of {', '.join(APPROACHES)}. Received: "
-            f"{approach!r}."
-        )
+    require_choice("approach", approach, APPROACHES)
     if approach == "feature_based" and head != "linear":
         raise UserError(
             "The feature-based approach has its own two BiLSTMs under the "
@@ -326,7 +331,14 @@ class LayerCombination(layers.BertLayer):
 
     def __init__(self, config, combination, **kwargs):
         super().__init__(config, **kwargs)
-        _check_combination(combination, self.bert_config.num_hidden_layers)
+        require_choice("layer_combination", combination, LAYER_COMBINATIONS)
+        number = self.bert_config.num_hidden_layers
+        least = _LEAST_LAYERS.get(combination, 1)
+        if number < least:
+            raise UserError(
+                f"The layer combination {combination} needs an encoder of "
+                f"{least} layers at least. Received: one of {number}."
+            )
         self.combination = combination
 
     @property
@@ -393,18 +405,4 @@ def check_labels(num_labels, labels):
         raise UserError(
             f"Expected as many labels as num_labels={num_labels}, with "
             f"different names. Received: {', '.join(map(str, labels))}."
-        )
-
-
-def _check_combination(combination, num_layers):
-    if combination not in LAYER_COMBINATIONS:
-        raise UserError(
-            "The layer combination must be one of "
-            f"{', '.join(LAYER_COMBINATIONS)}. Received: {combination!r}."
-        )
-    least = _LEAST_LAYERS.get(combination, 1)
-    if num_layers < least:
-        raise UserError(
-            f"The layer combination {combination} needs an encoder of "
-            f"{least} layers at least. Received: one of {num_layers}."
         )

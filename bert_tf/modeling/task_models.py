@@ -59,11 +59,7 @@ class BertWithOutputHead(bert.BertWithHead):
         self, config, name=None, head="linear", lstm_size=None, **kwargs
     ):
         super().__init__(config, name=name or self._NAME, **kwargs)
-        if head not in HEAD_TYPES:
-            raise UserError(
-                f"`head` must be one of {', '.join(HEAD_TYPES)}. Received: "
-                f"{head!r}."
-            )
+        heads.require_choice("head", head, HEAD_TYPES)
         self.head_type = head
         self.lstm_size = lstm_size
 

@@ -323,16 +323,6 @@ def check_ids(dataset: tf.data.Dataset, vocab_size: int) -> tf.data.Dataset:
     return dataset.map(check, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def explain_ids(error: tf.errors.OpError, vocab_size: int) -> UserError | None:
-    """Returns the error to raise if `check_ids` failed, else None."""
-    if _UNKNOWN_ID not in str(error):
-        return None
-    return UserError(
-        f"{_UNKNOWN_ID} vocab_size={vocab_size} does not have; use the "
-        "bert_config.json that belongs to their vocabulary."
-    )
-
-
 def share_of_tokens(source: PretrainingInput, step: int) -> float:
     """Returns the share of tokens among the positions of some batches."""
     dataset = source.dataset(step * source.batch_size).take(_SAMPLED_BATCHES)
@@ -408,8 +398,11 @@ def reading(
         try:
             yield
         except tf.errors.OpError as error:
-            explanation = explain_ids(error, vocab_size)
-            explanation = explanation or source.explain(error)
-            if explanation is None:
-                raise
-            raise explanation from error
+            if _UNKNOWN_ID in str(error):
+                raise UserError(
+                    f"{_UNKNOWN_ID} vocab_size={vocab_size} does not have; use "
+                    "the bert_config.json that belongs to their vocabulary."
+                ) from error
+            if explanation := source.explain(error):
+                raise explanation from error
+            raise

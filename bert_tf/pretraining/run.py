@@ -3,36 +3,38 @@
 import dataclasses
 import functools
 import os
-import shlex
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.config import BertConfig
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
-from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import progress
 from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import encoder
 from bert_tf.pretraining import data as pretraining_input
-from bert_tf.pretraining import setup as training_setup
 from bert_tf.pretraining.data import PretrainingData
 from bert_tf.training import losses
 from bert_tf.training import metrics as training_metrics
+from bert_tf.training import optimizer as optimizers
 from bert_tf.training import output as training_output
 from bert_tf.training import resume as resume_checks
 from bert_tf.training import state as training_state
@@ -42,8 +44,23 @@ from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.trainer import TrainerConfig
+from bert_tf.training.xla import Compilation
 
 EVAL_RESULTS_FILE = "eval_results.txt"
+# With more tokens at once a device gets hardly faster, but needs more memory.
+_TOKENS_AT_ONCE = {"CPU": 1 << 12, "GPU": 1 << 15, "TPU": 1 << 15}
+# Weights that only the next-sentence task trains.
+_NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
+
+_ACTIVATION_NAMES = {
+    "gelu": "gelu, the tanh form (--hidden_act=gelu_erf is the exact one)",
+    "gelu_erf": "gelu_erf, the exact form",
+}
+# Commands that use the model; the first needs a model that fills in masks.
+_NEXT_COMMANDS = (
+    "python run/fill_mask.py --model_dir={} --text='The [MASK] is here.'",
+    "python run/finetune_classifier.py --pretrained_model_dir={} ...",
+)
 
 
 def run(config: Flags, devices: Devices, preemption: Preemption) -> None:
@@ -70,10 +87,7 @@ class _PretrainingTrainer(Trainer):
     def __init__(
         self, config: Flags, devices: Devices, preemption: Preemption
     ) -> None:
-        super().__init__(
-            config.output_dir, config.keep_checkpoint_max, devices, preemption
-        )
-        self._flags = config
+        super().__init__(config, config.output_dir, devices, preemption)
         self._unpad: bool | None = None  # None before it is chosen.
         self._is_new_phase = False
         self._start: dict[str, Any] = {}
@@ -101,7 +115,6 @@ class _PretrainingTrainer(Trainer):
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         config = self._flags
         resume_checks.log_start(config, checkpoint)
-        training_output.warn_of_flags(config, training_output.MEANINGLESS_FLAGS)
         # Nothing is written before this, so all workers read the same
         # checkpoints.
         self.coordinator.agree(
@@ -121,7 +134,6 @@ class _PretrainingTrainer(Trainer):
         self._is_new_phase = resume_checks.check_continuation(
             metadata, self.identity, checkpoint.step, config
         )
-        self.log_devices(checkpoint)
 
     def build(
         self, checkpoint: Checkpoint | None
@@ -158,7 +170,7 @@ class _PretrainingTrainer(Trainer):
                     "of the model" if config.init_optimizer_state else "new"
                 ),
             }
-        training_step = training_setup.build_training(
+        training_step = build_training(
             config,
             self._data.bert_config,
             self.devices,
@@ -171,8 +183,6 @@ class _PretrainingTrainer(Trainer):
                 config.num_train_steps,
             ),
             metrics_every=config.iterations_per_loop,
-            save_every=config.save_checkpoints_steps,
-            save_seconds=config.save_checkpoints_secs,
             examples_per_step=training_step.plan.batch_size,
             tokens_per_example=config.max_seq_length,
         )
@@ -246,7 +256,11 @@ class _PretrainingTrainer(Trainer):
             self.write_summaries("eval", results)
         if self.coordinator.is_chief:
             self._write_output(results, first_step)
-            self._print_report(results)
+            training_output.print_report(
+                config.output_dir,
+                {"evaluation": results} if results else {},
+                self._next_commands,
+            )
         if not self.coordinator.from_chief(self.checkpoints.wait()):
             raise UserError(
                 f"The checkpoint of step {self.step} could not be written to "
@@ -282,39 +296,19 @@ class _PretrainingTrainer(Trainer):
             self._build_card(results or {}),
         )
 
-    def _print_report(self, results: Mapping[str, float] | None) -> None:
-        """Prints scores, files and the next commands."""
-        output_dir = self._flags.output_dir
-        path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
-        model = shlex.quote(path)
-        training_output.print_report(
-            output_dir,
-            {"evaluation": results} if results else {},
-            self._next_commands(model),
-        )
-
-    def _next_commands(self, model: str) -> list[str]:
-        """Returns commands that use the model in a folder."""
-        fill_mask = (
-            f"{cli.program('run/fill_mask.py')} --model_dir={model} "
-            "--text='The [MASK] is here.'"
-        )
-        finetune = (
-            f"{cli.program('run/finetune_classifier.py')} "
-            f"--pretrained_model_dir={model} ..."
-        )
-        is_left_to_right = self._data.bert_config.left_to_right
-        return [finetune] if is_left_to_right else [fill_mask, finetune]
+    @property
+    def _next_commands(self) -> Sequence[str]:
+        return _NEXT_COMMANDS[self._data.bert_config.left_to_right :]
 
     def _build_card(self, results: Mapping[str, float]) -> str:
         """Returns the text of the model card."""
         manifest = self._data.manifest
-        data: dict[str, Any] = {
-            "record files": ", ".join(self._data.record_files)
-        }
+        data = {"record files": ", ".join(self._data.record_files)}
         if manifest:
-            data["manifest"] = manifest.source
-            data["documents"] = manifest.num_documents
+            data |= {
+                "manifest": manifest.source,
+                "documents": manifest.num_documents,
+            }
         return model_directory.build_card(
             "A pretrained BERT",
             "A BERT with its pretraining heads, trained for "
@@ -328,7 +322,7 @@ class _PretrainingTrainer(Trainer):
                 "Devices of the last steps": self._describe_devices(),
                 "Metrics": dict(results),
             },
-            self._next_commands(".")[0],
+            errors.name_programs(self._next_commands[0].format(".")),
         )
 
     def _train(self) -> None:
@@ -423,14 +417,111 @@ class _PretrainingTrainer(Trainer):
         config = self._flags
         path = os.path.join(config.output_dir, EVAL_RESULTS_FILE)
         try:
-            training_output.write_results(path, results)
-        except (OSError, tf.errors.OpError) as error:
+            with training_output.writing("The results", path):
+                training_output.write_results(path, results)
+        except UserError as error:
             if not config.do_train:
-                raise UserError(
-                    f"{path} could not be written: {error}."
-                ) from error
+                raise
             # The model is more important; it is written next.
-            logging.error("%s could not be written: %s", path, error)
+            logging.error("%s", error)
+
+
+# === Model and step ===
+
+
+def build_training(
+    config: Flags,
+    bert_config: BertConfig,
+    devices: Devices,
+    preferred_micro_batch: int = 0,
+) -> TrainingStep:
+    """Builds model, optimizer and training step, with new weights; logs sizes.
+
+    With --micro_batch_size=auto, `preferred_micro_batch` is the size to use; 0
+    for none.
+    """
+    strategy = devices.strategy
+    keras.utils.set_random_seed(config.seed)
+    if config.remat:
+        encoder.keep_recomputation(len(strategy.extended.worker_devices))
+    with strategy.scope():
+        model = bert_model.BertForPretraining(
+            bert_config,
+            fuse=devices.fuse,
+            remat=config.remat,
+            dtype=devices.precision.policy,
+        )
+        variables = bert_model.named_variables(model)
+        optimizer = _build_optimizer(config, variables)
+    num_weights = sum(v.value.shape.num_elements() for v in variables.values())
+    logging.info(
+        "The model has %s parameters; its activation is %s.",
+        f"{num_weights:,}",
+        _ACTIVATION_NAMES.get(bert_config.hidden_act, bert_config.hidden_act),
+    )
+    plan = _plan(config, devices, preferred_micro_batch)
+    return TrainingStep(
+        strategy,
+        model,
+        losses.PretrainingObjective(config.use_next_sentence),
+        optimizer,
+        plan,
+        devices.precision.needs_loss_scale,
+        Compilation(
+            config.xla, devices.kind, deterministic=devices.deterministic
+        ),
+        devices.all_reduce_dtype,
+    )
+
+
+def _build_optimizer(
+    config: Flags, variables: Mapping[str, keras.Variable]
+) -> optimizers.BertOptimizer:
+    """Builds the optimizer with the variables that the losses reach."""
+    untrained = ()
+    if not config.use_next_sentence:
+        untrained = _NEXT_SENTENCE_PARTS
+        logging.info(
+            "Without the next-sentence loss %s keep their initial values.",
+            " and ".join(untrained),
+        )
+    optimizer = optimizers.build_optimizer(
+        config.optimizer,
+        config.learning_rate,
+        config.num_train_steps,
+        config.num_warmup_steps,
+        config.weight_decay_rate,
+        config.schedule_start_step,
+    )
+    trained = [y for x, y in variables.items() if not x.startswith(untrained)]
+    optimizer.build(trained)
+    return optimizer
+
+
+def _plan(
+    config: Flags, devices: Devices, preferred_micro_batch: int
+) -> StepPlan:
+    """Splits a step over replicas and micro-batches."""
+    batch_size = config.train_batch_size
+    num_replicas = devices.strategy.num_replicas_in_sync
+    # Accumulated batches are never computed at once.
+    whole = StepPlan(batch_size, num_replicas).per_replica
+    if config.micro_batch_size == "auto":
+        most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length
+        sizes = range(1, max(1, min(whole, most)) + 1)
+        # A step that needs more memory than there is is repeated in halves.
+        micro = max(size for size in sizes if whole % size == 0)
+        # Another size than before the interruption would round differently.
+        if preferred_micro_batch and whole % preferred_micro_batch == 0:
+            micro = preferred_micro_batch
+    else:
+        micro = int(config.micro_batch_size) or whole
+    return StepPlan(
+        batch_size * config.gradient_accumulation_steps, num_replicas, micro
+    )
+
+
+# === Evaluation ===
 
 
 def evaluate(

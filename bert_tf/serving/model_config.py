@@ -23,7 +23,6 @@ from tensorflow_serving.config import model_server_config_pb2
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
-from bert_tf.io import paths
 
 _FLAG = "--model_config_file"
 # A version's number is an int64, as in TensorFlow Serving.
@@ -100,12 +99,7 @@ def read_into(proto: message.Message, path: str, flag: str) -> None:
     Raises:
       UserError: If the file is invalid; it names the flag.
     """
-    files.require_file(path, flag)
-    if paths.is_remote(path):
-        contents = files.read_bytes(path)
-    else:
-        with open(path, "rb") as file:
-            contents = file.read()
+    contents = files.read_bytes(files.require_file(path, flag))
     try:
         text_format.Parse(contents, proto)
     except (text_format.ParseError, UnicodeDecodeError) as error:

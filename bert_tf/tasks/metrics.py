@@ -1,10 +1,12 @@
-"""Metrics of classification and regression, with GLUE's names.
+"""Metrics of classification, regression and tagging.
 
 Shapes:
   N: number of examples.
   C: number of labels.
 """
 
+import collections
+import dataclasses
 import importlib
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -142,3 +144,83 @@ def compute_metrics(
     return {
         name: float(METRICS[name](label_ids, predictions)) for name in names
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class EntityScore:
+    """Entity counts and scores, of all entities or of one type.
+
+    Attributes:
+      num_references: The number of reference entities.
+      num_predictions: The number of predicted entities.
+      num_correct: Predictions with the correct type, first and last word.
+    """
+
+    num_references: int
+    num_predictions: int
+    num_correct: int
+
+    @property
+    def precision(self) -> float:
+        """The share of predictions that are correct, 0 if there are none."""
+        return self.num_correct / max(self.num_predictions, 1)
+
+    @property
+    def recall(self) -> float:
+        """The share of references that are predicted, 0 if there are none."""
+        return self.num_correct / max(self.num_references, 1)
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall."""
+        total = self.num_predictions + self.num_references
+        return 2 * self.num_correct / max(total, 1)
+
+
+def score_entities(
+    references: Sequence[Sequence[str]],
+    predictions: Sequence[Sequence[str]],
+) -> list[tuple[str, EntityScore]]:
+    """Scores predicted IOB tags, as conlleval and seqeval do.
+
+    An I- that follows no tag of its type begins an entity.
+
+    Returns:
+      The score of each type, sorted by name, including types that are only
+      predicted; then "overall", that of all entities.
+    """
+    # Imported here, as it is slow.
+    from seqeval.metrics import sequence_labeling
+
+    counts = [collections.Counter() for _ in range(3)]
+    for tags in zip(references, predictions, strict=True):
+        expected, actual = (
+            set(sequence_labeling.get_entities(list(x))) for x in tags
+        )
+        for counter, entities in zip(
+            counts, (expected, actual, expected & actual), strict=True
+        ):
+            counter.update(name for name, _, _ in entities)
+    rows = [
+        (name, EntityScore(*(counter[name] for counter in counts)))
+        for name in sorted(counts[0] | counts[1])
+    ]
+    overall = EntityScore(*(counter.total() for counter in counts))
+    return [*rows, ("overall", overall)]
+
+
+def tag_accuracy(
+    references: Sequence[Sequence[str]],
+    predictions: Sequence[Sequence[str]],
+) -> float:
+    """Returns the share of words with the correct tag.
+
+    Raises:
+      ValueError: If a sentence has more or fewer predictions than references.
+    """
+    is_correct = [
+        x == y
+        for tags in zip(references, predictions, strict=True)
+        for x, y in zip(*tags, strict=True)
+    ]
+    return sum(is_correct) / max(len(is_correct), 1)

@@ -7,7 +7,7 @@ Shapes:
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +19,7 @@ from bert_tf.features import SEGMENT_IDS
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
 
 # The tokenizer is fast for many texts at once; this bounds memory.
 _TEXTS_PER_CALL = 2048
@@ -34,12 +35,19 @@ class PackedRows:
       first_lengths: <int32>[N], tokens of each row's first segment, as
         [CLS] A [SEP]; None if all rows have a single segment.
       pad_id: The id of [PAD].
+      examples: <int64>[N], ascending, the index of each row's example; None if
+        a row may have several examples.
+      targets: The labels of rows, [N, ...] each, by their names in a batch.
+      num_truncated: The number of texts or pairs with too many tokens.
     """
 
     input_ids: np.ndarray
     row_splits: np.ndarray
     first_lengths: np.ndarray | None = None
     pad_id: int
+    examples: np.ndarray | None = None
+    targets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    num_truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
@@ -50,6 +58,14 @@ class PackedRows:
         return np.diff(self.row_splits)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns the model's inputs and the targets for some of the rows.
+
+        The arguments are those of `inputs`.
+        """
+        targets = {name: x[indices] for name, x in self.targets.items()}
+        return self.inputs(indices, length) | targets
+
+    def inputs(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns the model's inputs for some of the rows, padded.
 
         Args:
@@ -93,129 +109,95 @@ class PackedRows:
         return placed
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class PackedTexts(PackedRows):
-    """Texts packed as [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
-
-    Attributes:
-      num_truncated: The number of texts or pairs with too many tokens.
-    """
-
-    num_truncated: int
-
-
 def pack_texts(
     texts_a: Sequence[str],
     texts_b: Sequence[str | None] | None,
     tokenizer: BertTokenizer,
     max_seq_length: int,
-) -> PackedTexts:
+    doc_stride: int | None = None,
+) -> PackedRows:
     """Tokenizes texts or pairs and packs them; see `packing.pack`.
 
-    `texts_b`, or any of its texts, may be None.
+    Args:
+      texts_a: The texts, or the first ones of pairs.
+      texts_b: The second ones; it, or any of its texts, may be None.
+      tokenizer: The tokenizer.
+      max_seq_length: The maximum number of tokens in a row.
+      doc_stride: The distance between the starts of windows of long texts, in
+        tokens; `text_windows.cut` chooses which text of a pair is cut. None
+        truncates long texts.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
     """
-    rows = _Rows(tokenizer, max_seq_length)
-    for tokens in _tokenize(texts_a, texts_b, tokenizer):
-        rows.add(tokens)
-    return rows.join()
-
-
-def pack_windows(
-    texts_a: Sequence[str],
-    texts_b: Sequence[str | None] | None,
-    tokenizer: BertTokenizer,
-    max_seq_length: int,
-    doc_stride: int,
-) -> tuple[PackedTexts, np.ndarray]:
-    """Packs texts or pairs, cutting long ones into several windows.
-
-    `text_windows.cut` chooses which text of a pair is cut.
-
-    `texts_b`, or any of its texts, may be None. `doc_stride` is the distance
-    between the starts of windows, in tokens.
-
-    Returns:
-      The windows, with the number of texts that are truncated nevertheless as
-      `num_truncated`, and <int64>[N + 1], the bounds of each text's windows.
-
-    Raises:
-      UserError: If `max_seq_length` leaves no room for a token.
-    """
-    rows = _Rows(tokenizer, max_seq_length)
-    counts = [np.zeros([1], np.int64)]
-    for tokens in _tokenize(texts_a, texts_b, tokenizer):
-        windows = text_windows.cut(tokens, max_seq_length, doc_stride)
-        counts.append(np.bincount(windows.texts, minlength=len(windows.lost)))
-        rows.add(tokens, windows.segments)
-        rows.num_truncated += int(np.sum(windows.lost > 0))
-    return rows.join(), np.cumsum(np.concatenate(counts))
-
-
-def _tokenize(
-    texts_a: Sequence[str],
-    texts_b: Sequence[str | None] | None,
-    tokenizer: BertTokenizer,
-) -> Iterator[list[tf.RaggedTensor]]:
-    """Yields the tokens of texts, some thousand texts at a time."""
-    for start in range(0, len(texts_a), _TEXTS_PER_CALL):
-        end = start + _TEXTS_PER_CALL
-        tokens = [tokenizer.tokenize(texts_a[start:end])]
+    parts, examples, num_truncated = [], [], 0
+    for start in range(0, max(len(texts_a), 1), _TEXTS_PER_CALL):
+        part = slice(start, start + _TEXTS_PER_CALL)
+        tokens = [tokenizer.tokenize(texts_a[part])]
         if texts_b:
-            seconds = [text or "" for text in texts_b[start:end]]
+            seconds = [text or "" for text in texts_b[part]]
             tokens.append(tokenizer.tokenize(seconds))
-        yield tokens
-
-
-class _Rows:
-    """Collects rows that are packed part by part."""
-
-    def __init__(self, tokenizer: BertTokenizer, max_seq_length: int) -> None:
-        self._vocabulary = tokenizer.vocabulary
-        self._max_seq_length = max_seq_length
-        self._ids = [np.zeros([0], np.int32)]
-        self._lengths = [np.zeros([1], np.int64)]
-        self._first_lengths = [np.zeros([0], np.int32)]
-        self.num_truncated = 0
-
-    def add(
-        self,
-        tokens: Sequence[tf.RaggedTensor],
-        segments: packing.Segments | None = None,
-    ) -> None:
-        """Packs more rows.
-
-        Args:
-          tokens: One or two ragged <int32>[n, None], the segments of texts.
-          segments: The parts of `tokens` in each row, as of windows; by default
-            each text has a row with all of its tokens.
-        """
-        if segments is None:
+        if doc_stride is None:
             segments, _ = packing.find_segments(tokens)
-        vocabulary = self._vocabulary
-        special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
-        values = [one.flat_values.numpy() for one in tokens]
-        ids = np.concatenate([*values, np.array(special, np.int32)])
-        for start in range(0, len(segments[0][0]), _TEXTS_PER_CALL):
-            part = slice(start, start + _TEXTS_PER_CALL)
-            layout = packing.lay_out_ragged(
-                [(first[part], length[part]) for first, length in segments],
-                len(ids) - len(special),
-                self._max_seq_length,
+            texts = np.arange(len(texts_a[part]))
+        else:
+            segments, texts, lost = text_windows.cut(
+                tokens, max_seq_length, doc_stride
             )
-            self._ids.append(ids[layout.index])
-            self._lengths.append(layout.lengths)
-            self._first_lengths.append(layout.first_lengths)
-            self.num_truncated += int(np.sum(layout.is_truncated))
-
-    def join(self) -> PackedTexts:
-        """Returns all rows."""
-        return PackedTexts(
-            input_ids=np.concatenate(self._ids),
-            row_splits=np.cumsum(np.concatenate(self._lengths)),
-            first_lengths=np.concatenate(self._first_lengths),
-            pad_id=self._vocabulary.pad_id,
-            num_truncated=self.num_truncated,
+            num_truncated += int(np.sum(lost > 0))
+        examples.append(start + np.asarray(texts))
+        parts.append(
+            pack_tokens(tokens, segments, tokenizer.vocabulary, max_seq_length)
         )
+    rows = _join(parts)
+    return dataclasses.replace(
+        rows,
+        examples=np.concatenate(examples),
+        num_truncated=rows.num_truncated + num_truncated,
+    )
+
+
+def pack_tokens(
+    tokens: Sequence[tf.RaggedTensor],
+    segments: packing.Segments,
+    vocabulary: Vocabulary,
+    max_seq_length: int,
+) -> PackedRows:
+    """Packs tokens, one or two ragged <int32>[n, None].
+
+    `segments` are the parts of `tokens` in each row.
+    """
+    special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
+    values = [one.flat_values.numpy() for one in tokens]
+    ids = np.concatenate([*values, np.array(special, np.int32)])
+    parts = []
+    for start in range(0, max(len(segments[0][0]), 1), _TEXTS_PER_CALL):
+        part = slice(start, start + _TEXTS_PER_CALL)
+        layout = packing.lay_out_ragged(
+            [(first[part], length[part]) for first, length in segments],
+            len(ids) - len(special),
+            max_seq_length,
+        )
+        parts.append(
+            PackedRows(
+                input_ids=ids[layout.index],
+                row_splits=np.append(0, np.cumsum(layout.lengths)),
+                first_lengths=layout.first_lengths.numpy(),
+                pad_id=vocabulary.pad_id,
+                num_truncated=int(np.sum(layout.is_truncated)),
+            )
+        )
+    return _join(parts)
+
+
+def _join(parts: Sequence[PackedRows]) -> PackedRows:
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [part.lengths for part in parts]
+    return PackedRows(
+        input_ids=np.concatenate([part.input_ids for part in parts]),
+        row_splits=np.append(0, np.cumsum(np.concatenate(lengths))),
+        first_lengths=np.concatenate([part.first_lengths for part in parts]),
+        pad_id=parts[0].pad_id,
+        num_truncated=sum(part.num_truncated for part in parts),
+    )

@@ -25,12 +25,12 @@ from bert_tf.errors import NotFiniteError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
-from bert_tf.io import progress
 from bert_tf.modeling import layouts
 from bert_tf.modeling.dropout import shape_of
 from bert_tf.tasks.task import NOT_FINITE
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 # Everything else in a batch is for the loss.
@@ -175,7 +175,7 @@ class OutputComputer:
             np.asarray(sums, np.float64),
         )
 
-    def _function(self, tensors: Mapping[str, tf.Tensor]) -> Callable:
+    def _function(self, tensors: TensorMap) -> Callable:
         """Returns the compiled function for tensors of these specs."""
         specs = {
             name: tf.TensorSpec(
@@ -196,7 +196,7 @@ class OutputComputer:
         return self._functions[key]
 
     def _compute(
-        self, batch: Mapping[str, tf.Tensor], is_row: tf.Tensor
+        self, batch: TensorMap, is_row: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Computes the results of `_run`, in graph."""
 
@@ -242,8 +242,8 @@ class OutputComputer:
 
     def _loss_sums(
         self,
-        outputs: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
+        batch: TensorMap,
         is_row: tf.Tensor,
     ) -> tf.Tensor:
         """Returns <float32>[2], the sums of the losses and the weights."""
@@ -255,24 +255,6 @@ class OutputComputer:
         return tf.stack(
             [tf.reduce_sum(losses * weights), tf.reduce_sum(weights)]
         )
-
-
-def compute_outputs(
-    model: keras.Model,
-    task: Task,
-    features: Features,
-    batch_size: int,
-    lengths: Sequence[int],
-    strategy: tf.distribute.Strategy | None = None,
-    description: str = "predicting",
-) -> Computed:
-    """Computes the outputs of all rows once, with a progress bar.
-
-    The arguments are those of `OutputComputer` and its `compute`.
-    """
-    computer = OutputComputer(model, task, batch_size, strategy)
-    with progress.bar(len(features), description, "row") as bar:
-        return computer.compute(features, lengths, bar.update)
 
 
 class Predictor:

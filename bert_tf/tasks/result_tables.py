@@ -15,7 +15,7 @@ import numpy as np
 from bert_tf import reports
 from bert_tf.io import files
 from bert_tf.tasks import metrics
-from bert_tf.tasks.tagging.metrics import EntityScore
+from bert_tf.tasks.metrics import EntityScore
 
 # A matrix of more labels is wider than a screen.
 _MAX_COLUMNS = 20

@@ -34,6 +34,10 @@ NOT_FINITE = (
 )
 
 
+# Tensors by their names.
+TensorMap = Mapping[str, tf.Tensor]
+
+
 class Features(Protocol):
     """Featurized examples: token rows of unequal lengths, without padding."""
 
@@ -141,9 +145,7 @@ class Task(TaskFiles):
         return {}
 
     @abc.abstractmethod
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns the losses, in graph.
 
         The loss of a step is their mean over the step's examples, weighted
@@ -153,7 +155,7 @@ class Task(TaskFiles):
           <float32>[B] or [B, T].
         """
 
-    def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def loss_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns the weight of each loss, in graph; by default all are 1.
 
         Returns:
@@ -162,7 +164,7 @@ class Task(TaskFiles):
         return tf.ones(tf.shape(batch["input_ids"])[:1])
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[SoftTargets, ...]:
         """Returns the soft targets of a teacher or student, in graph.
 
@@ -177,7 +179,7 @@ class Task(TaskFiles):
             f"{type(self).__name__} has no `soft_targets`."
         )
 
-    def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def soft_target_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns the weight of each soft target; by default all are 1.
 
         The batch may lack labels.
@@ -197,9 +199,7 @@ class Task(TaskFiles):
         """
         return self.featurize(examples, tokenizer)
 
-    def select_outputs(
-        self, outputs: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns what `predict` reads, [B, ...] each; by default the logits.
 
         It runs in the graph.
@@ -208,7 +208,7 @@ class Task(TaskFiles):
 
     def decode(
         self,
-        outputs: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
         texts: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Returns what an export answers, eagerly or in graph.

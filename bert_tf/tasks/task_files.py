@@ -4,6 +4,9 @@ import abc
 import contextlib
 import dataclasses
 import gc
+import itertools
+import os
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -12,12 +15,21 @@ from typing import ClassVar
 from typing import NamedTuple
 from typing import Self
 
+from absl import logging
+
+from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.io import text_files
 
 # The kinds of splits; a task may have several of one kind, as dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
+# The names of the files, without ending, as in SuperGLUE and on the hub, too.
+USUAL_STEMS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train",),
+    "dev": ("dev", "val", "validation"),
+    "test": ("test",),
+}
 
 
 class Data(NamedTuple):
@@ -30,6 +42,115 @@ class Data(NamedTuple):
 
     examples: Sequence[Any]
     sha256: str | None
+
+
+def existing_files(folder: str, names: Iterable[str]) -> Iterator[str]:
+    """Yields the paths of the files in a folder that exist."""
+    paths = (os.path.join(folder, name) for name in names)
+    return filter(files.is_file, paths)
+
+
+def splits_of(splits: Iterable[str], kind: str) -> tuple[str, ...]:
+    """Returns the splits of a kind, "train", "dev" or "test", in order."""
+    return tuple(x for x in splits if x.split("_")[0] == kind)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfficialFiles:
+    """The files of an official data set.
+
+    Attributes:
+      title: Its name.
+      stems: Split to the possible names of its file, without ending; the first
+        that exists is read, or else one with the name of the split.
+      columns_without_header: The columns of files without a header.
+      hint: The end of the error for a kind of split that it does not have.
+    """
+
+    # The endings of the files, without .gz.
+    endings: ClassVar[tuple[str, ...]] = (".csv", ".tsv", ".jsonl", ".json")
+
+    title: str
+    stems: Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=lambda: USUAL_STEMS
+    )
+    columns_without_header: tuple[str, ...] = ()
+    hint: str = ""
+
+    def splits(self, kind: str) -> tuple[str, ...]:
+        """Returns the splits of a kind, "train", "dev" or "test", in order."""
+        return splits_of(self.stems, kind)
+
+    def find_files(
+        self,
+        data_dir: str,
+        kind: str,
+        language: str = "zh",
+        flag: str = "--data_dir",
+    ) -> dict[str, str]:
+        """Returns the files of a kind of splits; warns of those without file.
+
+        `language` replaces {language} in the names of XNLI's files; `flag`
+        asks for the splits.
+
+        Raises:
+          UserError: If there are no such splits, or the folder has no file of
+            any of them.
+        """
+        if not self.splits(kind):
+            kinds = dict.fromkeys(split.split("_")[0] for split in self.stems)
+            raise UserError(
+                f"{flag} needs a {kind} set, and {self.title} has only "
+                f"{', '.join(kinds)}{self.hint}."
+            )
+        paths, missing = {}, []
+        for split in self.splits(kind):
+            path = next(self._find(data_dir, split, language), None)
+            if path is None:
+                missing.append(split)
+            else:
+                paths[split] = path
+        if not paths:
+            self.find_file(data_dir, missing[0], language)  # Raises.
+        for split in missing:
+            logging.warning(
+                "%s has no file of the split %s, which is left out.",
+                data_dir,
+                split,
+            )
+        return paths
+
+    def find_file(
+        self,
+        data_dir: str,
+        split: str,
+        language: str = "zh",
+        flag: str = "--data_dir",
+    ) -> str:
+        """Returns the path of a split's file.
+
+        Raises:
+          UserError: If there is none.
+        """
+        for path in self._find(data_dir, split, language):
+            return path
+        name = self.file_names(split)[0].replace("{language}", language)
+        raise UserError(
+            f"{flag} has no file {name} or one like it for the split "
+            f"{split} of {self.title}. Received: {data_dir!r}."
+        )
+
+    def file_names(self, split: str) -> list[str]:
+        """Returns the possible names of a split's file, the best one first."""
+        stems = dict.fromkeys((*self.stems[split], split))
+        parts = itertools.product(stems, self.endings, ("", ".gz"))
+        return ["".join(x) for x in parts]
+
+    def _find(self, data_dir: str, split: str, language: str) -> Iterator[str]:
+        names = self.file_names(split)
+        return existing_files(
+            data_dir, (x.replace("{language}", language) for x in names)
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +180,7 @@ class TaskFiles(abc.ABC):
 
     def splits(self, kind: str) -> tuple[str, ...]:
         """Returns the splits of a kind, "train", "dev" or "test", in order."""
-        return tuple(s for s in self.files if s.split("_")[0] == kind)
+        return splits_of(self.files, kind)
 
     def load(self, *splits: str) -> Self:
         """Returns the task with the data of splits, by default all.

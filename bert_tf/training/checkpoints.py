@@ -14,7 +14,6 @@ import json
 import os
 import re
 import threading
-import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -38,8 +37,6 @@ _WRITE_ERRORS = (OSError, tf.errors.OpError)
 # core. With the maximum, 19, it would get a hundredth, and take far too long
 # for a large model.
 _NICENESS = 10
-# Shorter waits are not logged, in seconds.
-_SHORT_WAIT = 1.0
 
 # Tensors by name, and metadata; see `CheckpointStore.save`.
 State = tuple[Mapping[str, tf.Tensor], Mapping[str, Any]]
@@ -294,17 +291,7 @@ class AsyncCheckpoints:
         self._step = step
         if not self._store.writable:
             return
-        begin = time.monotonic()
         self.wait()
-        waited = time.monotonic() - begin
-        if waited > _SHORT_WAIT:
-            logging.warning(
-                "Training waited %.0f s for the checkpoint before the one of "
-                "step %d to be written; raise --save_checkpoints_steps to "
-                "avoid this.",
-                waited,
-                step,
-            )
         tensors, metadata = self._read_state()
         self._writing = self._thread.submit(
             self._store.save, step, tensors, copy.deepcopy(metadata)

@@ -13,6 +13,15 @@ from bert_tf.io import files
 
 METRICS_FILE = "train_metrics.jsonl"
 SUMMARY_FOLDER = "summaries"
+# Parts of a line of the log.
+_FORMS = {
+    "loss": "loss {:.3f}",
+    "masked_lm_accuracy": "masked LM {:.1%}",
+    "next_sentence_accuracy": "next sentence {:.1%}",
+    "masked_lm_perplexity": "perplexity {:.4g}",
+    "learning_rate": "rate {:.2e}",
+    "tokens_per_second": "{:,.0f} tokens/s",
+}
 
 
 class MetricsLog:
@@ -101,19 +110,8 @@ def summarize(values: Mapping[str, float]) -> str:
 
 def describe(values: Mapping[str, float]) -> str:
     """Formats the metrics as a line of the log."""
-    parts = []
-    if "loss" in values:
-        parts.append(f"loss {values['loss']:.3f}")
-    for name, label in (
-        ("masked_lm_accuracy", "masked LM"),
-        ("next_sentence_accuracy", "next sentence"),
-    ):
-        if name in values:
-            parts.append(f"{label} {100 * values[name]:.1f}%")
-    if "masked_lm_perplexity" in values:
-        parts.append(f"perplexity {values['masked_lm_perplexity']:.4g}")
-    if "learning_rate" in values:
-        parts.append(f"rate {values['learning_rate']:.2e}")
-    if "tokens_per_second" in values:
-        parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
-    return ", ".join(parts)
+    return ", ".join(
+        form.format(values[name])
+        for name, form in _FORMS.items()
+        if name in values
+    )

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -27,9 +28,6 @@ from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics
 
 LEARNING_CURVES_FILE = "learning_curves.png"
-
-# Flags of the original for TPUs, without effect.
-MEANINGLESS_FLAGS = ("master", "num_tpu_cores", "tpu_zone", "gcp_project")
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
@@ -105,8 +103,7 @@ def describe_checkpoints(
     """Writes bert_config.json and vocab.txt next to the checkpoints.
 
     With them the output directory can be read and converted like the
-    original's. Existing files stay; if a file cannot be written, an error is
-    logged.
+    original's. Existing files stay; what cannot be written is logged.
     """
     texts = {model_directory.CONFIG_FILE: bert_config.to_json()}
     if vocabulary is not None:
@@ -116,28 +113,14 @@ def describe_checkpoints(
         try:
             if not tf.io.gfile.exists(path):
                 files.write_text(path, text)
-            elif not _has_contents(path, text):
+            elif files.read_bytes(path) != text.encode():
                 logging.warning(
-                    "%s exists already and differs from what this run would "
-                    "have written; compare it with the model card before "
-                    "converting the checkpoints.",
+                    "%s is not as this run would have written it; compare it "
+                    "with the model card before converting checkpoints.",
                     path,
                 )
         except _WRITE_ERRORS as error:
             logging.error("%s could not be written: %s", path, error)
-
-
-def _has_contents(path: str, text: str) -> bool:
-    """Returns whether a file has these contents, in any JSON formatting."""
-    existing = files.read_bytes(path)
-    if existing == text.encode():
-        return True
-    try:
-        return BertConfig.from_json(existing.decode(), path) == (
-            BertConfig.from_json(text, path)
-        )
-    except (UserError, UnicodeDecodeError):
-        return False
 
 
 def model_is_written(output_dir: str, step: int) -> bool:
@@ -174,7 +157,7 @@ def print_report(
     Args:
       output_dir: The output directory.
       results: Metrics by split.
-      commands: The commands.
+      commands: The commands, with {} for the path of the model.
     """
     texts = {}
     if results:
@@ -194,7 +177,9 @@ def print_report(
     texts[f"Files in {output_dir}:"] = "\n".join(
         f"{name:{width}}  {text}" for name, text in files_of_run.items()
     )
-    texts["Next:"] = "\n".join(commands)
+    model = os.path.join(output_dir, model_directory.MODEL_FOLDER)
+    lines = (x.format(shlex.quote(model)) for x in commands)
+    texts["Next:"] = errors.name_programs("\n".join(lines))
     sys.stdout.write(f"\n{terminal.sections(texts)}\n")
     sys.stdout.flush()
 
@@ -222,16 +207,6 @@ def writing(description: str, path: str) -> Iterator[None]:
             f"({errors.first_line(error)}); free some space and rerun the "
             "same command."
         ) from error
-
-
-def warn_of_flags(config: Any, names: Sequence[str]) -> None:
-    """Logs a warning for flags of the original that have no effect."""
-    given = [name for name in names if getattr(config, name) is not None]
-    if given:
-        logging.warning(
-            "These flags of the original have no effect: %s.",
-            ", ".join(f"--{name}" for name in given),
-        )
 
 
 def draw_learning_curves(

@@ -13,6 +13,7 @@ A run resumes from its last checkpoint. Then
 import dataclasses
 import hashlib
 import os
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -31,18 +32,20 @@ from bert_tf.io import run_folder
 from bert_tf.training.checkpoints import Checkpoint
 
 _VOCABULARY = "vocabulary_hash"
-_FIXED = ("seed", "optimizer", "use_next_sentence")
+_FIXED = {"seed", "optimizer", "use_next_sentence"}
 # Keys of bert_config that do not affect an evaluation.
-_TRAINING_ONLY = (
+_TRAINING_ONLY = {
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "initializer_range",
-)
+}
 # Bytes at either end of a record file that are hashed.
 _END_BYTES = 1 << 16
 # Maximum number of files that a message names.
 _MAX_NAMED = 20
-_PHASE_FLAGS = ("input_file", "max_seq_length", "max_predictions_per_seq")
+_PHASE_FLAGS = {"input_file", "max_seq_length", "max_predictions_per_seq"}
+# Of the names in messages.
+_PREFIXES = {"flags": "--", "bert_config": "bert_config."}
 
 
 def describe(
@@ -55,13 +58,10 @@ def describe(
     """Returns the identity of a run as JSON values, for its checkpoints."""
     return {
         "flags": dataclasses.asdict(config),
-        "vocabulary_hash": vocabulary_hash,
+        _VOCABULARY: vocabulary_hash,
         "bert_config": bert_config.to_dict(),
         # By name, so that records may move to another folder.
-        "record_files": {
-            name: _describe_file(path)
-            for name, path in _name_files(record_files).items()
-        },
+        "record_files": _hash_files(record_files),
         "data_fingerprint": manifest.fingerprint if manifest else None,
     }
 
@@ -94,27 +94,16 @@ def log_devices(
 
 def log_start(config: Flags, checkpoint: Checkpoint | None) -> None:
     """Logs whether a run starts from scratch or from a checkpoint."""
+    start, folder = config.init_checkpoint, config.output_dir
     if checkpoint is not None:
-        logging.info(
-            "Resumed at step %d: %s.", checkpoint.step, checkpoint.prefix
-        )
-        if config.init_checkpoint:
-            logging.info(
-                "--init_checkpoint=%s was used at the start of this run and is "
-                "not read again.",
-                config.init_checkpoint,
-            )
-    elif config.init_checkpoint:
-        logging.info(
-            "Initialized from the checkpoint %s; %s contains none.",
-            config.init_checkpoint,
-            config.output_dir,
-        )
+        where = f"Resumed at step {checkpoint.step}: {checkpoint.prefix}"
+        if start:
+            where += f"; --init_checkpoint={start} is not read again"
+    elif start:
+        where = f"Initialized from the checkpoint {start}; {folder} has none"
     else:
-        logging.info(
-            "Training from scratch: %s contains no checkpoint.",
-            config.output_dir,
-        )
+        where = f"Training from scratch: {folder} contains no checkpoint"
+    logging.info("%s.", where)
 
 
 def describe_for_workers(
@@ -154,10 +143,17 @@ def check_continuation(
     """
     if not before:
         return False
+    hashes = [each.get(_VOCABULARY) for each in (before, now)]
+    if None in hashes:  # Records may be read without a vocabulary.
+        hashes = [None, None]
     changed = run_folder.changes(
-        *_fixed(before, now), {_VOCABULARY: now["flags"]["vocab_file"]}
+        *({_VOCABULARY: x} for x in hashes),
+        {_VOCABULARY: now["flags"]["vocab_file"]},
     )
-    phase = _flag_changes(before, now, _PHASE_FLAGS)
+    changed += _changes(before, now, "flags", _FIXED)
+    every_name = {**before["bert_config"], **now["bert_config"]}
+    changed += _changes(before, now, "bert_config", every_name)
+    phase = _changes(before, now, "flags", _PHASE_FLAGS)
     data_changes = _data_changes(before, now)
     if data_changes and not phase:
         changed.append(
@@ -177,9 +173,8 @@ def check_continuation(
             step,
             "; ".join(phase),
         )
-    without_effect = fields_affecting(type(config), "place", "nothing")
-    others = now["flags"].keys() - {*without_effect, *_PHASE_FLAGS, *_FIXED}
-    if options := _flag_changes(before, now, others):
+    others = fields_affecting(type(config), "weights") - _PHASE_FLAGS - _FIXED
+    if options := _changes(before, now, "flags", others):
         logging.warning("Changed at step %d: %s.", step, "; ".join(options))
     return is_new_phase
 
@@ -194,12 +189,8 @@ def check_model(
     Raises:
       UserError: If settings differ that affect the scores; it names them.
     """
-    old, new = before.get("bert_config", {}), now["bert_config"]
-    names = [name for name in old if name not in _TRAINING_ONLY]
-    changes = run_folder.changes(
-        {f"bert_config.{name}": old[name] for name in names},
-        {f"bert_config.{name}": new.get(name) for name in names},
-    )
+    names = before.get("bert_config", {}).keys() - _TRAINING_ONLY
+    changes = _changes(before, now, "bert_config", names)
     refuse(changes, "The checkpoint is of another model", allow_changes)
 
 
@@ -216,23 +207,15 @@ def refuse(changes: Sequence[str], problem: str, allow_changes: bool) -> None:
         logging.warning("Changed, as allowed: %s.", each)
 
 
-def _fixed(*identities: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the values that must not change, of runs to compare."""
-    hashes = [each.get(_VOCABULARY) for each in identities]
-    if None in hashes:  # Records may be read without a vocabulary.
-        hashes = [None] * len(identities)
-    return [
-        {_VOCABULARY: vocabulary}
-        | {f"--{name}": each["flags"].get(name) for name in _FIXED}
-        | {f"bert_config.{x}": y for x, y in each["bert_config"].items()}
-        for each, vocabulary in zip(identities, hashes, strict=True)
-    ]
-
-
-def _flag_changes(before, now, names: Iterable[str]) -> list[str]:
+def _changes(before, now, part: str, names: Collection[str]) -> list[str]:
+    """Describes how some values of a part of the identity differ."""
     return run_folder.changes(
         *(
-            {f"--{x}": each["flags"].get(x) for x in names}
+            {
+                _PREFIXES[part] + x: y
+                for x, y in each.get(part, {}).items()
+                if x in names
+            }
             for each in (before, now)
         )
     )
@@ -260,24 +243,19 @@ def _data_changes(before, now) -> list[str]:
     return changes
 
 
-def _name_files(paths: Iterable[str]) -> dict[str, str]:
-    """Returns name to path, in order; numbers equal names."""
-    named: dict[str, str] = {}
+def _hash_files(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns name to size and hash of both ends; numbers equal names."""
+    found: dict[str, dict[str, Any]] = {}
     for path in paths:
         name, number = os.path.basename(path), 1
-        while name in named:
+        while name in found:
             number += 1
             name = f"{os.path.basename(path)} ({number})"
-        named[name] = path
-    return named
-
-
-def _describe_file(path: str) -> dict[str, Any]:
-    """Returns the size of a file and a hash of its first and last bytes."""
-    num_bytes = int(tf.io.gfile.stat(path).length)
-    with tf.io.gfile.GFile(path, "rb") as file:
-        ends = file.read(_END_BYTES)
-        file.seek(max(0, num_bytes - _END_BYTES))
-        ends += file.read(_END_BYTES)
-    digest = hashlib.sha256(ends).hexdigest()
-    return {"bytes": num_bytes, "sha256_of_both_ends": digest}
+        num_bytes = int(tf.io.gfile.stat(path).length)
+        with tf.io.gfile.GFile(path, "rb") as file:
+            ends = file.read(_END_BYTES)
+            file.seek(max(0, num_bytes - _END_BYTES))
+            ends += file.read(_END_BYTES)
+        digest = hashlib.sha256(ends).hexdigest()
+        found[name] = {"bytes": num_bytes, "sha256_of_both_ends": digest}
+    return found

@@ -48,20 +48,14 @@ def assign(
         nothing changes.
     """
     variables = dict(model_variables)
-    variables |= _slot_variables(model_variables, optimizer)
-    expected = {name: tuple(v.shape) for name, v in variables.items()}
-    expected[weight_map.GLOBAL_STEP] = ()
-    received = {name: np.shape(value) for name, value in tensors.items()}
-    _check_same(
-        expected,
-        received,
+    _assign(
+        variables | _slot_variables(model_variables, optimizer),
+        optimizer,
+        Tensors.from_arrays(tensors),
         source,
         "resume with the options it was written with, or give another "
         "--output_dir",
     )
-    for name, variable in variables.items():
-        variable.assign(tensors[name])
-    optimizer.iterations.assign(int(tensors[weight_map.GLOBAL_STEP]))
 
 
 def assign_optimizer(
@@ -81,23 +75,22 @@ def assign_optimizer(
         then nothing changes.
     """
     slots = _slot_variables(model_variables, optimizer)
-    expected = {name: tuple(v.shape) for name, v in slots.items()}
-    expected[weight_map.GLOBAL_STEP] = ()
-    received = dict(Tensors.from_arrays(state).shapes)
-    if set(received) <= {weight_map.GLOBAL_STEP}:
+    tensors = Tensors.from_arrays(state)
+    if set(tensors) <= {weight_map.GLOBAL_STEP}:
         raise UserError(
             f"{source} holds no optimizer state: Adam's moments "
             "(<weight>/adam_m, <weight>/adam_v) and global_step; drop "
             "--init_optimizer_state to start with new moments at step 0."
         )
-    ignored = {
-        name: received.pop(name)
-        for name in sorted(received.keys() - expected.keys())
+    ignored = [
+        name
+        for name in sorted({*tensors} - {*slots, weight_map.GLOBAL_STEP})
         if _is_of_untrained(name, model_variables)
-    }
-    _check_same(
-        expected,
-        received,
+    ]
+    _assign(
+        slots,
+        optimizer,
+        tensors.select(lambda name: name not in ignored),
         f"The optimizer state of {source}",
         "drop --init_optimizer_state, or train the weights it was made with",
     )
@@ -107,9 +100,6 @@ def assign_optimizer(
             source,
             ", ".join(ignored),
         )
-    for name, variable in slots.items():
-        variable.assign(state[name])
-    optimizer.iterations.assign(int(state[weight_map.GLOBAL_STEP]))
 
 
 def _is_of_untrained(name: str, model_variables) -> bool:
@@ -121,15 +111,13 @@ def _is_of_untrained(name: str, model_variables) -> bool:
     return weight_map.head_of(weight) not in {None, *built}
 
 
-def _check_same(
-    expected: Mapping[str, tuple[int, ...]],
-    received: Mapping[str, tuple[int, ...]],
-    source: str,
-    remedy: str,
+def _assign(
+    variables, optimizer, tensors: Tensors, source: str, remedy: str
 ) -> None:
-    """Refuses names and shapes that differ from the expected ones."""
-    if expected == received:
-        return
+    """Assigns variables and step, if names and shapes are the expected ones."""
+    expected = {name: tuple(v.shape) for name, v in variables.items()}
+    expected[weight_map.GLOBAL_STEP] = ()
+    received = tensors.shapes
     differing = sorted(
         name
         for name in expected.keys() | received.keys()
@@ -140,10 +128,14 @@ def _check_same(
         f"{received.get(name, 'nothing')})"
         for name in differing[:20]
     ]
-    raise UserError(
-        f"{source} does not fit this run: {len(differing)} tensors differ: "
-        f"{', '.join(shown)}; {remedy}."
-    )
+    if differing:
+        raise UserError(
+            f"{source} does not fit this run: {len(differing)} tensors differ: "
+            f"{', '.join(shown)}; {remedy}."
+        )
+    for name, variable in variables.items():
+        variable.assign(tensors[name])
+    optimizer.iterations.assign(int(tensors[weight_map.GLOBAL_STEP]))
 
 
 def _slot_variables(model_variables, optimizer):

@@ -1,6 +1,7 @@
 """Runs training: steps, metrics, checkpoints, preemption, infinite losses."""
 
 import abc
+import contextlib
 import dataclasses
 import io
 import os
@@ -80,8 +81,6 @@ class TrainerConfig:
     """Length, intervals and throughput units of a run.
 
     Attributes:
-      save_seconds: Seconds after which a checkpoint is written even if none is
-        due by `save_every`; 0 means never.
       examples_per_step: Examples of a step.
       tokens_per_example: Length of a sequence, with padding if all have the
         same padded length, else the mean without padding.
@@ -90,11 +89,9 @@ class TrainerConfig:
 
     last_step: int
     metrics_every: int
-    save_every: int
     examples_per_step: int
     tokens_per_example: float
     description: str = "pretraining"
-    save_seconds: int = 0
 
 
 class Trainer(abc.ABC):
@@ -105,6 +102,7 @@ class Trainer(abc.ABC):
     `restore_or_initialize` first.
 
     Args:
+      config: The flags.
       output_dir: The folder for checkpoints, metrics and dumped batches.
     """
 
@@ -116,16 +114,17 @@ class Trainer(abc.ABC):
 
     def __init__(
         self,
+        config: Any,
         output_dir: str,
-        keep_checkpoint_max: int,
         devices: Devices,
         preemption: Preemption,
     ) -> None:
+        self._flags = config
         self.output_dir = output_dir
         self.devices = devices
         self.coordinator = devices.coordinator
         self.store = CheckpointStore(
-            output_dir, keep_checkpoint_max, self.coordinator.is_chief
+            output_dir, config.keep_checkpoint_max, self.coordinator.is_chief
         )
         self._preemption = preemption
         self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
@@ -165,6 +164,12 @@ class Trainer(abc.ABC):
         self.identity = self.identify()
         checkpoint = self.store.restore_latest()
         self.check_resume(checkpoint)
+        if checkpoint is not None and self._flags.do_train:
+            resume_checks.log_devices(
+                checkpoint.metadata.get("devices", {}),
+                resume_checks.describe_devices(self.devices),
+                checkpoint.step,
+            )
         self.checkpoints = AsyncCheckpoints(
             self.store, self._read_state, checkpoint and checkpoint.step
         )
@@ -192,14 +197,6 @@ class Trainer(abc.ABC):
             self.variables, self.training_step.optimizer
         )
         return tensors, metadata
-
-    def log_devices(self, checkpoint: Checkpoint) -> None:
-        """Logs the devices that differ from those of the checkpoint."""
-        resume_checks.log_devices(
-            checkpoint.metadata.get("devices", {}),
-            resume_checks.describe_devices(self.devices),
-            checkpoint.step,
-        )
 
     @property
     def step(self) -> int:
@@ -266,7 +263,8 @@ class Trainer(abc.ABC):
     ) -> None:
         """Calls the graph until the step `end` is done."""
         config, step = self._config, self.step
-        pacer = Pacer(end, (config.metrics_every, config.save_every))
+        intervals = config.metrics_every, self._flags.save_checkpoints_steps
+        pacer = Pacer(end, intervals)
         self._open_bar()
         while True:
             # All workers must call the graph with the same number of steps.
@@ -304,15 +302,13 @@ class Trainer(abc.ABC):
 
     def _checkpoint_is_due(self, step: int) -> bool:
         """Returns whether to save; only the chief's clock has an effect."""
-        config = self._config
-        if step % config.save_every == 0 or step == config.last_step:
+        every = self._flags.save_checkpoints_steps
+        limit = self._flags.save_checkpoints_secs
+        if step % every == 0 or step == self._config.last_step:
             return True
         seconds = time.monotonic() - self._saved_at
         # A slow disk does not make training wait.
-        return (
-            0 < config.save_seconds <= seconds
-            and not self.checkpoints.is_writing
-        )
+        return 0 < limit <= seconds and not self.checkpoints.is_writing
 
     def _open_bar(self) -> None:
         if self._bar is not None:
@@ -382,9 +378,8 @@ class Trainer(abc.ABC):
         """Writes other TensorBoard summaries at the current step."""
         self._open_log()
         if self._log is not None:
-            self._attempt(
-                lambda: self._log.write_summaries(group, self.step, values)
-            )
+            with self._attempting():
+                self._log.write_summaries(group, self.step, values)
         self._close_log()
 
     def _write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -398,31 +393,30 @@ class Trainer(abc.ABC):
             "examples_per_second": examples,
             "tokens_per_second": examples * self._config.tokens_per_example,
         }
-        if self._log is None:
-            self._open_log()  # The disk may have space again.
-        if self._log is not None and self._attempt(
-            lambda: self._log.write(step, values)
-        ):
-            self._logged_step = step
+        self._open_log()  # The disk may have space again.
+        if self._log is not None:
+            with self._attempting():
+                self._log.write(step, values)
+                self._logged_step = step
 
     def _open_log(self) -> None:
-        def open_log() -> None:
-            self._log = training_metrics.MetricsLog(
-                self.output_dir, self._logged_step
-            )
-
         if self._log is None and self.coordinator.is_chief:
-            self._attempt(open_log)
+            with self._attempting():
+                self._log = training_metrics.MetricsLog(
+                    self.output_dir, self._logged_step
+                )
 
     def _close_log(self) -> None:
         if self._log is not None:
-            self._attempt(self._log.close)
+            with self._attempting():
+                self._log.close()
         self._log = None
 
-    def _attempt(self, write: Callable[[], None]) -> bool:
-        """Calls `write`; if the disk is full, logs that and returns false."""
+    @contextlib.contextmanager
+    def _attempting(self) -> Iterator[None]:
+        """Logs an error if the block cannot write, as on a full disk."""
         try:
-            write()
+            yield
         except (OSError, tf.errors.OpError) as error:
             logging.error(
                 "Metrics or a batch could not be written (%s).",
@@ -430,8 +424,6 @@ class Trainer(abc.ABC):
             )
             # Opening it again removes an incomplete line.
             self._log = None
-            return False
-        return True
 
     def _give_up(
         self, metrics: Mapping[str, Any], read_batch: Callable[[int], Any]
@@ -440,12 +432,12 @@ class Trainer(abc.ABC):
         step = self.step
         path = os.path.join(self.output_dir, f"not_finite_batch_{step + 1}.npz")
         if self.coordinator.is_chief:
-            contents = io.BytesIO()
+            contents, target = io.BytesIO(), path
             np.savez(contents, **read_batch(step))
-            if not self._attempt(
-                lambda: files.write_bytes(path, contents.getvalue())
-            ):
-                path = "no file, as the disk is full"
+            path = "no file, as the disk is full"
+            with self._attempting():
+                files.write_bytes(target, contents.getvalue())
+                path = target
         self._close_log()
         self.coordinator.barrier("a step that is not finite")
         raise NotFiniteError(

@@ -78,7 +78,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(loss, np.mean(losses * weights), rtol=1e-5)
         self.assertEqual(
             model.preprocessor.class_weight({"good": 2.0, 0: 1.0}),
-            ({1: 2.0, 0: 1.0}, None),
+            {1: 2.0, 0: 1.0},
         )
         with self.assertRaisesRegex(UserError, "are bad, good.*'best'"):
             model.fit(

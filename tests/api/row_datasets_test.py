@@ -212,7 +212,7 @@ class TextDatasetsTest(
         self.assertAllGreater(tf.reduce_sum(x["segment_ids"], -1), 0)
         wrong = _slices((fit_case.TEXTS, ["x"] * 5))
         with self.assertRaisesRegex(
-            tf.errors.InvalidArgumentError, "labels among bad, good"
+            tf.errors.InvalidArgumentError, "Row 0 .*'bad'.*'x'"
         ):
             model.evaluate(wrong, verbose=0)
 

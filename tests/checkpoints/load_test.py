@@ -3,9 +3,7 @@
 import dataclasses
 import os
 import shutil
-from unittest import mock
 
-import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -13,7 +11,6 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from tests.support import tiny_layers
@@ -122,47 +119,6 @@ def _tensors(encoder_only=False):
         name: tiny_layers.normal(*shape, seed=index)
         for index, (name, shape) in enumerate(shapes.items())
     }
-
-
-class BuildTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.model = tiny_layers.randomize(
-            bert_model.BertModel(tiny_layers.CONFIG), seed=4
-        )
-        self.arrays = {
-            name: variable.numpy()
-            for name, variable in bert_model.named_variables(self.model).items()
-        }
-
-    def _build(self, weights):
-        return checkpoint_loading.build(
-            lambda: bert_model.BertModel(tiny_layers.CONFIG),
-            bert_model.named_variables,
-            weights,
-        )
-
-    def _assert_built(self, model):
-        variables = bert_model.named_variables(model)
-        self.assertCountEqual(variables, self.arrays)
-        for name, value in self.arrays.items():
-            self.assertAllEqual(variables[name], value, name)
-        inputs = tiny_layers.inputs()
-        self.assertAllEqual(
-            model(inputs)["sequence_output"],
-            self.model(inputs)["sequence_output"],
-        )
-
-    def test_each_weight_is_read_once_and_none_is_drawn(self):
-        shapes = {name: x.shape for name, x in self.arrays.items()}
-        read = mock.Mock(side_effect=self.arrays.__getitem__)
-        with mock.patch.object(
-            keras.initializers.TruncatedNormal, "__call__"
-        ) as draw:
-            model = self._build(Tensors(shapes, read))
-            draw.assert_not_called()
-        self.assertLen(read.mock_calls, len(self.arrays))
-        self._assert_built(model)
 
 
 class LoadingTest(tf.test.TestCase, parameterized.TestCase):

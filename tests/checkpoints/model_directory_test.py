@@ -158,8 +158,8 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_rejects_parts_that_do_not_fit_together(self):
         for task, message in (
-            ({}, "kind=None"),
-            ({"kind": "translation"}, "one of the kinds .*'translation'"),
+            ({}, "lacks the key 'kind'"),
+            ({"kind": "translation"}, "'kind' must be .*'translation'"),
             ({"kind": "tagging"}, "lack the head cls/tagging"),
         ):
             with self.assertRaisesRegex(UserError, message):
@@ -289,8 +289,8 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
             model_directory.read_model(self.path)
         for contents, message in (
-            ({"format": "other"}, "does not belong"),
-            (["a"], "does not belong"),
+            ({"format": "other"}, "'format' must be"),
+            (["a"], "must hold one JSON object"),
             (
                 {"format": "bert_tf model directory", "version": 1}
                 | {"sha256": {}},
@@ -298,7 +298,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             ),
             (
                 {"format": "bert_tf model directory", "version": 1},
-                "checksums.json is incomplete",
+                "lacks the key 'sha256'",
             ),
         ):
             files.write_json(

@@ -94,8 +94,6 @@ class DemoTest(files_case.FolderCase):
 
     @pytest.mark.thorough
     def test_runs_resumes_and_leaves_the_files(self):
-        paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self.enter_context(mock.patch.dict(os.environ, paths))
         with mock.patch.object(demo, "write_corpus", self._write_corpus):
             text = self._run(2)
         for name in (
@@ -112,7 +110,7 @@ class DemoTest(files_case.FolderCase):
 
         # Nothing is done again, except for the server.
         with (
-            mock.patch.object(demo.pretrain, "main") as trained,
+            mock.patch("bert_tf.commands.pretrain.main") as trained,
             mock.patch.object(demo, "write_corpus") as written,
         ):
             again = self._run(2)

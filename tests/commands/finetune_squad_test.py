@@ -92,9 +92,10 @@ class FinetuneSquadTest(_Case):
         self.assertRegex(log, r"train.json: 5 examples, \d\d rows")
         answers = self.read_json("predictions.json")
         self.assertEqual(list(answers), ["q0", "q1", "q2"])
-        dataset = squad_examples.read_dataset(str(self.folder / "dev.json"))
+        path = str(self.folder / "dev.json")
+        examples = squad_examples.read_squad_examples(path, False)
         scores = self.read_json("eval_results.json")["dev"]
-        self.assertEqual(scores, squad_metrics.evaluate(dataset, answers))
+        self.assertEqual(scores, squad_metrics.evaluate(examples, answers))
         results = (self.output / "eval_results.txt").read_text()
         self.assertRegex(results, rf"eval_f1 = {scores['f1']:.4f}")
         self.assertFalse((self.output / "null_odds.json").exists())
@@ -175,8 +176,10 @@ class FinetuneSquadTest(_Case):
             {id for id, odds in null_odds.items() if odds > threshold},
         )
         scores = self.read_json("eval_results.json")["dev"]
-        dataset = squad_examples.read_dataset(dev)
-        self.assertEqual(scores, squad_metrics.evaluate(dataset, answers, True))
+        examples = squad_examples.read_squad_examples(dev, False)
+        self.assertEqual(
+            scores, squad_metrics.evaluate(examples, answers, True)
+        )
         # Other thresholds score worse: all answers, none, and in between.
         nbest = self.read_json("nbest_predictions.json")
         best = {
@@ -188,7 +191,7 @@ class FinetuneSquadTest(_Case):
                 id: "" if odds > other else best[id]
                 for id, odds in null_odds.items()
             }
-            worse = squad_metrics.evaluate(dataset, changed, True)
+            worse = squad_metrics.evaluate(examples, changed, True)
             self.assertLessEqual(worse["f1"], scores["f1"])
 
         with self.subTest("later the threshold is that of the model"):

@@ -1,8 +1,8 @@
 """Tests of input that is damaged, too large or too slow to read."""
 
-import contextlib
 import os
 import pathlib
+import signal
 from unittest import mock
 
 import pytest
@@ -38,35 +38,22 @@ class SlowPagesTest(corpus_case.CorpusCase):
         chunk = Chunk(
             "a.xml", 0, 0, "wikipedia", corpus_case.page(1, "Text.").encode()
         )
-        for ending, expected in (
-            ("signal.raise_signal(signal.SIGSEGV)", wikipedia.TOO_DEEP),
-            ("signal.setitimer(signal.ITIMER_PROF, 0.01)", wikipedia.TOO_SLOW),
-        ):
-            program = f"import signal; {ending}\nwhile True: pass"
-            with (
-                mock.patch.object(wikipedia, "_PROGRAM", program),
-                self._own_parser(),
-            ):
-                (dropped,) = wikipedia.read(chunk)
-            self.assertEqual(dropped.reason, expected)
-        program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-        with (
-            mock.patch.object(wikipedia, "_PROGRAM", program),
-            self._own_parser(),
-            self.assertRaisesRegex(WorkerEndedError, "status -9, .* memory"),
-        ):
-            list(wikipedia.read(chunk))
-
-    @contextlib.contextmanager
-    def _own_parser(self):
         parser = wikipedia.PageParser()
-        try:
-            with mock.patch.object(
-                wikipedia, "_shared_parser", return_value=parser
-            ):
-                yield
-        finally:
-            parser.close()
+        self.enter_context(
+            mock.patch.object(wikipedia, "_shared_parser", return_value=parser)
+        )
+        for number, expected in (
+            (signal.SIGSEGV, wikipedia.TOO_DEEP),
+            (signal.SIGPROF, wikipedia.TOO_SLOW),
+        ):
+            os.kill(parser.start(), number)
+            (dropped,) = wikipedia.read(chunk)
+            self.assertEqual(dropped.reason, expected)
+        os.kill(parser.start(), signal.SIGKILL)
+        with self.assertRaisesRegex(WorkerEndedError, "status -9, .* memory"):
+            list(wikipedia.read(chunk))
+        (document,) = wikipedia.read(chunk)
+        self.assertEqual(document.paragraphs, ("Text.",))
 
 
 class LargeDocumentTest(corpus_case.CorpusCase):
@@ -119,6 +106,8 @@ class BadInputTest(corpus_case.CorpusCase):
             r"a\.txt is not UTF-8 at byte 10 .*0xf6",
         ),
         ("a.txt", b"R\0i\0g\0h\0t\0", "value 0 at byte 1"),
+        ("a.txt", "ab".encode("utf-16")[:-1], "ends inside a character of"),
+        ("a.txt", b"\xff\xfe\x00\xdca\0", r"a\.txt is not UTF-16"),
         ("a.xml", b"<html></html>", "no XML dump"),
         (
             "a.xml",
@@ -147,6 +136,15 @@ class BadInputTest(corpus_case.CorpusCase):
         with self.assertRaisesRegex(UserError, message):
             self.extract(name)
         self.assertEmpty([*self.folder.glob("*.report.json")])
+
+    @parameterized.parameters("utf-16-le", "utf-16-be")
+    def test_utf16_with_a_mark(self, encoding):
+        text = "Str\u00f6me.\n\n\U00020000 und mehr.\n"
+        self.write("a.txt", ("\ufeff" + text).encode(encoding))
+        # Characters are cut between blocks.
+        with mock.patch.object(compression, "_BLOCK_BYTES", 3):
+            self.extract("a.txt")
+        self.assertEqual(self.read(), text)
 
     @parameterized.parameters(".bz2", ".gz", ".xz", ".zst")
     def test_truncated_archive_names_its_byte(self, ending):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
+from bert_tf.commands.extract_text import ExtractTextConfig
 from bert_tf.corpus import filters
 from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Tally
@@ -18,7 +19,9 @@ _GERMAN = "Der Himmel über der Stadt ist heute besonders blau und klar."
 
 class CleanTest(tf.test.TestCase):
     def test_drops_by_length_letters_and_language(self):
-        options = filters.FilterOptions(
+        config = ExtractTextConfig(
+            input_file="",
+            output_file="",
             fix_encoding=True,
             min_paragraph_length=5,
             min_letter_share=0.5,
@@ -28,7 +31,7 @@ class CleanTest(tf.test.TestCase):
         document = Document(
             "1", ("abc", "12 34 5a6", "schÃ¶n und gut", _GERMAN)
         )
-        kept, dropped = filters.clean(document, options)
+        kept, dropped = filters.clean(document, config)
         self.assertEqual(kept.paragraphs, ("schön und gut", _GERMAN))
         self.assertEqual(
             [(x.reason, x.text) for x in dropped],
@@ -39,7 +42,7 @@ class CleanTest(tf.test.TestCase):
             ("Zu kurz dafür.", "short document"),
             ("abc", "empty document"),
         ):
-            kept, dropped = filters.clean(Document("2", (text,)), options)
+            kept, dropped = filters.clean(Document("2", (text,)), config)
             self.assertIsNone(kept)
             self.assertEqual(dropped[-1].reason, reason)
 

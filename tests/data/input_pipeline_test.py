@@ -328,10 +328,9 @@ class DamagedRecordsTest(tf.test.TestCase):
         with open(self.paths[1], "r+b") as file:
             file.seek(1)
             file.write(b"\xff")
-        with self.assertRaisesRegex(UserError, "its length is damaged; copy"):
-            self._input(9, counts_file=cache)
-        with self.assertRaisesRegex(UserError, "not the length of a record"):
-            self._input(9)
+        for counts_file in (cache, None):
+            with self.assertRaisesRegex(UserError, "its length is damaged"):
+                self._input(9, counts_file=counts_file)
 
 
 def _round_robin(counts, files_per_group):

@@ -553,7 +553,7 @@ class StudentTest(files_case.FilesCase):
         ({"hidden_weight": 0.0, "hidden_loss": "cosine"}, "--hidden_loss"),
         ({"hidden_weight": -1.0}, "--hidden_weight must be at least 0"),
         ({"attention_weight": -1.0}, "--attention_weight must be at least 0"),
-        ({"teacher_layers": "2,x"}, "numbers from 1.*'2,x'"),
+        ({"teacher_layers": "2,x"}, "whole number above 0.*'2,x'"),
         ({"train_file": None}, "--do_train needs --train_file, or --data_dir"),
         ({"data_dir": "x"}, "--data_dir cannot .* --train_file"),
         (

@@ -6,8 +6,8 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.distribute import cpu
 from bert_tf.distribute import devices
+from bert_tf.distribute import packed_weights
 
 
 class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
@@ -15,7 +15,9 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
         path = os.path.join(self.create_tempdir().full_path, "cpuinfo")
         with open(path, "w") as file:
             file.write(f"model name\t: X\nflags\t\t: fpu {flags}\n" * 2)
-        self.enter_context(mock.patch.object(cpu, "_FLAGS_FILE", path))
+        self.enter_context(
+            mock.patch.object(packed_weights, "_FLAGS_FILE", path)
+        )
 
     @parameterized.parameters(
         ("float32", "avx512_bf16", "float32", "--mixed_precision=float32"),
@@ -34,7 +36,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(reason, chosen.reason)
 
     def test_without_cpu_flags_auto_is_float32(self):
-        with mock.patch.object(cpu, "_FLAGS_FILE", "/nowhere"):
+        with mock.patch.object(packed_weights, "_FLAGS_FILE", "/nowhere"):
             self.assertEqual(
                 devices.resolve_precision("auto", "CPU").name, "float32"
             )

@@ -180,8 +180,8 @@ class PrepareTest(DataTestCase):
         official = glue_tasks.get_task("wnli")
         read = {}
         for split in ("train", "dev"):
-            path = glue.find_file(official, folder, split)
-            read[split] = glue.read_split(official, path, split).examples
+            path = official.find_file(folder, split)
+            read[split] = glue.read_split(official, path, split)
         self.assertEqual([len(x) for x in read.values()], [10, 3])
         for x in read["train"]:
             number = int(x.text_a.split()[1])

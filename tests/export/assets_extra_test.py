@@ -19,9 +19,10 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
-from bert_tf.export import serving_module
 from bert_tf.export import warmup
-from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export.heads import registry
+from bert_tf.export.heads.head import ServingHead
+from bert_tf.export.verify.reference import Reference
 from bert_tf.io import files
 from bert_tf.serving import batching
 from tests.support import live_server
@@ -50,11 +51,14 @@ class ExtrasTest(tf.test.TestCase):
         cls.version = tiny_exports.export(cls.model, cls.output_dir)
         cls.stored = checkpoint_loading.read(cls.model)
         # Verification has tests of its own.
-        with mock.patch.object(verify_calls, "plan", lambda *_: []):
-            assets_extra.complete(cls.version, _artifact(), cls.stored)
+        with mock.patch.object(Reference, "plan", lambda *_: []):
+            head = registry.restore(_artifact(), cls.stored)
+            cls.example = assets_extra.complete(
+                cls.version, _artifact(), head, cls.stored
+            )
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            assets_extra.publish(cls.version, _artifact(), cls.stored)
+            assets_extra.publish(cls.version, _artifact(), cls.example)
         cls.printed = printed.getvalue()
 
     def _read(self, name):
@@ -137,7 +141,7 @@ class ExtrasTest(tf.test.TestCase):
 
         def publish():
             with contextlib.redirect_stdout(io.StringIO()):
-                assets_extra.publish(self.version, _artifact(), self.stored)
+                assets_extra.publish(self.version, _artifact(), self.example)
 
         with self.assertNoLogs(level="WARNING"):
             publish()
@@ -168,12 +172,8 @@ class ExtrasTest(tf.test.TestCase):
         self.assertIn(base_path, shlex.split(serve))
 
     def test_printed_commands_run(self):
-        signatures = serving_module.read_signatures(self.version)
-        example = warmup.example(
-            _artifact(), signatures["serving_default"], self.stored
-        )
-        words = shlex.split(assets_extra.curl_line(_artifact(), example))
-        program = assets_extra.python_snippet(_artifact(), example)
+        words = shlex.split(assets_extra.curl_line(_artifact(), self.example))
+        program = assets_extra.python_snippet(_artifact(), self.example)
         names = {}
         with live_server.serve(self.folder, {_NAME: self.output_dir}) as (
             grpc,
@@ -199,7 +199,20 @@ class ExtrasTest(tf.test.TestCase):
         self.assertAllClose(probabilities, row["probabilities"], atol=1e-6)
 
 
+class _Head(ServingHead):
+    """A head with a task."""
+
+    def __init__(self, labels):
+        self.task = mock.Mock(labels=labels)
+
+
 class PartsTest(tf.test.TestCase):
+    def test_labels_are_those_of_the_task(self):
+        self.assertEqual(_Head(["a", "b"]).labels, ("a", "b"))
+        self.assertEqual(_Head(None).labels, ())
+        with self.assertRaisesRegex(UserError, "line breaks.*two"):
+            _ = _Head(["fine", "two\nlines"]).labels
+
     def test_artifact_round_trips_through_json(self):
         made = _artifact(settings={"layer": -2, "pooling": "cls"})
         values = json.loads(json.dumps(made.to_json()))

@@ -11,7 +11,7 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify import texts as test_texts
-from bert_tf.export.verify.calls import Call
+from bert_tf.export.verify.reference import Call
 from bert_tf.modeling import bert as models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -56,11 +56,13 @@ class GoldenTextsTest(tf.test.TestCase):
             rows = [json.loads(line) for line in file]
         self.assertGreater(len(rows), 4000)
         version = _export(self.create_tempdir().full_path, vocab_file)
-        texts = test_texts.to_array([row["text"] for row in rows], "")
+        texts = test_texts.to_array([row["text"] for row in rows])
         call = Call("tokenize", {"text": texts})
         (answer,) = verification.call(version, [call])
         self.assertIsNone(answer.error)
-        expected = test_texts.to_array([row["uncased"] for row in rows], 0)
+        expected = tf.ragged.constant(
+            [row["uncased"] for row in rows]
+        ).to_tensor()
         self.assertAllEqual(answer.outputs["input_ids"], expected)
         # Ignores padding.
         is_piece = answer.outputs["starts"] >= 0

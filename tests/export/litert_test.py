@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import savedmodel
-from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export import serving_module
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify.calls import Call
-from bert_tf.export.verify.calls import Planned
-from bert_tf.export.verify.reference import ReferenceOutputs
+from bert_tf.export.verify.reference import Call
+from bert_tf.export.verify.reference import Expected
+from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
 from bert_tf.serving import litert
@@ -34,7 +34,7 @@ def _few(plan):
         found = [
             one
             for one in plan(*args)
-            if one.call.signature != verify_calls.TOKENIZE
+            if one.signature != serving_module.TOKENIZE
         ]
         return found[:: max(1, len(found) // 12)]
 
@@ -50,7 +50,7 @@ class LitertExportTest(tf.test.TestCase):
         model = tiny_exports.write(folder, tiny_exports.classification())
         output_dir = os.path.join(folder, "m")
         with (
-            mock.patch.object(verify_calls, "plan", _few(verify_calls.plan)),
+            mock.patch.object(Reference, "plan", _few(Reference.plan)),
             contextlib.redirect_stdout(io.StringIO()),
         ):
             savedmodel.run(
@@ -112,8 +112,8 @@ class LitertExportTest(tf.test.TestCase):
             exactly, rounded, warmups = verification.examine_litert(
                 self.version,
                 "float16",
-                [Planned("texts", _CALL, ReferenceOutputs(values))],
-                [Planned("one", dataclasses.replace(_CALL, repeats=2), None)],
+                [dataclasses.replace(_CALL, expected=Expected(values))],
+                [dataclasses.replace(_CALL, repeats=2)],
                 content,
             )
             self.assertLen(exactly.faults, num_faults)

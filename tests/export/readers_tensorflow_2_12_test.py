@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify.calls import Answer
+from bert_tf.export.verify.run import Answer
 from bert_tf.io import files
 from tests.support import environments
 from tests.support import every_head

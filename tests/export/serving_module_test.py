@@ -12,6 +12,7 @@ import bert_tf
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.export import serving_module
+from bert_tf.export.verify import texts as test_texts
 from bert_tf.modeling import task_models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -143,19 +144,12 @@ class SavedClassifierTest(tf.test.TestCase):
         # Several lengths, with an empty second text and an empty first one.
         first = ["the cat", "東 dog sat on the mat", ""]
         second = ["", "matting . " * 20, "cat"]
-        serialized = [
-            tf.train.Example(
-                features=tf.train.Features(
-                    feature={
-                        name: tf.train.Feature(
-                            bytes_list=tf.train.BytesList(value=[text.encode()])
-                        )
-                        for name, text in (("text", a), ("text_pair", b))
-                    }
-                )
-            ).SerializeToString()
-            for a, b in zip(first, second, strict=True)
-        ]
+        serialized = test_texts.to_examples(
+            [
+                {"text": text, "text_pair": text_pair}
+                for text, text_pair in zip(first, second, strict=True)
+            ]
+        )
         expected = loaded["serving_default"](
             text=tf.constant(first), text_pair=tf.constant(second)
         )
@@ -174,10 +168,14 @@ class SavedClassifierTest(tf.test.TestCase):
             rtol=0,
             atol=1e-5,
         )
-        parsed = loaded["from_examples"](examples=tf.constant(serialized))
+        parsed = loaded["from_examples"](
+            examples=tf.constant(serialized, tf.string)
+        )
         self.assertAllEqual(parsed["label"], expected["label"])
         self.assertAllEqual(parsed["probabilities"], expected["probabilities"])
-        classified = loaded["classify"](inputs=tf.constant(serialized))
+        classified = loaded["classify"](
+            inputs=tf.constant(serialized, tf.string)
+        )
         self.assertAllEqual(classified["scores"], expected["probabilities"])
         self.assertAllEqual(
             classified["classes"],
@@ -286,21 +284,6 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(counts, expected)
 
 
-def _example(**features):
-    return tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                name: tf.train.Feature(
-                    bytes_list=tf.train.BytesList(
-                        value=[value.encode() for value in values]
-                    )
-                )
-                for name, values in features.items()
-            }
-        )
-    ).SerializeToString()
-
-
 _SPECS = {
     "text": tf.TensorSpec([None], tf.string),
     "choices": tf.TensorSpec([None, None], tf.string),
@@ -309,7 +292,8 @@ _SPECS = {
 
 class ExamplesTest(tf.test.TestCase):
     def test_an_example_without_text_fails(self):
-        for wrong in ([_example(choices=["a"])], [b"no example"]):
+        without = test_texts.to_examples([{"choices": ["a"]}]).tolist()
+        for wrong in (without, [b"no example"]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 serving_module.parse_examples(tf.constant(wrong), _SPECS)
 

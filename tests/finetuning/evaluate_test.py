@@ -50,7 +50,7 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
     def test_finished_evaluations_are_not_due(self):
         # A trial that stopped while evaluating resumes with the evaluation.
         selection = _selection(keep_best=True, evaluate_every_steps=10)
-        selection.restore([{"step": 10, "m": 0.5}])
+        selection.evaluations = [{"step": 10, "m": 0.5}]
         self.assertFalse(selection.is_due(10))
         self.assertFalse(selection.is_due(15))
         self.assertTrue(selection.is_due(20))
@@ -79,7 +79,7 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
             stops.append(selection.should_stop())
         self.assertEqual(stops, [False, False, False, True])
         never = _selection(keep_best=True)
-        never.restore(selection.evaluations)
+        never.evaluations = selection.evaluations
         self.assertFalse(never.should_stop())
 
 

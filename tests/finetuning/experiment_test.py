@@ -3,11 +3,13 @@
 import builtins
 import collections
 import contextlib
+import functools
 import gzip
 import hashlib
 import json
 import os
 import pathlib
+import types
 from unittest import mock
 
 import tensorflow as tf
@@ -74,13 +76,15 @@ class IdentityTest(parameterized.TestCase):
     )
     def test_other_values_are_refused(self, before, now, message):
         config = TaggerConfig(output_dir="out", data_dir="data", do_eval=True)
-        arguments = (before, now, "out", config, None)
-        with mock.patch.object(experiment, "_paths", lambda *_: {}):
-            if message is None:
-                experiment.check_identity(*arguments)
-                return
-            with self.assertRaisesRegex(UserError, message):
-                experiment.check_identity(*arguments)
+        trial = types.SimpleNamespace(identity=now, sources={}, config=config)
+        check = functools.partial(
+            experiment.Experiment.check_identity, trial, before, "out"
+        )
+        if message is None:
+            check()
+            return
+        with self.assertRaisesRegex(UserError, message):
+            check()
 
 
 class ReadingTest(parameterized.TestCase, tf.test.TestCase):
@@ -121,11 +125,11 @@ class ReadingTest(parameterized.TestCase, tf.test.TestCase):
             **values,
         )
         with (
-            mock.patch.object(finetuning, "run") as run,
+            mock.patch.object(finetuning, "run_experiment") as run,
             _count_opened() as opened,
         ):
             command.main(config)
-            (_, experiment), _ = run.call_args
+            (experiment,), _ = run.call_args
             for split in ("train", "dev"):
                 examples, features = experiment.reader.read(split)
                 self.assertNotEmpty(examples)

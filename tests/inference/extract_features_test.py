@@ -210,7 +210,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         options["layers"] = "-1"
         before = self._run(b"the cat\n", **options)
         for text, message in (
-            (b"the cat\non the \xff mat\n", "not UTF-8 at byte 15"),
+            (b"the cat\non the \xff mat\n", "line 2 is not UTF-8 at byte 7"),
             (b"", "has no line"),
         ):
             with self.assertRaisesRegex(UserError, message):

@@ -79,7 +79,7 @@ class TokenizeFileTest(files_case.FilesCase):
         whole = self._run(text)
         self.assertLen(whole, 50)
         for size in (1, 7, 64):
-            with mock.patch.object(tokenize_file, "_BYTES_AT_ONCE", size):
+            with mock.patch.object(tokenize_file, "_CHARACTERS_AT_ONCE", size):
                 self.assertEqual(self._run(text), whole)
 
     def test_real_text_equals_the_reference(self):
@@ -102,9 +102,9 @@ class TokenizeFileTest(files_case.FilesCase):
         self._run("he")
         for size in (4, 1 << 18):
             with (
-                mock.patch.object(tokenize_file, "_BYTES_AT_ONCE", size),
+                mock.patch.object(tokenize_file, "_CHARACTERS_AT_ONCE", size),
                 self.assertRaisesRegex(
-                    UserError, r"in\.txt is not UTF-8: byte 9 .*line 3.* 0xE4"
+                    UserError, r"in\.txt, line 3 is not UTF-8 at byte 1"
                 ),
             ):
                 self._run(b"he\n\xc3\xa9 x\na\xe4b\n")

@@ -26,7 +26,7 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
         self.target = os.path.join(self.folder, "in", "target")
         os.makedirs(self.target)
 
-    def _write(self, kind, entries):
+    def _write(self, kind, entries, compression=zipfile.ZIP_STORED):
         """Writes an archive of name to contents; None is a link."""
         if kind == "zip":
             with zipfile.ZipFile(self.archive, "w") as file:
@@ -36,7 +36,7 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
                     if contents is None:
                         info.external_attr = (stat.S_IFLNK | 0o777) << 16
                         contents = b"/etc/passwd"
-                    file.writestr(info, contents)
+                    file.writestr(info, contents, compression)
             return
         with tarfile.open(self.archive, "w:gz") as file:
             for name, contents in entries.items():
@@ -131,12 +131,15 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("zip", "tar.gz")
     def test_bomb(self, kind):
-        self._write(kind, {"a": b"x" * 600, "b": b"y" * 600})
+        entries = {"a": b"x" * 600, "b": bytes(1 << 20)}
+        self._write(kind, entries, zipfile.ZIP_DEFLATED)
         with (
-            mock.patch.object(archives, "_LEAST_LIMIT", 1000),
+            mock.patch.object(archives, "_LEAST_LIMIT", 5000),
             mock.patch.object(archives, "_MAX_RATIO", 0),
         ):
-            self._refused("unpacks to more than 1000 bytes")
+            self._refused("unpacks to more than 5000 bytes")
+        sizes = [entry.stat().st_size for entry in os.scandir(self.target)]
+        self.assertCountEqual(sizes, [600, 0])
 
     @parameterized.product(
         kind=("zip", "tar.gz"), names=(("a", "b", "c"), ("a/", "b/", "c/"))

@@ -220,7 +220,10 @@ class HostileServerTest(DownloadCase):
 
     @parameterized.parameters(
         ("", b"x" * 65536),
-        ("Transfer-Encoding: chunked\n", b"ff\r\n" + b"x" * 255 + b"\r\n"),
+        (
+            "Transfer-Encoding: chunked\n",
+            b"%x\r\n%s\r\n" % (1 << 16, b"x" * (1 << 16)),
+        ),
         (f"Content-Length: {1 << 40}\n", b"x"),
     )
     def test_a_body_without_end(self, headers, piece):
@@ -233,7 +236,7 @@ class HostileServerTest(DownloadCase):
     @parameterized.parameters(
         ("", b"HTTP/1.1 100 Continue\r\n\r\n", "less than 65536 bytes in 60 s"),
         ("HTTP/1.1 200 OK\nA: ", b"x", "less than 65536 b|more than 65536 b"),
-        ("HTTP/1.1 200 OK\n", b"A: b\r\n", "more than 100 headers"),
+        ("HTTP/1.1 200 OK\n", b"A: b\r\n" * 200, "more than 100 headers"),
         ("HTTP/1.1 302 OK\nLocation: /a/model.zip\n\n", b"x", "status 302"),
     )
     def test_an_answer_without_end(self, head, piece, message):

@@ -152,19 +152,19 @@ class AtomicDirectoryTest(tf.test.TestCase):
         self.enter_context(
             mock.patch.object(files, "_exchange", return_value=False)
         )
-        rename, calls = tf.io.gfile.rename, []
+        rename, calls = os.replace, []
 
         def fail_at_the_second(source, target):
             calls.append(target)
             if len(calls) == 2:
-                raise tf.errors.InternalError(None, None, "no")
+                raise PermissionError("no")
             rename(source, target)
 
-        with self.assertRaises(tf.errors.InternalError):
+        with self.assertRaises(PermissionError):
             with files.atomic_directory(self.path) as temporary:
                 files.write_text(os.path.join(temporary, "c"), "c")
                 self.enter_context(
-                    mock.patch.object(tf.io.gfile, "rename", fail_at_the_second)
+                    mock.patch.object(os, "replace", fail_at_the_second)
                 )
         self.assertEqual(os.listdir(self.parent), ["model"])
         self.assertEqual(os.listdir(self.path), ["a"])

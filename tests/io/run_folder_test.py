@@ -101,10 +101,12 @@ class RunFolderTest(files_case.FilesCase):
             (_RECIPE, [], False),
         ):
             run = RunFolder(self.output, recipe, lambda made=made: made)
-            self.assertEqual(run.is_finished, is_finished)
+            self.assertEqual(run.ends_at_once(), is_finished)
         self.write("out/x-0.txt.tmp-9999999-00c0ffee", "half")
-        with RunFolder(self.output, _RECIPE) as run:
-            run.finish()
+        with RunFolder(
+            self.output, _RECIPE, lambda: [Made(_RECIPE, sizes)]
+        ) as run:
+            self.assertTrue(run.ends_at_once())
         self.assertEqual(self._left(), ["x-0.txt", "x-1.txt"])
 
     def test_second_process_is_refused(self):

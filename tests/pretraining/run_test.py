@@ -18,7 +18,7 @@ from bert_tf.distribute import devices
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.pretraining import setup as training_setup
+from bert_tf.pretraining import run as pretraining
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import unpad as unpadding
@@ -389,7 +389,7 @@ class BuildTrainingTest(tf.test.TestCase):
     def _build(self, **flags):
         folder = self.create_tempdir().full_path
         config = tiny_pretraining.make_config(folder, **flags)
-        return training_setup.build_training(
+        return pretraining.build_training(
             config, tiny_pretraining.CONFIG, devices.prepare(config), 0
         )
 

@@ -8,7 +8,6 @@ from unittest import mock
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.commands import finetune_classifier
-from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.training.step import TrainingStep
@@ -23,8 +22,7 @@ metrics = killed_process.read_metrics
 
 def run(config, build_task=finetune_classifier.build_task):
     """Fine-tunes a classifier; returns its results."""
-    with experiments.prepared(config, build_task) as experiment:
-        return finetuning.run(config, experiment)
+    return finetuning.run(config, build_task)
 
 
 def copy_finished(folder):

@@ -14,8 +14,7 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
 from bert_tf.export.heads import registry as heads
-from bert_tf.export.verify import calls as verify_calls
-from bert_tf.export.verify import compare as comparison
+from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.reference import Reference
 from tests.support import every_head
 
@@ -43,7 +42,7 @@ class IdsRequests:
             arrays = {
                 f"{number}:{key}": array
                 for number, one in enumerate(self._planned[name])
-                for key, array in one.call.inputs.items()
+                for key, array in one.inputs.items()
             }
             np.savez(inputs, **arrays)
             self._outputs[name] = os.path.join(folder, f"{name}_outputs.npz")
@@ -72,14 +71,13 @@ class IdsRequests:
             for key in arrays:
                 number, _, output = key.partition(":")
                 answers[int(number)][output] = arrays[key]
-        differences = [
-            comparison.compare(one.expected, outputs, _TOLERANCE, {})
-            for one, outputs in zip(self._planned[name], answers, strict=True)
-        ]
-        return (
-            max(difference.largest for difference in differences),
-            [fault for one in differences for fault in one.faults],
+        scales = verification.measure_scales(
+            one.expected for one in self._planned[name]
         )
+        found = verification.Comparison(_TOLERANCE, scales)
+        for one, outputs in zip(self._planned[name], answers, strict=True):
+            found.add(one.description, one.expected, outputs)
+        return found.largest, found.faults
 
 
 def _plan(directory, model_dir):
@@ -87,13 +85,12 @@ def _plan(directory, model_dir):
     stored = checkpoint_loading.read(model_dir, flag="--model_dir")
     artifact = artifacts.read(directory)
     expected = Reference(
-        artifact.head,
         heads.restore(artifact, stored),
         stored,
         _TOLERANCE,
         artifact.ids_only,
     )
-    planned = verify_calls.plan(expected, signatures)
+    planned = list(expected.plan(signatures))
     if not planned:
         raise ValueError(f"There is no call for {directory}.")
     return planned

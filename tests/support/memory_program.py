@@ -19,7 +19,7 @@ from bert_tf.distribute import batches as batches_lib  # noqa: E402
 from bert_tf.distribute import devices as device_setup  # noqa: E402
 from bert_tf.errors import UserError  # noqa: E402
 from bert_tf.modeling import bert as bert_model  # noqa: E402
-from bert_tf.pretraining import setup as training_setup  # noqa: E402
+from bert_tf.pretraining import run as pretraining  # noqa: E402
 from bert_tf.training import state as training_state  # noqa: E402
 
 _PREDICTIONS = 20
@@ -94,7 +94,7 @@ def main(
         type_vocab_size=2,
     )
     devices = device_setup.prepare(config)
-    step = training_setup.build_training(config, bert_config, devices)
+    step = pretraining.build_training(config, bert_config, devices)
     variables = bert_model.named_variables(step.model)
     dataset = tf.data.Dataset.from_tensors(
         _rows(batch_size, max_seq_length, vocab_size)

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
+from seqeval import metrics as seqeval_metrics
 
 from bert_tf.tasks import metrics
 from bert_tf.tasks.classification import glue_tasks
@@ -98,6 +99,78 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
         for right, guess in ((_RIGHT, _GUESS[:-1]), (_RIGHT[:0], _GUESS[:0])):
             with self.assertRaisesRegex(ValueError, "same shape and at least"):
                 metrics.compute_metrics([metrics.ACCURACY], right, guess)
+
+
+def _random_tags(rng, agree_with=None):
+    """Returns random tags as models predict them, including I- after O."""
+    labels = ["O", "B-x", "I-x", "B-y-z", "I-y-z"]
+    drawn = []
+    for number in range(200):
+        if agree_with is None:
+            size = int(rng.integers(0, 12))
+            drawn.append(rng.choice(labels, size).tolist())
+            continue
+        wanted = agree_with[number]
+        drawn.append(
+            [x if rng.random() < 0.8 else rng.choice(labels) for x in wanted]
+        )
+    return [[str(tag) for tag in tags] for tags in drawn]
+
+
+class EntitiesTest(tf.test.TestCase, parameterized.TestCase):
+    def test_equals_seqeval(self):
+        rng = np.random.default_rng(5)
+        references = _random_tags(rng)
+        predictions = _random_tags(rng, references)
+        *rows, (_, overall) = metrics.score_entities(references, predictions)
+        report = seqeval_metrics.classification_report(
+            references, predictions, output_dict=True, zero_division=0
+        )
+        self.assertEqual([name for name, _ in rows], ["x", "y-z"])
+        for name, received in (*rows, ("micro avg", overall)):
+            self.assertAllClose(
+                [received.precision, received.recall, received.f1],
+                [report[name][x] for x in ("precision", "recall", "f1-score")],
+                atol=1e-12,
+            )
+            self.assertEqual(received.num_references, report[name]["support"])
+        self.assertAllClose(
+            metrics.tag_accuracy(references, predictions),
+            seqeval_metrics.accuracy_score(references, predictions),
+        )
+
+    def test_counts(self):
+        *rows, (_, overall) = metrics.score_entities(
+            [["B-x", "O", "B-y", "I-y"], ["B-y"]],
+            [["B-x", "B-z", "B-y", "O"], ["B-y"]],
+        )
+        # x in the first and y in the second sentence are correct.
+        self.assertEqual(
+            (overall.num_references, overall.num_predictions), (3, 4)
+        )
+        self.assertEqual(overall.num_correct, 2)
+        self.assertAllClose(overall.f1, 4 / 7)
+        by_type = dict(rows)
+        self.assertEqual(list(by_type), ["x", "y", "z"])
+        self.assertEqual(by_type["z"].recall, 0.0)
+        self.assertEqual(by_type["y"].precision, 0.5)
+
+    def test_entities_do_not_cross_sentences(self):
+        tags = [["B-x"], ["I-x"]]
+        *_, (_, overall) = metrics.score_entities(tags, tags)
+        self.assertEqual(overall.num_references, 2)
+
+    def test_no_entities(self):
+        ((_, overall),) = metrics.score_entities([], [])
+        self.assertEqual(overall.f1, 0.0)
+        self.assertEqual(metrics.tag_accuracy([], []), 0.0)
+
+    @parameterized.parameters(
+        ([["O"], ["O"]], [["O"]]), ([["O"], ["O", "O"]], [["O"], ["O"]])
+    )
+    def test_unequal_lengths(self, references, predictions):
+        with self.assertRaisesRegex(ValueError, "zip"):
+            metrics.tag_accuracy(references, predictions)
 
 
 if __name__ == "__main__":

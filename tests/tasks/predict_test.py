@@ -344,7 +344,7 @@ class PredictorTest(tf.test.TestCase):
             made = self._predictor(task, *arguments)
             predictions = made.predict(examples)
             self.assertAllClose(
-                [prediction.values for prediction in predictions],
+                predictions,
                 expected,
                 atol=1e-5,
             )

@@ -32,8 +32,9 @@ class CheckpointIntervalTest(tf.test.TestCase, parameterized.TestCase):
         self, step, save_seconds, seconds, is_writing, expected
     ):
         stub = types.SimpleNamespace(
-            _config=trainer.TrainerConfig(
-                30, 1, 10, 8, 9.5, save_seconds=save_seconds
+            _config=trainer.TrainerConfig(30, 1, 8, 9.5),
+            _flags=types.SimpleNamespace(
+                save_checkpoints_steps=10, save_checkpoints_secs=save_seconds
             ),
             _saved_at=1000.0,
             checkpoints=types.SimpleNamespace(is_writing=is_writing),

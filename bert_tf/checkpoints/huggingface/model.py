@@ -14,7 +14,6 @@ weights as transformers itself. GELUs have other names than in the original:
 import dataclasses
 import os
 import re
-from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +52,13 @@ _CLASSIFIERS = (
     weight_map.MULTIPLE_CHOICE,
 )
 
+# Heads on the pooler's output.
+_POOLED = {
+    weight_map.NEXT_SENTENCE,
+    weight_map.CLASSIFIER,
+    weight_map.MULTIPLE_CHOICE,
+}
+
 # Kind of model to the class that has its heads.
 ARCHITECTURES = {
     "encoder": "BertModel",
@@ -90,6 +96,26 @@ _PROBLEM_TYPES = {
     "regression": "regression",
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
+}
+
+
+def _is_labels(values: Any) -> bool:
+    """Returns True for different texts by their numbers, from 0 on."""
+    if not isinstance(values, dict) or not values:
+        return False
+    labels = list(values.values())
+    return (
+        set(values) == {str(index) for index in range(len(labels))}
+        and all(isinstance(label, str | int) for label in labels)
+        and stored_files.names().fits([str(label) for label in labels])
+    )
+
+
+_LABEL_KEYS = {
+    "id2label": stored_files.optional(
+        stored_files.Kind("texts by the numbers from 0 on", _is_labels)
+    ),
+    "problem_type": stored_files.optional(stored_files.choice(*_PROBLEM_TYPES)),
 }
 
 # Their default values that differ from those of our config.
@@ -150,7 +176,12 @@ def read_model(
             f"{CONFIG_FILE}; copy the whole directory."
         )
     values = files.read_json_object(config_file)
-    check_is_bert(values, config_file)
+    model_type = values.get("model_type", "bert")
+    if model_type != "bert":
+        raise UserError(
+            f"{config_file} belongs to another architecture: expected "
+            f"model_type 'bert', received {model_type!r}."
+        )
     config, notes = to_bert_config(values, config_file)
     checkpoint = huggingface_weights.read(path)
     classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
@@ -185,7 +216,7 @@ def read_model(
             f"{checkpoint.path} holds numbers of type "
             f"{', '.join(checkpoint.types)}, which become float32."
         )
-    num_labels = _num_labels(weights, kind)
+    num_labels = stored_model.num_labels(kind, config, weights) or 0
     task = to_task(values, kind, num_labels, config_file)
     vocabulary, settings, is_derived, tokenizer_notes = (
         huggingface_tokenizer.read(path, config.vocab_size)
@@ -235,7 +266,10 @@ def _kind(
 ) -> str:
     """Returns the kind of the model; its class must have all its heads."""
     present = {weight_map.part_of(name) for name in weights}
-    absent = required_parts(named, present) - present
+    needed = set(weight_map.HEADS[named] if named else ())
+    if _POOLED & (needed | present):
+        needed.add(weight_map.POOLER)
+    absent = needed - present
     lacking = [
         row.huggingface
         for row in weight_map.rows(config)
@@ -261,17 +295,6 @@ def _kind(
     return weight_map.kind_of(weights)
 
 
-def _num_labels(weights: Tensors, kind: str) -> int:
-    if kind not in LABELLED:
-        return 0
-    (head,) = weight_map.HEADS[kind]
-    return next(
-        shape[0]
-        for name, shape in weights.shapes.items()
-        if weight_map.part_of(name) == head and name.endswith("output_bias")
-    )
-
-
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model as transformers would save it; see `formats`."""
     kind = stored.task["kind"]
@@ -280,7 +303,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     values, config_sentences = from_bert_config(
         stored.config,
         stored.task,
-        _num_labels(weights, kind),
+        stored.num_labels or 0,
         vocabulary.pad_id if vocabulary else 0,
     )
     sentences += config_sentences
@@ -340,20 +363,10 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
 # === config.json ===
 
 
-def check_is_bert(values: Mapping[str, Any], source: str) -> None:
-    """Raises `UserError` if a config.json is another architecture's."""
-    model_type = values.get("model_type", "bert")
-    if model_type != "bert":
-        raise UserError(
-            f"{source} belongs to another architecture: expected model_type "
-            f"'bert', received {model_type!r}."
-        )
-
-
 def to_bert_config(
     values: Mapping[str, Any], source: str
 ) -> tuple[BertConfig, list[str]]:
-    """Translates the contents of a config.json, checked with `check_is_bert`.
+    """Translates the contents of a BERT's config.json.
 
     Returns:
       Our config, and notes for the user.
@@ -363,12 +376,9 @@ def to_bert_config(
     """
     _refuse_active(values, source)
     values = _DEFAULTS | values
+    known = {"hidden_act": stored_files.choice(*_HIDDEN_ACTS)}
+    stored_files.check(values, known, source)
     theirs = values["hidden_act"]
-    if not isinstance(theirs, str) or theirs not in _HIDDEN_ACTS:
-        raise UserError(
-            f"{source}: `hidden_act` must be one of "
-            f"{', '.join(_HIDDEN_ACTS)}. Received: {theirs!r}."
-        )
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
     # Not one of their keys: decoders are refused above.
@@ -444,24 +454,19 @@ def to_task(
     task = {"kind": kind}
     if kind not in LABELLED:
         return task
+    stored_files.check(values, _LABEL_KEYS, source)
     names = values.get("id2label")
-    if names is None:
-        task["labels"] = default_labels(num_labels)
-    else:
-        task["labels"] = labels = _in_order(names, source)
-        if len(labels) != num_labels:
-            raise UserError(
-                f"{source}: `id2label` must name as many labels as the "
-                f"classifier has rows, {num_labels}. Received: {len(labels)}."
-            )
+    labels = default_labels(num_labels)
+    if names is not None:
+        labels = [str(names[str(index)]) for index in range(len(names))]
+    if len(labels) != num_labels:
+        raise UserError(
+            f"{source}: `id2label` must name as many labels as the "
+            f"classifier has rows, {num_labels}. Received: {len(labels)}."
+        )
+    task["labels"] = labels
     problem_type = values.get("problem_type")
     if kind == "classification" and problem_type is not None:
-        # A list cannot be hashed.
-        if str(problem_type) not in _PROBLEM_TYPES:
-            raise UserError(
-                f"{source}: `problem_type` must be one of "
-                f"{', '.join(_PROBLEM_TYPES)}. Received: {problem_type!r}."
-            )
         task["problem_type"] = _PROBLEM_TYPES[problem_type]
     return task
 
@@ -469,29 +474,6 @@ def to_task(
 def default_labels(num_labels: int) -> list[str]:
     """Returns Hugging Face's default names of labels."""
     return [f"LABEL_{index}" for index in range(num_labels)]
-
-
-def _in_order(names: Any, source: str) -> list[str]:
-    """Returns the values of `id2label` by their keys, which are numbers."""
-    ids = []
-    if isinstance(names, dict):
-        ids = [str(index) for index in range(len(names))]
-    if not ids or set(names) != set(ids):
-        raise UserError(
-            f"{source}: the keys of `id2label` must be the numbers from 0 on. "
-            f"Received: {stored_files.shown(names)}."
-        )
-    labels = [names[index] for index in ids]
-    if not all(isinstance(label, str | int) for label in labels):
-        raise UserError(
-            f"{source}: the values of `id2label` must be texts. Received: "
-            f"{stored_files.shown(names)}."
-        )
-    labels = [str(label) for label in labels]
-    stored_files.check(
-        {"id2label": labels}, {"id2label": stored_files.names()}, source
-    )
-    return labels
 
 
 def from_bert_config(
@@ -558,16 +540,3 @@ def _label_values(task: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
         "label2id": {label: i for i, label in enumerate(labels)},
         "problem_type": theirs.get(task.get("problem_type")),
     }
-
-
-def required_parts(kind: str | None, present: Collection[str]) -> set[str]:
-    """Returns the heads that a kind, and the heads `present`, need."""
-    heads = set(weight_map.HEADS[kind] if kind else ())
-    pooled = {
-        weight_map.NEXT_SENTENCE,
-        weight_map.CLASSIFIER,
-        weight_map.MULTIPLE_CHOICE,
-    }
-    return heads | (
-        {weight_map.POOLER} if pooled & {*heads, *present} else set()
-    )

@@ -14,9 +14,14 @@ from typing import Any
 
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import task_values
+from bert_tf.checkpoints.task_values import only
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import stored_files
+from bert_tf.io.stored_files import FLAG
+from bert_tf.io.stored_files import OBJECT
+from bert_tf.io.stored_files import choice
+from bert_tf.io.stored_files import optional
 from bert_tf.text import tokenizer as bert_tokenizer
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
@@ -38,6 +43,39 @@ _BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
 # These take all rules from tokenizer.json.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
+# Other rules than `BertTokenizer` has are refused.
+_IN_SPECIAL_TOKENS = {
+    key: stored_files.Kind(
+        repr(token),
+        lambda x, token=token: (
+            (x.get("content") if isinstance(x, dict) else x) in (None, token)
+        ),
+    )
+    for key, token in _SPECIAL_TOKENS.items()
+}
+_IN_CONFIG = _IN_SPECIAL_TOKENS | {
+    "do_lower_case": optional(FLAG),
+    "strip_accents": optional(FLAG),
+    "tokenize_chinese_chars": only(True),
+    "do_basic_tokenize": only(True),
+    "never_split": only([]),
+}
+_IN_TOKENIZER = {
+    "model": {
+        "type": choice("WordPiece"),
+        "continuing_subword_prefix": only(vocabulary_lib.CONTINUATION),
+        "unk_token": only(vocabulary_lib.UNK),
+    },
+    "normalizer": {
+        "type": choice("BertNormalizer"),
+        "lowercase": optional(FLAG),
+        "strip_accents": optional(FLAG),
+        "handle_chinese_chars": only(True),
+        "clean_text": only(True),
+    },
+    "pre_tokenizer": {"type": choice("BertPreTokenizer")},
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class _TokenizerFiles:
@@ -51,10 +89,6 @@ class _TokenizerFiles:
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
-
-    @property
-    def normalizer(self) -> Mapping[str, Any]:
-        return self.tokenizer.get("normalizer") or {}
 
 
 def read(
@@ -75,21 +109,13 @@ def read(
         do not fit together.
     """
     parsed = _read_files(directory)
-    is_generic = _check_class(parsed)
-    _check_rules(parsed)
-    _check_special_tokens(parsed)
+    _check(parsed)
     vocabulary, notes = _read_vocabulary(parsed, vocab_size)
-    lower_case, strip_accents = _settings(parsed, is_generic, notes)
+    lower_case, strip_accents = _settings(parsed, notes)
     is_derived = lower_case is None
     if lower_case is None:
-        lower_case = stored_model.derive_lower_case(vocabulary)
-        notes.append(
-            f"{parsed.directory} does not say whether text is lower-cased; "
-            f"lower_case={lower_case}, as "
-            f"{stored_model.describe_capitals(vocabulary)}."
-        )
-    model = parsed.tokenizer.get("model") or {}
-    longest = model.get("max_input_chars_per_word")
+        lower_case = stored_model.note_lower_case(vocabulary, directory, notes)
+    longest = parsed.tokenizer.get("model", {}).get("max_input_chars_per_word")
     settings = stored_model.tokenizer_settings(
         vocabulary,
         lower_case,
@@ -103,19 +129,18 @@ def read(
 
 
 def _settings(
-    parsed: _TokenizerFiles,
-    is_generic: bool,
-    notes: list[str],
+    parsed: _TokenizerFiles, notes: list[str]
 ) -> tuple[bool | None, bool | None]:
     """Returns lower-casing and accent stripping, None where not stated."""
-    config, rules = parsed.config, parsed.normalizer
-    lower_case = _flag(rules, "lowercase")
-    strip_accents = _flag(rules, "strip_accents")
+    config, rules = parsed.config, parsed.tokenizer.get("normalizer") or {}
+    lower_case = rules.get("lowercase")
+    strip_accents = rules.get("strip_accents")
     # As in Hugging Face: BERT's class reads tokenizer_config.json, the generic
     # one ignores these keys.
+    is_generic = config.get("tokenizer_class") in _GENERIC_CLASSES
     if not is_generic and {"do_lower_case", "strip_accents"} & set(config):
-        strip_accents = _flag(config, "strip_accents")
-        flag = _flag(config, "do_lower_case")
+        strip_accents = config.get("strip_accents")
+        flag = config.get("do_lower_case")
         if lower_case is not None and flag not in (None, lower_case):
             notes.append(
                 f"{TOKENIZER_CONFIG_FILE} and {TOKENIZER_FILE} in "
@@ -126,82 +151,27 @@ def _settings(
     return lower_case, strip_accents
 
 
-def _flag(values: Mapping[str, Any], key: str) -> bool | None:
-    value = values.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise UserError(
-            f"Expected true, false or null for `{key}` of the tokenizer. "
-            f"Received: {value!r}."
-        )
-    return value
-
-
-def _check_class(parsed: _TokenizerFiles) -> bool:
-    """Returns whether the class is generic; refuses other models' classes."""
-    name = parsed.config.get("tokenizer_class") or _BERT_CLASSES[0]
-    is_generic = name in _GENERIC_CLASSES and bool(parsed.tokenizer)
-    if name not in _BERT_CLASSES and not is_generic:
-        raise UserError(
-            f"{parsed.path(TOKENIZER_CONFIG_FILE)} names a tokenizer that is "
-            f"not BERT's: expected {_BERT_CLASSES[0]}, received {name}."
-        )
-    return is_generic
-
-
-def _check_rules(parsed: _TokenizerFiles) -> None:
-    """Refuses rules that `BertTokenizer` does not support."""
-    expected = [
-        (parsed.config, TOKENIZER_CONFIG_FILE, "tokenize_chinese_chars", True),
-        (parsed.config, TOKENIZER_CONFIG_FILE, "do_basic_tokenize", True),
-        (parsed.config, TOKENIZER_CONFIG_FILE, "never_split", []),
-    ]
-    if parsed.tokenizer:
-        model = parsed.tokenizer.get("model") or {}
-        pre_tokenizer = parsed.tokenizer.get("pre_tokenizer") or {}
-        kinds = {
-            "model": (model, "WordPiece"),
-            "normalizer": (parsed.normalizer, "BertNormalizer"),
-            "pre_tokenizer": (pre_tokenizer, "BertPreTokenizer"),
-        }
-        for part, (values, kind) in kinds.items():
-            received = (
-                values.get("type") if isinstance(values, dict) else values
-            )
-            if received != kind:
-                raise UserError(
-                    f"{parsed.path(TOKENIZER_FILE)} is not a tokenizer of "
-                    f"BERT: expected a {part} of type {kind}, received "
-                    f"{received!r}."
-                )
-        expected += [
-            (parsed.normalizer, TOKENIZER_FILE, "handle_chinese_chars", True),
-            (parsed.normalizer, TOKENIZER_FILE, "clean_text", True),
-            (model, TOKENIZER_FILE, "continuing_subword_prefix", "##"),
-            (model, TOKENIZER_FILE, "unk_token", vocabulary_lib.UNK),
-        ]
-    for values, file, key, value in expected:
-        received = values.get(key)
-        if received is not None and received != value:
-            raise UserError(
-                f"{parsed.path(file)}: the tokenizer here supports {key} only "
-                f"as {value!r}. Received: {received!r}."
-            )
-
-
-def _check_special_tokens(parsed: _TokenizerFiles) -> None:
-    for values, file in (
-        (parsed.config, TOKENIZER_CONFIG_FILE),
-        (parsed.special_tokens, SPECIAL_TOKENS_FILE),
-    ):
-        for key, expected in _SPECIAL_TOKENS.items():
-            token = values.get(key)
-            if isinstance(token, dict):
-                token = token.get("content")
-            if token not in (None, expected):
-                raise UserError(
-                    f"{parsed.path(file)}: {key} must be {expected!r}, as in "
-                    f"every BERT. Received: {token!r}."
-                )
+def _check(parsed: _TokenizerFiles) -> None:
+    """Raises `UserError` for another class, rule or special token."""
+    classes = _BERT_CLASSES + (_GENERIC_CLASSES if parsed.tokenizer else ())
+    stored_files.check(
+        parsed.config,
+        _IN_CONFIG | {"tokenizer_class": optional(choice(*classes))},
+        parsed.path(TOKENIZER_CONFIG_FILE),
+    )
+    stored_files.check(
+        parsed.special_tokens,
+        _IN_SPECIAL_TOKENS,
+        parsed.path(SPECIAL_TOKENS_FILE),
+    )
+    if not parsed.tokenizer:
+        return
+    path = parsed.path(TOKENIZER_FILE)
+    parts = dict.fromkeys(_IN_TOKENIZER, OBJECT)
+    stored_files.check(parsed.tokenizer, parts, path, tuple(parts))
+    for part, schema in _IN_TOKENIZER.items():
+        values = parsed.tokenizer[part]
+        stored_files.check(values, schema, f"{path}, {part}", ("type",))
 
 
 def _read_files(directory: str) -> _TokenizerFiles:

@@ -9,9 +9,7 @@ import contextlib
 import dataclasses
 import math
 import os
-import pickle
 import re
-import struct
 import zipfile
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -26,7 +24,6 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tensors import damaged
 from bert_tf.checkpoints.tensors import read_safetensors
 from bert_tf.errors import UserError
-from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import stored_files
 
@@ -55,6 +52,18 @@ _COPIES = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 _FLOATS = ("F32", "F16", "BF16", "F64")
+
+# A name with a folder could be outside of the directory.
+_INDEX = {
+    "weight_map": stored_files.Kind(
+        "an object from tensors to files in this folder",
+        lambda x: (
+            isinstance(x, dict)
+            and bool(x)
+            and all(map(stored_files.is_base_name, x.values()))
+        ),
+    )
+}
 
 # The layers of transformers' Keras models; their models can have any name.
 _KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
@@ -176,7 +185,9 @@ def _read_shards(
 ) -> tuple[Tensors, dict[str, str]]:
     """Reads the files in an index, which must list their tensors."""
     folder = os.path.dirname(index_file)
-    places = {_torch_name(n): f for n, f in _read_index(index_file).items()}
+    values = stored_files.read_object(index_file)
+    stored_files.check(values, _INDEX, index_file, tuple(_INDEX))
+    places = {_torch_name(n): f for n, f in values["weight_map"].items()}
     shards = {}
     for file in sorted(set(places.values())):
         path = os.path.join(folder, file)
@@ -202,19 +213,6 @@ def _read_shards(
     return Tensors(shapes, lambda name: shards[places[name]][0][name]), types
 
 
-def _read_index(path: str) -> dict[str, str]:
-    places = files.read_json_object(path).get("weight_map")
-    # A name with a folder could be outside of the directory.
-    if not isinstance(places, dict) or not all(
-        map(stored_files.is_base_name, places.values() or [""])
-    ):
-        raise UserError(
-            f"{path} must hold `weight_map`, from the names of tensors to the "
-            "names of files in the same directory."
-        )
-    return places
-
-
 def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
     """Reads a state dictionary of PyTorch without running code in it."""
     try:
@@ -232,18 +230,9 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
             # Before PyTorch 1.6, files were not zip archives.
             mmap=zipfile.is_zipfile(path),
         )
-    except (
-        pickle.UnpicklingError,
-        AttributeError,
-        EOFError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        struct.error,
-    ) as error:
-        # PyTorch's own message suggests running the code in the file.
+    except Exception as error:
+        # PyTorch has no errors of its own; its message suggests running the
+        # code in the file.
         raise UserError(
             f"{path} is damaged, or holds more than tensors, and is not read "
             f"({type(error).__name__} of PyTorch); copy it again, or save the "

@@ -277,16 +277,11 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
             tf.io.gfile.rename(f"{scratch}{_DATA_SUFFIX}", data)
             tf.io.gfile.rename(f"{scratch}.index", index)
         except BaseException:
-            _remove_all(scratch)
+            folder, name = os.path.split(scratch)
+            for other in tf.io.gfile.listdir(folder or "."):
+                if other.startswith(name):
+                    tf.io.gfile.remove(os.path.join(folder, other))
             raise
-
-
-def _remove_all(prefix: str) -> None:
-    """Removes the files whose paths start with `prefix`."""
-    folder, name = os.path.split(prefix)
-    for other in tf.io.gfile.listdir(folder or "."):
-        if other.startswith(name):
-            tf.io.gfile.remove(os.path.join(folder, other))
 
 
 # === Models ===
@@ -405,15 +400,11 @@ def _describe_config(config: BertConfig) -> list[str]:
             'the original refuses: its "gelu" is the tanh form, and was the '
             "exact one before 2019-02-07."
         )
-    unknown = config.to_dict().keys() & {"layer_norm_eps", "left_to_right"}
     sentences += [
-        f"{_CONFIG_FILE} has {key} {getattr(config, key)}, which the "
-        f"original ignores: it computes with {default}."
-        for key, default in (
-            ("layer_norm_eps", BertConfig.layer_norm_eps),
-            ("left_to_right", BertConfig.left_to_right),
-        )
-        if key in unknown
+        f"{_CONFIG_FILE} has {key} {value}, which the original ignores: it "
+        f"computes with {getattr(BertConfig, key)}."
+        for key, value in config.to_dict().items()
+        if key in ("layer_norm_eps", "left_to_right")
     ]
     return sentences
 

@@ -129,22 +129,15 @@ class RecordCounts:
         return cls(**(values | {"length_histogram": histogram}))
 
 
-@dataclasses.dataclass(frozen=True)
-class FileCounts:
-    """Number of records and bytes of a finished record file."""
-
-    records: int
-    bytes: int
-
-
 @dataclasses.dataclass
 class GenerationResult:
     """The files and counts of a generator run.
 
+    `files` has the numbers of "records" and "bytes" of each path,
     `num_documents` are non-empty documents, `counts` are over all files.
     """
 
-    files: dict[str, FileCounts]
+    files: dict[str, dict[str, int]]
     num_documents: int
     num_sentences: int
     counts: RecordCounts

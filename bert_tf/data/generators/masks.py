@@ -183,38 +183,6 @@ def replace_tokens(
     )
 
 
-def _chosen(
-    input_ids: np.ndarray,
-    segment_ids: np.ndarray,
-    candidates: np.ndarray,
-    starts_word: np.ndarray,
-    lengths: np.ndarray,
-    config: Flags,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Returns <bool>[batch, seq_length]: the tokens to predict."""
-    if config.left_to_right:
-        # All tokens, or a uniform sample if there are too many: the first ones
-        # would teach the model only the beginnings of texts.
-        count = np.minimum(
-            candidates.sum(axis=1), config.max_predictions_per_seq
-        )
-        return choose_tokens(candidates, count, rng)
-    count = num_predictions(
-        lengths, config.masked_lm_prob, config.max_predictions_per_seq
-    )
-    if not config.do_whole_word_mask and config.max_ngram == 1:
-        return choose_tokens(candidates, count, rng)
-    return choose_words(
-        candidates,
-        starts_word[input_ids],
-        segment_ids,
-        count,
-        config.max_ngram,
-        rng,
-    )
-
-
 def mask_batch(
     input_ids: np.ndarray,
     segment_ids: np.ndarray,
@@ -249,11 +217,22 @@ def mask_batch(
       max_predictions_per_seq], padded with 0, positions ascending, and
       `masked_lm_weights` <float32>[batch, max_predictions_per_seq].
     """
-    chosen = _chosen(
-        input_ids, segment_ids, candidates, starts_word, lengths, config, rng
-    )
-    batch_size, seq_length = chosen.shape
     flat_ids, most = input_ids.reshape(-1), config.max_predictions_per_seq
+    count = num_predictions(lengths, config.masked_lm_prob, most)
+    if config.left_to_right:
+        # All tokens, or a uniform sample if there are too many: the first ones
+        # would teach the model only the beginnings of texts.
+        count = np.minimum(candidates.sum(axis=1), most)
+    if (
+        config.do_whole_word_mask or config.max_ngram > 1
+    ) and not config.left_to_right:
+        starts, ngram = starts_word[input_ids], config.max_ngram
+        chosen = choose_words(
+            candidates, starts, segment_ids, count, ngram, rng
+        )
+    else:
+        chosen = choose_tokens(candidates, count, rng)
+    batch_size, seq_length = chosen.shape
     places = np.flatnonzero(chosen)  # In ascending order within a row.
     counts = np.count_nonzero(chosen, axis=1)
     first = np.cumsum(counts) - counts

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -22,11 +21,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import corpus
-from bert_tf.data.generators.counts import FileCounts
+from bert_tf.data.generators import streaming
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import serializer
-from bert_tf.errors import UserError
 from bert_tf.features import PRETRAINING
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
@@ -38,7 +36,6 @@ Document = list[Sentence]
 
 # Draws for a document other than the one at hand (line 277 of the original).
 _OTHER_DOCUMENT_TRIES = 10
-_LINES_PER_BATCH = 2000
 _RECORDS_PER_BATCH = 1000
 
 
@@ -97,7 +94,8 @@ def generate(
             mine = instances[index :: len(output_files)]
             with tf.io.gfile.GFile(opened[index], "wb") as file:
                 file.write(b"")  # There may be fewer records than files.
-                for chunk in _batched(mine, _RECORDS_PER_BATCH):
+                for start in range(0, len(mine), _RECORDS_PER_BATCH):
+                    chunk = mine[start : start + _RECORDS_PER_BATCH]
                     batch = to_batch(chunk, config)
                     file.write(serializer.serialize(batch))
                     counts.add_batch(
@@ -107,19 +105,13 @@ def generate(
                     )
                     bar.update(len(chunk))
             num_bytes = tf.io.gfile.stat(opened[index]).length
-            written[path] = FileCounts(len(mine), num_bytes)
+            written[path] = {"records": len(mine), "bytes": num_bytes}
     return GenerationResult(
         files=written,
         num_documents=len(documents),
         num_sentences=sum(map(len, documents)),
         counts=counts,
     )
-
-
-def _batched(items: Iterable, size: int) -> Iterator[list]:
-    iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk
 
 
 def read_documents(
@@ -131,27 +123,21 @@ def read_documents(
     total = corpus.count_bytes(input_files)
     documents: list[Document] = []
     with progress.bar(total, "tokenizing", "B") as bar:
-        lines = corpus.read_numbered_lines(
+        for lines, numbers in streaming.read_batches(
+            config,
             input_files,
-            config.one_document_per_file,
-            config.replace_invalid_utf8,
             as_original=not config.one_document_per_file,
-            sample=config.sample,
             on_bytes=bar.update,
-        )
-        for chunk in _batched(lines, _LINES_PER_BATCH):
-            ids = tokenizer.tokenize([line for _, line in chunk]).to_list()
-            for (number, _), sentence in zip(chunk, ids, strict=True):
+        ):
+            ids = tokenizer.tokenize(lines).to_list()
+            for number, sentence in zip(numbers, ids, strict=True):
                 while len(documents) <= number:
                     documents.append([])
                 if sentence:
                     documents[number].append(sentence)
     documents = [document for document in documents if document]
     if not documents:
-        raise UserError(
-            "The corpus is empty: the tokenizer finds no token in "
-            f"{', '.join(input_files[:3])}."
-        )
+        raise corpus.empty_corpus_error(input_files, unit="token")
     return documents
 
 

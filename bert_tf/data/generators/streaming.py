@@ -18,22 +18,20 @@ tokens whose documents come from the whole corpus.
 
 import collections
 import contextlib
-import dataclasses
 import itertools
 import os
 import shutil
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.data.generators import streaming_worker
-from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.generators.streaming_worker import PartsPlan
@@ -59,9 +57,9 @@ _BATCHES_PER_SAVE = 16
 
 # Lines, and the document number of each line <int64>[lines].
 Batch = tuple[list[str], np.ndarray]
-# Tokens <int32>[sum(lengths)] and lengths <int64>[sentences] of sentences, and
-# the number of sentences in each line <int64>[lines].
-_Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
+# Tokens <int32>[sum(lengths)], and lengths and document numbers of sentences,
+# <int64>[sentences].
+Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def generate(
@@ -126,10 +124,7 @@ def _tokenize_corpus(
 def finish(writer: TokenStoreWriter, input_files: Sequence[str]) -> None:
     """Marks a store as complete; raises `UserError` if it is empty."""
     if not writer.progress.tokens:
-        raise UserError(
-            "The corpus has no text that gives a token. "
-            f"Received: {', '.join(input_files[:3])}."
-        )
+        raise corpus.empty_corpus_error(input_files, unit="token")
     writer.finish()
 
 
@@ -137,17 +132,18 @@ def read_batches(
     config: Flags,
     input_files: Sequence[str],
     num_done: int = 0,
-    may_be_empty: bool = False,
-    on_bytes: Callable[[int], object] | None = None,
+    **options: Any,
 ) -> Iterator[Batch]:
-    """Yields the lines after the first `num_done`, in batches."""
+    """Yields the lines after the first `num_done`, in batches.
+
+    The options are those of `corpus.read_numbered_lines`.
+    """
     numbered = corpus.read_numbered_lines(
         input_files,
         config.one_document_per_file,
         config.replace_invalid_utf8,
-        may_be_empty=may_be_empty,
         sample=config.sample,
-        on_bytes=on_bytes,
+        **options,
     )
     lines: list[str] = []
     numbers: list[int] = []
@@ -167,52 +163,53 @@ def _append_all(
     writer: TokenStoreWriter,
     batches: Iterator[Batch],
     tokenizer: BertTokenizer,
-    split: futures.Executor | None,
+    pool: futures.Executor | None,
     num_processes: int,
 ) -> None:
-    """Tokenizes batches in parallel and appends them in order."""
+    """Tokenizes batches in parallel and appends them in order.
 
-    def process(lines: list[str], pending: futures.Future | None) -> _Tokenized:
-        sentences, counts = lines, np.ones(len(lines), np.int64)
-        if pending:
-            sentences, counts = pending.result()
-        return *tokenize(tokenizer, sentences), counts
+    Processes of `pool` split the lines into sentences; None keeps the lines.
+    """
+    waiting: collections.deque = collections.deque()
+
+    def process(batch: Batch, split: futures.Future | None) -> Tokenized:
+        return tokenize(tokenizer, *batch, split and split.result())
+
+    def append() -> None:
+        num_lines, tokenized = waiting.popleft()
+        writer.append(*tokenized.result())
+        writer.progress.lines += num_lines
 
     # Threads suffice: TensorFlow works outside of Python's lock.
     with futures.ThreadPoolExecutor(num_processes) as threads:
-        waiting: collections.deque = collections.deque()
-        for number, (lines, documents) in enumerate(batches):
-            pending = None
-            if split:
-                pending = split.submit(streaming_worker.split_lines, lines)
-            tokenized = threads.submit(process, lines, pending)
-            waiting.append((tokenized, documents))
+        for number, batch in enumerate(batches):
+            lines, _ = batch
+            split = pool and pool.submit(streaming_worker.split_lines, lines)
+            tokenized = threads.submit(process, batch, split)
+            waiting.append((len(lines), tokenized))
             if len(waiting) > 2 * num_processes:
-                _append(writer, *waiting.popleft())
+                append()
                 if number % _BATCHES_PER_SAVE == 0:
                     writer.save()
         while waiting:
-            _append(writer, *waiting.popleft())
-
-
-def _append(
-    writer: TokenStoreWriter, tokenized: futures.Future, documents: np.ndarray
-) -> None:
-    tokens, lengths, counts = tokenized.result()
-    writer.append(tokens, lengths, np.repeat(documents, counts))
-    writer.progress.lines += len(documents)
+            append()
 
 
 def tokenize(
-    tokenizer: BertTokenizer, sentences: list[str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns flat ids, and the number of ids per sentence."""
+    tokenizer: BertTokenizer,
+    lines: list[str],
+    documents: np.ndarray,
+    split: tuple[list[str], np.ndarray] | None,
+) -> Tokenized:
+    """Tokenizes lines, or the sentences of `streaming_worker.split_lines`."""
+    sentences, counts = split or (lines, np.ones(len(lines), np.int64))
     # Eagerly: with batches of this size a graph is no faster, and tracing takes
     # most of a second.
     with tf.device("CPU:0"):
         ids = tokenizer.tokenize(tf.constant(sentences, tf.string))
         lengths = ids.row_lengths().numpy().astype(np.int64)
-        return ids.flat_values.numpy(), lengths
+        tokens = ids.flat_values.numpy()
+    return tokens, lengths, np.repeat(documents, counts)
 
 
 def plan_parts(
@@ -355,11 +352,13 @@ def concatenate_parts(
                     shutil.copyfileobj(source, file, _COPY_BYTES)
                 file.flush()
                 files.start_writing(temporary)
-        num_bytes = tf.io.gfile.stat(temporary).length
-        written = FileCounts(counts.num_instances, num_bytes)
         files.write_json(
             _counts_path(plan.parts_folder, number),
-            {**dataclasses.asdict(written), "counts": counts.to_dict()},
+            {
+                "records": counts.num_instances,
+                "bytes": tf.io.gfile.stat(temporary).length,
+                "counts": counts.to_dict(),
+            },
         )
     for part in parts:
         tf.io.gfile.remove(plan.records_path(part))
@@ -378,6 +377,6 @@ def result(
     )
     for number, path in enumerate(output_files):
         stored = files.read_json(_counts_path(work_dir, number))
-        total.files[path] = FileCounts(stored["records"], stored["bytes"])
-        total.counts.add(RecordCounts.from_dict(stored["counts"]))
+        total.counts.add(RecordCounts.from_dict(stored.pop("counts")))
+        total.files[path] = stored
     return total

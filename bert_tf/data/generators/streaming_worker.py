@@ -256,22 +256,16 @@ class InstancePlanner:
         document, first, stop = self._store.span(span)
         # Python is several times faster with its own numbers.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
-        target = self._target_length(rng)
-        if self._next_sentence_pairs:
-            _plan_pairs(plan, document, offsets, target, rng.random)
-        else:
-            _plan_singles(plan, offsets, target)
-
-    def _target_length(self, rng: random.Random) -> int:
-        """Draws the target length, once per pass (:230-241)."""
-        if rng.random() < self._short_seq_prob:
-            return rng.randint(2, self.max_num_tokens)
-        return self.max_num_tokens
+        target = self.max_num_tokens
+        if rng.random() < self._short_seq_prob:  # Once per pass (:230-241).
+            target = rng.randint(2, target)
+        draw = rng.random if self._next_sentence_pairs else None
+        _plan_instances(plan, document, offsets, target, draw)
 
     def _fill_in_random_next(
         self, spans: np.ndarray, generator: np.random.Generator
     ) -> None:
-        """Replaces the placeholders of `_plan_pairs` by random spans."""
+        """Replaces the placeholders of `_plan_pass` by random spans."""
         rows = np.flatnonzero(spans[:, _IS_RANDOM])
         for start in range(0, len(rows), _ROWS_PER_RELEASE):
             block = rows[start : start + _ROWS_PER_RELEASE]
@@ -325,46 +319,38 @@ class InstancePlanner:
         )
 
 
-def _plan_singles(plan: array, offsets: list[int], target: int) -> None:
-    """Plans instances of one segment."""
+def _plan_instances(
+    plan: array,
+    document: int,
+    offsets: list[int],
+    target: int,
+    draw: Callable[[], float] | None,
+) -> None:
+    """Plans instances of two segments (:243-337), or of one without `draw`."""
     i, stop = 0, len(offsets) - 1
     while i < stop:
         # The first sentence that starts at the target or later. Every sentence
         # has a token, so it is at most `target` sentences away.
         nearest = min(stop, i + target)
         chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
-        plan.extend((offsets[i], offsets[chunk_stop], 0, 0, 0))
-        i = chunk_stop
-
-
-def _plan_pairs(
-    plan: array,
-    document: int,
-    offsets: list[int],
-    target: int,
-    draw: Callable[[], float],
-) -> None:
-    """Plans instances of two segments (:243-337)."""
-    i, stop = 0, len(offsets) - 1
-    while i < stop:
-        nearest = min(stop, i + target)
-        chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
-        count = chunk_stop - i
-        a_stop = chunk_stop
+        a_start, count = offsets[i], chunk_stop - i
+        if draw is None:
+            plan.extend((a_start, offsets[chunk_stop], 0, 0, 0))
+            i = chunk_stop
+            continue
+        b_start = chunk_stop
         if count >= 2:
-            a_stop = i + 1 + int(draw() * (count - 1))
-        a_start_token, a_stop_token = offsets[i], offsets[a_stop]
+            b_start = i + 1 + int(draw() * (count - 1))
+        a_stop = offsets[b_start]
         if count == 1 or draw() < 0.5:
-            length = target - (a_stop_token - a_start_token)
-            plan.extend((a_start_token, a_stop_token, document, length, 1))
+            plan.extend(
+                (a_start, a_stop, document, target - a_stop + a_start, 1)
+            )
             # The sentences after A are not used up: the next chunk starts with
             # them (:290-293).
-            i = a_stop
+            i = b_start
         else:
-            b_stop_token = offsets[chunk_stop]
-            plan.extend(
-                (a_start_token, a_stop_token, a_stop_token, b_stop_token, 0)
-            )
+            plan.extend((a_start, a_stop, a_stop, offsets[chunk_stop], 0))
             i = chunk_stop
 
 

@@ -6,6 +6,7 @@ A copy of the vocabulary is at `<output_file>.vocab.txt`.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -256,21 +257,17 @@ def find(record_files: Sequence[str]) -> Manifest | None:
       UserError: If the data sets differ in vocabulary, handling of case and
         accents, or lengths, or if a manifest is damaged.
     """
-    manifests: dict[str, Manifest | None] = {}
-    entries = {}
-    without = []
+    read_once = functools.cache(read)
+    # All files of one command have equal manifests.
+    distinct, entries, without = {}, {}, []
     for path in record_files:
-        manifest = _find_one(path, manifests)
+        output_files = filter(None, (_unsharded(path), path))
+        manifest = next(filter(None, map(read_once, output_files)), None)
         if manifest:
             entries[path] = _entry(manifest, path)
+            distinct[manifest.fingerprint] = manifest
         else:
             without.append(path)
-    # All files of one command have equal manifests.
-    distinct = {
-        manifest.fingerprint: manifest
-        for manifest in manifests.values()
-        if manifest
-    }
     if not distinct:
         return None
     if without:
@@ -282,18 +279,6 @@ def find(record_files: Sequence[str]) -> Manifest | None:
             without[0],
         )
     return dataclasses.replace(_combine(list(distinct.values())), files=entries)
-
-
-def _find_one(
-    path: str, manifests: dict[str, Manifest | None]
-) -> Manifest | None:
-    """Finds the manifest of a record file; `manifests` caches results."""
-    for output_file in filter(None, (_unsharded(path), path)):
-        if output_file not in manifests:
-            manifests[output_file] = read(output_file)
-        if manifests[output_file]:
-            return manifests[output_file]
-    return None
 
 
 def _entry(manifest: Manifest, path: str) -> dict[str, int]:

@@ -28,11 +28,8 @@ _RECORDS_PER_BATCH = 1024
 Sizes = Mapping[Feature, int]
 
 
-class FramedRecords:
-    """Buffered access to the records of an open file, mostly forwards.
-
-    A record is its length <uint64>, a checksum of the length, its contents, and
-    a checksum of the contents.
+class _Source:
+    """Buffered bytes of an open file, read mostly forwards.
 
     Attributes:
       size: Bytes of the file.
@@ -51,69 +48,86 @@ class FramedRecords:
             self._start = start
         return self._chunk[start - self._start : stop - self._start]
 
-    def find_end(self, start: int) -> int | None:
-        """Returns the end of the record at `start`, or None if damaged."""
-        header = self.read(start, start + _HEADER.size)
-        if len(header) < _HEADER.size:
-            return None
-        length, _ = _HEADER.unpack(header)
-        stop = start + _HEADER.size + length + _CHECKSUM.size
-        # The cheaper comparison comes first.
-        return stop if stop <= self.size and is_length(header) else None
 
-    def read_contents(self, start: int, stop: int) -> bytes | None:
-        """Returns the contents of a record, or None if damaged."""
-        contents = self.read(start + _HEADER.size, stop - _CHECKSUM.size)
-        (checksum,) = _CHECKSUM.unpack(self.read(stop - _CHECKSUM.size, stop))
-        return contents if masked_crc32c(contents) == checksum else None
+class CheckedRecord(NamedTuple):
+    """A record of a file, and why it is unusable, if it is.
+
+    `stop` is None if its length is damaged; then no later record can be found.
+    """
+
+    path: str
+    number: int
+    start: int
+    stop: int | None
+    framed: bytes
+    reason: str | None
+
+    def __str__(self) -> str:
+        place = f"record {self.number} at byte {self.start}"
+        return f"{self.path}, {place}: {self.reason}"
+
+    def error(self, allowed: int = 0) -> UserError:
+        """Returns the error if only `allowed` records may be unusable."""
+        advice = "copy or create the file again"
+        if self.stop is not None:
+            flag = f"--max_corrupt_records={allowed + 1}"
+            advice += f", or skip such records with {flag} or more"
+        return UserError(f"{self}; {advice}.")
 
 
-def is_length(header: bytes) -> bool:
-    """Returns true if the first 12 bytes of a record match each other."""
-    return masked_crc32c(header[: _LENGTH.size]) == _HEADER.unpack(header)[1]
+def read_records(
+    path: str, sizes: Sizes | None = None
+) -> Iterator[CheckedRecord]:
+    """Yields the records of a file, up to a damaged length.
+
+    A record is its length <uint64>, a checksum of the length, its contents, and
+    a checksum of the contents. Without `sizes` the contents are neither read
+    nor checked.
+    """
+    number = start = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        source = _Source(file)
+        while start < source.size:
+            header = source.read(start, start + _HEADER.size)
+            length, checksum = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+            stop = start + _HEADER.size + length + _CHECKSUM.size
+            framed, reason = b"", None
+            is_whole = len(header) == _HEADER.size
+            if is_whole and masked_crc32c(header[: _LENGTH.size]) != checksum:
+                reason = "its length is damaged, or this is not a record file"
+                stop = None
+            elif stop > source.size:
+                reason = f"the file is truncated, at byte {source.size}"
+                stop = None
+            elif sizes:
+                framed = source.read(start, stop)
+                reason = _find_fault(framed, sizes)
+            yield CheckedRecord(path, number, start, stop, framed, reason)
+            if stop is None:
+                return
+            number, start = number + 1, stop
+
+
+def _find_fault(framed: bytes, sizes: Sizes) -> str | None:
+    contents = framed[_HEADER.size : -_CHECKSUM.size]
+    (checksum,) = _CHECKSUM.unpack(framed[-_CHECKSUM.size :])
+    if masked_crc32c(contents) != checksum:
+        return "its checksum is wrong"
+    return _describe_mismatch(contents, sizes)
 
 
 def count_records(path: str) -> int:
-    """Returns the number of records in a file.
-
-    Follows the lengths in the file and checks the checksum of each length; the
-    contents are neither parsed nor checked.
+    """Returns the number of records in a file, by their lengths.
 
     Raises:
       UserError: If the file is truncated or not a record file.
     """
-    count = offset = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        records = FramedRecords(file)
-        while offset < records.size:
-            stop = records.find_end(offset)
-            if stop is None:
-                header = records.read(offset, offset + _HEADER.size)
-                raise _error(path, count, offset, header, records.size)
-            count, offset = count + 1, stop
+    count = 0
+    for record in read_records(path):
+        if record.reason:
+            raise record.error()
+        count += 1
     return count
-
-
-def _error(
-    path: str, record: int, offset: int, header: bytes, num_bytes: int
-) -> UserError:
-    if len(header) == _HEADER.size and not is_length(header):
-        return UserError(
-            f"{path} is corrupt or not a record file: byte {offset} "
-            f"(record {record}) is not the length of a record; copy "
-            "or create the file again."
-        )
-    return UserError(
-        f"{path} is truncated: record {record}, at byte {offset}, extends "
-        f"beyond the end of the file at byte {num_bytes}; copy or create the "
-        "file again."
-    )
-
-
-def _read_cache(cache_file: str | None) -> dict[str, dict[str, int]]:
-    if cache_file and tf.io.gfile.exists(cache_file):
-        return files.read_json(cache_file)
-    return {}
 
 
 def find_counts(
@@ -137,7 +151,9 @@ def find_counts(
     """
     found = manifest.find(record_files)
     described = found.files if found else {}
-    cached = _read_cache(cache_file)
+    cached = {}
+    if cache_file and files.exists(cache_file):
+        cached = files.read_json(cache_file)
     stored = cached | described
     sizes = {path: tf.io.gfile.stat(path).length for path in record_files}
     # Another size means another file: its stored count is invalid.
@@ -173,32 +189,6 @@ def _count_files(sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
             counted[path] = {"records": count_records(path), "bytes": size}
             bar.update(size)
     return counted
-
-
-class CheckedRecord(NamedTuple):
-    """A record of a file, and why it is unusable, if it is.
-
-    `stop` is None if its length is damaged; then no later record can be found.
-    """
-
-    path: str
-    number: int
-    start: int
-    stop: int | None
-    framed: bytes
-    reason: str | None
-
-    def __str__(self) -> str:
-        place = f"record {self.number} at byte {self.start}"
-        return f"{self.path}, {place}: {self.reason}"
-
-    def error(self, allowed: int = 0) -> UserError:
-        """Returns the error if only `allowed` records may be unusable."""
-        advice = "copy or create the file again"
-        if self.stop is not None:
-            flag = f"--max_corrupt_records={allowed + 1}"
-            advice += f", or skip such records with {flag} or more"
-        return UserError(f"{self}; {advice}.")
 
 
 def parsing_spec(sizes: Sizes) -> dict[str, tf.io.FixedLenFeature]:
@@ -273,7 +263,7 @@ def find_bad_record(
 ) -> UserError | None:
     """Reads all records and returns an error for the first unusable one."""
     for path in find_damaged(record_files, sizes):
-        for record in check_records(path, sizes):
+        for record in read_records(path, sizes):
             if record.reason:
                 return record.error()
     return None
@@ -292,27 +282,6 @@ def find_damaged(record_files: Sequence[str], sizes: Sizes) -> Iterator[str]:
             except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
                 yield path
             bar.update(size)
-
-
-def check_records(path: str, sizes: Sizes) -> Iterator[CheckedRecord]:
-    """Yields the records of a file, up to a damaged length."""
-    number = start = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        records = FramedRecords(file)
-        while start < records.size:
-            stop, framed = records.find_end(start), b""
-            if stop is None:
-                reason = "its length is damaged"
-            else:
-                framed = records.read(start, stop)
-                contents = records.read_contents(start, stop)
-                reason = "its checksum is wrong"
-                if contents is not None:
-                    reason = _describe_mismatch(contents, sizes)
-            yield CheckedRecord(path, number, start, stop, framed, reason)
-            if stop is None:
-                return
-            number, start = number + 1, stop
 
 
 def blank_record(sizes: Sizes) -> bytes:

@@ -37,6 +37,7 @@ class Classification(ServingHead):
         long texts; None truncates them.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = ("classification",)
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     flags = ("pair", "doc_stride")
 
@@ -75,19 +76,6 @@ class Classification(ServingHead):
         inputs = layout.inputs(ids, self.tokenizer.vocabulary)
         return Rows(inputs, {"texts": windows.texts})
 
-    def answer(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
-        """Returns what the task decodes, and what `method` returns."""
-        answer = self.task.decode(outputs, rows.state.get("texts"))
-        if self.method == "regress":
-            return answer | {"outputs": answer["score"]}
-        if self.method == "classify":
-            probs = answer["probabilities"]
-            classes = tf.tile([list(self.task.labels)], [tf.shape(probs)[0], 1])
-            answer |= {"classes": classes, "scores": probs}
-        return answer
-
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
@@ -99,13 +87,15 @@ class Classification(ServingHead):
 class MultipleChoice(ServingHead):
     """Serves models for multiple choice.
 
-    Missing choices are "", and have probability 0. If the text itself is "",
-    the choices are packed alone, as for models trained without a context.
+    Missing choices are "", and have probability 0; with token ids, none is
+    missing. If the text itself is "", the choices are packed alone, as for
+    models trained without a context.
 
     Args, in addition to those of `ServingHead`:
       task: The task, which decodes the outputs.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = ("multiple_choice",)
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
@@ -115,11 +105,6 @@ class MultipleChoice(ServingHead):
     max_rows_at_once = max_ids_rows_at_once = 64
 
     task: Task
-
-    @classmethod
-    def build(cls, source: Source) -> Self:
-        """Returns the head of a stored model."""
-        return cls(*source.parts(), tasks.from_stored(source.stored))
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns `text` <string>[B] and `choices` <string>[B, C]."""
@@ -177,17 +162,3 @@ class MultipleChoice(ServingHead):
             rows = tf.reshape(value, shape_of_rows)
             inputs[name] = tf.ensure_shape(rows, [None, None, None])
         return Rows(inputs, {"is_there": is_there})
-
-    def answer(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
-        """Returns what the task decodes, `classes` and `scores`.
-
-        With token ids, no choice is missing.
-        """
-        answer = self.task.decode(outputs, rows.state.get("is_there"))
-        probs = answer["probabilities"]
-        shape = tf.shape(probs)
-        names = tf.strings.as_string(tf.range(shape[1]))
-        classes = tf.broadcast_to(names, shape)
-        return answer | {"classes": classes, "scores": probs}

@@ -10,7 +10,6 @@ Shapes:
   T: row length, one of the buckets.
 """
 
-import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +20,12 @@ from typing import Self
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks import registry as tasks
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -76,7 +77,7 @@ class Rows:
 
 
 @dataclasses.dataclass(eq=False)
-class ServingHead(abc.ABC):
+class ServingHead:
     """The serving front end of one kind of model.
 
     Args:
@@ -86,6 +87,10 @@ class ServingHead(abc.ABC):
         `max_seq_length`.
     """
 
+    # The kinds of stored models with the head, keys of `weight_map.HEADS`.
+    kinds: ClassVar[tuple[str, ...]]
+    # The kind of model to build, if not the stored one.
+    model_kind: ClassVar[str | None] = None
     # The names of the input strings.
     inputs: ClassVar[tuple[str, ...]]
     # The names of the model's outputs that `answer` reads.
@@ -102,6 +107,9 @@ class ServingHead(abc.ABC):
     flags: ClassVar[tuple[str, ...]] = ()
     # Whether each text has a row for the signature `attention`.
     has_attention: ClassVar[bool] = True
+    # Arguments of `modeling.inference.prepare` that leave out the parts of the
+    # model whose outputs are not read.
+    model_values: ClassVar[Mapping[str, Any]] = {}
     # The maximum number of rows to compute at once if a text can have any
     # number of rows; None if every text has one.
     max_rows_at_once: ClassVar[int | None] = None
@@ -114,23 +122,34 @@ class ServingHead(abc.ABC):
 
     @classmethod
     def build(cls, source: Source) -> Self:
-        """Returns the head of a stored model.
+        """Returns the head of a stored model, by default with its task.
 
         Raises:
           UserError: If the model or the flags do not fit the head.
         """
-        return cls(*source.parts())
+        return cls(*source.parts(), tasks.from_stored(source.stored))
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of the head: the values of `flags` by name."""
         return {name: getattr(self, name) for name in self.flags}
 
-    def model_values(self) -> dict[str, Any]:
-        """Returns arguments of `modeling.inference.prepare`.
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels in the order of the logits, if there are any.
 
-        They leave out the parts of the model whose outputs are not read.
+        Raises:
+          UserError: If a label contains a line break.
         """
-        return {}
+        task = getattr(self, "task", None)
+        labels = tuple(getattr(task, "labels", None) or ())
+        for label in labels:
+            if "\n" in label or "\r" in label:
+                raise UserError(
+                    "Labels must not contain line breaks, as labels.txt has "
+                    f"one label per line. Received: {label!r}; rename it in "
+                    "task.json."
+                )
+        return labels
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns the specs of the input strings, by default <string>[B]."""
@@ -187,16 +206,28 @@ class ServingHead(abc.ABC):
         """
         return Rows(self.attention_rows(strings))
 
-    @abc.abstractmethod
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns the answer to a request; the first axis of each tensor is B.
 
+        By default it is what `task` decodes and what `method` returns.
+
         Args:
           outputs: The model's outputs for `rows.inputs`.
-          rows: The result of `pack`.
+          rows: The result of `pack`, or of `ids_rows`, which has no state.
         """
+        answer = self.task.decode(outputs, *rows.state.values())
+        if self.method == "regress":
+            return answer | {"outputs": answer["score"]}
+        if self.method is None:
+            return answer
+        probs = answer["probabilities"]
+        shape = tf.shape(probs)
+        # Choices have numbers for names.
+        names = self.labels or tf.strings.as_string(tf.range(shape[1]))
+        classes = tf.broadcast_to(names, shape)
+        return answer | {"classes": classes, "scores": probs}
 
     def rows_at_once(
         self, inputs: Mapping[str, tf.Tensor]

@@ -13,6 +13,7 @@ from typing import Self
 
 import tensorflow as tf
 
+from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.export.heads.classification import Classification
@@ -51,8 +52,10 @@ class FillMask(ServingHead):
       UserError: If `top_k` exceeds the size of the vocabulary.
     """
 
+    kinds = ("pretraining", "masked_lm")
     inputs = ("text",)
     outputs = ("masked_lm_logits",)
+    model_values = {"heads": ["masked_lm"]}
     flags = ("top_k",)
 
     top_k: int
@@ -101,10 +104,6 @@ class FillMask(ServingHead):
             fill_mask.join(parts, _move(ends, begins), begins),
         )
 
-    def model_values(self) -> dict[str, Any]:
-        """Returns the settings that leave out the next-sentence head."""
-        return {"heads": ["masked_lm"]}
-
     def rows_at_once(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns fewer rows, the more [MASK]s a row has."""
         most = tf.maximum(tf.shape(inputs[fill_mask.POSITIONS])[1], 1)
@@ -143,7 +142,9 @@ class FillMask(ServingHead):
           the [MASK]s of each text from left to right, the most likely first;
           padded with "" and 0.
         """
-        return self._name(*self._best(outputs, rows))
+        answer = self.answer_ids(outputs, rows)
+        del answer["token_ids"]
+        return answer
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
@@ -152,27 +153,16 @@ class FillMask(ServingHead):
 
         `token_ids` are padded with -1.
         """
-        ids, probs = self._best(outputs, rows)
-        return self._name(ids, probs) | {"token_ids": ids}
-
-    def _name(self, ids: tf.Tensor, probs: tf.Tensor) -> dict[str, tf.Tensor]:
-        tokens = self.tokenizer.tokens(tf.maximum(ids, 0))
-        return {
-            "tokens": tf.where(ids >= 0, tokens, ""),
-            "probabilities": probs,
-        }
-
-    def _best(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns ids <int32> and probabilities <float32>, [B, P, k] each."""
         best = outputs if _IDS in outputs else self.condense(outputs)
         # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
         is_mask = tf.expand_dims(rows.state[_IS_MASK], -1)
-        return (
-            tf.where(is_mask, best[_IDS], -1),
-            tf.where(is_mask, best[_PROBABILITIES], 0.0),
-        )
+        ids = tf.where(is_mask, best[_IDS], -1)
+        tokens = self.tokenizer.tokens(tf.maximum(ids, 0))
+        return {
+            "tokens": tf.where(ids >= 0, tokens, ""),
+            "probabilities": tf.where(is_mask, best[_PROBABILITIES], 0.0),
+            "token_ids": ids,
+        }
 
 
 def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
@@ -185,7 +175,9 @@ def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
 class NextSentence(Classification):
     """Serves the next-sentence head of pretrained models, a classifier."""
 
+    kinds = ("pretraining", "next_sentence")
     outputs = ("next_sentence_logits",)
+    model_values = {"heads": ["next_sentence"]}
     flags = ()
 
     @classmethod
@@ -193,10 +185,6 @@ class NextSentence(Classification):
         """Returns the head of a pretrained model."""
         task = ClassificationTask(labels=NEXT_SENTENCE_LABELS, metric_names=())
         return cls(*source.parts(), task, pair=True)
-
-    def model_values(self) -> dict[str, Any]:
-        """Returns the settings that leave out the masked-LM head."""
-        return {"heads": ["next_sentence"]}
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
@@ -223,6 +211,8 @@ class Embeddings(ServingHead):
       UserError: If the model has no such layer, or pooling is another word.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = tuple(weight_map.HEADS)
+    model_kind: ClassVar[str | None] = "encoder"
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     outputs: ClassVar[tuple[str, ...]] = ("sequence_output",)
     flags: ClassVar[tuple[str, ...]] = ("pooling", "layer")
@@ -243,6 +233,11 @@ class Embeddings(ServingHead):
                 f"--layer must lie between {-count} and {count - 1}, as the "
                 f"model has {count} layers. Received: {self.layer}."
             )
+        # The layer becomes the last one.
+        config = dataclasses.replace(
+            self.config, num_hidden_layers=self.layer % count + 1
+        )
+        self.model_values = {"config": config.to_dict(), "has_pooler": False}
 
     @classmethod
     def build(cls, source: Source) -> Self:
@@ -253,12 +248,6 @@ class Embeddings(ServingHead):
             source.config.pooling,
             source.config.layer,
         )
-
-    def model_values(self) -> dict[str, Any]:
-        """Returns the settings that make the layer the last one."""
-        count = self.layer % self.config.num_hidden_layers + 1
-        config = dataclasses.replace(self.config, num_hidden_layers=count)
-        return {"config": config.to_dict(), "has_pooler": False}
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows

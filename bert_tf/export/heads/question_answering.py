@@ -51,8 +51,10 @@ class QuestionAnswering(head.ServingHead):
       UserError: If the lengths leave no room for the paragraph.
     """
 
+    kinds = ("question_answering",)
     inputs = (_QUESTION, _CONTEXT)
     outputs = (squad.START_LOGITS, squad.END_LOGITS)
+    model_values = {"has_pooler": False}
     returns_padding = True
     flags = (
         "doc_stride",
@@ -90,10 +92,6 @@ class QuestionAnswering(head.ServingHead):
     def settings(self) -> dict[str, Any]:
         """Returns the settings of windows and of the choice of answers."""
         return {name: getattr(self.task, name) for name in self.flags}
-
-    def model_values(self) -> dict[str, Any]:
-        """Returns the settings that leave out the pooler."""
-        return {"has_pooler": False}
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Packs questions with paragraphs, cutting long ones into windows.

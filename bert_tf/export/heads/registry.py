@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping
 
-from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export.artifact import Artifact
@@ -16,35 +15,19 @@ from bert_tf.export.heads.pretrained import FillMask
 from bert_tf.export.heads.pretrained import NextSentence
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.export.heads.tagging import Tagging
+from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks import registry as tasks
 
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A head that can be exported.
-
-    Attributes:
-      head: The class of the head.
-      kinds: The kinds of stored models with the head, keys of
-        `weight_map.HEADS`.
-      model_kind: The kind of model to build, if not the stored one.
-    """
-
-    head: type[ServingHead]
-    kinds: tuple[str, ...]
-    model_kind: str | None = None
-
-
 # The first head of a model is the default.
-ENTRIES: Mapping[str, Entry] = {
-    "classification": Entry(Classification, ("classification",)),
-    "question_answering": Entry(QuestionAnswering, ("question_answering",)),
-    "multiple_choice": Entry(MultipleChoice, ("multiple_choice",)),
-    "tagging": Entry(Tagging, ("tagging",)),
-    "fill_mask": Entry(FillMask, ("pretraining", "masked_lm")),
-    "next_sentence": Entry(NextSentence, ("pretraining", "next_sentence")),
-    "embeddings": Entry(Embeddings, tuple(weight_map.HEADS), "encoder"),
+ENTRIES: Mapping[str, type[ServingHead]] = {
+    "classification": Classification,
+    "question_answering": QuestionAnswering,
+    "multiple_choice": MultipleChoice,
+    "tagging": Tagging,
+    "fill_mask": FillMask,
+    "next_sentence": NextSentence,
+    "embeddings": Embeddings,
 }
 
 
@@ -59,7 +42,7 @@ def choose(name: str, stored: StoredModel) -> str:
       UserError: If the model does not have the head.
     """
     kind = stored.task["kind"]
-    of_model = [key for key, entry in ENTRIES.items() if kind in entry.kinds]
+    of_model = [key for key, head in ENTRIES.items() if kind in head.kinds]
     variant = stored.task.get("variant")
     is_served = kind == "classification" and variant in tasks.TASKS
     if variant is not None and not is_served:
@@ -82,6 +65,57 @@ def choose(name: str, stored: StoredModel) -> str:
     return name
 
 
+def build(
+    config: SavedModelConfig, stored: StoredModel
+) -> tuple[str, ServingHead]:
+    """Returns the name of a model's head, a key of `ENTRIES`, and the head.
+
+    Raises:
+      UserError: If the flags do not fit the model.
+    """
+    name = choose(config.head, stored)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        of_flag = [x for x, y in ENTRIES.items() if field.name in y.flags]
+        if of_flag and name not in of_flag and value != field.default:
+            raise UserError(
+                f"--{field.name} is for --head={' or '.join(of_flag)}. "
+                f"Received: {value!r} with the head {name}; drop it."
+            )
+    longest = stored.config.max_position_embeddings
+    length = config.max_seq_length or _trained_length(stored)
+    if length > longest:
+        raise UserError(
+            "--max_seq_length must not exceed `max_position_embeddings` of "
+            f"the model, {longest}. Received: {length}."
+        )
+    buckets = config.bucket_lengths()
+    if buckets is None:
+        buckets = tuple(bucket for bucket in BUCKETS if bucket < length)
+    if buckets and buckets[-1] > length:
+        raise UserError(
+            f"--buckets must not exceed the maximum row length, {length}. "
+            f"Received: {config.buckets!r}; raise --max_seq_length, or drop "
+            "longer buckets."
+        )
+    if not buckets or buckets[-1] < length:
+        buckets = (*buckets, length)
+    source = Source(stored, config, length, buckets)
+    return name, ENTRIES[name].build(source)
+
+
+def _trained_length(stored: StoredModel) -> int:
+    """Returns the maximum row length that a model was trained with.
+
+    Where the model does not store it, returns the default of its task, or
+    without a task the number of positions.
+    """
+    longest = stored.config.max_position_embeddings
+    if stored.task["kind"] in tasks.TASKS:
+        return tasks.from_stored(stored).max_seq_length
+    return min(stored.task.get("max_seq_length", longest), longest)
+
+
 def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
     """Builds the head of an export again.
 
@@ -89,10 +123,8 @@ def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
       artifact: The description of the export.
       stored: Its model.
     """
-    entry = ENTRIES[artifact.head]
-    settings = {
-        x: v for x, v in artifact.settings.items() if x in entry.head.flags
-    }
+    flags = ENTRIES[artifact.head].flags
+    settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "doc_stride" in settings:
         # Taggers store 0 for a single window.
         settings["doc_stride"] = settings["doc_stride"] or None
@@ -102,6 +134,5 @@ def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
         model_name=artifact.model_name,
         **settings,
     )
-    return entry.head.build(
-        Source(stored, config, artifact.max_seq_length, artifact.buckets)
-    )
+    source = Source(stored, config, artifact.max_seq_length, artifact.buckets)
+    return ENTRIES[artifact.head].build(source)

@@ -43,8 +43,10 @@ class Tagging(ServingHead):
       UserError: If tokens between windows would be lost.
     """
 
+    kinds = ("tagging",)
     inputs = ("text",)
     outputs = ("logits",)
+    model_values = {"has_pooler": False}
     returns_padding = True
     flags = ("doc_stride",)
     max_rows_at_once = 32
@@ -78,10 +80,6 @@ class Tagging(ServingHead):
     def settings(self) -> dict[str, Any]:
         """Returns the stride as tasks store it: 0 for a single window."""
         return {"doc_stride": self.doc_stride or 0}
-
-    def model_values(self) -> dict[str, Any]:
-        """Returns the settings that leave out the pooler."""
-        return {"has_pooler": False}
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Splits texts into words, and tokenizes each word by itself.

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from bert_tf.errors import UserError
 from bert_tf.export.tflite.build import Build
@@ -26,13 +25,11 @@ from bert_tf.inference.lite_model import LiteModel
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import tables
-from bert_tf.tasks import packed_rows
 from bert_tf.tasks import registry
 from bert_tf.tasks import result_tables
-from bert_tf.tasks.classification import examples as classification_examples
-from bert_tf.tasks.classification.examples import USUAL_COLUMNS
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.task import Prediction
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
@@ -57,8 +54,6 @@ _TIMED_ROWS = 32
 _STEP = 8
 # Kinds of tasks whose official metric is in percent, not between 0 and 1.
 _IN_POINTS = (SquadTask.kind,)
-# Keeps logarithms of probabilities finite.
-_LEAST = float(np.finfo(np.float32).tiny)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,29 +131,24 @@ class Scores:
 
 def evaluate(content: bytes, build: Build, rows: EvalSet) -> Scores:
     """Scores a file and its model, and times the file."""
-    takes_text = build.config.input == "text"
+    takes_text = build.takes_text
     task, metric = rows.task, rows.task.metric
     predictor = Predictor(build.model, task, rows.tokenizer, _BATCH_SIZE)
-    of_model = task.score(rows.examples, predictor.predict(rows.examples))
     file = LiteModel(content, os.cpu_count() or 1, takes_text)
-    of_file = task.score(
-        rows.examples,
-        task.predict(
-            rows.examples,
-            rows.features,
-            compute_outputs(file, rows),
-            rows.tokenizer,
-        ),
+    model_score, score = (
+        task.score(rows.examples, predictions)[metric]
+        for predictions in (
+            predictor.predict(rows.examples),
+            predict(file, rows),
+        )
     )
-    score, model_score = of_file[metric], of_model[metric]
     if task.more_is_better:
         points = 1.0 if task.kind in _IN_POINTS else 100.0
         score, model_score = points * score, points * model_score
         drop = model_score - score
-    elif score == model_score:
-        drop = 0.0
     else:
-        drop = 100.0 * (score / max(model_score, _LEAST) - 1.0)
+        smallest = float(np.finfo(np.float32).tiny)
+        drop = 100.0 * (score - model_score) / max(model_score, smallest)
     return Scores(
         rows.path,
         len(rows.examples),
@@ -170,23 +160,40 @@ def evaluate(content: bytes, build: Build, rows: EvalSet) -> Scores:
     )
 
 
+def predict(file: LiteModel, rows: EvalSet) -> list[Any]:
+    """Returns the prediction of the task for each example."""
+    task, features = rows.task, rows.features
+    outputs = compute_outputs(file, rows)
+    if not _is_classification(task):
+        return task.predict(rows.examples, features, outputs, rows.tokenizer)
+    values = np.stack(outputs.get("probabilities") or outputs["score"])
+    splits = features.example_splits
+    sums = np.add.reduceat(values.reshape(len(features), -1), splits[:-1])
+    return [*map(Prediction, sums / np.diff(splits)[:, np.newaxis])]
+
+
 def compute_outputs(
     file: LiteModel, rows: EvalSet
 ) -> dict[str, list[np.ndarray]]:
-    """Returns an array per row for each name of `Task.select_outputs`."""
+    """Returns an array per row for each name of `Task.select_outputs`.
+
+    For classification these are the outputs of the file.
+    """
     outputs: dict[str, list] = {}
-    count, size = len(rows.features), _batch_size(file)
+    task, count = rows.task, len(rows.features)
+    size = _batch_size(file) or _BATCH_SIZE
     # Rows of similar length share a call.
     order = np.argsort(rows.features.lengths, kind="stable")
     with progress.bar(count, "scoring the file", "row") as bar:
-        for start in range(0, count, size or _BATCH_SIZE):
-            part = order[start : start + (size or _BATCH_SIZE)]
+        for start in range(0, count, size):
+            part = order[start : start + size]
             answer = file.run(_inputs(file, rows, part))
-            computed = answer  # Of other tasks, it is what they select.
-            if rows.task.variant is None:
-                of_model = _as_of_model(rows.task, answer)
-                computed = rows.task.select_outputs(of_model)
-            for name, values in computed.items():
+            if task.variant is None and not _is_classification(task):
+                if "probabilities" in answer:
+                    # The best is the same, which is all that counts.
+                    answer = {"logits": answer["probabilities"]}
+                answer = task.select_outputs(answer)
+            for name, values in answer.items():
                 of_rows = outputs.setdefault(name, [None] * count)
                 # The remaining rows of the call are padding.
                 for row, value in zip(part, np.asarray(values), strict=False):
@@ -195,13 +202,15 @@ def compute_outputs(
     return outputs
 
 
+def _is_classification(task: Task) -> bool:
+    return task.variant is None and isinstance(task, ClassificationTask)
+
+
 def _milliseconds(file: LiteModel, rows: EvalSet) -> float:
     """Returns the median time of rows that are spread over the set."""
     count, size = len(rows.features), _batch_size(file) or 1
     seconds = []
-    for row in np.unique(
-        np.linspace(0, count - 1, min(count, _TIMED_ROWS)).astype(int)
-    ):
+    for row in spread(count, _TIMED_ROWS):
         inputs = _inputs(file, rows, np.array([row]))
         file.run(inputs)  # Allocates memory for the length.
         start = time.perf_counter()
@@ -237,28 +246,6 @@ def _inputs(
     }
 
 
-def _as_of_model(
-    task: Task, answer: Mapping[str, np.ndarray]
-) -> Mapping[str, np.ndarray]:
-    """Recovers the outputs of the model from the answer of a serving head.
-
-    Logits are recovered up to a constant for each row.
-    """
-    if any(name.endswith("logits") for name in answer):
-        return answer
-    if "score" in answer:
-        return {"logits": answer["score"][..., np.newaxis]}
-    probabilities = np.asarray(answer["probabilities"], np.float64)
-    if (
-        isinstance(task, ClassificationTask)
-        and task.problem_type == "multi_label"
-    ):
-        logits = special.logit(np.clip(probabilities, _LEAST, 1 - 2**-53))
-    else:
-        logits = np.log(np.maximum(probabilities, _LEAST))
-    return {"logits": logits}
-
-
 def _model_inputs(
     features: Features, rows: np.ndarray, length: int
 ) -> dict[str, np.ndarray]:
@@ -279,9 +266,7 @@ def read_eval_set(build: Build) -> EvalSet | None:
         return None
     files.require_file(path, _EVAL_FLAG)
     task = _task_of(build, _EVAL_FLAG)
-    if build.config.input == "text" and not isinstance(
-        task, ClassificationTask
-    ):
+    if build.takes_text and not isinstance(task, ClassificationTask):
         raise UserError(
             "--eval_file with --input=text is for classification. Received: a "
             f"model of kind={task.kind!r}; score a file with --input=ids, "
@@ -315,7 +300,7 @@ def _task_of(build: Build, flag: str) -> Task:
     task = registry.from_stored(build.stored)
     task = dataclasses.replace(task, max_seq_length=build.head.max_seq_length)
     # Files that take strings do not cut windows.
-    if build.config.input == "text" and isinstance(task, ClassificationTask):
+    if build.takes_text and isinstance(task, ClassificationTask):
         task = dataclasses.replace(task, doc_stride=None)
     return task
 
@@ -329,13 +314,10 @@ def _with_columns(task: Task, path: str) -> Task:
         )
     if not isinstance(task, ClassificationTask) or task.official is not None:
         return task
-    columns = task.columns
-    if columns is None:
+    *others, columns = task.column_choices
+    if others:
         names = set(tables.read_table(path).columns)
-        columns = next(
-            (c for c in USUAL_COLUMNS if set(c.texts) <= names),
-            USUAL_COLUMNS[-1],
-        )
+        columns = next((c for c in others if set(c.texts) <= names), columns)
     labels = columns.labels or (_LABEL_COLUMN,)
     return dataclasses.replace(
         task, columns=dataclasses.replace(columns, labels=labels)
@@ -355,51 +337,48 @@ def read_calibration_set(build: Build) -> Samples:
     """
     path = build.config.representative_file
     files.require_file(path, _CALIBRATION_FLAG)
-    features = _featurize(build, path)
+    is_pair = _TEXT_PAIR in build.head.inputs
+    if build.name in _KINDS:
+        task = _task_of(build, _CALIBRATION_FLAG)
+    else:  # Heads without a task read texts or pairs of texts.
+        task = ClassificationTask(
+            metric_names=(),
+            max_seq_length=build.head.max_seq_length,
+            columns=Columns("text", _TEXT_PAIR if is_pair else None),
+        )
+    examples = list(task.read_inputs(path))
+    if isinstance(task, ClassificationTask) and any(
+        (example.text_b is not None) != is_pair for example in examples
+    ):
+        raise UserError(
+            f"{_CALIBRATION_FLAG} must have "
+            f"{'pairs of' if is_pair else 'single'} texts, as the model's "
+            f"task. Received: {path}, which has "
+            f"{'single texts' if is_pair else 'pairs'}; change the file or "
+            "--pair."
+        )
+    features = task.featurize(examples, build.head.tokenizer)
     count = len(features)
     if not count:
         raise UserError(
             f"{_CALIBRATION_FLAG} must have rows with words, for calibration. "
             f"Received: {path}, which has none."
         )
-    chosen = np.unique(
-        np.linspace(0, count - 1, min(count, MAX_CALIBRATION_ROWS)).astype(
-            np.int64
-        )
-    )
+    chosen = spread(count, MAX_CALIBRATION_ROWS)
 
     def samples() -> Iterator[Mapping[str, np.ndarray]]:
-        size = build.batch_size or 1
+        size = build.config.batch_size or 1
         for start in range(0, len(chosen), size):
             rows = np.resize(chosen[start : start + size], size)
-            length = build.seq_length or int(features.lengths[rows].max())
+            length = build.config.max_seq_length or int(
+                features.lengths[rows].max()
+            )
             yield _model_inputs(features, rows, length)
 
     return samples
 
 
-def _featurize(build: Build, path: str) -> Features:
-    is_pair = _TEXT_PAIR in build.head.inputs
-    if build.name in _KINDS:
-        task = _task_of(build, _CALIBRATION_FLAG)
-        examples = list(task.read_inputs(path))
-        if isinstance(task, ClassificationTask) and any(
-            (example.text_b is not None) != is_pair for example in examples
-        ):
-            raise UserError(
-                f"{_CALIBRATION_FLAG} must have "
-                f"{'pairs of' if is_pair else 'single'} texts, as the model's "
-                f"task. Received: {path}, which has "
-                f"{'single texts' if is_pair else 'pairs'}; change the file or "
-                "--pair."
-            )
-        return task.featurize(examples, build.stored.build_tokenizer())
-    # Heads without a task read texts or pairs of texts.
-    columns = Columns("text", _TEXT_PAIR if is_pair else None)
-    examples = list(classification_examples.read_texts(path, (columns,)))
-    return packed_rows.pack_texts(
-        [example.text_a for example in examples],
-        [example.text_b for example in examples] if is_pair else None,
-        build.head.tokenizer,
-        build.head.max_seq_length,
-    )
+def spread(count: int, most: int) -> np.ndarray:
+    """Returns the indices of at most `most` of a number of rows, evenly."""
+    places = np.linspace(0, count - 1, min(count, most))
+    return np.unique(places.astype(np.int64))

@@ -86,11 +86,11 @@ def describe(content: bytes, build: Build) -> bytes:
     description = (
         f"A BERT for {build.name.replace('_', ' ')}: "
         f"{config.num_hidden_layers} layers of {config.hidden_size}, "
-        f"quantization {build.quantization}. It was trained on text {case}, "
-        f"{accents} accents."
+        f"quantization {build.config.quantization}. It was trained on text "
+        f"{case}, {accents} accents."
     )
     return add_metadata(
-        content, stem, description, tokenizer.vocabulary, build.labels
+        content, stem, description, tokenizer.vocabulary, build.head.labels
     )
 
 

@@ -14,10 +14,8 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,18 +28,16 @@ from bert_tf.errors import UserError
 from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import evaluate as evaluation
-from bert_tf.export.tflite import functions
 from bert_tf.export.tflite import metadata
 from bert_tf.export.tflite.build import Build
 from bert_tf.export.tflite.evaluate import Scores
-from bert_tf.export.tflite.functions import IdsFunction
-from bert_tf.export.tflite.functions import TextFunction
-from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify import reference as reference_lib
+from bert_tf.export.verify import run as verification
 from bert_tf.export.verify import texts as test_texts
+from bert_tf.export.verify.reference import Arrays
+from bert_tf.export.verify.reference import Expected
 from bert_tf.export.verify.reference import Reference
-from bert_tf.export.verify.reference import ReferenceOutputs
-from bert_tf.export.verify.texts import Row
+from bert_tf.export.verify.run import Comparison
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.io import files
@@ -58,8 +54,7 @@ _MAX_ROWS = 8
 # The probability from which a label of several is assigned.
 _THRESHOLD = 0.5
 
-_Arrays = Mapping[str, np.ndarray]
-_Call = tuple[_Arrays, ReferenceOutputs]
+_Call = tuple[Arrays, Expected]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +62,11 @@ class Verification:
     """The result of comparing a file with its model.
 
     Attributes:
-      largest_difference: The largest difference of numbers; relative for
-        numbers above 1, and except in float32 relative to the largest number.
+      largest_difference: The largest difference of numbers, relative to the
+        largest number of the output if that is above 1.
       tolerance: The largest allowed difference; None in int8.
-      agreement: The result of `measure_agreement`.
+      agreement: For each output with decisions, the share of those that equal
+        the model's, between 0 and 1; for `embedding`, the lowest cosine.
     """
 
     num_calls: int
@@ -109,12 +105,12 @@ class Built:
             },
             "head": build.name,
             "settings": build.head.settings(),
-            "labels": list(build.labels),
-            "quantization": build.quantization,
+            "labels": list(build.head.labels),
+            "quantization": build.config.quantization,
             "input": build.config.input,
             "compatibility": build.config.compatibility,
-            "batch_size": build.batch_size,
-            "max_seq_length": build.seq_length,
+            "batch_size": build.config.batch_size,
+            "max_seq_length": build.config.max_seq_length,
             "bytes": len(self.content),
             "sha256": hashlib.sha256(self.content).hexdigest(),
             "operators": dict(conversion.operators(self.content)),
@@ -176,27 +172,26 @@ def make(build: Build) -> Built:
       UserError: If the converter rejects the model, or the outputs of the file
         differ from the model's.
     """
-    takes_text = build.config.input == "text"
-    if takes_text:
-        build = functions.adapt(build)
-    function = TextFunction(build) if takes_text else IdsFunction(build)
+    if build.takes_text:
+        build = builds.adapt(build)
+    function, specs = builds.make_function(build)
     rows = None
     with contextlib.ExitStack() as stack:
-        if build.quantization == "full_int8":
+        if build.config.quantization == "full_int8":
             rows = evaluation.read_calibration_set(build)
             stack.enter_context(conversion.scaled_columns(build.model, rows))
         content = conversion.convert(
             function,
-            function.specs,
-            build.quantization,
+            specs,
+            build.config.quantization,
             rows,
-            text_operators=takes_text,
+            text_operators=build.takes_text,
             per_tensor=build.config.compatibility == "2.14",
         )
-    if not takes_text:  # The readers of metadata support only ids.
+    if not build.takes_text:  # The readers of metadata support only ids.
         content = metadata.describe(content, build)
     found = verify(content, build)
-    logging.info("%s: %s.", build.quantization, found.text())
+    logging.info("%s: %s.", build.config.quantization, found.text())
     return Built(build, content, found)
 
 
@@ -249,101 +244,73 @@ def find_warning(build: Build) -> str | None:
 
 
 def verify(content: bytes, build: Build) -> Verification:
-    """Compares the outputs of a file with the reference outputs of its model.
+    """Compares the outputs of a file with those that its model must return.
 
     Raises:
       UserError: If the outputs differ.
     """
-    takes_text = build.config.input == "text"
+    takes_text = build.takes_text
     model = LiteModel(content, os.cpu_count() or 1, takes_text)
-    tolerance = comparison.LITE_TOLERANCES.get(build.quantization)
+    tolerance = verification.TOLERANCES.get(build.config.quantization)
     reference = Reference(
-        build.name,
         build.head,
         build.stored,
         tolerance or _CLOSE_IN_INT8,
         ids_only=not takes_text,
     )
-    calls = list(
-        _calls_of_text(reference, build)
-        if takes_text
-        else _calls_of_ids(reference, build)
-    )
-    answers = [_answer(model, inputs) for inputs, _ in calls]
-    expected = [one for _, one in calls]
-    differences = [
-        _compare(one, answer, tolerance)
-        for one, answer in zip(expected, answers, strict=True)
-    ]
-    task = getattr(build.head, "task", None)
-    faults = [fault for one in differences for fault in one.faults]
-    if faults:
+    plan = _calls_of_text if takes_text else _calls_of_ids
+    calls = list(plan(reference, build))
+    scales = verification.measure_scales(expected for _, expected in calls)
+    found = Comparison(tolerance, scales, _decisions(build))
+    cosines = []
+    for number, (inputs, expected) in enumerate(calls):
+        try:
+            outputs = model.run(inputs)
+        except (RuntimeError, ValueError) as error:
+            shapes = {name: x.shape for name, x in inputs.items()}
+            raise UserError(
+                f"The .tflite file must run. With {shapes} LiteRT reports: "
+                f"{error}"
+            ) from error
+        found.add(f"call {number}", expected, outputs)
+        if "embedding" in outputs:
+            pair = expected.values["embedding"], outputs["embedding"]
+            cosines.append(_least_cosine(*pair))
+    if found.faults:
         raise UserError(
             "The .tflite file must return the outputs of the model"
             f"{'' if tolerance is None else f', to within {tolerance:g}'}. "
-            f"Received: {faults[0]}; try another --quantization."
+            f"Received: {found.faults[0]}; try another --quantization."
         )
+    agreement = {
+        f"agreement of {name}": float(equal / max(count, 1))
+        for name, (equal, count) in found.equal.items()
+    }
+    if cosines:
+        agreement["least cosine"] = min(cosines)
     return Verification(
-        num_calls=len(calls),
-        num_values=sum(one.num_compared for one in differences),
-        largest_difference=max(one.largest for one in differences),
-        tolerance=tolerance,
-        agreement=measure_agreement(
-            [one.values for one in expected],
-            answers,
-            getattr(task, "problem_type", None) == "multi_label",
-        ),
+        found.num_calls,
+        found.num_compared,
+        found.largest,
+        tolerance,
+        agreement,
     )
 
 
-def measure_agreement(
-    expected: Sequence[_Arrays],
-    actual: Sequence[_Arrays],
-    is_multi_label: bool = False,
-) -> dict[str, float]:
-    """Measures the agreement of decisions of a file with those of its model.
-
-    Args:
-      expected: The outputs of the model, by call and name.
-      actual: The outputs of the file.
-      is_multi_label: Whether `probabilities` are of independent labels.
-
-    Returns:
-      For each output with decisions, the share of equal decisions between 0
-      and 1; for `embedding`, the lowest cosine.
-    """
+def _decisions(build: Build) -> dict[str, verification.Decide]:
+    """Returns the functions that read the decisions in outputs, by name."""
     best = functools.partial(np.argmax, axis=-1)
-    decide: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-        "probabilities": _assigned_labels if is_multi_label else best,
-        "start_logits": best,
-        "end_logits": best,
-    }
-    if "token_ids" in expected[0]:
+    if build.name == "fill_mask":
         # They are sorted by probability, so the first is the best.
-        decide = {"token_ids": lambda values: values[..., 0]}
-    found = {}
-    for name in expected[0]:
-        pairs = [
-            (outputs[name], answer[name])
-            for outputs, answer in zip(expected, actual, strict=True)
-        ]
-        if name in decide:
-            same = np.concatenate(
-                [np.ravel(decide[name](a) == decide[name](b)) for a, b in pairs]
-            )
-            found[f"agreement of {name}"] = (
-                float(same.mean()) if same.size else 1.0
-            )
-        elif name == "embedding":
-            found["least cosine"] = min(_cosine(*pair) for pair in pairs)
-    return found
+        return {"token_ids": lambda values: values[..., 0]}
+    task = getattr(build.head, "task", None)
+    labels = best
+    if getattr(task, "problem_type", None) == "multi_label":
+        labels = functools.partial(np.less_equal, _THRESHOLD)
+    return {"probabilities": labels, "start_logits": best, "end_logits": best}
 
 
-def _assigned_labels(probabilities: np.ndarray) -> np.ndarray:
-    return probabilities >= _THRESHOLD
-
-
-def _cosine(expected: np.ndarray, actual: np.ndarray) -> float:
+def _least_cosine(expected: np.ndarray, actual: np.ndarray) -> float:
     """Returns the lowest cosine of two arrays of vectors, [B, C] each."""
     norms = np.linalg.norm(expected, axis=-1) * np.linalg.norm(actual, axis=-1)
     return float(((expected * actual).sum(-1) / norms).min())
@@ -351,15 +318,13 @@ def _cosine(expected: np.ndarray, actual: np.ndarray) -> float:
 
 def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     """Yields calls with one row, with several, and with padding."""
-    length = build.seq_length
+    length = build.config.max_seq_length
     batches = [reference.batches()[0][:1], reference.batches()[-1]]
     packed = []
     # Silences warnings that test sentences are too long.
     with terminal.below(logging.ERROR):
         for rows in map(reference.pack, batches):
-            # At most `_MAX_ROWS` rows, sampled evenly.
-            places = np.linspace(0, len(rows["input_ids"]) - 1, _MAX_ROWS)
-            chosen = np.unique(places.astype(int))
+            chosen = evaluation.spread(len(rows["input_ids"]), _MAX_ROWS)
             packed.append({name: x[chosen] for name, x in rows.items()})
     if length is None:
         longest = reference.head.max_seq_length
@@ -367,36 +332,31 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     else:
         packed = [reference_lib.pad(rows, length) for rows in packed]
     for rows in packed:
-        for inputs in split(rows, build.batch_size):
-            found = reference.expect_ids(inputs).numbers()
-            names = set(found.values) - set(functions.OMITTED_FOR_IDS)
-            yield inputs, found.only(names)
+        for inputs in split(rows, build.config.batch_size):
+            expected = reference.expect_ids(inputs)
+            names = set(expected.values) - set(builds.OMITTED_FOR_IDS)
+            yield inputs, expected.only(names)
 
 
 def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
     batches = reference.batches()
-    for rows in (batches[0][:1], batches[-1]):
-        size = build.batch_size or len(rows)
-        for first in range(0, len(rows), size):
-            part = rows[first : first + size]
-            part = [*part, *[rows[0]] * (size - len(part))]
-            yield test_texts.to_inputs(part), _expect(reference, build, part)
-
-
-def _expect(
-    reference: Reference, build: Build, rows: Sequence[Row]
-) -> ReferenceOutputs:
-    """Returns the outputs of `functions.TextFunction`, computed eagerly."""
     head = reference.head
-    packed = functions.pack(build, reference_lib.to_tensors(rows))
-    if build.name in functions.HEADS_WITH_OFFSETS:
-        found = reference.decide(head.answer_ids, packed)
-        places = {name: x.numpy() for name, x in packed.state.items()}
-        return ReferenceOutputs({**found.values, **places})
-    return reference.for_predict(reference.decide(head.answer, packed))
+    for rows in (batches[0][:1], batches[-1]):
+        for inputs in split(
+            test_texts.to_inputs(rows), build.config.batch_size
+        ):
+            strings = {x: tf.constant(t, tf.string) for x, t in inputs.items()}
+            packed = builds.pack(build, strings)
+            if build.name in builds.HEADS_WITH_OFFSETS:
+                expected = reference.decide(head.answer_ids, packed)
+                places = {name: x.numpy() for name, x in packed.state.items()}
+                yield inputs, Expected({**expected.values, **places})
+            else:
+                expected = reference.decide(head.answer, packed)
+                yield inputs, reference.for_predict(expected)
 
 
-def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
+def split(rows: Arrays, batch_size: int | None) -> Iterator[Arrays]:
     """Splits rows [R, ...] into calls with the batch size of a file.
 
     The last call is padded with its first row.
@@ -407,28 +367,3 @@ def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
         numbers = np.arange(first, first + size)
         numbers[numbers >= count] = first
         yield {name: x[numbers] for name, x in rows.items()}
-
-
-def _answer(model: LiteModel, inputs: _Arrays) -> _Arrays:
-    try:
-        return model.run(inputs)
-    except (RuntimeError, ValueError) as error:
-        shapes = {name: x.shape for name, x in inputs.items()}
-        raise UserError(
-            f"The .tflite file must run. With {shapes} LiteRT reports: {error}"
-        ) from error
-
-
-def _compare(
-    expected: ReferenceOutputs, answer: _Arrays, tolerance: float | None
-) -> comparison.Difference:
-    if tolerance is not None:
-        return comparison.compare(expected, answer, tolerance, {})
-    # Decisions that depend on the largest number may differ.
-    floats = {x: v for x, v in expected.values.items() if v.dtype.kind == "f"}
-    return comparison.compare(
-        dataclasses.replace(expected, values=floats),
-        {x: v for x, v in answer.items() if v.dtype.kind == "f"},
-        np.inf,
-        {},
-    )

@@ -1,21 +1,26 @@
 """Verifies that an export returns what its model computes.
 
 The export is loaded from its files, runs on texts chosen to reveal errors, and
-its answers are compared with those of the library, which loads the model from
-the model directory. The files in litert/ run in the server's LiteRT engine: in
-float32 their outputs must equal the model's; with quantized weights the
-differences are only reported.
+its answers are compared with those of its head on the model of the model
+directory. The files in litert/ run in the server's LiteRT engine: in float32
+their outputs must equal the model's; with quantized weights the differences
+are only reported.
 """
 
 import dataclasses
+import functools
 import os
 import statistics
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
+from scipy import special
 
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -25,29 +30,116 @@ from bert_tf.export import serving_module
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry as heads
-from bert_tf.export.serving_module import ATTENTION
 from bert_tf.export.serving_module import SERVING
-from bert_tf.export.verify import calls as verify_calls
-from bert_tf.export.verify import compare as comparison
-from bert_tf.export.verify.calls import Answer
-from bert_tf.export.verify.calls import Call
-from bert_tf.export.verify.calls import Planned
-from bert_tf.export.verify.compare import LITE_TOLERANCES
-from bert_tf.export.verify.compare import TOLERANCES
-from bert_tf.export.verify.compare import Check
-from bert_tf.export.verify.compare import Report
+from bert_tf.export.verify.reference import TIMES_FOR_LOGITS
+from bert_tf.export.verify.reference import Arrays
+from bert_tf.export.verify.reference import Call
+from bert_tf.export.verify.reference import Expected
 from bert_tf.export.verify.reference import Reference
-from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.io import files
 from bert_tf.io import stored_files
 from bert_tf.io import terminal
 from bert_tf.serving import errors
 from bert_tf.serving.litert import LitertEngine
+from bert_tf.serving.saved_model import SavedModelEngine
+from bert_tf.serving.servable import Servable
 
+# The largest allowed difference of numbers: by the precision of a SavedModel,
+# and by the quantization of a .tflite file. Weights in int8 have none; there
+# the share of equal decisions is reported, and the score on a dev set.
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2, "none": 1e-4, "float16": 5e-3}
+
+# Returns the decisions in an output.
+Decide = Callable[[np.ndarray], np.ndarray]
 # Outputs that are decisions; all others are numbers or offsets of words.
-_CHOICES = ("answer", "index", "label", "labels", "tags", "tokens")
-# Signatures that the engine lacks.
-_NOT_IN_LITERT = (ATTENTION,)
+_DECISIONS: Mapping[str, Decide] = dict.fromkeys(
+    ("answer", "index", "label", "labels", "tags", "tokens"), lambda x: x
+)
+_MAX_SHOWN = 60
+_MAX_FAULTS_OF_CHECK = 3
+# Logits of real models differ by more than their last bits if sums are computed
+# in another order, most of all with padding.
+_LOGITS = "logits"
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The outputs of a call, or its error.
+
+    Attributes:
+      outputs: The outputs by name.
+      error: The error message if the call failed, or None.
+      milliseconds: The time of each repeated call.
+    """
+
+    outputs: Arrays
+    error: str | None = None
+    milliseconds: tuple[float, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One check of an export.
+
+    Attributes:
+      name: The name of the check.
+      detail: The result in words.
+      faults: The faults, in sentences without periods.
+      largest: The largest difference of numbers, or None.
+    """
+
+    name: str
+    detail: str
+    faults: tuple[str, ...] = ()
+    largest: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """All checks of an export.
+
+    Attributes:
+      directory: The path of the export.
+      source: The path of the model.
+      checks: The checks in their order.
+      latencies: The median latency in milliseconds for each warm-up request of
+        one row; empty if none was timed.
+    """
+
+    directory: str
+    source: str
+    checks: tuple[Check, ...]
+    latencies: tuple[float, ...] = ()
+
+    @property
+    def faults(self) -> list[str]:
+        """All faults, each with the name of its check."""
+        return [f"{one.name}: {x}" for one in self.checks for x in one.faults]
+
+    def text(self) -> str:
+        """Returns a line for each check, and one more for each fault."""
+        width = max(len(check.name) for check in self.checks)
+        lines = [f"{self.directory}, compared with {self.source}:"]
+        for check in self.checks:
+            verdict = "WRONG" if check.faults else "ok"
+            lines.append(f"  {verdict:5}  {check.name:{width}}  {check.detail}")
+            shown = check.faults[:_MAX_FAULTS_OF_CHECK]
+            lines += [f"         {fault}." for fault in shown]
+            more = len(check.faults) - len(shown)
+            if more:
+                lines.append(f"         And {more} more faults.")
+        return "\n".join(lines) + "\n"
+
+    def require_correct(self) -> None:
+        """Raises a `UserError` of one sentence if there are faults."""
+        faults = self.faults
+        if faults:
+            more = len(faults) - 1
+            others = f" (and {more} more, see the report)" if more else ""
+            raise UserError(
+                f"The export in {self.directory} differs from {self.source}: "
+                f"{faults[0]}{others}."
+            )
 
 
 def verify(export_dir: str, model_dir: str) -> Report:
@@ -91,26 +183,88 @@ def examine(
     Raises:
       UserError: If the directory has no valid SavedModel.
     """
-    checks = [_check_vocabulary(directory, stored)]
     signatures = serving_module.read_signatures(directory)
-    missing = _missing_signatures(artifact, signatures)
-    # Calls would fail, too, and hide the reason.
-    if missing:
-        return Report(directory, stored.path, (*checks, *missing))
+    checks = [_check_vocabulary(directory, stored)]
+    names = {SERVING, *(() if artifact.ids_only else serving_module.OF_STRINGS)}
+    if missing := sorted(names - set(signatures)):
+        # Calls would fail, too, and hide the reason.
+        fault = f"there is no {' and no '.join(missing)}"
+        shown = ", ".join(sorted(signatures))
+        checks.append(Check("signatures", shown, (fault,)))
+        return Report(directory, stored.path, tuple(checks))
     tolerance = TOLERANCES[artifact.precision]
-    planned = _plan(artifact, stored, signatures)
-    warmups = _plan_warmups(directory, num_timings)
-    answers = call(directory, [x.call for x in (*planned, *warmups)])
-    of_warmups = answers[len(planned) :]
-    checks += comparison.check_answers(
-        planned, answers[: len(planned)], "TensorFlow", tolerance
+    least = tolerance
+    if artifact.litert is not None:
+        least = max(tolerance, TOLERANCES["none"])
+    ids_only = artifact.ids_only
+    # Silences a warning for every long text.
+    with terminal.below(logging.ERROR):
+        head = heads.restore(artifact, stored)
+        reference = Reference(head, stored, least, ids_only)
+        calls = list(reference.plan(signatures))
+    warmups = []
+    path = os.path.join(directory, artifacts.WARMUP_FILE)
+    for number, one in enumerate(warmup.read(path)):
+        is_row = all(len(x) == 1 for x in one.inputs.values())
+        repeats = num_timings if is_row else 0
+        name = f"request {number}"
+        warmups.append(
+            dataclasses.replace(one, description=name, repeats=repeats)
+        )
+    answers = call(directory, [*calls, *warmups])
+    of_warmups = answers[len(calls) :]
+    checks += check_answers(
+        calls, answers[: len(calls)], "TensorFlow", tolerance
     )
     checks.append(_check_warmups("warm-up", warmups, of_warmups))
     if artifact.litert is not None:
         checks += examine_litert(
-            directory, artifact.litert, planned, warmups, exact_litert
+            directory, artifact.litert, calls, warmups, exact_litert
         )
     return Report(directory, stored.path, tuple(checks), _medians(of_warmups))
+
+
+def examine_litert(
+    directory: str,
+    quantization: str,
+    calls: Sequence[Call],
+    warmups: Sequence[Call],
+    exact: bytes | None = None,
+) -> list[Check]:
+    """Verifies the litert/ part of an export with the planned calls.
+
+    Args:
+      directory: The version directory.
+      quantization: How the weights are quantized, one of
+        `flags.export.LITERT_QUANTIZATIONS`.
+      calls: The calls and what they must return.
+      warmups: Warm-up requests, of which some are timed.
+      exact: The .tflite file in float32, if it is known and not the one in the
+        directory.
+
+    Raises:
+      UserError: If a part cannot be loaded.
+    """
+    # The engine lacks this signature.
+    calls = [x for x in calls if x.signature != serving_module.ATTENTION]
+    name, tolerance = f"LiteRT ({quantization})", TOLERANCES["none"]
+    checks = []
+    if quantization != "none":
+        if exact is not None:
+            answers = call_litert(directory, calls, exact)
+            checks += check_answers(
+                calls, answers, "LiteRT (float32)", tolerance
+            )
+        calls = [x for x in calls if x.signature == SERVING]
+        tolerance = None
+    answers = call_litert(directory, [*calls, *warmups])
+    of_warmups = answers[len(calls) :]
+    checks += check_answers(calls, answers[: len(calls)], name, tolerance)
+    check = _check_warmups(f"warm-up by {name}", warmups, of_warmups)
+    if times := _medians(of_warmups):
+        detail = f", one row takes {min(times):.3g} to {max(times):.3g} ms"
+        check = dataclasses.replace(check, detail=check.detail + detail)
+    return [*checks, check]
 
 
 def call(directory: str, calls: Sequence[Call]) -> list[Answer]:
@@ -119,26 +273,57 @@ def call(directory: str, calls: Sequence[Call]) -> list[Answer]:
     Raises:
       UserError: If it cannot be loaded.
     """
+    return _send(SavedModelEngine().load, directory, calls)
+
+
+def call_litert(
+    directory: str, calls: Sequence[Call], content: bytes | None = None
+) -> list[Answer]:
+    """Does as `call` with litert/, or with the contents of a .tflite file."""
+    load = functools.partial(LitertEngine().load, content=content)
+    return _send(load, directory, calls)
+
+
+def _send(
+    load: Callable[[str, int, str], Servable],
+    directory: str,
+    calls: Sequence[Call],
+) -> list[Answer]:
+    """Returns the answers of an engine of the server."""
     try:
-        signatures = tf.saved_model.load(directory).signatures
-    except (tf.errors.OpError, OSError, TypeError, ValueError) as error:
+        servable = load("export", 1, directory)
+    except errors.RequestError as error:
         raise UserError(
             f"{directory} must be a SavedModel that TensorFlow can load. "
             f"Received: {error}."
         ) from error
 
-    def run(call: Call) -> verify_calls.Arrays:
-        inputs = {
-            # An empty array of objects has no strings to infer the dtype from.
-            name: tf.constant(
-                x, tf.string if x.dtype == object else None, x.shape
-            )
-            for name, x in call.inputs.items()
-        }
-        outputs = signatures[call.signature](**inputs)
-        return {name: x.numpy() for name, x in outputs.items()}
+    def run(call: Call) -> Arrays:
+        signature = servable.signatures[call.signature]
+        return servable.run(signature, call.inputs, tuple(signature.outputs))
 
-    return verify_calls.send(calls, run)
+    answers = []
+    for one in calls:
+        try:
+            outputs = run(one)
+        except Exception as error:  # noqa: BLE001  # As a server does.
+            reply = errors.from_exception(error)
+            answers.append(Answer({}, f"{reply.code_name}: {reply.message}"))
+            continue
+        times = []
+        for _ in range(one.repeats):
+            start = time.perf_counter()
+            run(one)
+            times.append((time.perf_counter() - start) * 1000)
+        answers.append(Answer(outputs, None, tuple(times)))
+    servable.close()
+    return answers
+
+
+def _medians(answers: Sequence[Answer]) -> tuple[float, ...]:
+    """Returns the median milliseconds of each timed call."""
+    times = (answer.milliseconds for answer in answers)
+    return tuple(statistics.median(one) for one in times if one)
 
 
 def _check_vocabulary(directory: str, stored: StoredModel) -> Check:
@@ -153,67 +338,18 @@ def _check_vocabulary(directory: str, stored: StoredModel) -> Check:
     )
 
 
-def _plan(
-    artifact: Artifact,
-    stored: StoredModel,
-    signatures: Mapping[str, serving_module.Signature],
-) -> list[Planned]:
-    """Returns the calls to make, with their reference outputs."""
-    tolerance = TOLERANCES[artifact.precision]
-    if artifact.litert is not None:
-        tolerance = max(tolerance, LITE_TOLERANCES["none"])
-    # Silences a warning for every long text.
-    with terminal.below(logging.ERROR):
-        head = heads.restore(artifact, stored)
-        expected = Reference(
-            artifact.head, head, stored, tolerance, artifact.ids_only
-        )
-        return verify_calls.plan(expected, signatures)
-
-
-def _plan_warmups(directory: str, num_timings: int) -> list[Planned]:
-    """Returns the warm-up requests; those of one row are timed."""
-    calls = warmup.read(os.path.join(directory, artifacts.WARMUP_FILE))
-    planned = []
-    for number, call in enumerate(calls):
-        rows = {len(values) for values in call.inputs.values()}
-        if rows == {1}:
-            call = dataclasses.replace(call, repeats=num_timings)
-        planned.append(Planned(f"request {number}", call, None))
-    return planned
-
-
-def _missing_signatures(
-    artifact: Artifact, signatures: Mapping[str, serving_module.Signature]
-) -> list[Check]:
-    names = {SERVING}
-    if not artifact.ids_only:
-        names |= {
-            verify_calls.FROM_IDS,
-            verify_calls.FROM_EXAMPLES,
-            verify_calls.TOKENIZE,
-        }
-    missing = sorted(names - set(signatures))
-    if not missing:
-        return []
-    fault = f"there is no {' and no '.join(missing)}"
-    return [Check("signatures", ", ".join(sorted(signatures)), (fault,))]
-
-
 def _check_warmups(
-    name: str, planned: Sequence[Planned], answers: Sequence[Answer]
+    name: str, calls: Sequence[Call], answers: Sequence[Answer]
 ) -> Check:
     # TensorFlow Serving does not load a model whose warm-up fails.
-    faults = comparison.find_failures(planned, answers)
-    if not planned:
+    faults = [
+        f"{one.description} fails: {answer.error}"
+        for one, answer in zip(calls, answers, strict=True)
+        if answer.error is not None
+    ]
+    if not calls:
         faults.append("there is no request")
-    return Check(name, f"{len(planned)} requests", tuple(faults))
-
-
-def _medians(answers: Sequence[Answer]) -> tuple[float, ...]:
-    """Returns the median milliseconds of each timed call."""
-    times = (answer.milliseconds for answer in answers)
-    return tuple(statistics.median(one) for one in times if one)
+    return Check(name, f"{len(calls)} requests", tuple(faults))
 
 
 def _check_files(directory: str) -> Check:
@@ -227,141 +363,193 @@ def _check_files(directory: str) -> Check:
         file = os.path.join(directory, name)
         if not stored_files.is_inside(name):
             faults.append(f"{name} is not a file of the export")
-            continue
-        if not stored_files.exists(file):
+        elif not stored_files.exists(file):
             faults.append(f"{name} is missing")
-            continue
-        actual = files.sha256(file)
-        if actual != expected:
+        elif files.sha256(file) != expected:
             faults.append(f"{name} was changed after the export")
     return Check("files", f"{len(checksums)} with checksums", tuple(faults))
 
 
-def call_litert(
-    directory: str, calls: Sequence[Call], content: bytes | None = None
-) -> list[Answer]:
-    """Returns the answer of the engine to each call.
-
-    Args:
-      directory: The version directory.
-      calls: The calls.
-      content: The .tflite file, if not the one in the directory.
-    """
-    engine = LitertEngine()
-    servable = engine.load("model", 1, directory, content)
-
-    def run(call: Call) -> dict[str, np.ndarray]:
-        signature = servable.signatures[call.signature]
-        return servable.run(signature, call.inputs, tuple(signature.outputs))
-
-    def explain(error: Exception) -> str:
-        answer = errors.from_exception(error)
-        return f"{answer.code_name}: {answer.message}"
-
-    return verify_calls.send(calls, run, explain)
-
-
-def examine_litert(
-    directory: str,
-    quantization: str,
-    planned: Sequence[Planned],
-    warmups: Sequence[Planned],
-    exact: bytes | None = None,
+def check_answers(
+    calls: Sequence[Call],
+    answers: Sequence[Answer],
+    client: str,
+    tolerance: float | None,
 ) -> list[Check]:
-    """Verifies the litert/ part of an export with the planned calls.
+    """Compares the answers of an export; returns a check for each signature.
 
     Args:
-      directory: The version directory.
-      quantization: How the weights are quantized, one of
-        `flags.export.LITERT_QUANTIZATIONS`.
-      planned: The calls with their reference outputs.
-      warmups: Warm-up requests, of which some are timed.
-      exact: The .tflite file in float32, if it is known and not the one in the
-        directory.
-
-    Raises:
-      RequestError: If a part cannot be loaded.
+      calls: The calls and what they must return.
+      answers: The answers to the calls.
+      client: The name of the client that made the calls.
+      tolerance: As for `Comparison`.
     """
-    name = f"LiteRT ({quantization})"
-    planned = [x for x in planned if x.call.signature not in _NOT_IN_LITERT]
-    sent = planned
-    if quantization != "none":
-        sent = [x for x in planned if x.call.signature == SERVING]
-    answers = call_litert(directory, [x.call for x in (*sent, *warmups)])
-    of_warmups, answers = answers[len(sent) :], answers[: len(sent)]
-    checks = []
-    if quantization == "none":
-        checks += comparison.check_answers(
-            sent, answers, name, LITE_TOLERANCES["none"]
+    scales = measure_scales(one.expected for one in calls)
+    found: dict[str, Comparison] = {}
+    for one, answer in zip(calls, answers, strict=True):
+        comparison = found.setdefault(
+            one.signature, Comparison(tolerance, scales)
         )
-    else:
-        if exact is not None:
-            checks += comparison.check_answers(
-                planned,
-                call_litert(directory, [x.call for x in planned], exact),
-                "LiteRT (float32)",
-                LITE_TOLERANCES["none"],
+        if answer.error is None:
+            comparison.add(one.description, one.expected, answer.outputs)
+        else:
+            comparison.num_calls += 1
+            comparison.faults.append(
+                f"{one.description}: it fails: {answer.error}"
             )
-        checks.append(_measure(sent, answers, name))
-    check = _check_warmups(f"warm-up by {name}", warmups, of_warmups)
-    if times := _medians(of_warmups):
-        detail = f", one row takes {min(times):.3g} to {max(times):.3g} ms"
-        check = dataclasses.replace(check, detail=check.detail + detail)
-    return [*checks, check]
+    return [x.check(f"{name} by {client}") for name, x in found.items()]
 
 
-def _measure(
-    planned: Sequence[Planned], answers: Sequence[Answer], name: str
-) -> Check:
-    """Reports the difference of numbers and the share of equal decisions."""
-    scales = comparison.measure_scales(x.expected for x in planned)
-    faults: list[str] = []
-    largest, num_equal, num_choices = 0.0, 0, 0
-    for one, answer in zip(planned, answers, strict=True):
-        if answer.error is not None:
-            faults.append(f"{one.description}: it fails: {answer.error}")
-            continue
-        difference = comparison.compare(
-            ReferenceOutputs(_numbers(one.expected.values)),
-            _numbers(answer.outputs),
-            np.inf,
-            scales,
-        )
-        faults += [f"{one.description}: {x}" for x in difference.faults]
-        largest = max(largest, difference.largest)
-        equal, choices = _count_equal(one.expected.values, answer.outputs)
-        num_equal += equal
-        num_choices += choices
-    detail = f"{len(planned)} calls, largest difference {largest:.2g}"
-    if num_choices:
-        detail += (
-            f", {num_equal / num_choices:.2%} of {num_choices} decisions agree "
-            "with the model"
-        )
-    return Check(
-        f"{SERVING} by {name}",
-        detail,
-        tuple(faults),
-        largest,
-    )
+def measure_scales(expected: Iterable[Expected]) -> dict[str, float]:
+    """Returns the largest absolute value of each output, at least 1.
+
+    1 is the scale of probabilities. Scores, logits and embeddings are sums of
+    terms as large as the largest of them, so all have its rounding error.
+    """
+    scales: dict[str, float] = {}
+    for one in expected:
+        for name, values in one.values.items():
+            if values.dtype.kind == "f" and values.size:
+                largest = float(np.abs(values).max())
+                scales[name] = max(scales.get(name, 1.0), largest)
+    return scales
 
 
-def _count_equal(
-    expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]
-) -> tuple[int, int]:
-    """Returns the number of equal decisions, and that of all decisions."""
-    num_equal = num_choices = 0
-    for name in set(_CHOICES) & set(expected):
+class Comparison:
+    """Compares answers with what was expected, call by call.
+
+    Args:
+      tolerance: The largest allowed difference of floating-point numbers,
+        relative to their scale. Logits may differ by ten times as much if
+        their softmax over the last axis does not. None accepts any number
+        and any decision, to measure how near they are.
+      scales: The result of `measure_scales` for these and other calls.
+      decisions: Reads the decisions in an output, by its name.
+
+    Attributes:
+      num_calls: The number of calls.
+      num_compared: The number of values compared, without doubtful ones.
+      largest: The largest difference of numbers, relative to their scale.
+      faults: Sentences without periods; empty if there is no fault.
+      equal: The number of decisions that are those of the model, and the number
+        of all decisions, by output.
+    """
+
+    def __init__(
+        self,
+        tolerance: float | None,
+        scales: Mapping[str, float],
+        decisions: Mapping[str, Decide] = _DECISIONS,
+    ) -> None:
+        self._tolerance = np.inf if tolerance is None else tolerance
+        self._scales = scales
+        self._decisions = decisions
+        self.num_calls = self.num_compared = 0
+        self.largest = 0.0
+        self.faults: list[str] = []
+        self.equal: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, expected: Expected, outputs: Arrays) -> None:
+        """Compares the outputs of a call, which faults name."""
+        self.num_calls += 1
+        values = expected.values
+        faults = []
+        if set(values) != set(outputs):
+            actual, right = (
+                ", ".join(sorted(x)) or "nothing" for x in (outputs, values)
+            )
+            faults.append(f"it returns {actual} instead of {right}")
+        else:
+            for key, value in values.items():
+                self._count_equal(key, value, outputs[key])
+                if value.dtype.kind == "f" or self._tolerance < np.inf:
+                    doubtful = expected.doubtful.get(key)
+                    faults += self._compare(key, value, outputs[key], doubtful)
+        self.faults += [f"{name}: {fault}" for fault in faults]
+
+    def check(self, name: str) -> Check:
+        """Returns the result."""
+        detail = f"{self.num_calls} calls, "
+        faults = self.faults
+        if self._tolerance < np.inf:
+            detail += f"{self.num_compared:,} values, "
+            if not self.num_compared and not faults:
+                faults = ["nothing was compared"]
+        detail += f"largest difference {self.largest:.2g}"
+        num_equal, count = sum(self.equal.values(), np.zeros(2, int))
+        if count and self._tolerance == np.inf:
+            detail += (
+                f", {num_equal / count:.2%} of {count} decisions agree with "
+                "the model"
+            )
+        return Check(name, detail, tuple(faults), self.largest)
+
+    def _count_equal(
+        self, name: str, expected: np.ndarray, actual: np.ndarray
+    ) -> None:
         # The axes of an empty batch may differ.
-        if not expected[name].size:
-            continue
-        # Padding is no decision.
-        is_choice = (expected[name] != b"") | (actual[name] != b"")
-        is_equal = expected[name] == actual[name]
-        num_equal += np.count_nonzero(is_equal & is_choice)
-        num_choices += np.count_nonzero(is_choice)
-    return num_equal, num_choices
+        if name not in self._decisions or expected.shape != actual.shape:
+            return
+        first, second = map(self._decisions[name], (expected, actual))
+        is_choice = np.ones(first.shape, bool)
+        if first.dtype == object:  # Padding is no decision.
+            is_choice = (first != b"") | (second != b"")
+        counts = (is_choice & (first == second)).sum(), is_choice.sum()
+        self.equal[name] = self.equal.get(name, 0) + np.array(counts)
+
+    def _compare(
+        self,
+        name: str,
+        expected: np.ndarray,
+        actual: np.ndarray,
+        doubtful: np.ndarray | None,
+    ) -> Iterator[str]:
+        """Yields the fault of an output, except for doubtful rows, if any."""
+        # The other axes of an empty batch may have any size.
+        no_rows = not len(expected) and not len(actual)
+        is_empty = no_rows and expected.ndim == actual.ndim
+        if expected.dtype != actual.dtype or not (
+            is_empty or expected.shape == actual.shape
+        ):
+            yield (
+                f"{name} is {_form(actual)}, and should be {_form(expected)}"
+            )
+            return
+        rows = np.arange(len(expected))
+        if doubtful is not None:
+            rows = rows[~doubtful]
+        expected, actual = expected[rows], actual[rows]
+        if not expected.size:
+            return
+        wrong = expected != actual
+        if expected.dtype.kind == "f":
+            distance = np.abs(actual - expected) / self._scales.get(name, 1.0)
+            wrong = ~(distance <= self._tolerance)  # True for NaN.
+            if name.endswith(_LOGITS):
+                apart = np.abs(
+                    special.softmax(actual, -1) - special.softmax(expected, -1)
+                )
+                is_near = distance <= TIMES_FOR_LOGITS * self._tolerance
+                wrong &= ~(is_near & (apart <= self._tolerance))
+            largest = np.nan_to_num(distance, nan=np.inf).max()
+            self.largest = max(self.largest, float(largest))
+        self.num_compared += expected.size
+        places = np.argwhere(wrong)
+        if len(places):
+            place = tuple(places[0])
+            yield (
+                f"{name} is {_show(actual[place])} in row {rows[place[0]]}, "
+                f"and should be {_show(expected[place])} ({len(places)} of "
+                f"{wrong.size} values are wrong)"
+            )
 
 
-def _numbers(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: x for name, x in values.items() if x.dtype.kind == "f"}
+def _show(value: object) -> str:
+    if isinstance(value, bytes):
+        return repr(value.decode("utf-8", "replace")[:_MAX_SHOWN])
+    return f"{value:.7g}" if isinstance(value, np.floating) else str(value)
+
+
+def _form(values: np.ndarray) -> str:
+    name = "string" if values.dtype == object else values.dtype.name
+    return f"<{name}>{list(values.shape)}"

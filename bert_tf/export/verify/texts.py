@@ -86,33 +86,24 @@ def make_rows(
         column = [_mask(text, number) for number, text in enumerate(column)]
     if len(inputs) == 1:
         return [{inputs[0]: text} for text in column]
-    if "context" in inputs:
-        return [
-            {"question": QUESTIONS[number % len(QUESTIONS)], "context": text}
-            for number, text in enumerate([*column, *CONTEXTS])
-        ]
-    if "choices" in inputs:
+    first, second = inputs
+    if second == "context":
+        column = [*column, *CONTEXTS]
+        questions = (QUESTIONS * len(column))[: len(column)]
+        pairs = zip(questions, column, strict=True)
+    elif second == "choices":
         typed = [text for text in column if text.strip()]
-        return [
-            {
-                "text": text,
-                "choices": [
-                    typed[(number + 5 * n) % len(typed)]
-                    for n in range(2 + number % 3)
-                ],
-            }
-            for number, text in enumerate(column)
-        ]
-    # Either text of a pair may be the longer one, or empty.
-    lengths = [1 + (7 * number) % longest for number in range(len(column))]
-    others = of_length(tokenizer, lengths, 1)
-    others[1::2] = [
-        TEXTS[number % len(TEXTS)] for number in range(1, len(others), 2)
-    ]
-    return [
-        dict(zip(inputs, pair, strict=True))
-        for pair in zip(column, others, strict=True)
-    ]
+        pairs = (
+            (text, [typed[(i + 5 * n) % len(typed)] for n in range(2 + i % 3)])
+            for i, text in enumerate(column)
+        )
+    else:
+        # Either text of a pair may be the longer one, or empty.
+        lengths = [1 + 7 * number % longest for number in range(len(column))]
+        others = of_length(tokenizer, lengths, 1)
+        others[1::2] = (TEXTS * len(others))[1 : len(others) : 2]
+        pairs = zip(column, others, strict=True)
+    return [{first: text, second: other} for text, other in pairs]
 
 
 def _mask(text: str, number: int) -> str:
@@ -129,28 +120,22 @@ def of_length(
 ) -> list[str]:
     """Returns texts of random words with given numbers of tokens.
 
+    The words are entries of the vocabulary that are one token as text.
+
     Args:
       tokenizer: The tokenizer of the model.
       lengths: The number of tokens of each text.
       seed: The seed of the random words.
     """
-    words = whole_words(tokenizer)
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(words, k=length)) for length in lengths]
-
-
-def whole_words(tokenizer: BertTokenizer) -> list[str]:
-    """Returns the entries of the vocabulary that are one token as text."""
     tokens = [
         token
         for token in tokenizer.vocabulary.tokens
         if token.isalpha() and not token.startswith("[")
     ] or ["."]
-    rows = tokenizer.tokenize(tokens).to_list()
-    words = [
-        token for token, ids in zip(tokens, rows, strict=True) if len(ids) == 1
-    ]
-    return words or ["."]
+    counts = tokenizer.tokenize(tokens).row_lengths().numpy()
+    words = [x for x, n in zip(tokens, counts, strict=True) if n == 1] or ["."]
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, k=length)) for length in lengths]
 
 
 def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
@@ -174,25 +159,16 @@ def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
 
 def to_inputs(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Returns the tensors of rows, <string>[B] or [B, choices]."""
-    return {name: to_array([row[name] for row in rows], "") for name in rows[0]}
+    return {name: to_array([row[name] for row in rows]) for name in rows[0]}
 
 
-def to_array(values: Sequence[Any], padding: str | int | float) -> np.ndarray:
-    """Returns values as an array [B], or lists of values as [B, longest].
-
-    Args:
-      values: Texts, numbers or None for `padding`; or lists of these.
-      padding: "" for an array of bytes, or the padding of <int32> or <float32>.
-    """
-    dtype = {str: object, int: np.int32, float: np.float32}[type(padding)]
-    is_flat = not values or not isinstance(values[0], list | tuple)
+def to_array(values: Sequence[Any]) -> np.ndarray:
+    """Returns texts as bytes [B], or lists of texts as [B, longest]."""
+    is_flat = not isinstance(values[0], list)
     rows = [[x] for x in values] if is_flat else values
-    width = 1 if is_flat else max(map(len, rows))
-    found = np.empty((len(rows), width), dtype)
-    for row, of_row in zip(found, rows, strict=True):
-        of_row = [padding if x is None else x for x in of_row]
-        of_row += [padding] * (width - len(of_row))
-        row[:] = [_to_bytes(x) for x in of_row] if dtype is object else of_row
+    found = np.full((len(rows), max(map(len, rows))), b"", object)
+    for row, texts in zip(found, rows, strict=True):
+        row[: len(texts)] = [*map(_to_bytes, texts)]
     return found[:, 0] if is_flat else found
 
 

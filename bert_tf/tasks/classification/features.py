@@ -1,10 +1,8 @@
 """Classification features: the model's inputs and label ids of examples.
 
 Shapes:
-  N: number of rows: one per example, or one per window.
+  N: number of examples.
   C: number of labels.
-  B: batch size.
-  T: length of a batch.
 """
 
 import dataclasses
@@ -15,47 +13,10 @@ import numpy as np
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.labels import ProblemType
-from bert_tf.tasks.packed_rows import PackedTexts
+from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.text.tokenizer import BertTokenizer
 
 LABEL_IDS = "label_ids"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ClassificationFeatures:
-    """Packed texts with their label ids.
-
-    Attributes:
-      texts: The packed texts.
-      label_ids: <int32>[N] ids of single labels; <float32>[N, C] with 1 for
-        each of several labels; <float32>[N] scores; None without labels. All
-        windows of an example have its label.
-      example_splits: <int64>[examples + 1], the bounds of the examples' rows.
-    """
-
-    texts: PackedTexts
-    label_ids: np.ndarray | None
-    example_splits: np.ndarray
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """<int64>[N], tokens of each row, special tokens included."""
-        return self.texts.lengths
-
-    @property
-    def num_windowed(self) -> int:
-        """The number of examples with several rows."""
-        return int(np.sum(np.diff(self.example_splits) > 1))
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns inputs of length T, and `label_ids` if there are any."""
-        batch = self.texts.batch(indices, length)
-        if self.label_ids is not None:
-            batch[LABEL_IDS] = self.label_ids[indices]
-        return batch
 
 
 def convert_examples_to_features(
@@ -65,11 +26,12 @@ def convert_examples_to_features(
     labels: Sequence[str] | None = None,
     problem_type: ProblemType = "single_label",
     doc_stride: int | None = None,
-) -> ClassificationFeatures:
+) -> PackedRows:
     """Tokenizes, truncates and packs examples as the original does.
 
     Source: convert_single_example (run_classifier.py:377-453 of the
-    original). Padding comes with `ClassificationFeatures.batch`.
+    original). Padding comes with `PackedRows.batch`. All windows
+    of an example have its `label_ids`.
 
     Args:
       examples: All with a label or all without.
@@ -87,19 +49,14 @@ def convert_examples_to_features(
     texts_b = [example.text_b for example in examples]
     if all(text is None for text in texts_b):
         texts_b = None
-    label_ids = convert_labels(examples, labels, problem_type)
-    if doc_stride is None:
-        return ClassificationFeatures(
-            packed_rows.pack_texts(texts_a, texts_b, tokenizer, max_seq_length),
-            label_ids,
-            np.arange(len(examples) + 1),
-        )
-    texts, splits = packed_rows.pack_windows(
+    rows = packed_rows.pack_texts(
         texts_a, texts_b, tokenizer, max_seq_length, doc_stride
     )
-    if label_ids is not None:
-        label_ids = np.repeat(label_ids, np.diff(splits), axis=0)
-    return ClassificationFeatures(texts, label_ids, splits)
+    label_ids = convert_labels(examples, labels, problem_type)
+    if label_ids is None:
+        return rows
+    targets = {LABEL_IDS: label_ids[rows.examples]}
+    return dataclasses.replace(rows, targets=targets)
 
 
 def convert_labels(
@@ -107,7 +64,11 @@ def convert_labels(
     labels: Sequence[str] | None,
     problem_type: ProblemType,
 ) -> np.ndarray | None:
-    """Returns the `label_ids` of examples; see `ClassificationFeatures`."""
+    """Returns the `label_ids` of examples; by problem type.
+
+    They are <int32>[N] ids of single labels; <float32>[N, C] with 1 for each of
+    several labels; <float32>[N] scores; or None without labels.
+    """
     values = [example.label for example in examples]
     if not values or values[0] is None:
         return None

@@ -8,8 +8,6 @@ from typing import Any
 from typing import ClassVar
 from typing import Self
 
-from absl import logging
-
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue
@@ -75,7 +73,7 @@ class ClassificationFiles(TaskFiles):
     def read(self, split: str) -> Sequence[InputExample]:
         path = self.files[split]
         if self.official is not None:
-            return self._read_official(path, split)
+            return glue.read_split(self.official, path, split, self.language)
         return classification_examples.read_examples(
             path,
             self.columns,
@@ -84,17 +82,6 @@ class ClassificationFiles(TaskFiles):
             may_lack_labels=split.startswith(TEST),
             label_separator=self.label_separator,
         )
-
-    def _read_official(self, path: str, split: str) -> Sequence[InputExample]:
-        read = glue.read_split(self.official, path, split, self.language)
-        for count, problem in (
-            (read.num_without_gold_label, "rows without gold label, left out"),
-            (read.num_broken_rows, "rows with wrong columns, left out"),
-            (read.num_empty_texts, "examples with an empty text, kept"),
-        ):
-            if count:
-                logging.warning("%s: %d %s.", path, count, problem)
-        return read.examples
 
     def with_labels_of(self, path: str) -> Self:
         """Returns the files with the labels of a training set, if not known.

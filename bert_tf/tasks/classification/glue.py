@@ -1,8 +1,5 @@
 """Readers of the official GLUE, XNLI and SNLI files, and GLUE submissions."""
 
-import dataclasses
-import os
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -11,7 +8,6 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import labels as label_values
@@ -24,110 +20,6 @@ _NO_GOLD_LABEL = ("-", "-1", "-1.0")
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # The range of STS-B's scores.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """The examples of one file.
-
-    Attributes:
-      path: The file.
-      examples: All with labels, or all without.
-      num_without_gold_label: Rows left out because their annotators did not
-        agree on a label ("-").
-      num_broken_rows: Rows left out because they have too many or too few
-        columns.
-      num_empty_texts: Examples with an empty text.
-    """
-
-    path: str
-    examples: list[InputExample]
-    num_without_gold_label: int = 0
-    num_broken_rows: int = 0
-    num_empty_texts: int = 0
-
-
-def find_file(
-    task: GlueTask,
-    data_dir: str,
-    split: str,
-    language: str = "zh",
-    flag: str = "--data_dir",
-) -> str:
-    """Returns the path of a split's file.
-
-    `language` replaces {language} in the names of XNLI's files.
-
-    Raises:
-      UserError: If there is none.
-    """
-    path = _find(task, data_dir, split, language)
-    if path:
-        return path
-    name = task.file_names(split)[0].replace("{language}", language)
-    raise UserError(
-        f"{flag} has no file {name} or one like it for the split {split} of "
-        f"{task.title}. Received: {data_dir!r}."
-    )
-
-
-def _find(
-    task: GlueTask, data_dir: str, split: str, language: str
-) -> str | None:
-    for name in task.file_names(split):
-        path = os.path.join(data_dir, name.replace("{language}", language))
-        if files.is_file(path):
-            return path
-    return None
-
-
-def find_files(
-    task: GlueTask, data_dir: str, kind: str, language: str = "zh"
-) -> dict[str, str]:
-    """Returns the existing files of a kind of splits, by split.
-
-    `language` replaces {language} in the names of XNLI's files.
-
-    Raises:
-      UserError: If the folder has no file of any of these splits.
-    """
-    splits = task.splits(kind)
-    paths = {
-        split: path
-        for split in splits
-        if (path := _find(task, data_dir, split, language))
-    }
-    return paths or {splits[0]: find_file(task, data_dir, splits[0], language)}
-
-
-def find_requested(
-    task: GlueTask, data_dir: str, kind: str, language: str
-) -> dict[str, str]:
-    """Returns the result of `find_files`; warns of splits that have no file."""
-    paths = find_files(task, data_dir, kind, language)
-    for split in task.splits(kind):
-        if split not in paths:
-            logging.warning(
-                "%s has no file of the split %s, which is left out.",
-                data_dir,
-                split,
-            )
-    return paths
-
-
-def no_split(official: GlueTask, kind: str, flag: str) -> UserError:
-    """Returns the error for a kind of split that a task does not have."""
-    kinds = dict.fromkeys(split.split("_")[0] for split in official.stems)
-    hint = (
-        "; train with --task_name=mnli, and give that model as "
-        "--pretrained_model_dir with --do_predict"
-        if official.name == "ax"
-        else ""
-    )
-    return UserError(
-        f"{flag} needs a {kind} set, and {official.title} has only "
-        f"{', '.join(kinds)}{hint}."
-    )
 
 
 def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
@@ -160,10 +52,12 @@ def _holds_lines(task: GlueTask, path: str) -> bool:
 
 def read_split(
     task: GlueTask, path: str, split: str, language: str = "zh"
-) -> Split:
+) -> list[InputExample]:
     """Reads an official file by the column names in its header.
 
-    Empty texts are kept, as in the original, and counted.
+    Logs how many rows are left out, as their annotators did not agree on a
+    label ("-") or they have too many or too few columns, and how many have an
+    empty text, which is kept, as in the original.
 
     Only the rows in `language` are read of XNLI's dev and test. Test files may
     lack labels.
@@ -180,25 +74,22 @@ def read_split(
     table = _read_table(
         task, path, on_broken_row=broken.append if may_break else None
     )
-    examples, num_without_gold_label = _read_examples(
-        task, table, is_test, language
-    )
+    examples, num_without_label = _read_examples(task, table, is_test, language)
     if not examples:
         raise UserError(
             f"{path} has no row to use for the split {split} of {task.title}"
             f"{f' in {language!r}' if task.has_languages else ''}."
         )
     classification_examples.check_all_or_none(examples)
-    return Split(
-        path,
-        examples,
-        num_without_gold_label,
-        len(broken),
-        sum(
-            classification_examples.has_empty_text(example)
-            for example in examples
-        ),
-    )
+    num_empty = sum(map(classification_examples.has_empty_text, examples))
+    for count, problem in (
+        (num_without_label, "rows without gold label, left out"),
+        (len(broken), "rows with wrong columns, left out"),
+        (num_empty, "examples with an empty text, kept"),
+    ):
+        if count:
+            logging.warning("%s: %d %s.", path, count, problem)
+    return examples
 
 
 def _read_table(
@@ -299,12 +190,3 @@ def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
             )
         lines.append(f"{index}\t{prediction}")
     return "\n".join(lines) + "\n"
-
-
-def majority_label(examples: Sequence[InputExample]) -> str:
-    """Returns the most frequent label, the first seen among equals.
-
-    The paper submits it for WNLI (section B.1).
-    """
-    counts = Counter(example.label for example in examples)
-    return counts.most_common(1)[0][0]

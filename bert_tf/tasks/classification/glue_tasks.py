@@ -1,12 +1,14 @@
 """The GLUE tasks, XNLI and SNLI: their files, columns, labels and metrics."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any
+from typing import ClassVar
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import metrics
+from bert_tf.tasks.task_files import USUAL_STEMS
+from bert_tf.tasks.task_files import OfficialFiles
 
 _SENTENCE = (("sentence",),)
 _SENTENCES = (("sentence1", "sentence2"),)
@@ -18,28 +20,20 @@ _ENTAILMENT = ("entailment", "not_entailment")
 # The names of labels in files that hold their numbers.
 _NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
-# The endings of the files, without .gz.
-_ENDINGS = (".tsv", ".jsonl", ".json", ".csv", ".txt")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GlueTask:
-    """A task with official files.
+class GlueTask(OfficialFiles):
+    """A task with official files; its title is also the name of its folder.
 
-    Attributes:
-      title: Its name in GLUE, which is also the name of its folder.
+    Attributes, in addition to those of `OfficialFiles`:
       texts: The columns of the text or pair, in each edition of the files.
-      stems: Split to the possible names of its file, without ending; the first
-        that exists is read. MNLI has the splits train, dev_matched,
-        dev_mismatched, test_matched and test_mismatched, most others train,
-        dev and test.
       labels: The labels in the order of their ids; None for regression.
       metrics: Names in `metrics.METRICS`; the first selects models, as in the
         paper.
       label_columns: The possible names of the label's column; the first that
         exists is read.
       aliases: Other spellings of the labels.
-      columns_without_header: The columns of files without a header.
       columns_of_longer_rows: The columns of rows with more fields than the
         header.
       submissions: Split to the name of its file on the leaderboard.
@@ -47,14 +41,19 @@ class GlueTask:
         left out and counted.
     """
 
-    title: str
+    endings: ClassVar[tuple[str, ...]] = (
+        ".tsv",
+        ".jsonl",
+        ".json",
+        ".csv",
+        ".txt",
+    )
+
     texts: tuple[tuple[str, ...], ...] = _SENTENCES
-    stems: Mapping[str, tuple[str, ...]]
     labels: tuple[str, ...] | None = _BINARY
     metrics: tuple[str, ...] = (metrics.ACCURACY,)
     label_columns: tuple[str, ...] = ("gold_label", "label")
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    columns_without_header: tuple[str, ...] = ()
     columns_of_longer_rows: tuple[str, ...] = ()
     submissions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     has_broken_rows: bool = False
@@ -79,40 +78,19 @@ class GlueTask:
         """True if there are files or rows in several languages."""
         return self.name == "xnli"
 
-    def splits(self, kind: str) -> tuple[str, ...]:
-        """Returns the splits of a kind: "train", "dev" or "test"."""
-        return tuple(s for s in self.stems if s.split("_")[0] == kind)
 
-    def file_names(self, split: str) -> list[str]:
-        """Returns the possible names of a split's file, the best one first."""
-        stems = (*self.stems[split], split)
-        return [
-            stem + ending + packed
-            for stem, ending, packed in itertools.product(
-                dict.fromkeys(stems), _ENDINGS, ("", ".gz")
-            )
-        ]
-
-
-# The names of dev in SuperGLUE and on the Hugging Face hub.
-_OTHER_NAMES = {"dev": ("val", "validation")}
-
-
-def _usual_splits(prefix: str = "") -> dict[str, tuple[str, ...]]:
+def _usual_stems(prefix: str) -> dict[str, tuple[str, ...]]:
+    """Returns `USUAL_STEMS` with another name of each file, with a prefix."""
     return {
-        split: (
-            split,
-            *([prefix + split] if prefix else []),
-            *_OTHER_NAMES.get(split, ()),
-        )
-        for split in ("train", "dev", "test")
+        split: (first, prefix + first, *others)
+        for split, (first, *others) in USUAL_STEMS.items()
     }
 
 
 def _glue(title: str, prefix: str = "", **values: Any) -> GlueTask:
     """Returns a task of GLUE, whose leaderboard takes a file for its test."""
     usual = {
-        "stems": _usual_splits(prefix),
+        "stems": _usual_stems(prefix),
         "submissions": {"test": f"{title}.tsv"},
     }
     return GlueTask(title=title, **usual | values)
@@ -202,6 +180,8 @@ TASKS: Mapping[str, GlueTask] = {
             "AX",
             texts=(*_SENTENCES, *_PREMISE),
             stems={"test": ("AX", "diagnostic", "diagnostic-full", "test")},
+            hint="; train with --task_name=mnli, and give that model as "
+            "--pretrained_model_dir with --do_predict",
             labels=_NLI,
             metrics=(metrics.MATTHEWS, metrics.ACCURACY),
             label_columns=("Label", "label"),
@@ -227,7 +207,7 @@ TASKS: Mapping[str, GlueTask] = {
         GlueTask(
             title="SNLI",
             texts=(*_SENTENCES, *_PREMISE),
-            stems=_usual_splits("snli_1.0_"),
+            stems=_usual_stems("snli_1.0_"),
             labels=_NLI,
             aliases=_NUMBERED_NLI,
             # The header of GLUE's train.tsv has the label of one annotator, but

@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,8 +28,9 @@ from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.features import LABEL_IDS
-from bert_tf.tasks.classification.features import ClassificationFeatures
 from bert_tf.tasks.classification.files import ClassificationFiles
+from bert_tf.tasks.packed_rows import PackedRows
+from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -44,15 +44,8 @@ _FORMS = {
 }
 
 
-class Prediction(NamedTuple):
-    """The label probabilities or the score of an example.
-
-    Attributes:
-      values: <float32>[L]: the labels' probabilities, or the score of a
-        regression.
-    """
-
-    values: np.ndarray
+# The labels' probabilities, <float32>[L], or the score of a regression.
+Prediction = np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +89,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         examples: Sequence[InputExample],
         tokenizer: BertTokenizer,
         is_training: bool = False,
-    ) -> ClassificationFeatures:
+    ) -> PackedRows:
         """Converts examples to rows, one per example or per window."""
         features = classification_features.convert_examples_to_features(
             examples,
@@ -106,20 +99,21 @@ class ClassificationTask(ClassificationFiles, task.Task):
             self.problem_type,
             self.doc_stride,
         )
-        if features.num_windowed:
+        num_windowed = np.sum(np.bincount(features.examples) > 1)
+        if num_windowed:
             logging.info(
                 "%d of %d texts have more than --max_seq_length=%d tokens and "
                 "are read in windows: %d rows in all.",
-                features.num_windowed,
+                num_windowed,
                 len(examples),
                 self.max_seq_length,
                 len(features),
             )
-        if features.texts.num_truncated:
+        if features.num_truncated:
             logging.warning(
                 "%d of %d texts have more than --max_seq_length=%d tokens and "
                 "were truncated%s.",
-                features.texts.num_truncated,
+                features.num_truncated,
                 len(examples),
                 self.max_seq_length,
                 ""
@@ -136,9 +130,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
             "head_dropout_prob": self.head_dropout_prob,
         }
 
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B]: cross entropy, or squared error.
 
         The multi-label loss is the mean binary cross entropy of the labels.
@@ -156,14 +148,14 @@ class ClassificationTask(ClassificationFiles, task.Task):
             return tf.reduce_mean(entropies, axis=-1)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(label_ids, logits)
 
-    def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def loss_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B], the class weight of each example's label."""
         if self.class_weights is None:
             return super().loss_weights(batch)
         return tf.gather(tf.constant(self.class_weights), batch[LABEL_IDS])
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, L]."""
         del batch
@@ -172,24 +164,22 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def predict(
         self,
         examples: Sequence[InputExample],
-        features: ClassificationFeatures,
+        features: PackedRows,
         outputs: Mapping[str, Sequence[np.ndarray]],
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
         """Returns probabilities or scores, means over an example's windows."""
         logits = tf.constant(np.stack(outputs["logits"]), tf.float64)
-        counts = np.diff(features.example_splits)
-        texts = np.repeat(np.arange(len(counts)), counts)
-        decoded = self.decode({"logits": logits}, texts)
+        decoded = self.decode({"logits": logits}, features.examples)
         if self.problem_type == "regression":
             values = decoded["score"][:, tf.newaxis]
         else:
             values = decoded["probabilities"]
-        return [Prediction(row) for row in values.numpy().astype(np.float32)]
+        return list(values.numpy().astype(np.float32))
 
     def decode(
         self,
-        outputs: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
         texts: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Returns the predictions of texts by name, eagerly or in graph.
@@ -236,7 +226,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         self, example: InputExample, prediction: Prediction
     ) -> dict[str, Any]:
         """Returns `label` and probabilities, `labels`, or `score`."""
-        values = prediction.values.tolist()
+        values = prediction.tolist()
         if self.problem_type == "regression":
             return {"score": values[0]}
         probabilities = dict(zip(self.labels, values, strict=True))
@@ -254,7 +244,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     def label(self, prediction: Prediction) -> str:
         """Returns the most probable label of a single-label problem."""
-        return self.labels[int(np.argmax(prediction.values))]
+        return self.labels[int(np.argmax(prediction))]
 
     def score(
         self,
@@ -273,7 +263,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     def predicted_ids(self, predictions: Sequence[Prediction]) -> np.ndarray:
         """Returns predictions in the form of `label_ids`."""
-        values = np.stack([prediction.values for prediction in predictions])
+        values = np.stack(predictions)
         if self.problem_type == "regression":
             return values[:, 0]
         if self.problem_type == "multi_label":
@@ -403,6 +393,5 @@ def results_text(predictions: Sequence[Prediction]) -> str:
     <float32>.
     """
     return "".join(
-        "\t".join(map(str, prediction.values)) + "\n"
-        for prediction in predictions
+        "\t".join(map(str, prediction)) + "\n" for prediction in predictions
     )

@@ -1,7 +1,6 @@
 """Multiple-choice examples: SWAG, CODAH, ComVE, custom files and rows."""
 
 import dataclasses
-import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -12,17 +11,15 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.task_files import OfficialFiles
 
 # Whole numbers, also as written by programs that read columns as floats.
 _INDEX = re.compile(r"[0-9]+(\.0+)?")
 # Stand for the secret labels of a test set.
 _HIDDEN = ("", "-1")
 _ORDER_SALT = 5
-# The endings of official files, without .gz.
-_ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,84 +78,48 @@ class Columns:
         return flags
 
 
-@dataclasses.dataclass(frozen=True)
-class OfficialFiles:
-    """The files of an official data set.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfficialChoices(OfficialFiles):
+    """The files of an official data set and their `columns`."""
 
-    Attributes:
-      title: Its name.
-      columns: The columns of its files.
-      stems: Split to the possible names of its file, without ending; the first
-        that exists is read.
-      columns_without_header: The columns of files without a header.
-    """
-
-    title: str
     columns: Columns
-    stems: Mapping[str, tuple[str, ...]]
-    columns_without_header: tuple[str, ...] = ()
-
-    def find(self, data_dir: str, split: str) -> str:
-        """Returns the path of a split's file.
-
-        Raises:
-          UserError: If there is none.
-        """
-        names = [
-            "".join(parts)
-            for parts in itertools.product(
-                self.stems[split], _ENDINGS, ("", ".gz")
-            )
-        ]
-        for name in names:
-            path = os.path.join(data_dir, name)
-            if files.is_file(path):
-                return path
-        raise UserError(
-            f"--data_dir has no file {names[0]} or one like it for the split "
-            f"{split} of {self.title}. Received: {data_dir!r}."
-        )
 
 
-_SPLITS = {
-    "train": ("train",),
-    "dev": ("dev", "val", "validation"),
-    "test": ("test",),
-}
 _FOUR_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
-OFFICIAL: Mapping[str, OfficialFiles] = {
+OFFICIAL: Mapping[str, OfficialChoices] = {
     # Each ending gets the beginning of the second sentence, as in published
     # scripts for SWAG, so that segment B is a sentence.
-    "swag": OfficialFiles(
-        "SWAG",
-        Columns(_FOUR_ENDINGS, "sent1", start="sent2", label="label"),
-        _SPLITS,
+    "swag": OfficialChoices(
+        title="SWAG",
+        columns=Columns(_FOUR_ENDINGS, "sent1", start="sent2", label="label"),
     ),
-    "codah": OfficialFiles(
-        "CODAH",
-        Columns(_FOUR_ENDINGS, "question", label="label"),
-        _SPLITS,
-        ("category", "question", *_FOUR_ENDINGS, "label"),
+    "codah": OfficialChoices(
+        title="CODAH",
+        columns=Columns(_FOUR_ENDINGS, "question", label="label"),
+        columns_without_header=(
+            "category",
+            "question",
+            *_FOUR_ENDINGS,
+            "label",
+        ),
     ),
     # Which of two statements is against common sense?
-    "comve_a": OfficialFiles(
-        "ComVE, sub-task A",
-        Columns(
+    "comve_a": OfficialChoices(
+        title="ComVE, sub-task A",
+        columns=Columns(
             ("Correct Statement", "Incorrect Statement"),
             right="Incorrect Statement",
         ),
-        _SPLITS,
     ),
     # And why is it?
-    "comve_b": OfficialFiles(
-        "ComVE, sub-task B",
-        Columns(
+    "comve_b": OfficialChoices(
+        title="ComVE, sub-task B",
+        columns=Columns(
             ("Right Reason1", "Confusing Reason1", "Confusing Reason2"),
             "Incorrect Statement",
             right="Right Reason1",
         ),
-        _SPLITS,
     ),
 }
 

@@ -32,25 +32,22 @@ from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
-from bert_tf.tasks.packed_rows import PackedTexts
+from bert_tf.tasks.packed_rows import PackedRows
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 _LOGITS = "logits"
 
 
-@dataclasses.dataclass(frozen=True)
-class MultipleChoiceFeatures:
-    """Packed contexts with choices.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class MultipleChoiceFeatures(PackedRows):
+    """Packed contexts with choices, example by example.
 
     Attributes:
-      texts: The context with each choice, example by example.
-      example_splits: <int64>[N + 1], the bounds of the examples in `texts`.
-      label_ids: <int32>[N], indices of correct choices; None without labels.
+      example_splits: <int64>[N + 1], the bounds of the examples' rows.
     """
 
-    texts: PackedTexts
     example_splits: np.ndarray
-    label_ids: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.example_splits) - 1
@@ -58,10 +55,10 @@ class MultipleChoiceFeatures:
     @property
     def lengths(self) -> np.ndarray:
         """<int64>[N], tokens of the longest choice with its context."""
-        return np.maximum.reduceat(self.texts.lengths, self.example_splits[:-1])
+        return np.maximum.reduceat(super().lengths, self.example_splits[:-1])
 
-    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns inputs [B, C, T], and `label_ids` if there are any.
+    def inputs(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns inputs [B, C, T].
 
         Missing choices are all padding: their `input_mask` is 0 everywhere,
         also at [CLS].
@@ -71,15 +68,13 @@ class MultipleChoiceFeatures:
         # The same C in all batches, so that shapes can be static.
         position = np.arange(np.diff(self.example_splits).max())
         is_there = position < count  # [B, C]
-        batch = {}
-        texts = self.texts.batch((first + position)[is_there], length)
-        for name, values in texts.items():
-            padding = self.texts.pad_id if name == INPUT_IDS.name else 0
-            batch[name] = np.full([*is_there.shape, length], padding, np.int32)
-            batch[name][is_there] = values
-        if self.label_ids is not None:
-            batch[LABEL_IDS] = self.label_ids[indices]
-        return batch
+        inputs = {}
+        rows = super().inputs((first + position)[is_there], length)
+        for name, values in rows.items():
+            padding = self.pad_id if name == INPUT_IDS.name else 0
+            inputs[name] = np.full([*is_there.shape, length], padding, np.int32)
+            inputs[name][is_there] = values
+        return inputs
 
 
 def convert_examples_to_features(
@@ -97,22 +92,27 @@ def convert_examples_to_features(
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
     """
-    texts_a, texts_b = [], []
-    for example in examples:
-        for choice in example.choices:
-            has_context = example.context is not None
-            texts_a.append(example.context if has_context else choice)
-            texts_b.append(choice if has_context else None)
-    has_pairs = any(text is not None for text in texts_b)
+    pairs = [
+        (choice, None) if example.context is None else (example.context, choice)
+        for example in examples
+        for choice in example.choices
+    ]
+    texts_a, texts_b = zip(*pairs, strict=True)
+    if not any(texts_b):
+        texts_b = None
+    rows = packed_rows.pack_texts(texts_a, texts_b, tokenizer, max_seq_length)
+    targets = {}
+    if examples[0].label is not None:
+        labels = [example.label for example in examples]
+        targets[LABEL_IDS] = np.array(labels, np.int32)
     counts = [len(example.choices) for example in examples]
-    labels = [example.label for example in examples]
-    is_labeled = bool(labels) and labels[0] is not None
     return MultipleChoiceFeatures(
-        packed_rows.pack_texts(
-            texts_a, texts_b if has_pairs else None, tokenizer, max_seq_length
-        ),
-        np.cumsum([0, *counts]),
-        np.array(labels, np.int32) if is_labeled else None,
+        **vars(rows)
+        | {
+            "examples": None,
+            "targets": targets,
+            "example_splits": np.cumsum([0, *counts]),
+        }
     )
 
 
@@ -157,12 +157,12 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         features = convert_examples_to_features(
             examples, tokenizer, self.max_seq_length
         )
-        if features.texts.num_truncated:
+        if features.num_truncated:
             logging.warning(
                 "%d of %d choices have, with their context, more than "
                 "--max_seq_length=%d tokens and were truncated.",
-                features.texts.num_truncated,
-                len(features.texts),
+                features.num_truncated,
+                features.example_splits[-1],
                 self.max_seq_length,
             )
         return features
@@ -170,9 +170,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     def model_arguments(self) -> dict[str, Any]:
         return {"head": self.head, "head_dropout_prob": self.head_dropout_prob}
 
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B], cross entropies over each example's choices.
 
         The softmax excludes missing choices.
@@ -182,17 +180,11 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         )
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, C]."""
         logits = _mask_missing(outputs, batch, task.NO_LOGIT)
         return (task.SoftTargets(logits, "choice"),)
-
-    def select_outputs(
-        self, outputs: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """Returns the logits, <float32>[B, C]."""
-        return {_LOGITS: tf.cast(outputs[_LOGITS], tf.float32)}
 
     def predict(
         self,
@@ -215,7 +207,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
 
     def decode(
         self,
-        outputs: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
         is_there: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Returns `index` <int32>[B] and `probabilities` <float>[B, C].
@@ -335,10 +327,10 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
 
 
 def _mask_missing(
-    outputs: Mapping[str, tf.Tensor],
-    batch: Mapping[str, tf.Tensor],
+    outputs: TensorMap,
+    batch: TensorMap,
     masked: float,
 ) -> tf.Tensor:
     """Returns the logits <float32>[B, C], `masked` for missing choices."""
     is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
-    return tf.where(is_choice, tf.cast(outputs[_LOGITS], tf.float32), masked)
+    return tf.where(is_choice, outputs[_LOGITS], masked)

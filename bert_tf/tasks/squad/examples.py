@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -31,6 +30,8 @@ _LONGEST_NAME = 20
 _UNSPACED_SHARE = 0.2
 # The columns of tables and the keys of rows.
 QUESTION, CONTEXT, ID = "question", "context", "id"
+# The ids of questions that are logged; --verbose_logging logs all.
+MAX_IDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,32 +81,20 @@ class SquadExample:
         return count >= _UNSPACED_SHARE * len(self.context)
 
 
-@dataclasses.dataclass(frozen=True)
-class SquadExamples:
-    """The examples of a file.
-
-    Attributes:
-      examples: In the order of the file.
-      unmatched: The ids of questions that are left out of training because
-        the answer is not at the offset that the file gives.
-    """
-
-    examples: tuple[SquadExample, ...]
-    unmatched: tuple[str, ...] = ()
-
-
 def read_squad_examples(
     input_file: str,
     is_training: bool,
     version_2_with_negative: bool = False,
     with_answers: bool = True,
-) -> SquadExamples:
+    max_ids: int | None = MAX_IDS,
+) -> tuple[SquadExample, ...]:
     """Reads a SQuAD file; see `read_dataset` and `build_examples`."""
     return build_examples(
         read_dataset(input_file, with_answers),
         is_training,
         version_2_with_negative,
         input_file,
+        max_ids,
     )
 
 
@@ -200,11 +189,13 @@ def build_examples(
     is_training: bool,
     version_2_with_negative: bool = False,
     source: str = "the SQuAD data",
-) -> SquadExamples:
+    max_ids: int | None = MAX_IDS,
+) -> tuple[SquadExample, ...]:
     """Converts each question to an example.
 
     In training, questions whose answer is not in the paragraph at the given
-    offset are left out and counted. Otherwise the answers' offsets are not
+    offset are left out, and at most `max_ids` of their ids are logged; None
+    logs all. Otherwise the answers' offsets are not
     read, and if all lists of answers are empty and no question has
     "is_impossible", the answers count as unknown.
 
@@ -212,7 +203,8 @@ def build_examples(
 
     Raises:
       UserError: If, in training, a question has no answer or, with
-        `version_2_with_negative`, has neither "answers" nor "is_impossible".
+        `version_2_with_negative`, has neither "answers" nor "is_impossible", or
+        no question is left.
     """
     examples = []
     unmatched = []
@@ -245,7 +237,33 @@ def build_examples(
             f"{source}: {num_several} questions have several answers; the "
             "first one is trained on."
         )
-    return SquadExamples(tuple(examples), tuple(unmatched))
+    if is_training:
+        _report_training(source, len(examples), unmatched, max_ids)
+    return tuple(examples)
+
+
+def _report_training(
+    source: str, count: int, unmatched: Sequence[str], max_ids: int | None
+) -> None:
+    """Logs how many questions there are to train on, and which are left out."""
+    total = count + len(unmatched)
+    if not count:
+        raise UserError(
+            f"{source} has nothing to train on: none of its {total} "
+            "questions has its answer in the paragraph at the given offset."
+        )
+    if unmatched:
+        shown = unmatched[:max_ids]
+        more = len(unmatched) - len(shown)
+        logging.warning(
+            "%s: %d of %d questions are left out because their answer is not "
+            "in the paragraph at the given offset: %s.",
+            source,
+            len(unmatched),
+            total,
+            ", ".join(shown) + (f" and {more} more" if more else ""),
+        )
+    logging.info("%s: %d questions to train on.", source, count)
 
 
 def make_example(qas_id: str, question_text: str, context: str) -> SquadExample:
@@ -261,17 +279,6 @@ def split_words(context: str) -> tuple[tuple[str, ...], tuple[int, ...], str]:
         tuple(word.start() for word in words),
         context,
     )
-
-
-def to_dataset(examples: Iterable[SquadExample]) -> list[dict[str, Any]]:
-    """Returns the ids and answers of examples in SQuAD's format, to score."""
-    questions = []
-    for example in examples:
-        question = {"id": example.qas_id}
-        if example.answers is not None:
-            question["answers"] = [{"text": text} for text in example.answers]
-        questions.append(question)
-    return [{"paragraphs": [{"qas": questions}]}]
 
 
 def _has_answers(dataset: Sequence[dict[str, Any]]) -> bool:
@@ -402,8 +409,7 @@ def read_questions(path: str) -> Iterator[SquadExample]:
         empty; in SQuAD files they may be empty, as in the original.
     """
     if tables.file_ending(path) == ".json" and not has_rows(path):
-        read = read_squad_examples(path, is_training=False, with_answers=False)
-        yield from read.examples
+        yield from read_squad_examples(path, False, with_answers=False)
         return
     table = tables.read_table(path)
     columns = (QUESTION, CONTEXT)
@@ -441,18 +447,8 @@ def parse_question(row: Any) -> SquadExample:
     Raises:
       UserError: If it is neither, or a text is empty.
     """
-    values = row
-    if isinstance(row, tuple | list) and len(row) == 2:
-        values = dict(zip((QUESTION, CONTEXT), row, strict=True))
-    texts = []
-    for name in (QUESTION, CONTEXT):
-        text = values.get(name) if isinstance(values, Mapping) else None
-        if not isinstance(text, str) or not text.strip():
-            raise UserError(
-                "Expected a pair (question, context) or {'question': ..., "
-                "'context': ...}, texts that are not empty. Received: "
-                f"{row!r:.80}."
-            )
-        texts.append(text)
-    qas_id = values.get(ID)
-    return make_example("" if qas_id is None else str(qas_id), *texts)
+    pair = classification_examples.parse_row(row, [(QUESTION, CONTEXT)])
+    qas_id = row.get(ID) if isinstance(row, Mapping) else None
+    return make_example(
+        "" if qas_id is None else str(qas_id), pair.text_a, pair.text_b
+    )

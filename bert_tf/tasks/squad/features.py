@@ -25,7 +25,6 @@ from bert_tf.text.vocabulary import Vocabulary
 
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
-FIRST_UNIQUE_ID = 1_000_000_000
 # Characters of no width belong to the token before them, but not to an answer
 # that ends there. U+200B separates the words of Thai.
 _INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
@@ -41,9 +40,7 @@ class InputFeatures:
     """[CLS] question [SEP] window of the paragraph [SEP], without padding.
 
     Attributes:
-      unique_id: The window's number among all questions' windows.
       example_index: The index of its example.
-      doc_span_index: Its index among the example's windows.
       input_ids: <int32>[T].
       doc_offset: The first of the paragraph's tokens in `input_ids`.
       word_indices: The word of each of these tokens, <int32>[tokens].
@@ -59,9 +56,7 @@ class InputFeatures:
         it; None in training.
     """
 
-    unique_id: int
     example_index: int
-    doc_span_index: int
     input_ids: np.ndarray
     doc_offset: int
     word_indices: np.ndarray
@@ -71,23 +66,6 @@ class InputFeatures:
     end_position: int | None = None
     is_impossible: bool = False
     offsets: np.ndarray | None = None
-
-    @property
-    def segment_ids(self) -> np.ndarray:
-        """0 for the question, 1 for the paragraph: <int32>[T]."""
-        segments = np.ones_like(self.input_ids)
-        segments[: self.doc_offset] = 0
-        return segments
-
-    @property
-    def token_to_orig_map(self) -> dict[int, int]:
-        """Maps positions in `input_ids` to words of the paragraph."""
-        return dict(enumerate(self.word_indices.tolist(), self.doc_offset))
-
-    @property
-    def token_is_max_context(self) -> dict[int, bool]:
-        """Maps positions in `input_ids` to `is_max_context`."""
-        return dict(enumerate(self.is_max_context.tolist(), self.doc_offset))
 
     def tokens(self, vocabulary: Vocabulary) -> list[str]:
         """Returns the tokens as strings."""
@@ -130,8 +108,52 @@ def convert_examples_to_features(
             f"--max_query_length. Received: {max_query_length}, {doc_stride}, "
             f"{max_seq_length}."
         )
-    windows = _Windows(tokenizer, max_seq_length, doc_stride, max_query_length)
-    return windows.convert(examples, is_training)
+    vocabulary = tokenizer.vocabulary
+    cls, sep = [vocabulary.cls_id], [vocabulary.sep_id]
+    numbered = enumerate(examples)
+    while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
+        tokens = _Tokens(
+            tokenizer,
+            _texts(example for _, example in chunk),
+            not is_training
+            or any(one.answer_start is not None for _, one in chunk),
+        )
+        words = document = None
+        for index, example in chunk:
+            # Questions about the same paragraph share its words.
+            if example.doc_tokens is not words:
+                words = example.doc_tokens
+                document = _Document(example, tokens)
+            query = tokens.ids(example.question_text)
+            is_truncated = len(query) > max_query_length
+            prefix = np.concatenate([cls, query[:max_query_length], sep])
+            spans = document.spans(
+                max_seq_length - len(prefix) - len(sep), doc_stride
+            )
+            best_spans = _find_max_context(spans, len(document.ids))
+            answer = None
+            if is_training and not example.is_impossible:
+                answer = document.find(
+                    example, tokens.ids(example.orig_answer_text)
+                )
+            for number, (start, length) in enumerate(spans):
+                span = slice(start, start + length)
+                position = (None, None)
+                if is_training:
+                    position = _place(answer, span, len(prefix))
+                yield InputFeatures(
+                    index,
+                    np.concatenate(
+                        [prefix, document.ids[span], sep], dtype=np.int32
+                    ),
+                    len(prefix),
+                    document.word_indices[span],
+                    best_spans[span] == number,
+                    is_truncated,
+                    *position,
+                    example.is_impossible,
+                    None if is_training else document.offsets[span],
+                )
 
 
 class _Tokens:
@@ -251,82 +273,6 @@ class _Document:
         return range(start, stop)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Windows:
-    """Cuts examples into windows."""
-
-    tokenizer: BertTokenizer
-    max_seq_length: int
-    doc_stride: int
-    max_query_length: int
-
-    def convert(
-        self, examples: Iterable[SquadExample], is_training: bool
-    ) -> Iterator[InputFeatures]:
-        unique_ids = itertools.count(FIRST_UNIQUE_ID)
-        numbered = enumerate(examples)
-        while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
-            tokens = _Tokens(
-                self.tokenizer,
-                _texts(example for _, example in chunk),
-                not is_training
-                or any(one.answer_start is not None for _, one in chunk),
-            )
-            words = document = None
-            for index, example in chunk:
-                # Questions about the same paragraph share its words.
-                if example.doc_tokens is not words:
-                    words = example.doc_tokens
-                    document = _Document(example, tokens)
-                yield from self._convert_one(
-                    index, example, document, tokens, is_training, unique_ids
-                )
-
-    def _convert_one(
-        self,
-        index: int,
-        example: SquadExample,
-        document: _Document,
-        tokens: _Tokens,
-        is_training: bool,
-        unique_ids: Iterator[int],
-    ) -> Iterator[InputFeatures]:
-        query = tokens.ids(example.question_text)
-        is_truncated = len(query) > self.max_query_length
-        query = query[: self.max_query_length]
-        vocabulary = self.tokenizer.vocabulary
-        cls, sep = [vocabulary.cls_id], [vocabulary.sep_id]
-        prefix = np.concatenate([cls, query, sep]).astype(np.int32)
-        spans = document.spans(
-            self.max_seq_length - len(query) - _NUM_SPECIAL_TOKENS,
-            self.doc_stride,
-        )
-        best_spans = _find_max_context(spans, len(document.ids))
-        answer = None
-        if is_training and not example.is_impossible:
-            answer = document.find(
-                example, tokens.ids(example.orig_answer_text)
-            )
-        for number, (start, length) in enumerate(spans):
-            span = slice(start, start + length)
-            position = (None, None)
-            if is_training:
-                position = _place(answer, span, len(prefix))
-            yield InputFeatures(
-                next(unique_ids),
-                index,
-                number,
-                np.concatenate([prefix, document.ids[span], sep], dtype="i4"),
-                len(prefix),
-                document.word_indices[span],
-                best_spans[span] == number,
-                is_truncated,
-                *position,
-                example.is_impossible,
-                None if is_training else document.offsets[span],
-            )
-
-
 def _texts(examples: Iterable[SquadExample]) -> Iterator[str]:
     """Yields all texts that will be tokenized."""
     words = None
@@ -375,49 +321,42 @@ class SquadFeatures(PackedRows):
     """Packed windows; the first segment is [CLS] question [SEP].
 
     Attributes:
-      windows: The windows of examples to predict; none for training.
-      positions: <int32>[N, 2], the answer's first and last token in each
-        training window; None for prediction.
-      num_truncated_queries: The number of examples whose question was too long.
+      windows: The windows of examples to predict; none for training, which has
+        the answer's first and last token in each window as targets.
     """
 
     windows: Sequence[InputFeatures]
-    positions: np.ndarray | None
-    num_truncated_queries: int
-
-    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns the model's inputs for some windows.
-
-        For training it adds `start_positions` and `end_positions` <int32>[B].
-        """
-        batch = super().batch(indices, length)
-        if self.positions is not None:
-            batch[START_POSITIONS] = self.positions[indices, 0]
-            batch[END_POSITIONS] = self.positions[indices, 1]
-        return batch
 
 
 def pack_windows(
     windows: Iterable[InputFeatures], pad_id: int, is_training: bool
 ) -> SquadFeatures:
-    """Packs windows to flat arrays."""
-    ids, first_lengths, positions, kept = [], [], [], []
+    """Packs windows to flat arrays; counts the examples with cut questions."""
+    ids, first_lengths, positions, examples, kept = [], [], [], [], []
     truncated = set()
     for window in windows:
         ids.append(window.input_ids)
         first_lengths.append(window.doc_offset)
+        examples.append(window.example_index)
         if window.is_query_truncated:
             truncated.add(window.example_index)
         if is_training:
             positions.append((window.start_position, window.end_position))
         else:
             kept.append(window)
+    targets = {}
+    if is_training:
+        positions = np.array(positions, np.int32).reshape([-1, 2])
+        targets = dict(
+            zip((START_POSITIONS, END_POSITIONS), positions.T, strict=True)
+        )
     return SquadFeatures(
         input_ids=np.concatenate([np.zeros([0], np.int32), *ids]),
         row_splits=np.cumsum([0, *map(len, ids)]),
         first_lengths=np.array(first_lengths, np.int32),
         pad_id=pad_id,
+        examples=np.array(examples, np.int64),
+        targets=targets,
+        num_truncated=len(truncated),
         windows=kept,
-        positions=np.array(positions, np.int32) if is_training else None,
-        num_truncated_queries=len(truncated),
     )

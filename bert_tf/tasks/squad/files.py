@@ -11,12 +11,8 @@ from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad.examples import SquadExample
-from bert_tf.tasks.squad.examples import SquadExamples
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.tasks.task_files import TaskFiles
-
-# --verbose_logging logs all.
-_MAX_IDS_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,16 +42,15 @@ class SquadFiles(TaskFiles):
         """
         path = self.files[split]
         is_training = split.split("_")[0] == TRAIN
-        read = squad_examples.read_squad_examples(
-            path, is_training, self.version_2_with_negative
+        examples = squad_examples.read_squad_examples(
+            path,
+            is_training,
+            self.version_2_with_negative,
+            max_ids=None if self.verbose_logging else squad_examples.MAX_IDS,
         )
-        if is_training:
-            report_training(
-                path, read, None if self.verbose_logging else _MAX_IDS_SHOWN
-            )
-        else:
-            check_answers(path, read.examples, self.version_2_with_negative)
-        return read.examples
+        if not is_training:
+            check_answers(path, examples, self.version_2_with_negative)
+        return examples
 
     def is_labeled(self, examples: Sequence[SquadExample]) -> bool:
         return all(example.answers is not None for example in examples)
@@ -67,40 +62,6 @@ class SquadFiles(TaskFiles):
         is_json = tables.file_ending(path) == ".json"
         is_table = not is_json or squad_examples.has_rows(path)
         return super().read_table(path) if is_table else None
-
-
-def report_training(
-    path: str, read: SquadExamples, max_ids: int | None
-) -> None:
-    """Logs how many questions there are to train on, and which are left out.
-
-    At most `max_ids` ids of questions are logged; None logs all.
-
-    Raises:
-      UserError: If there is no question to train on.
-    """
-    num_questions = len(read.examples) + len(read.unmatched)
-    if not read.examples:
-        raise UserError(
-            f"{path} has nothing to train on: none of its {num_questions} "
-            "questions has its answer in the paragraph at the given offset."
-        )
-    if read.unmatched:
-        logging.warning(
-            "%s: %d of %d questions are left out because their answer is not "
-            "in the paragraph at the given offset: %s.",
-            path,
-            len(read.unmatched),
-            num_questions,
-            _shorten(read.unmatched, max_ids),
-        )
-    logging.info("%s: %d questions to train on.", path, len(read.examples))
-
-
-def _shorten(names: Sequence[str], max_shown: int | None) -> str:
-    shown = names[:max_shown]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def check_answers(

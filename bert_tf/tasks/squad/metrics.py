@@ -5,10 +5,8 @@ evaluate-v2.0.py, bit for bit.
 """
 
 import collections
-import dataclasses
 import re
 import string
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +15,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.tasks.squad.predictions import SquadPrediction
 
 _PERCENT = 100.0
@@ -24,34 +23,15 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-@dataclasses.dataclass(frozen=True)
-class BestThresholds:
-    """The best thresholds of `SquadPrediction.answer`, and their scores.
-
-    The names are the official evaluator's.
-
-    Attributes:
-      best_f1: The highest F1 of any threshold, in percent.
-      best_f1_thresh: The lowest threshold with this F1.
-      best_exact: The highest exact match of any threshold, in percent.
-      best_exact_thresh: The lowest threshold with this exact match.
-    """
-
-    best_f1: float
-    best_f1_thresh: float
-    best_exact: float
-    best_exact_thresh: float
-
-
 def evaluate(
-    dataset: Sequence[dict[str, Any]],
+    examples: Sequence[SquadExample],
     answers: Mapping[str, str],
     version_2_with_negative: bool = False,
 ) -> dict[str, float]:
     """Returns the official scores, in percent.
 
     Args:
-      dataset: The data of `squad_examples.read_dataset`.
+      examples: The questions with their reference answers.
       answers: Question id to answer, "" for none. A question of 1.1 that is
         missing counts as wrong; 2.0 needs all, as the official evaluator
         would ignore missing ones.
@@ -63,113 +43,89 @@ def evaluate(
 
     Raises:
       UserError: If a question of 2.0 is not answered, or a question has no
-        "answers" or, for 1.1, an empty list.
+        reference answers or, for 1.1, an empty list.
     """
-    for question in _questions(dataset):
-        _check(question, version_2_with_negative)
+    for example in examples:
+        _check(example, version_2_with_negative)
         if version_2_with_negative:
-            _require_prediction(question, answers)
+            _require_prediction(example, answers)
     if version_2_with_negative:
-        return _evaluate_v2_0(dataset, answers)
-    return _evaluate_v1_1(dataset, answers)
+        return _evaluate_v2_0(examples, answers)
+    return _evaluate_v1_1(examples, answers)
 
 
 def _evaluate_v1_1(
-    dataset: Sequence[dict[str, Any]], answers: Mapping[str, str]
+    examples: Sequence[SquadExample], answers: Mapping[str, str]
 ) -> dict[str, float]:
-    exact = f1 = total = 0
-    for question in _questions(dataset):
-        total += 1
-        if question["id"] not in answers:
+    exact = f1 = 0
+    for example in examples:
+        if example.qas_id not in answers:
             logging.error(
-                "Question %s is not answered and scores 0.", question["id"]
+                "Question %s is not answered and scores 0.", example.qas_id
             )
             continue
-        predicted = _tokens(answers[question["id"]])
-        references = [_tokens(x["text"]) for x in question["answers"]]
+        predicted = _tokens(answers[example.qas_id])
+        references = [_tokens(text) for text in example.answers]
         exact += predicted in references
         f1 += max(_f1(predicted, tokens) for tokens in references)
     return {
-        "exact_match": _PERCENT * (exact / total),
-        "f1": _PERCENT * (f1 / total),
+        "exact_match": _PERCENT * (exact / len(examples)),
+        "f1": _PERCENT * (f1 / len(examples)),
     }
 
 
 def _evaluate_v2_0(
-    dataset: Sequence[dict[str, Any]], answers: Mapping[str, str]
+    examples: Sequence[SquadExample], answers: Mapping[str, str]
 ) -> dict[str, float]:
-    questions = {x["id"]: x for x in _questions(dataset)}
-    scores = {
-        name: _score(question, answers[name])
-        for name, question in questions.items()
+    scores = [_score(one, answers[one.qas_id]) for one in examples]
+    pairs = [*zip(examples, scores, strict=True)]
+    groups = {
+        "": scores,
+        "HasAns_": [score for one, score in pairs if one.answers],
+        "NoAns_": [score for one, score in pairs if not one.answers],
     }
-    answerable = [x["id"] for x in _questions(dataset) if x["answers"]]
-    others = [x["id"] for x in _questions(dataset) if not x["answers"]]
-    groups = (("", list(scores)), ("HasAns_", answerable), ("NoAns_", others))
     result = {}
-    for prefix, names in groups:
-        if names:
-            exact, f1 = (
-                _PERCENT * sum(column) / len(names)
-                for column in zip(*(scores[x] for x in names), strict=True)
-            )
-            result[f"{prefix}exact"] = exact
-            result[f"{prefix}f1"] = f1
-            result[f"{prefix}total"] = len(names)
+    for prefix, group in groups.items():
+        if group:
+            for name, column in zip(
+                ("exact", "f1"), zip(*group, strict=True), strict=True
+            ):
+                result[prefix + name] = _PERCENT * sum(column) / len(group)
+            result[f"{prefix}total"] = len(group)
     return result
 
 
-def find_best_thresholds(
-    dataset: Sequence[dict[str, Any]], predictions: Sequence[SquadPrediction]
-) -> BestThresholds:
-    """Finds the best thresholds on questions with known answers.
+def find_best_threshold(
+    examples: Sequence[SquadExample], predictions: Sequence[SquadPrediction]
+) -> tuple[float, float]:
+    """Finds the threshold with the best F1 on questions with known answers.
 
     It tries every threshold that changes an answer. The official search
     differs in two ways: it counts thresholds between questions of equal odds,
     which no threshold separates, and returns 0 if it is best not to answer.
 
+    Returns:
+      The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
+      and the lowest threshold with this F1.
+
     Raises:
       UserError: As for `evaluate`.
     """
     by_id = {prediction.qas_id: prediction for prediction in predictions}
-    null_odds, answered, unanswered = [], [], []
-    for question in _questions(dataset):
-        _check(question, version_2_with_negative=True)
-        _require_prediction(question, by_id)
-        prediction = by_id[question["id"]]
+    null_odds, if_answered, if_not = [], [], []
+    for example in examples:
+        _check(example, version_2_with_negative=True)
+        _require_prediction(example, by_id)
+        prediction = by_id[example.qas_id]
         null_odds.append(prediction.null_odds)
         best = prediction.best_non_null
-        answered.append(_score(question, best.text if best else ""))
-        unanswered.append(_score(question, ""))
-    best_exact, best_f1 = (
-        _find_best(
-            np.array(null_odds),
-            _PERCENT * np.array(if_answered),
-            _PERCENT * np.array(if_not),
-        )
-        for if_answered, if_not in zip(
-            zip(*answered, strict=True),
-            zip(*unanswered, strict=True),
-            strict=True,
-        )
-    )
-    return BestThresholds(*best_f1, *best_exact)
-
-
-def _find_best(
-    null_odds: np.ndarray, answered: np.ndarray, unanswered: np.ndarray
-) -> tuple[float, float]:
-    """Returns the best mean score and the lowest threshold with this score.
-
-    Args:
-      null_odds: <float64>[n]. A question with odds up to the threshold is
-        answered.
-      answered: The score of each question if it is answered, <float64>[n].
-      unanswered: The score if it is not, <float64>[n].
-    """
+        if_answered.append(_score(example, best.text if best else "")[1])
+        if_not.append(_score(example, "")[1])
+    # A question with odds up to the threshold is answered.
     order = np.argsort(null_odds, kind="stable")
-    odds = null_odds[order]
-    gains = np.cumsum((answered - unanswered)[order])
+    odds = np.array(null_odds)[order]
+    unanswered = _PERCENT * np.array(if_not)
+    gains = np.cumsum((_PERCENT * np.array(if_answered) - unanswered)[order])
     is_last_of_equals = np.append(odds[1:] != odds[:-1], True)
     thresholds = np.append(
         np.nextafter(odds[0], -np.inf), odds[is_last_of_equals]
@@ -179,10 +135,10 @@ def _find_best(
     return float(scores[best] / len(odds)), float(thresholds[best])
 
 
-def _score(question: dict[str, Any], answer: str) -> tuple[float, float]:
+def _score(example: SquadExample, answer: str) -> tuple[float, float]:
     """Returns exact match and F1 of one answer to a question of 2.0."""
     predicted = _tokens(answer)
-    references = [_tokens(x["text"]) for x in question["answers"]]
+    references = [_tokens(text) for text in example.answers]
     # A reference without words is none, and no answer is then the right one.
     references = [tokens for tokens in references if tokens] or [[]]
     if not predicted:
@@ -207,31 +163,25 @@ def _f1(predicted: Sequence[str], reference: Sequence[str]) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def _questions(dataset: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for article in dataset:
-        for paragraph in article["paragraphs"]:
-            yield from paragraph["qas"]
-
-
-def _check(question: dict[str, Any], version_2_with_negative: bool) -> None:
+def _check(example: SquadExample, version_2_with_negative: bool) -> None:
     """Raises `UserError` if the reference answers are missing."""
-    where = f"Question {question['id']!r}"
-    if question.get("answers") is None:
+    where = f"Question {example.qas_id!r}"
+    if example.answers is None:
         raise UserError(
             f'{where} has no "answers" to score a prediction with; predict '
             "without scoring, or give a file that has them."
         )
-    if not question["answers"] and not version_2_with_negative:
+    if not example.answers and not version_2_with_negative:
         raise UserError(
             f"{where} has no answer; SQuAD 2.0 needs --version_2_with_negative."
         )
 
 
 def _require_prediction(
-    question: dict[str, Any], answers: Mapping[str, Any]
+    example: SquadExample, answers: Mapping[str, Any]
 ) -> None:
-    if question["id"] not in answers:
+    if example.qas_id not in answers:
         raise UserError(
-            f"Question {question['id']!r} has no prediction; all questions of "
+            f"Question {example.qas_id!r} has no prediction; all questions of "
             "the file need one to be scored."
         )

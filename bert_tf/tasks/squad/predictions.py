@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -24,21 +23,6 @@ from bert_tf.text.tokenizer import BertTokenizer
 # The original's answer where SQuAD 1.1 has no candidate.
 _PLACEHOLDER = "empty"
 _EXAMPLES_AT_ONCE = 1024
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class RawResult:
-    """The model's logits for one window.
-
-    Attributes:
-      unique_id: The `unique_id` of the window's features.
-      start_logits: <float>[T] with T at least the number of tokens.
-      end_logits: <float>[T].
-    """
-
-    unique_id: int
-    start_logits: np.ndarray
-    end_logits: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +182,7 @@ def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
 def predict_answers(
     examples: Iterable[SquadExample],
     features: Iterable[InputFeatures],
-    results: Mapping[int, RawResult],
+    logits: Iterable[tuple[np.ndarray, np.ndarray]],
     tokenizer: BertTokenizer,
     n_best_size: int = 20,
     max_answer_length: int = 30,
@@ -209,13 +193,17 @@ def predict_answers(
 
     Source: write_predictions (run_squad.py:741-924 of the original).
 
+    `logits` are those of starts and ends, <float>[T] each with T at least the
+    number of tokens, for each window.
+
     `n_best_size` is the number of starts and ends tried in each window, and of
     answers kept; `max_answer_length` is in tokens. Without `original_texts`,
     answers have the texts of `find_text`.
     """
-    windows_of: dict[int, list[InputFeatures]] = {}
-    for feature in features:
-        windows_of.setdefault(feature.example_index, []).append(feature)
+    windows_of: dict[int, list[_Window]] = {}
+    for feature, pair in zip(features, logits, strict=True):
+        windows = windows_of.setdefault(feature.example_index, [])
+        windows.append(_Window(feature, *pair))
     numbered = enumerate(examples)
     while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
         find = find_text
@@ -224,26 +212,31 @@ def predict_answers(
             find = OriginalTexts(tokenizer, words).find
         for index, example in chunk:
             windows = windows_of.get(index, [])
-            window_results = [results[window.unique_id] for window in windows]
             candidates = _find_candidates(
-                windows, window_results, n_best_size, max_answer_length
+                windows, n_best_size, max_answer_length
             )
             null = None
             if version_2_with_negative:
-                null = _find_null(window_results)
+                null = _find_null(windows)
                 candidates.append(null)
             # A stable sort, as in the original.
             candidates.sort(key=lambda one: one.score, reverse=True)
-            nbest = _keep_best(
-                candidates, null, example, windows, find, n_best_size
-            )
+            nbest = _keep_best(candidates, null, example, find, n_best_size)
             yield _to_prediction(example.qas_id, nbest, null)
 
 
-class _Candidate(NamedTuple):
-    """A span of a window; start and end are 0 for "no answer"."""
+class _Window(NamedTuple):
+    """A window with the model's logits."""
 
-    window: int
+    feature: InputFeatures
+    start_logits: np.ndarray
+    end_logits: np.ndarray
+
+
+class _Candidate(NamedTuple):
+    """A span of a window; "no answer" has none, and start and end 0."""
+
+    window: InputFeatures | None
     start: int
     end: int
     start_logit: float
@@ -255,19 +248,15 @@ class _Candidate(NamedTuple):
 
 
 def _find_candidates(
-    windows: Sequence[InputFeatures],
-    results: Sequence[RawResult],
+    windows: Sequence[_Window],
     n_best_size: int,
     max_answer_length: int,
 ) -> list[_Candidate]:
     """Pairs the best starts of each window with its best ends."""
     candidates = []
-    for number, (window, result) in enumerate(
-        zip(windows, results, strict=True)
-    ):
+    for window, *logits in windows:
         # In float64, as Python adds floats.
-        start_logits = np.asarray(result.start_logits, np.float64)
-        end_logits = np.asarray(result.end_logits, np.float64)
+        start_logits, end_logits = (np.asarray(x, np.float64) for x in logits)
         offset = window.doc_offset
         stop = offset + len(window.word_indices)
         ends = _best_indices(end_logits, n_best_size)
@@ -279,9 +268,9 @@ def _find_candidates(
                 continue
             fitting = (ends >= start) & (ends < start + max_answer_length)
             for end in ends[fitting]:
-                logits = float(start_logits[start]), float(end_logits[end])
+                scores = float(start_logits[start]), float(end_logits[end])
                 candidates.append(
-                    _Candidate(number, int(start), int(end), *logits)
+                    _Candidate(window, int(start), int(end), *scores)
                 )
     return candidates
 
@@ -291,24 +280,18 @@ def _best_indices(logits: np.ndarray, n_best_size: int) -> np.ndarray:
     return np.argsort(-logits, kind="stable")[:n_best_size]
 
 
-def _find_null(results: Sequence[RawResult]) -> _Candidate:
+def _find_null(windows: Sequence[_Window]) -> _Candidate:
     """Returns "no answer" with the lowest score among the windows.
 
     Without windows its logits are 0.
     """
     return min(
         (
-            _Candidate(
-                number,
-                0,
-                0,
-                float(result.start_logits[0]),
-                float(result.end_logits[0]),
-            )
-            for number, result in enumerate(results)
+            _Candidate(None, 0, 0, float(starts[0]), float(ends[0]))
+            for _, starts, ends in windows
         ),
         key=lambda one: one.score,
-        default=_Candidate(0, 0, 0, 0.0, 0.0),
+        default=_Candidate(None, 0, 0, 0.0, 0.0),
     )
 
 
@@ -316,7 +299,6 @@ def _keep_best(
     candidates: Sequence[_Candidate],
     null: _Candidate | None,
     example: SquadExample,
-    windows: Sequence[InputFeatures],
     find: Callable[..., tuple[str, int, int]],
     n_best_size: int,
 ) -> list[NbestPrediction]:
@@ -327,9 +309,7 @@ def _keep_best(
             break
         text, start, end = "", None, None
         if one is not null:
-            text, start, end = find(
-                example, windows[one.window], one.start, one.end
-            )
+            text, start, end = find(example, one.window, one.start, one.end)
         if text not in nbest:
             nbest[text] = NbestPrediction(
                 text, 0.0, one.start_logit, one.end_logit, start, end

@@ -19,6 +19,7 @@ from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.tasks.squad.features import SquadFeatures
 from bert_tf.tasks.squad.files import SquadFiles
 from bert_tf.tasks.squad.predictions import SquadPrediction
+from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
@@ -86,11 +87,11 @@ class SquadTask(SquadFiles, task.Task):
             tokenizer.vocabulary.pad_id,
             is_training,
         )
-        if features.num_truncated_queries:
+        if features.num_truncated:
             logging.warning(
                 "%d of %d questions have more than --max_query_length=%d "
                 "tokens and are truncated.",
-                features.num_truncated_queries,
+                features.num_truncated,
                 len(examples),
                 self.max_query_length,
             )
@@ -99,9 +100,7 @@ class SquadTask(SquadFiles, task.Task):
     def model_arguments(self) -> dict[str, Any]:
         return {"head": self.head}
 
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns the mean cross-entropy of start and end, <float32>[B].
 
         The target is [CLS] in a window without the answer. Source:
@@ -112,7 +111,7 @@ class SquadTask(SquadFiles, task.Task):
             (START_LOGITS, squad_features.START_POSITIONS),
             (END_LOGITS, squad_features.END_POSITIONS),
         ):
-            logits = tf.cast(outputs[logits_name], tf.float32)
+            logits = outputs[logits_name]
             if self.mask_padding:
                 is_token = tf.cast(batch[INPUT_MASK.name], tf.bool)
                 logits = tf.where(is_token, logits, tf.float32.min)
@@ -124,7 +123,7 @@ class SquadTask(SquadFiles, task.Task):
         return (losses[0] + losses[1]) / 2.0
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits of starts and ends, each <float32>[B, T].
 
@@ -138,9 +137,7 @@ class SquadTask(SquadFiles, task.Task):
             for logits in self.select_outputs(outputs).values()
         )
 
-    def select_outputs(
-        self, outputs: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits` <float32>[B, T]."""
         return {
             name: tf.cast(outputs[name], tf.float32)
@@ -160,23 +157,20 @@ class SquadTask(SquadFiles, task.Task):
 
         `outputs` may be empty if no paragraph has words and so no windows.
         """
-        windows = features.windows
-        results = {}
-        for window, start_logits, end_logits in zip(
-            windows,
+        logits = []
+        for window, *pair in zip(
+            features.windows,
             outputs.get(START_LOGITS, ()),
             outputs.get(END_LOGITS, ()),
             strict=True,
         ):
             stop = len(window.input_ids) if self.mask_padding else None
-            results[window.unique_id] = squad_predictions.RawResult(
-                window.unique_id, start_logits[:stop], end_logits[:stop]
-            )
+            logits.append(tuple(x[:stop] for x in pair))
         return list(
             squad_predictions.predict_answers(
                 examples,
-                windows,
-                results,
+                features.windows,
+                logits,
                 tokenizer,
                 self.n_best_size,
                 self.max_answer_length,
@@ -222,9 +216,7 @@ class SquadTask(SquadFiles, task.Task):
             one.qas_id: one.answer(self._threshold) for one in predictions
         }
         return squad_metrics.evaluate(
-            squad_examples.to_dataset(examples),
-            answers,
-            self.version_2_with_negative,
+            examples, answers, self.version_2_with_negative
         )
 
     def select_threshold(
@@ -239,19 +231,15 @@ class SquadTask(SquadFiles, task.Task):
         is_chosen = self.null_score_diff_threshold is not None
         if is_chosen or not self.version_2_with_negative:
             return self
-        best = squad_metrics.find_best_thresholds(
-            squad_examples.to_dataset(examples), predictions
-        )
+        f1, threshold = squad_metrics.find_best_threshold(examples, predictions)
         logging.info(
             "The null_score_diff_threshold %.6g is the one with the best F1, "
             "%.2f, on %d questions of dev.",
-            best.best_f1_thresh,
-            best.best_f1,
+            threshold,
+            f1,
             len(examples),
         )
-        return dataclasses.replace(
-            self, null_score_diff_threshold=best.best_f1_thresh
-        )
+        return dataclasses.replace(self, null_score_diff_threshold=threshold)
 
     def with_threshold(self, stored: Mapping[str, Any]) -> "SquadTask":
         """Returns the task with the model's threshold if none is set."""

@@ -4,7 +4,6 @@ The paper (section 4.2) trains on "paragraphs formed of the first 400 tokens in
 documents, that contain at least one of the provided possible answers".
 """
 
-import dataclasses
 import os
 import re
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.io import text_files
@@ -22,30 +22,13 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w+")
 
 
-@dataclasses.dataclass(frozen=True)
-class TriviaQa:
-    """The result of a conversion.
-
-    Attributes:
-      squad: The contents of a SQuAD file: "version" and "data".
-      num_questions: The number of questions read.
-      num_documents: The number of their documents.
-      num_without_answer: Documents left out because no answer is in their
-        beginning.
-      num_missing: Documents that are not in the folder.
-    """
-
-    squad: dict[str, Any]
-    num_questions: int
-    num_documents: int
-    num_without_answer: int
-    num_missing: int
-
-
 def convert_to_squad(
     input_file: str, evidence_dir: str, max_tokens: int = 400
-) -> TriviaQa:
+) -> dict[str, Any]:
     """Converts each document of a question to a paragraph with the question.
+
+    Logs how many documents are left out, as they have no answer or are not in
+    the folder.
 
     The paragraph is the unchanged beginning of the document, up to and
     including its `max_tokens`-th word or mark. The answer is the first
@@ -85,13 +68,15 @@ def convert_to_squad(
             f"{max_tokens} tokens. {num_missing} of {num_documents} documents "
             f"are not in {evidence_dir}."
         )
-    return TriviaQa(
-        {"version": "TriviaQA-Wiki", "data": articles},
+    logging.info(
+        "TriviaQA: %d questions with %d documents; %d have no answer near "
+        "their start and %d are missing in --triviaqa_evidence_dir.",
         num_questions,
         num_documents,
         num_without_answer,
         num_missing,
     )
+    return {"version": "TriviaQA-Wiki", "data": articles}
 
 
 def _read_questions(

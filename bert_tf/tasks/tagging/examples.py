@@ -70,38 +70,12 @@ class TaggingExample:
     offsets: tuple[tuple[int, int], ...] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class TaggingData:
-    """The sentences of a file and the format of its tags.
-
-    Attributes:
-      examples: The sentences.
-      scheme: The tagging scheme: "IOB1" (an entity begins with I-, or with B-
-        directly after another entity of its type), "IOB2" (it always begins
-        with B-), "mixed" if sentences differ, another one of `schemes`, or
-        None without entities.
-      num_changed_tags: The number of tags that differ in IOB2.
-      has_documents: Whether there are -DOCSTART- lines.
-    """
-
-    examples: tuple[TaggingExample, ...]
-    scheme: str | None
-    num_changed_tags: int
-    has_documents: bool
-
-
 class _Row(NamedTuple):
     """The columns of a line; none where a sentence or the header ends."""
 
     line: int
     fields: list[str]
     starts_document: bool = False
-
-
-@dataclasses.dataclass
-class _Sentence:
-    document: int
-    rows: list[_Row]
 
 
 def read_examples(
@@ -113,8 +87,8 @@ def read_examples(
     sentence_column: int | str | None = None,
     comment_prefix: str | None = None,
     tag_names: Sequence[str] | None = None,
-) -> TaggingData:
-    """Reads a file with words and tags.
+) -> tuple[TaggingExample, ...]:
+    """Reads a file with words and tags, and logs how many it converts to IOB2.
 
     Columns are separated by tabs if the first line with a word has one, else
     by spaces; those of a .csv file by commas. A .jsonl, .json or .parquet file
@@ -142,7 +116,7 @@ def read_examples(
     if tables.file_ending(path) in _RECORDS:
         examples = _read_records(path, word_column, tag_column)
         _require_sentence(examples, path)
-        where, has_documents = "", False
+        where = ""
     else:
         if sentence_column is None and tables.file_ending(path) == ".csv":
             raise UserError(
@@ -151,16 +125,14 @@ def read_examples(
             )
         lines = list(_read_lines(path))
         has_documents = _has_documents(lines)
-        columns, sentences = _open_columns(
+        columns, rows = _open_columns(
             path,
             lines,
             (word_column, tag_column, sentence_column),
             comment_prefix,
             may_lack_tags,
         )
-        sentences = list(_split(sentences, has_documents, columns[2]))
-        _require_sentence(sentences, path)
-        examples = [_to_example(x, *columns[:2], path) for x in sentences]
+        examples = list(_to_examples(path, rows, columns, has_documents))
         where = f" in column {columns[1]}"
         if len(examples) == 1 and len(examples[0].words) > 30:
             logging.warning(
@@ -171,11 +143,11 @@ def read_examples(
             )
     bare = [example.line for example in examples if example.tags is None]
     if not bare:
-        return _convert_tags(examples, tag_names, path, where, has_documents)
+        return _convert_tags(examples, tag_names, path, where)
     may_lack_tags |= tag_column is None
     if len(bare) < len(examples) or not may_lack_tags:
         raise UserError(f"{path}, line {bare[0]} has no tags.")
-    return TaggingData(tuple(examples), None, 0, has_documents)
+    return tuple(examples)
 
 
 def _convert_tags(
@@ -183,8 +155,7 @@ def _convert_tags(
     names: Sequence[str] | None,
     path: str,
     where: str,
-    has_documents: bool,
-) -> TaggingData:
+) -> tuple[TaggingExample, ...]:
     """Converts the tags to IOB2; numbers are those of `names`."""
     numbers = {str(number): name for number, name in enumerate(names or ())}
     tags = [[numbers.get(tag, tag) for tag in x.tags] for x in examples]
@@ -199,45 +170,23 @@ def _convert_tags(
             f"{tag!r}{hint if tag.isdecimal() else ''}."
         )
     converted = [schemes.to_iob2(x) for x in in_iob]
-    return TaggingData(
-        tuple(
-            dataclasses.replace(example, tags=x)
-            for example, x in zip(examples, converted, strict=True)
-        ),
-        scheme or schemes.detect_scheme(in_iob),
-        sum(
-            old != new
-            for pair in zip(tags, converted, strict=True)
-            for old, new in zip(*pair, strict=True)
-        ),
-        has_documents,
+    num_changed = sum(
+        old != new
+        for pair in zip(tags, converted, strict=True)
+        for old, new in zip(*pair, strict=True)
     )
-
-
-def read_untagged(
-    path: str,
-    word_column: int | str = 0,
-    sentence_column: int | str | None = None,
-    comment_prefix: str | None = None,
-) -> Iterator[TaggingExample]:
-    """Yields the sentences of a file with columns, without their tags.
-
-    Other columns are not read.
-
-    Raises:
-      UserError: As for `read_examples`, when it reaches the mistake.
-    """
-    has_documents = _has_documents(_read_lines(path))
-    columns, rows = _open_columns(
-        path,
-        _read_lines(path),
-        (word_column, None, sentence_column),
-        comment_prefix,
+    if num_changed:
+        logging.info(
+            "%s: its tags are %s and are converted to IOB2, which changes "
+            "%d of them.",
+            path,
+            scheme or schemes.detect_scheme(in_iob),
+            num_changed,
+        )
+    return tuple(
+        dataclasses.replace(example, tags=x)
+        for example, x in zip(examples, converted, strict=True)
     )
-    sentence = None
-    for sentence in _split(rows, has_documents, columns[2]):
-        yield _to_example(sentence, columns[0], None, path)
-    _require_sentence(sentence, path)
 
 
 def _read_records(
@@ -394,27 +343,43 @@ def _open_columns(
     return places, itertools.chain(before, rows)
 
 
-def _split(
-    rows: Iterable[_Row], has_documents: bool, sentence_column: int | None
-) -> Iterator[_Sentence]:
-    """Yields the sentences; without documents each is its own document."""
-    document, name = 0, None
+def _to_examples(
+    path: str,
+    rows: Iterable[_Row],
+    columns: Sequence[int | None],
+    has_documents: bool,
+) -> Iterator[TaggingExample]:
+    """Yields the sentences, with their tags as in the file.
+
+    Without documents each sentence is its own document.
+    """
+    word_column, tag_column, sentence_column = columns
+    document, name, words = 0, None, ()
     sentence: list[_Row] = []
-    for row in rows:
+    # The last row ends the last sentence.
+    for row in itertools.chain(rows, [_Row(0, [])]):
         begins = not row.fields
         if row.fields and sentence_column is not None:
             # Some files name the sentence only at its first word.
             key = row.fields[sentence_column].strip() or name
             begins, name = key != name, key
         if sentence and begins:
-            yield _Sentence(document, sentence)
+            tags = None
+            if tag_column is not None:
+                tags = tuple(x.fields[tag_column].strip() for x in sentence)
+            words = tuple(x.fields[word_column] for x in sentence)
+            yield TaggingExample(words, tags, document, sentence[0].line)
             document += not has_documents
             sentence = []
         document += row.starts_document
         if row.fields:
+            if not row.fields[word_column].strip():
+                raise UserError(
+                    f"{path}, line {row.line} has no word in column "
+                    f"{word_column}."
+                )
             sentence.append(row)
-    if sentence:
-        yield _Sentence(document, sentence)
+    _require_sentence(words, path)
 
 
 def _require_sentence(sentences: Any, path: str) -> None:
@@ -448,24 +413,6 @@ def _find_column(column, width, header, path) -> int:
             f"numbered from 0 to {width - 1}."
         )
     return column % width
-
-
-def _to_example(
-    sentence: _Sentence, word_column: int, tag_column: int | None, path: str
-) -> TaggingExample:
-    """Returns a sentence with its tags as in the file."""
-    words = [fields[word_column] for _, fields, _ in sentence.rows]
-    for word, row in zip(words, sentence.rows, strict=True):
-        if not word.strip():
-            raise UserError(
-                f"{path}, line {row.line} has no word in column {word_column}."
-            )
-    tags = None
-    if tag_column is not None:
-        tags = tuple(row.fields[tag_column].strip() for row in sentence.rows)
-    return TaggingExample(
-        tuple(words), tags, sentence.document, sentence.rows[0].line
-    )
 
 
 def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
@@ -538,9 +485,14 @@ def read_inputs(
       UserError: If the file is invalid for its ending.
     """
     if not has_texts(path, word_column, sentence_column, comment_prefix):
-        yield from read_untagged(
-            path, word_column, sentence_column, comment_prefix
+        has_documents = _has_documents(_read_lines(path))
+        columns, rows = _open_columns(
+            path,
+            _read_lines(path),
+            (word_column, None, sentence_column),
+            comment_prefix,
         )
+        yield from _to_examples(path, rows, columns, has_documents)
         return
     table, key = open_texts(path, word_column)
     for row in table.rows:

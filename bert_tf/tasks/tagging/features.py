@@ -18,9 +18,11 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.tasks import packed_rows
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import TaggingExample
+from bert_tf.text import packing
 from bert_tf.text import word_windows
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -42,7 +44,7 @@ class TaggingFeatures(PackedRows):
       word_rows: <int32>[W], the window in which a word has the most context,
         -1 if it is in none.
       word_positions: <int32>[W], the word's first token in this window.
-      example_splits: <int64>[number of examples + 1], the bounds of the
+      word_splits: <int64>[number of examples + 1], the bounds of the
         examples' words.
       num_words_without_token: The number of words that consist of characters
         that the tokenizer drops, as control characters. They are tagged O.
@@ -53,7 +55,7 @@ class TaggingFeatures(PackedRows):
     label_ids: np.ndarray | None
     word_rows: np.ndarray
     word_positions: np.ndarray
-    example_splits: np.ndarray
+    word_splits: np.ndarray
     num_words_without_token: int
     num_truncated_words: int
 
@@ -95,13 +97,13 @@ def convert_examples_to_features(
         the examples' tags. Other tags have no label.
       context: The unit that a window may span.
       doc_stride: The maximum distance between the starts of windows, in
-        tokens; None for a single window, which drops the words behind it.
+        tokens, at most `max_seq_length` - 2; None for a single window, which
+        drops the words behind it.
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a token, `doc_stride`
-        skips tokens, or there are `labels` but no tags.
+      UserError: If `max_seq_length` leaves no room for a token, or there are
+        `labels` but no tags.
     """
-    _check_lengths(max_seq_length, doc_stride)
     tokens = _tokenize(examples, tokenizer)
     lengths = tokens.row_lengths().numpy()
     units, num_units = _units(examples, context)
@@ -110,37 +112,29 @@ def convert_examples_to_features(
     )
     word_rows = windows.rows.numpy()
     word_positions = windows.places.numpy() + 1
-    input_ids, row_splits = _add_special_tokens(windows.tokens, tokenizer)
+    # Behind the windows there is an empty one for each text without tokens.
+    is_window = windows.tokens.row_lengths() > 0
+    window_tokens = tf.ragged.boolean_mask(windows.tokens, is_window)
+    segments, _ = packing.find_segments([window_tokens])
+    rows = packed_rows.pack_tokens(
+        [window_tokens], segments, tokenizer.vocabulary, max_seq_length
+    )
     label_ids = None
     is_covered = word_rows != _NONE
     if labels is not None:
-        label_ids = np.full(len(input_ids), _NONE, np.int32)
-        places = row_splits[word_rows[is_covered]] + word_positions[is_covered]
+        label_ids = np.full(len(rows.input_ids), _NONE, np.int32)
+        places = rows.row_splits[word_rows[is_covered]]
+        places += word_positions[is_covered]
         label_ids[places] = _convert_tags(examples, labels)[is_covered]
     return TaggingFeatures(
-        input_ids=input_ids,
-        row_splits=row_splits,
-        pad_id=tokenizer.vocabulary.pad_id,
+        **vars(rows),
         label_ids=label_ids,
         word_rows=word_rows,
         word_positions=word_positions,
-        example_splits=np.cumsum([0, *(len(x.words) for x in examples)]),
+        word_splits=np.cumsum([0, *(len(x.words) for x in examples)]),
         num_words_without_token=int(np.sum(lengths == 0)),
         num_truncated_words=int(np.sum(~is_covered & (lengths > 0))),
     )
-
-
-def _check_lengths(max_seq_length: int, doc_stride: int | None) -> None:
-    if max_seq_length < 3:
-        raise UserError(
-            f"`max_seq_length` must be at least 3. Received: {max_seq_length}."
-        )
-    if doc_stride is not None and not 1 <= doc_stride <= max_seq_length - 2:
-        raise UserError(
-            "`doc_stride` must be between 1 and `max_seq_length` - 2 so that "
-            f"no tokens are skipped. Received: {doc_stride} with "
-            f"max_seq_length={max_seq_length}."
-        )
 
 
 def _tokenize(
@@ -173,23 +167,6 @@ def _units(
     units = np.cumsum(~is_next) - 1
     counts = [len(example.words) for example in examples]
     return np.repeat(units, counts), len(examples)
-
-
-def _add_special_tokens(
-    windows: tf.RaggedTensor, tokenizer: BertTokenizer
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns [CLS] tokens [SEP] of all windows, and the windows' bounds."""
-    # Behind the windows there is an empty one for each text without tokens.
-    lengths = windows.row_lengths().numpy()
-    lengths = lengths[lengths > 0]
-    splits = np.cumsum([0, *(lengths + 2)])
-    vocabulary = tokenizer.vocabulary
-    ids = np.full(splits[-1], vocabulary.cls_id, np.int32)
-    ids[splits[1:] - 1] = vocabulary.sep_id
-    is_token = np.ones(len(ids), bool)
-    is_token[splits[:-1]] = is_token[splits[1:] - 1] = False
-    ids[is_token] = windows.flat_values.numpy()
-    return ids, splits
 
 
 def _convert_tags(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -13,12 +12,13 @@ from typing import Literal
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks.tagging import examples as tagging_examples
+from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TaskFiles
+from bert_tf.tasks.task_files import existing_files
 
 # The possible names of files in --data_dir, without ending.
 _STEMS = {
@@ -66,34 +66,23 @@ class TaggingFiles(TaskFiles):
 
     def read(self, split: str) -> Sequence[TaggingExample]:
         path = self.files[split]
-        data = tagging_examples.read_examples(
+        examples = tagging_examples.read_examples(
             path,
             self.word_column,
             self.tag_column,
             may_lack_tags=split.startswith(TEST),
             **{x: getattr(self, x) for x in tagging_examples.OPTIONS},
         )
-        if (
-            not self.labels
-            and self.context == "document"
-            and not data.has_documents
-        ):
+        has_documents = any(
+            x.document not in (ALONE, index) for index, x in enumerate(examples)
+        )
+        if not self.labels and self.context == "document" and not has_documents:
             logging.info(
                 "%s has no -DOCSTART- lines, so each sentence is a document "
                 "and its own context.",
                 path,
             )
-        if data.num_changed_tags:
-            logging.info(
-                "%s: its tags are %s and are converted to IOB2, which changes "
-                "%d of them.",
-                path,
-                data.scheme,
-                data.num_changed_tags,
-            )
-        unknown = tagging_examples.count_unknown_types(
-            data.examples, self.labels
-        )
+        unknown = tagging_examples.count_unknown_types(examples, self.labels)
         if unknown and self.labels:
             logging.warning(
                 "%s: %d entities have types without a label in the model and "
@@ -102,7 +91,7 @@ class TaggingFiles(TaskFiles):
                 sum(unknown.values()),
                 ", ".join(f"{name} ({n})" for name, n in unknown.items()),
             )
-        return data.examples
+        return examples
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
         yield from tagging_examples.read_inputs(
@@ -133,12 +122,8 @@ def find_file(folder: str, kind: str) -> str:
     """
     names = [_CONLL_NAMES[kind]]
     names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
-    paths = [
-        os.path.join(folder, name + packed)
-        for name in names
-        for packed in ("", ".gz")
-    ]
-    existing = [path for path in paths if files.is_file(path)]
+    packed = (name + ending for name in names for ending in ("", ".gz"))
+    existing = [*existing_files(folder, packed)]
     if len(existing) != 1:
         raise UserError(
             f"--data_dir must have one file of the {kind} set, for instance "

@@ -88,7 +88,12 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
 def detect_scheme(
     sentences: Iterable[Sequence[str]],
 ) -> Literal["IOB1", "IOB2", "mixed"] | None:
-    """Returns the tagging scheme of sentences; see `examples.TaggingData`."""
+    """Returns the tagging scheme of sentences.
+
+    An entity begins with I- in IOB1, or with B- directly after another entity
+    of its type; in IOB2 it always begins with B-. "mixed" means that sentences
+    differ, None that there are no entities.
+    """
     breaks_iob1 = breaks_iob2 = has_entity = False
     for tags in sentences:
         for tag, previous in _with_previous(tags):

@@ -25,12 +25,12 @@ from absl import logging
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.tasks import metrics
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
-from bert_tf.tasks.tagging import metrics as tagging_metrics
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.tasks.tagging.features import LABEL_IDS
@@ -38,6 +38,7 @@ from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.features import TaggingFeatures
 from bert_tf.tasks.tagging.files import TaggingFiles
 from bert_tf.tasks.tagging.schemes import OUTSIDE
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 _TAG_IDS = "tag_ids"
@@ -114,7 +115,7 @@ class TaggingTask(TaggingFiles, task.Task):
                 logging.warning(
                     "%d of %d words %s. They are tagged O.",
                     count,
-                    features.example_splits[-1],
+                    features.word_splits[-1],
                     reason,
                 )
         return features
@@ -137,26 +138,24 @@ class TaggingTask(TaggingFiles, task.Task):
             "head_dropout_prob": self.head_dropout_prob,
         }
 
-    def losses(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tf.Tensor:
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B, T], cross entropies of the labels."""
         return tf.nn.sparse_softmax_cross_entropy_with_logits(
             batch[LABEL_IDS], outputs["logits"]
         )
 
-    def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def loss_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B, T], 1 for the tokens that have a label."""
         return batch[LABEL_WEIGHTS]
 
     def soft_targets(
-        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+        self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, T, L]."""
         del batch
         return (task.SoftTargets(outputs["logits"], "choice"),)
 
-    def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def soft_target_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B, T], 1 for the first token of each word."""
         return batch[LABEL_WEIGHTS]
 
@@ -173,9 +172,7 @@ class TaggingTask(TaggingFiles, task.Task):
             tokenizer,
         )
 
-    def select_outputs(
-        self, outputs: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns the ids of the best labels, <int32>[B, T]."""
         logits = outputs["logits"]
         is_finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
@@ -207,12 +204,12 @@ class TaggingTask(TaggingFiles, task.Task):
         names = [tag.decode() for tag in tags.numpy()]
         return [
             tuple(names[start:end])
-            for start, end in itertools.pairwise(features.example_splits)
+            for start, end in itertools.pairwise(features.word_splits)
         ]
 
     def decode(
         self,
-        outputs: Mapping[str, tf.Tensor],
+        outputs: TensorMap,
         rows: tf.Tensor,
         positions: tf.Tensor,
     ) -> tf.Tensor:
@@ -255,18 +252,14 @@ class TaggingTask(TaggingFiles, task.Task):
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
         """Returns F1, precision and recall of entities, and accuracy."""
-        scores = self._score(examples, predictions)
+        tags = [example.tags for example in examples]
+        *_, (_, overall) = metrics.score_entities(tags, predictions)
         return {
-            "f1": scores.overall.f1,
-            "precision": scores.overall.precision,
-            "recall": scores.overall.recall,
-            "accuracy": scores.accuracy,
+            "f1": overall.f1,
+            "precision": overall.precision,
+            "recall": overall.recall,
+            "accuracy": metrics.tag_accuracy(tags, predictions),
         }
-
-    def _score(self, examples, predictions) -> tagging_metrics.TaggingScore:
-        return tagging_metrics.score(
-            [example.tags for example in examples], predictions
-        )
 
     def write_report(
         self,
@@ -288,7 +281,8 @@ class TaggingTask(TaggingFiles, task.Task):
         if not self.is_labeled(examples):
             return
         path = self.report_path(output_dir, split, "entity_scores")
-        rows = self._score(examples, predictions).rows()
+        tags = [example.tags for example in examples]
+        rows = metrics.score_entities(tags, predictions)
         result_tables.write_scores(path, "type", rows)
 
     def example_to_json(self, example: TaggingExample) -> dict[str, Any]:

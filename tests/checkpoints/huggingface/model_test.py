@@ -75,7 +75,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     def test_an_index_without_a_weight_map(self, contents):
         self._shard()
         self.write("model.safetensors.index.json", contents)
-        self.assert_refused("must hold (`weight_map`|one JSON object)")
+        self.assert_refused("'weight_map'|must hold one JSON object")
 
     @parameterized.parameters(
         "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -148,7 +148,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
 
 
 _CLASSIFIER = {"architecture": "BertForSequenceClassification"}
-_NUMBERED = "must be the numbers from 0 on"
+_NUMBERED = "by the numbers from 0 on"
 # What is written to config.json, and what the message has.
 _REFUSED = (
     *(
@@ -167,7 +167,7 @@ _REFUSED = (
         "lacks `architectures`.*BertForSequenceClassif",
     ),
     *(
-        ({"hidden_act": x}, f"`hidden_act` must be one of.*{x!r}")
+        ({"hidden_act": x}, f"'hidden_act' must be one of.*{x!r}")
         for x in ("silu", "gelu_10", "quick_gelu", None, 3)
     ),
     *(
@@ -184,7 +184,7 @@ _REFUSED = (
         )
     ),
     *(
-        (_CLASSIFIER | {"problem_type": x}, "`problem_type` must be one of")
+        (_CLASSIFIER | {"problem_type": x}, "'problem_type' must be one of")
         for x in ("x", ["regression"])
     ),
     *(

@@ -51,12 +51,12 @@ _REFUSED = (
     *(
         (
             {"tokenizer_config.json": {"tokenizer_class": x}},
-            f"expected BertTokenizer, received {x}",
+            f"must be one of BertTokenizer.*: '{x}'",
         )
         for x in ("BertJapaneseTokenizer", "PreTrainedTokenizerFast")
     ),
     *(
-        ({"tokenizer_config.json": {x: y}}, f"{x} only as .*Received: ")
+        ({"tokenizer_config.json": {x: y}}, f"'{x}' must be .*Received: ")
         for x, y in (
             ("tokenize_chinese_chars", False),
             ("do_basic_tokenize", False),
@@ -65,24 +65,29 @@ _REFUSED = (
     ),
     (
         {"tokenizer_config.json": {"do_lower_case": "yes"}},
-        "true, false or null for `do_lower_case`",
+        "'do_lower_case' must be true or false or null",
     ),
     *(
         (_changed(part, **{key: value}), message)
         for part, key, value, message in (
             ("normalizer", "handle_chinese_chars", False, "handle_chinese"),
-            ("normalizer", "clean_text", False, "clean_text only as True"),
-            ("normalizer", "type", "Sequence", "a normalizer of type BertNorm"),
-            ("model", "continuing_subword_prefix", "@@", "only as '##'"),
-            ("model", "unk_token", "<unk>", "only as '.UNK.'"),
-            ("model", "type", "Unigram", "of type WordPiece, received 'U"),
-            ("pre_tokenizer", "type", "Whitespace", "a pre_tokenizer of type"),
+            ("normalizer", "clean_text", False, "'clean_text' must be True"),
+            (
+                "normalizer",
+                "type",
+                "Sequence",
+                "must be one of BertNorm",
+            ),
+            ("model", "continuing_subword_prefix", "@@", "must be '##'"),
+            ("model", "unk_token", "<unk>", "must be '.UNK.'"),
+            ("model", "type", "Unigram", "one of WordPiece. Received: 'U"),
+            ("pre_tokenizer", "type", "Whitespace", "pre_tokenizer: 'type'"),
         )
     ),
     *(
         (
             {"tokenizer.json": case.make_tokenizer_json() | {part: value}},
-            f"not a tokenizer of BERT: expected a {part}",
+            f"'{part}' must be an object",
         )
         for part in ("normalizer", "model", "pre_tokenizer")
         for value in (None, [3])
@@ -201,7 +206,7 @@ class TokenizerTest(
         self.write(file, spelled)
         self.assertEqual(self.read().vocabulary.cls_id, 2)
         self.write(file, spelled | {"cls_token": "<s>"})
-        self.assert_refused(r"cls_token must be '\[CLS\]'.*Received: '<s>'")
+        self.assert_refused(r"'cls_token' must be '\[CLS\]'.*Received: '<s>'")
 
 
 _TESTDATA = pathlib.Path(__file__).resolve().parents[2] / "testdata"

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.model_garden.model.
+"""Tests for bert_tf.checkpoints.model_garden.
 
 The Model Garden's own models run in another process, `model_garden_maker`.
 """
@@ -19,9 +19,9 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import model_garden
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.model_garden import model as model_garden
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError

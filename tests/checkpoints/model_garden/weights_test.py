@@ -1,11 +1,11 @@
-"""Tests for bert_tf.checkpoints.model_garden.weights."""
+"""Tests of object-based checkpoints in bert_tf.checkpoints.model_garden."""
 
 import os
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.model_garden import weights as object_weights
+from bert_tf.checkpoints import model_garden
 from bert_tf.errors import UserError
 
 
@@ -19,7 +19,7 @@ class ObjectCheckpointTest(tf.test.TestCase):
         root.child, child.parent = child, root
         child.value = tf.Variable(4.0)
         tf.train.Checkpoint(root).write(self.prefix)
-        checkpoint = object_weights.ObjectCheckpoint(self.prefix)
+        checkpoint = model_garden.ObjectCheckpoint(self.prefix)
         self.assertEqual(
             [path for path, _ in checkpoint.variables(0)], ["child/value"]
         )
@@ -33,14 +33,14 @@ class ObjectCheckpointTest(tf.test.TestCase):
             self.prefix,
             tf.train.CheckpointOptions(experimental_sharding_callback=policy),
         )
-        checkpoint = object_weights.ObjectCheckpoint(self.prefix)
+        checkpoint = model_garden.ObjectCheckpoint(self.prefix)
         for _, variable in checkpoint.variables(0):
             self.assertAllEqual(checkpoint.read(variable), np.arange(1000.0))
         (first, *others) = sorted(tf.io.gfile.glob(f"{self.prefix}.data-*"))
         self.assertNotEmpty(others)
         os.truncate(first, os.path.getsize(first) - 400)
         with self.assertRaisesRegex(UserError, r"bytes instead of \d+ or more"):
-            object_weights.ObjectCheckpoint(self.prefix)
+            model_garden.ObjectCheckpoint(self.prefix)
 
 
 if __name__ == "__main__":

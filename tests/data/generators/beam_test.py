@@ -1,4 +1,4 @@
-"""Tests for bert_tf.data.generators.beam and bert_tf.data.beam_vocabulary.
+"""Tests for bert_tf.data.beam.
 
 Apache Beam is in an environment of its own; what is compared with its results
 is made here, without it.

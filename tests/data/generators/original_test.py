@@ -77,7 +77,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
             )
             for feature in features.PRETRAINING:
                 self.assertAllEqual(made[feature.name], theirs[feature.name])
-            self.assertLen(made["input_ids"], result.files[path].records)
+            self.assertLen(made["input_ids"], result.files[path]["records"])
         counts = result.counts
         self.assertEqual(counts.num_instances, expected["num_instances"])
         self.assertEqual(counts.num_random_next, expected["num_random_next"])

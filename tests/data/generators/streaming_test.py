@@ -133,10 +133,12 @@ class ResultTest(StreamingGeneratorTestCase):
         total = masked = random_next = 0
         for path, file in result.files.items():
             records = record_files.read(path)
-            self.assertLen(records["input_ids"], file.records)
-            self.assertEqual(os.path.getsize(path), file.bytes)
-            self.assertAllEqual(records["input_ids"][:, 0], [2] * file.records)
-            total += file.records
+            self.assertLen(records["input_ids"], file["records"])
+            self.assertEqual(os.path.getsize(path), file["bytes"])
+            self.assertAllEqual(
+                records["input_ids"][:, 0], [2] * file["records"]
+            )
+            total += file["records"]
             masked += int((records["input_ids"] == 4).sum())
             random_next += int(records["next_sentence_labels"].sum())
         self.assertEqual(counts.num_instances, total)
@@ -258,11 +260,11 @@ class ResultTest(StreamingGeneratorTestCase):
         with self.assertRaisesRegex(UserError, "--dupe_factor=3; .* at most 6"):
             self.generate(num_files=7, input_files=[path])
         result = self.generate(num_files=6, input_files=[path])
-        self.assertGreater(min(f.records for f in result.files.values()), 0)
+        self.assertGreater(min(f["records"] for f in result.files.values()), 0)
 
     def test_text_without_a_token(self):
         path = self.write("empty.txt", "\u200b\n\n\u0007\n")
-        with self.assertRaisesRegex(UserError, "no text that gives"):
+        with self.assertRaisesRegex(UserError, "corpus is empty: no token"):
             self.generate(input_files=[path])
 
 

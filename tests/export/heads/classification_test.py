@@ -14,6 +14,7 @@ from bert_tf.export.heads.classification import Classification
 from bert_tf.export.heads.classification import MultipleChoice
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
+from bert_tf.export.verify import texts as test_texts
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification import glue_tasks
@@ -27,18 +28,6 @@ _ROWS = (
     ("dog " * 20, ["cat"]),
     ("the", []),
 )
-
-
-def _to_example(text, choices):
-    def feature(values):
-        values = [value.encode() for value in values]
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
-    return tf.train.Example(
-        features=tf.train.Features(
-            feature={"text": feature([text]), "choices": feature(choices)}
-        )
-    ).SerializeToString()
 
 
 class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
@@ -101,9 +90,11 @@ class MultipleChoiceTest(tf.test.TestCase):
             (5, 8, 12),
             tasks.from_stored(formats.read(path)),
         )
+        examples = test_texts.to_examples(
+            [{"text": text, "choices": choices} for text, choices in _ROWS]
+        )
         parsed = serving_module.parse_examples(
-            tf.constant([_to_example(*row) for row in _ROWS]),
-            cls.head.input_specs(),
+            tf.constant(examples, tf.string), cls.head.input_specs()
         )
         rows = cls.head.pack(parsed)
         cls.inputs = rows.inputs

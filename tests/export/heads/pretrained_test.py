@@ -234,7 +234,7 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters((0, 1), (1, 2), (-1, 2), (-2, 1))
     def test_leaves_out_layers_above_the_chosen_one(self, layer, count):
-        values = _build_embeddings("mean", layer).model_values()
+        values = _build_embeddings("mean", layer).model_values
         self.assertEqual(values["config"]["num_hidden_layers"], count)
 
     @parameterized.parameters(2, -3)

@@ -38,7 +38,7 @@ class RegistryTest(tf.test.TestCase):
 
     def test_every_kind_of_model_has_a_head(self):
         kinds = {
-            kind for entry in registry.ENTRIES.values() for kind in entry.kinds
+            kind for head in registry.ENTRIES.values() for kind in head.kinds
         }
         self.assertEqual(kinds, set(weight_map.HEADS))
 

@@ -1,14 +1,60 @@
-"""Tests for export.tflite.build."""
+"""Tests for export.tflite.build, most of all for files that take strings."""
 
+import contextlib
+import io
+import pathlib
+import re
 import types
 
+import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.export import serving_module
 from bert_tf.export.tflite import build as builds
+from bert_tf.export.tflite import convert as conversion
 from bert_tf.flags.export import TfliteConfig
+from bert_tf.inference.lite_model import LiteModel
 from tests.support import tiny_builds
+from tests.support import tiny_exports
+
+_LENGTH = tiny_exports.MAX_SEQ_LENGTH
+_TEXTS = (
+    *tiny_exports.TEXTS,
+    "",
+    " \t",
+    b"the \xff cat \xe6\x9d",
+    "cat " * 9000,
+)
+_PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "on_device.md"
+_FILE = "topics_text.tflite"
+# Heads whose answers are those of the SavedModel.
+_AS_SAVED = (
+    "classification",
+    "pair",
+    "multi_label",
+    "regression",
+    "next_sentence",
+    "embeddings",
+)
+
+
+def _strings(texts):
+    encoded = [x if isinstance(x, bytes) else x.encode() for x in texts]
+    return np.array(encoded, object)
+
+
+def _make(name, **flags):
+    return tiny_builds.make(name, input="text", **flags)
+
+
+def _run(program):
+    """Returns the output of a program."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(program, {})
+    return printed.getvalue()
 
 
 class BuildTest(tf.test.TestCase, parameterized.TestCase):
@@ -41,7 +87,129 @@ class BuildTest(tf.test.TestCase, parameterized.TestCase):
             ({"batch_size": 3}, (3, None)),
         ):
             build = builds.prepare(tiny_builds.config("pair", **flags))
-            self.assertEqual((build.batch_size, build.seq_length), expected)
+            self.assertEqual(
+                (build.config.batch_size, build.config.max_seq_length), expected
+            )
+
+
+class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_AS_SAVED)
+    @pytest.mark.slow
+    def test_outputs_equal_the_saved_model(self, name):
+        built = _make(name)
+        build = builds.prepare(tiny_builds.config(name))
+        custom = conversion.custom_operators(built.content)
+        self.assertContainsSubset(custom, conversion.TEXT_OPERATORS)
+        model = LiteModel(built.content, text_operators=True)
+        self.assertEqual(set(model.inputs), set(build.head.inputs))
+        for numbers in ([0], [2], range(len(_TEXTS))):
+            strings = {
+                column: _strings([_TEXTS[n - shift] for n in numbers])
+                for shift, column in enumerate(build.head.inputs)
+            }
+            rows = build.head.pack(
+                {x: tf.constant(column) for x, column in strings.items()}
+            )
+            outputs = build.model(rows.inputs, training=False)
+            expected = serving_module.for_predict(
+                build.head, build.head.answer(outputs, rows)
+            )
+            answer = model.run(strings)
+            self.assertEqual(set(answer), set(expected))
+            for key, values in expected.items():
+                if values.dtype == tf.string:
+                    self.assertAllEqual(answer[key], values)
+                else:
+                    self.assertAllClose(answer[key], values, 1e-4, 1e-4)
+
+    @pytest.mark.slow
+    def test_the_documented_program_runs(self):
+        (program,) = re.findall(
+            r"(?m)^```python\n([^`]*WithCustomOps[^`]*)^```$",
+            _PAGE.read_text(encoding="utf-8"),
+        )
+        built = _make("classification")
+        path = self.create_tempfile(content=built.content, mode="wb").full_path
+        self.assertIn(_FILE, program)
+        printed = _run(program.replace(_FILE, path))
+        self.assertRegex(printed, r"^\[b'.*'\] \[\[0\.")
+
+    def test_rejects_unsupported_heads_and_quantizations(self):
+        with self.assertRaisesRegex(UserError, "find .MASK.*--input=ids"):
+            _make("fill_mask")
+        with self.assertRaisesRegex(UserError, "full_int8 .* --input=ids"):
+            _make("pair", quantization="full_int8", representative_file="a.tsv")
+
+
+class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
+    """Heads that point into texts return the offsets of each token."""
+
+    @pytest.mark.slow
+    def test_tags_of_tokens(self):
+        built = _make("tagging")
+        model = LiteModel(built.content, text_operators=True)
+        text = "The cafe\u0301s, cat \u6771 " + "dog " * 9
+        answer = model.run({"text": _strings([text, ""])})
+        self.assertEqual(set(answer), {"probabilities", "starts", "ends"})
+        self.assertEqual(answer["probabilities"].shape[:2], (2, _LENGTH))
+        spans = list(zip(answer["starts"][0], answer["ends"][0], strict=True))
+        self.assertEqual(spans[0], (-1, -1))
+        self.assertEqual(
+            [text.encode()[start:end].decode() for start, end in spans[1:-1]],
+            "The cafe\u0301s , cat \u6771 dog dog dog dog dog".split(),
+        )
+        self.assertEqual(spans[-1], (-1, -1))
+        self.assertAllEqual(answer["starts"][1], np.full(_LENGTH, -1))
+
+    @pytest.mark.slow
+    def test_logits_of_tokens(self):
+        built = _make("question_answering")
+        model = LiteModel(built.content, text_operators=True)
+        context = "\u00a0The cats sat " + "on " * 9
+        answer = model.run(
+            {
+                "question": _strings(["the the the the dog", ""]),
+                "context": _strings([context, "mat"]),
+            }
+        )
+        self.assertEqual(
+            set(answer), {"start_logits", "end_logits", "starts", "ends"}
+        )
+        # [CLS], four tokens of the question, [SEP].
+        nowhere = [-1] * 6
+        self.assertAllEqual(
+            answer["starts"],
+            [
+                [*nowhere, 2, 6, 9, 11, 15, -1],
+                [-1, -1, 0, *nowhere, -1, -1, -1],
+            ],
+        )
+        self.assertAllEqual(
+            answer["ends"],
+            [
+                [*nowhere, 5, 9, 10, 14, 17, -1],
+                [-1, -1, 3, *nowhere, -1, -1, -1],
+            ],
+        )
+
+    @pytest.mark.slow
+    def test_choices(self):
+        built = _make("multiple_choice")
+        build = builds.prepare(tiny_builds.config("multiple_choice"))
+        model = LiteModel(built.content, text_operators=True)
+        choices = _strings(["the cat", "dog " * 20, "", "mat", "sat", "on"])
+        strings = {
+            "text": _strings(["cat sat on the mat", ""]),
+            "choices": choices.reshape(2, 3),
+        }
+        rows = build.head.pack({x: tf.constant(v) for x, v in strings.items()})
+        outputs = build.model(rows.inputs, training=False)
+        expected = build.head.answer(outputs, rows)
+        answer = model.run(strings)
+        self.assertAllEqual(answer["index"], expected["index"])
+        self.assertAllClose(
+            answer["probabilities"], expected["probabilities"], 1e-4, 1e-4
+        )
 
 
 if __name__ == "__main__":

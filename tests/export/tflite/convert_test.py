@@ -7,9 +7,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.lite.python import schema_py_generated as schema
 
+from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import evaluate as evaluation
-from bert_tf.export.tflite.functions import IdsFunction
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.modeling.layers import Projection
 from tests.support import eval_files
@@ -50,10 +50,8 @@ class CalibrationTest(tf.test.TestCase):
         )
         rows = list(evaluation.read_calibration_set(build)())
         self.assertGreater(len({x["input_ids"].shape for x in rows}), 3)
-        function = IdsFunction(build)
-        content = conversion.convert(
-            function, function.specs, "full_int8", lambda: rows
-        )
+        function = builds.make_function(build)
+        content = conversion.convert(*function, "full_int8", lambda: rows)
         found = _operators_in_int8(content)
         self.assertIn("FULLY_CONNECTED", found)
         self.assertNoCommonElements(

@@ -7,6 +7,7 @@ import os
 import sys
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
@@ -15,6 +16,8 @@ from bert_tf.errors import UserError
 from bert_tf.export.tflite import evaluate as evaluation
 from bert_tf.export.tflite import run as tflite_export
 from bert_tf.export.tflite.evaluate import Scores
+from bert_tf.inference.lite_model import LiteModel
+from bert_tf.tasks.predict import Predictor
 from tests.support import eval_files
 
 _FIXED = {"batch_size": 4, "max_seq_length": 10}
@@ -65,6 +68,23 @@ class ScoresTest(_RowsCase):
         for name in ("question_answering", "tagging", "multiple_choice"):
             with self.assertRaisesRegex(UserError, "is for classification"):
                 evaluation.read_eval_set(eval_files.prepare(name, input="text"))
+
+    @parameterized.parameters("classification", "multi_label")
+    @pytest.mark.slow
+    def test_windows_of_a_text_count_once(self, name):
+        build = eval_files.prepare(name)
+        rows = evaluation.read_eval_set(build)
+        task = dataclasses.replace(rows.task, max_seq_length=6, doc_stride=2)
+        features = task.featurize(rows.examples, rows.tokenizer)
+        self.assertGreater(len(features), len(rows.examples))
+        rows = dataclasses.replace(rows, task=task, features=features)
+        file = LiteModel(eval_files.make(name))
+        predictor = Predictor(build.model, task, rows.tokenizer)
+        self.assertAllClose(
+            np.stack([x.values for x in evaluation.predict(file, rows)]),
+            np.stack([x.values for x in predictor.predict(rows.examples)]),
+            atol=1e-4,
+        )
 
     @parameterized.parameters(
         ("classification", "text\nthe cat\n", ".tsv", "no column 'label'"),

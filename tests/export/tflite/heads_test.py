@@ -8,8 +8,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.export import serving_module
+from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import convert as conversion
-from bert_tf.export.tflite import functions
 from bert_tf.inference.lite_model import LiteModel
 from tests.support import every_head
 from tests.support import rows_of_ids
@@ -49,7 +49,7 @@ def _expect(built, rows):
     return {
         name: x.numpy()
         for name, x in outputs.items()
-        if name not in functions.OMITTED_FOR_IDS
+        if name not in builds.OMITTED_FOR_IDS
     }
 
 

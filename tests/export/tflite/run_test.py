@@ -17,6 +17,8 @@ from bert_tf.config import ASCII_LOWER
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import run as tflite_export
+from bert_tf.export.verify.reference import Expected
+from bert_tf.export.verify.run import Comparison
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.text.tokenizer import BertTokenizer
 from tests.support import client_models
@@ -138,51 +140,59 @@ class VerificationTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(call["mask"], call["ids"] + 10)
 
 
-def _measure(name, expected, actual, **others):
-    return tflite_export.measure_agreement(
-        [{name: np.array(one)} | others for one in expected],
-        [{name: np.array(one)} | others for one in actual],
-    )
-
-
 class AgreementTest(tf.test.TestCase):
+    def _count(self, name, expected, actual, head="classification", **task):
+        """Returns the share of equal decisions in an output, if it has any."""
+        task = types.SimpleNamespace(**task)
+        build = types.SimpleNamespace(
+            name=head, head=types.SimpleNamespace(task=task)
+        )
+        found = Comparison(None, {}, tflite_export._decisions(build))
+        for first, second in zip(expected, actual, strict=True):
+            outputs = {name: np.array(second)}
+            found.add("a call", Expected({name: np.array(first)}), outputs)
+        if name not in found.equal:
+            return None
+        equal, count = found.equal[name]
+        return equal / count
+
     def test_agreement_is_over_all_calls(self):
-        found = _measure(
+        share = self._count(
             "probabilities",
             [[[0.9, 0.1], [0.4, 0.6]], [[0.7, 0.3]], [[0.2, 0.8]]],
             [[[0.6, 0.4], [0.5, 0.4]], [[0.9, 0.1]], [[0.1, 0.9]]],
         )
-        self.assertEqual(found, {"agreement of probabilities": 0.75})
+        self.assertEqual(share, 0.75)
 
     def test_positions_are_chosen_from_each_row(self):
-        found = _measure("start_logits", [[[1, 5, 2]]], [[[1, 2, 5]]])
-        self.assertEqual(found, {"agreement of start_logits": 0.0})
+        share = self._count("start_logits", [[[1, 5, 2]]], [[[1, 2, 5]]])
+        self.assertEqual(share, 0.0)
 
     def test_independent_labels_are_counted_separately(self):
-        found = tflite_export.measure_agreement(
-            [{"probabilities": np.array([[0.9, 0.6, 0.1, 0.2]])}],
-            [{"probabilities": np.array([[0.6, 0.4, 0.3, 0.3]])}],
-            is_multi_label=True,
+        share = self._count(
+            "probabilities",
+            [[[0.9, 0.6, 0.1, 0.2]]],
+            [[[0.6, 0.4, 0.3, 0.5]]],
+            problem_type="multi_label",
         )
-        self.assertEqual(found, {"agreement of probabilities": 0.75})
+        self.assertEqual(share, 0.5)
 
     def test_only_first_candidates_count(self):
         # Two rows with up to two masks and two candidates each.
         expected = [[[[4, 5], [6, 7]], [[8, 9], [-1, -1]]]]
         actual = [[[[4, 6], [7, 6]], [[8, 9], [-1, -1]]]]
-        found = _measure(
-            "token_ids", expected, actual, probabilities=np.ones([2, 2, 2])
-        )
-        self.assertEqual(found, {"agreement of token_ids": 0.75})
+        share = self._count("token_ids", expected, actual, head="fill_mask")
+        self.assertEqual(share, 0.75)
 
     def test_embeddings_have_a_lowest_cosine(self):
-        found = _measure(
-            "embedding", [[[1.0, 0.0], [0.0, 2.0]]], [[[3.0, 0.0], [2.0, 2.0]]]
+        found = tflite_export._least_cosine(
+            np.array([[1.0, 0.0], [0.0, 2.0]]),
+            np.array([[3.0, 0.0], [2.0, 2.0]]),
         )
-        self.assertAllClose(found, {"least cosine": 0.5**0.5})
+        self.assertAllClose(found, 0.5**0.5)
 
     def test_scores_have_no_agreement(self):
-        self.assertEqual(_measure("score", [[1.0]], [[2.0]]), {})
+        self.assertIsNone(self._count("score", [[1.0]], [[2.0]]))
 
 
 if __name__ == "__main__":

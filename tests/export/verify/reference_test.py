@@ -34,8 +34,8 @@ def _build(folder, name, tolerance=1e-5, **flags):
     key = heads.choose(config.head, stored)
     length = every_head.MAX_SEQ_LENGTH
     source = Source(stored, config, length, (5, 8, length))
-    head = heads.ENTRIES[key].head.build(source)
-    return Reference(key, head, stored, tolerance), stored
+    head = heads.ENTRIES[key].build(source)
+    return Reference(head, stored, tolerance), stored
 
 
 class ReferenceTest(files_case.FolderCase):

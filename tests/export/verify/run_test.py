@@ -19,9 +19,9 @@ from bert_tf.export import assets_extra
 from bert_tf.export import savedmodel
 from bert_tf.export import serving_module
 from bert_tf.export import warmup
-from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export.heads import registry as heads
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify.calls import Call
+from bert_tf.export.verify.reference import Call
 from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
@@ -59,7 +59,9 @@ def _export(folder):
     model = tiny_exports.write(folder, tiny_exports.classification(pair=True))
     version = tiny_exports.export(model, os.path.join(folder, "pairs"))
     stored = checkpoint_loading.read(model)
-    assets_extra.complete(version, tiny_exports.artifact(), stored)
+    artifact = tiny_exports.artifact()
+    head = heads.restore(artifact, stored)
+    assets_extra.complete(version, artifact, head, stored)
     return model, version
 
 
@@ -165,7 +167,7 @@ class VerifyTest(files_case.FolderCase):
         call = Call("serving_default", inputs)
         path = os.path.join(version, artifacts.WARMUP_FILE)
         warmup.write(path, "pairs", [call])
-        with mock.patch.object(verify_calls, "plan", lambda *_: []):
+        with mock.patch.object(Reference, "plan", lambda *_: []):
             faults = self._faults(version)
         self.assertIn("request 0 fails", faults["warm-up"][0])
 
@@ -200,16 +202,16 @@ class VerifyTest(files_case.FolderCase):
         )
 
         def plan(*arguments):
-            (first, *_) = replay_plan_plan(*arguments)
+            (first, *_) = of_export(*arguments)
             wrong = {n: x[::-1] for n, x in first.expected.values.items()}
             expected = dataclasses.replace(first.expected, values=wrong)
             # A batch of one row is its own reverse.
             wrong["label"] = np.array([b"never"], object)
             return [dataclasses.replace(first, expected=expected)]
 
-        replay_plan_plan = verify_calls.plan
+        of_export = Reference.plan
         with (
-            mock.patch.object(verify_calls, "plan", plan),
+            mock.patch.object(Reference, "plan", plan),
             self.assertRaisesRegex(UserError, "label is .*should be 'never'"),
         ):
             savedmodel.run(config)

@@ -101,14 +101,14 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             packed_rows.pack_texts(["a"], ["b"], self.tokenizer, 2)
 
     def test_windows_among_short_texts(self):
-        packed, splits = packed_rows.pack_windows(
+        packed = packed_rows.pack_texts(
             ["c", "a b c b a", "", "b"],
             None,
             self.tokenizer,
             max_seq_length=5,
             doc_stride=2,
         )
-        self.assertAllEqual(splits, [0, 1, 3, 4, 5])
+        self.assertAllEqual(packed.examples, [0, 1, 1, 2, 3])
         self.assertAllEqual(packed.lengths, [3, 5, 5, 2, 3])
         self.assertEqual(packed.num_truncated, 0)
         self.assertAllEqual(
@@ -117,14 +117,14 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_windows_of_pairs(self):
-        packed, splits = packed_rows.pack_windows(
+        packed = packed_rows.pack_texts(
             ["a", "c a b b c"],
             ["b c a b", "b"],
             self.tokenizer,
             max_seq_length=7,
             doc_stride=9,
         )
-        self.assertAllEqual(splits, [0, 2, 4])
+        self.assertAllEqual(packed.examples, [0, 0, 1, 1])
         batch = packed.batch(np.arange(4), 7)
         self.assertAllEqual(
             batch["input_ids"],
@@ -148,10 +148,10 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
     def test_more_windows_than_are_packed_at_once(self):
         count = packed_rows._TEXTS_PER_CALL + 4
         long = " ".join("abc"[i % 3] for i in range(count))
-        packed, splits = packed_rows.pack_windows(
+        packed = packed_rows.pack_texts(
             ["a", long, "b"], None, self.tokenizer, 4, 1
         )
-        self.assertAllEqual(splits, [0, 1, count, count + 1])
+        self.assertAllEqual(np.bincount(packed.examples), [1, count - 1, 1])
         tokens = self.tokenizer.tokenize(long).numpy()
         batch = packed.batch(np.arange(1, count), 4)["input_ids"]
         self.assertAllEqual(batch[:, 1], tokens[:-1])
@@ -166,9 +166,8 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             examples, self.tokenizer, 5, ("x", "y"), doc_stride=1
         )
         self.assertLen(features, 4)
-        self.assertAllEqual(features.example_splits, [0, 3, 4])
-        self.assertAllEqual(features.label_ids, [1, 1, 1, 0])
-        self.assertEqual(features.num_windowed, 1)
+        self.assertAllEqual(features.examples, [0, 0, 0, 1])
+        self.assertAllEqual(features.targets["label_ids"], [1, 1, 1, 0])
         self.assertAllEqual(features.lengths, [5, 5, 5, 3])
 
     @parameterized.parameters(
@@ -188,8 +187,8 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             examples, self.tokenizer, 9, labels, problem_type
         )
         self.assertLen(features, 3)
-        self.assertEqual(features.label_ids.dtype, dtype)
-        self.assertAllEqual(features.label_ids, expected)
+        self.assertEqual(features.targets["label_ids"].dtype, dtype)
+        self.assertAllEqual(features.targets["label_ids"], expected)
         self.assertAllEqual(
             features.batch(np.array([2, 0]), 4)["label_ids"],
             [expected[2], expected[0]],
@@ -202,7 +201,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             9,
             ("x", "y"),
         )
-        self.assertIsNone(features.label_ids)
+        self.assertEmpty(features.targets)
         self.assertEqual(set(features.batch(np.array([0]), 9)), set(_NAMES))
 
 

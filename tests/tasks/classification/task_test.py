@@ -15,7 +15,6 @@ from bert_tf.tasks.classification import task as classification
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.classification.task import Prediction
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
@@ -125,7 +124,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         examples = _examples("z", "y")
         predictions = self.predict(task, examples, _LOGITS)
         expected = special.softmax(_LOGITS.astype(np.float64), -1)
-        self.assertAllClose([p.values for p in predictions], expected)
+        self.assertAllClose(predictions, expected)
         described = task.prediction_to_json(examples[1], predictions[1])
         self.assertEqual(described["label"], "x")
         self.assertAllClose(described["probability"], expected[1, 0])
@@ -191,9 +190,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("1 of 2 texts have more than", logs.output[0])
         self.assertIn("in windows: 4 rows in all", logs.output[0])
         rows = special.softmax(logits.astype(np.float64), -1)
-        self.assertAllClose(
-            [p.values for p in predictions], [rows[:3].mean(0), rows[3]]
-        )
+        self.assertAllClose(predictions, [rows[:3].mean(0), rows[3]])
 
     def test_truncated_texts_are_counted(self):
         task = _single(max_seq_length=4)
@@ -218,7 +215,7 @@ class ReportTest(tf.test.TestCase):
             str(self.folder),
             split,
             _examples(*labels),
-            [Prediction(np.float32(row)) for row in values],
+            list(np.float32(values)),
         )
         return sorted(os.listdir(self.folder))
 
@@ -311,7 +308,7 @@ class ReportTest(tf.test.TestCase):
 
     def test_probabilities_of_a_real_prediction_sum_to_one(self):
         text = classification.results_text(
-            [Prediction(np.float32([1 / 3, 1 / 7, 11 / 21]))]
+            [np.float32([1 / 3, 1 / 7, 11 / 21])]
         )
         self.assertAllClose(sum(map(float, text.split("\t"))), 1.0, atol=1e-7)
 

@@ -43,7 +43,7 @@ class _FilesTestCase(files_case.FilesCase):
 class OfficialFilesTest(_FilesTestCase):
     def test_swag(self):
         path = self.write("val.csv", _SWAG_CSV)
-        self.assertEqual(_SWAG.find(str(self.folder), "dev"), path)
+        self.assertEqual(_SWAG.find_file(str(self.folder), "dev"), path)
         first, second = multiple_choice_examples.read_examples(
             path, _SWAG.columns
         )
@@ -70,7 +70,7 @@ class OfficialFilesTest(_FilesTestCase):
         contents = io.StringIO()
         csv.writer(contents).writerows(row[:-1] for row in rows)
         path = self.write("test.csv.gz", contents.getvalue())
-        self.assertEqual(_SWAG.find(str(self.folder), "test"), path)
+        self.assertEqual(_SWAG.find_file(str(self.folder), "test"), path)
         with self.assertRaisesRegex(UserError, "has no column 'label'"):
             multiple_choice_examples.read_examples(path, _SWAG.columns)
         examples = multiple_choice_examples.read_examples(
@@ -82,11 +82,11 @@ class OfficialFilesTest(_FilesTestCase):
     def test_missing_files_are_named(self):
         folder = self.create_tempdir().full_path
         with self.assertRaisesRegex(UserError, "no file train.csv .* of CODAH"):
-            _CODAH.find(folder, "train")
+            _CODAH.find_file(folder, "train")
 
     @parameterized.parameters(("train", 1665), ("dev", 556), ("test", 555))
     def test_codah_has_no_header(self, split, count):
-        path = _CODAH.find(data("codah/fold_0"), split)
+        path = _CODAH.find_file(data("codah/fold_0"), split)
         examples = multiple_choice_examples.read_examples(
             path,
             _CODAH.columns,
@@ -101,7 +101,7 @@ class OfficialFilesTest(_FilesTestCase):
         )
 
     def _comve(self, split, official):
-        path = official.find(data("comve"), split)
+        path = official.find_file(data("comve"), split)
         examples = multiple_choice_examples.read_examples(
             path, official.columns
         )

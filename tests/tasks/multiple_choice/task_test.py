@@ -59,9 +59,8 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
 
     def _predict(self, model, examples):
         features = self.task.featurize(examples, self.tokenizer)
-        computed = task_prediction.compute_outputs(
-            model, self.task, features, 2, (8, 12)
-        )
+        computer = task_prediction.OutputComputer(model, self.task, 2)
+        computed = computer.compute(features, (8, 12))
         return computed.loss, self.task.predict(
             examples, features, computed.outputs, self.tokenizer
         )
@@ -394,7 +393,7 @@ class MultipleChoiceFeaturesTest(tf.test.TestCase):
             _example("the cat sat on the mat", ["the dog", "on the dog .", "."])
         ]
         features = self._convert(examples, 10)
-        self.assertEqual(features.texts.num_truncated, 2)
+        self.assertEqual(features.num_truncated, 2)
         self.assertAllEqual(features.lengths, [10])
         self.assertAllEqual(
             features.batch(np.array([0]), 10)["input_ids"][0, 1],
@@ -499,8 +498,8 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
             "--data_dir cannot be used with --task_name=custom",
             {"data_dir": "x"},
         ),
-        ("must name different columns", {"choice_columns": "a,b,a"}),
-        ("must name different columns", {"choice_columns": "a,,b"}),
+        ("names a value twice", {"choice_columns": "a,b,a"}),
+        ("--choice_columns must be a name", {"choice_columns": "a,,b"}),
         ("'a', 'b', 'a'", {"choice_columns": "a,b", "label_column": "a"}),
         ("--label_column must not be empty", {"label_column": ""}),
         ("below 1", {"head_dropout_prob": 1.0}),

@@ -27,7 +27,7 @@ def _examples(*contexts):
         }
         for n, text in enumerate(contexts)
     ]
-    return squad_examples.build_examples(dataset, False).examples
+    return squad_examples.build_examples(dataset, False)
 
 
 def _logits(length, **values):
@@ -47,13 +47,9 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
                 examples, tokenizer, max_seq_length, 2, max_query_length=2
             )
         )
-        results = {
-            one.unique_id: squad_predictions.RawResult(one.unique_id, *pair)
-            for one, pair in zip(features, logits, strict=True)
-        }
         return list(
             squad_predictions.predict_answers(
-                examples, features, results, tokenizer, **options
+                examples, features, logits, tokenizer, **options
             )
         )
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.export.heads.question_answering import QuestionAnswering
-from bert_tf.export.tflite import functions
+from bert_tf.export.tflite import build as builds
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
@@ -54,6 +54,10 @@ def _make_question(rng, number, letters):
     return {"paragraphs": [{"context": context, "qas": [question]}]}
 
 
+def _positions(features):
+    return np.stack([*features.targets.values()], axis=1)
+
+
 def _to_logits(positions):
     """Returns logits of labels, which are 0 in windows without the answer."""
     places = positions.T[..., np.newaxis]
@@ -73,7 +77,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         letters = [x for x in tokens if "\u4e00" <= x <= "\u9fff"]
         rng = random.Random(0)
         data = [_make_question(rng, number, letters) for number in range(200)]
-        cls.examples = squad_examples.build_examples(data, True).examples
+        cls.examples = squad_examples.build_examples(data, True)
         cls.strings, cls.expected = {"question": [], "context": []}, []
         for paragraph in (article["paragraphs"][0] for article in data):
             (question,) = paragraph["qas"]
@@ -82,9 +86,10 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
             text, start = question["answers"][0].values()
             cls.expected.append((text, start, start + len(text)))
         cls.windows = _TASK.featurize(cls.examples, cls.tokenizer)
-        cls.positions = _TASK.featurize(
+        features = _TASK.featurize(
             cls.examples, cls.tokenizer, is_training=True
-        ).positions
+        )
+        cls.positions = _positions(features)
 
     def test_labels_are_the_characters_of_200_answers(self):
         found = {}
@@ -126,7 +131,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         head = QuestionAnswering(tokenizer, 512, (512,), _TASK)
         build = types.SimpleNamespace(name="question_answering", head=head)
         strings = {x: tf.constant(y) for x, y in self.strings.items()}
-        state = functions.pack(build, strings).state
+        state = builds.pack(build, strings).state
         for context, starts, ends, (text, *span) in zip(
             self.strings["context"],
             state["starts"].numpy(),
@@ -149,9 +154,9 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         read = squad_examples.read_squad_examples(
             f"{_CASES / case}/train.json", is_training=True
         )
-        features = _TASK.featurize(read.examples, tokenizer, is_training=True)
+        features = _TASK.featurize(read, tokenizer, is_training=True)
         self.assertAllEqual(
-            features.positions - features.first_lengths, expected
+            _positions(features) - features.first_lengths, expected
         )
 
     @parameterized.parameters((12, 13), (9, 8), (7, 8), (5, 3), (3, 3))

@@ -42,9 +42,12 @@ class ReadTest(files_case.FilesCase):
         )
 
     def test_conll(self):
-        data = self._read(_CONLL)
+        with self.assertLogs(level="INFO") as logs:
+            data = self._read(_CONLL)
+        self.assertIn("tags are IOB1 and", logs.output[0])
+        self.assertIn("changes 5 of them", logs.output[0])
         self.assertEqual(
-            data.examples,
+            data,
             (
                 TaggingExample(
                     ("EU", "rejects", "German", "."),
@@ -60,9 +63,6 @@ class ReadTest(files_case.FilesCase):
                 ),
             ),
         )
-        self.assertEqual(data.scheme, "IOB1")
-        self.assertEqual(data.num_changed_tags, 5)
-        self.assertTrue(data.has_documents)
 
     @parameterized.parameters(
         ("\ufeff" + _CONLL,),
@@ -75,25 +75,21 @@ class ReadTest(files_case.FilesCase):
     )
     def test_equivalent_files(self, contents):
         data = self._read(contents)
-        for example, expected in zip(
-            data.examples, self._read(_CONLL).examples, strict=True
-        ):
+        for example, expected in zip(data, self._read(_CONLL), strict=True):
             self.assertEqual(example.words, expected.words)
             self.assertEqual(example.tags, expected.tags)
             self.assertEqual(example.document, expected.document)
 
     def test_sentences_without_documents(self):
         data = self._read("a\tO\n\t\nb\tB-x-y\nc\tI-x-y\n\n\n\nd\tO")
-        self.assertFalse(data.has_documents)
-        self.assertEqual([x.document for x in data.examples], [0, 1, 2])
-        self.assertEqual(data.examples[1].tags, ("B-x-y", "I-x-y"))
-        self.assertEqual((data.scheme, data.num_changed_tags), ("IOB2", 0))
+        self.assertEqual([x.document for x in data], [0, 1, 2])
+        self.assertEqual(data[1].tags, ("B-x-y", "I-x-y"))
 
     def test_words_with_odd_spaces(self):
         data = self._read("New York\tB-LOC\n\u00a0a\u200b\tO\n")
-        self.assertEqual(data.examples[0].words, ("New York", "\u00a0a\u200b"))
+        self.assertEqual(data[0].words, ("New York", "\u00a0a\u200b"))
         data = self._read("a\u00a0b O\n")
-        self.assertEqual(data.examples[0].words, ("a\u00a0b",))
+        self.assertEqual(data[0].words, ("a\u00a0b",))
 
     @parameterized.parameters(
         (0, 3), (-4, -1), ("word", "ner"), ("word", 3), (0, "ner")
@@ -103,25 +99,24 @@ class ReadTest(files_case.FilesCase):
         if "word" == word_column or "ner" == tag_column:
             lines = "word pos chunk ner\n" + _CONLL
         data = self._read(lines, word_column, tag_column)
-        self.assertEqual(data.examples[1].words, ("Peter", "Blackburn"))
-        self.assertEqual(data.examples[1].tags, ("B-PER", "I-PER"))
-        self.assertLen(data.examples, 3)
+        self.assertEqual(data[1].words, ("Peter", "Blackburn"))
+        self.assertEqual(data[1].tags, ("B-PER", "I-PER"))
+        self.assertLen(data, 3)
 
     def test_words_only(self):
         data = self._read("Rome ?\n\nGo ?\nthere ?\n", tag_column=None)
         self.assertEqual(
-            data.examples,
+            data,
             (
                 TaggingExample(("Rome",), None, 0, 1),
                 TaggingExample(("Go", "there"), None, 1, 3),
             ),
         )
-        self.assertIsNone(data.scheme)
 
     def test_another_column_in_place_of_the_last(self):
         data = self._read(_CONLL, tag_column=2)
-        self.assertEqual(data.examples[0].tags, ("B-NP", "B-VP", "B-NP", "O"))
-        self.assertEqual(data.examples[2].tags, ("B-NP", "B-NP", "I-NP"))
+        self.assertEqual(data[0].tags, ("B-NP", "B-VP", "B-NP", "O"))
+        self.assertEqual(data[2].tags, ("B-NP", "B-NP", "I-NP"))
 
     def test_a_csv_file_needs_a_column_of_sentences(self):
         with self.assertRaisesRegex(UserError, "--sentence_column"):
@@ -162,8 +157,8 @@ class OtherFormsTest(files_case.FilesCase):
         if contents is not None:
             path = self.write(name, contents)
         data = tagging_examples.read_examples(str(path), *columns, **options)
-        return [" ".join(x.words) for x in data.examples], [
-            " ".join(x.tags) for x in data.examples
+        return [" ".join(x.words) for x in data], [
+            " ".join(x.tags) for x in data
         ]
 
     def test_bioes(self):
@@ -177,7 +172,7 @@ class OtherFormsTest(files_case.FilesCase):
             self._read(path, None, 1, 2),
             (["Mia runs", "Ulm"], ["B-PER O", "B-LOC"]),
         )
-        untagged = tagging_examples.read_untagged(str(_CASES / path), 1)
+        untagged = tagging_examples.read_inputs(str(_CASES / path), 1)
         self.assertEqual([x.words[0] for x in untagged], ["Mia", "Ulm"])
 
     def test_sentence_column(self):
@@ -226,9 +221,11 @@ class OtherFormsTest(files_case.FilesCase):
     )
     def test_schemes(self, tags, expected, scheme):
         lines = "".join(f"w {tag}\n" for tag in tags.split())
-        data = tagging_examples.read_examples(self.write("a.conll", lines))
-        self.assertEqual(" ".join(data.examples[0].tags), expected)
-        self.assertEqual(data.scheme, scheme)
+        path = self.write("a.conll", lines)
+        with self.assertLogs(level="INFO") as logs:
+            (example,) = tagging_examples.read_examples(path)
+        self.assertEqual(" ".join(example.tags), expected)
+        self.assertIn(f"its tags are {scheme} and", logs.output[0])
 
     @parameterized.parameters(
         ('{"tokens": ["Mia", "in", "Ulm"], "ner_tags": ["B-P", "O", "B-L"]}',),
@@ -318,22 +315,20 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
             # Tweets may begin with a tag such as #Monday.
             shared_data.data(f"wnut17/{part}.conll")
         )
-        self.assertLen(data.examples, sentences)
-        self.assertEqual(sum(len(x.words) for x in data.examples), words)
-        starts = [t for x in data.examples for t in x.tags if t[0] == "B"]
+        self.assertLen(data, sentences)
+        self.assertEqual(sum(len(x.words) for x in data), words)
+        starts = [t for x in data for t in x.tags if t[0] == "B"]
         self.assertLen(starts, entities)
-        self.assertLen(tagging_examples.collect_labels(data.examples), 13)
-        self.assertEqual((data.scheme, data.num_changed_tags), ("IOB2", 0))
+        self.assertLen(tagging_examples.collect_labels(data), 13)
 
     def test_wikigold(self):
         data = tagging_examples.read_examples(
             shared_data.data("wikigold/wikigold.conll.txt")
         )
-        self.assertLen(data.examples, 1696)
-        self.assertLen({x.document for x in data.examples}, 145)
-        self.assertEqual(data.scheme, "IOB1")
+        self.assertLen(data, 1696)
+        self.assertLen({x.document for x in data}, 145)
         self.assertEqual(
-            tagging_examples.collect_labels(data.examples)[1::2],
+            tagging_examples.collect_labels(data)[1::2],
             ["B-LOC", "B-MISC", "B-ORG", "B-PER"],
         )
 

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.tagging import features as tagging_features
@@ -52,7 +51,7 @@ def _windows(features):
     ]
 
 
-class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
+class FeaturesTest(tf.test.TestCase):
     def test_sentences(self):
         features = _convert(
             _EXAMPLES, labels=_LABELS, context="sentence", doc_stride=1
@@ -179,14 +178,9 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(_decode(features, [], _LABELS), [("O",)])
         self.assertLen(_convert([], doc_stride=1), 0)
 
-    @parameterized.parameters(
-        ({"max_seq_length": 2}, "max_seq_length` must be at least 3.*: 2"),
-        ({"max_seq_length": 8, "doc_stride": 7}, "between 1 .*: 7 with .*=8"),
-        ({"max_seq_length": 8, "doc_stride": 0}, "between 1 .*: 0"),
-    )
-    def test_rejects_lengths(self, arguments, message):
-        with self.assertRaisesRegex(UserError, message):
-            _convert(_EXAMPLES, **arguments)
+    def test_rejects_lengths_without_room(self):
+        with self.assertRaisesRegex(UserError, "must be at least 3.*: 2"):
+            _convert(_EXAMPLES, max_seq_length=2, doc_stride=1)
 
     def test_rejects_labels_without_tags(self):
         with self.assertRaisesRegex(UserError, "without tags, 'a b'"):
