@@ -108,6 +108,13 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
                 path = word.partition("=")[2]
                 self.assertTrue(path.startswith(f"{mount['mountPath']}/bert"))
 
+    def test_image_and_files_are_those_of_the_usage_instructions(self):
+        (container,) = _pod(_read("tensorflow_serving"))["containers"]
+        self.assertEqual(container["image"], assets_extra.IMAGE)
+        names = [word.rpartition("/")[2] for word in container["args"]]
+        self.assertIn(assets_extra.CONFIG_FILE, names)
+        self.assertIn(assets_extra.BATCHING_FILE, names)
+
     @parameterized.parameters(*_SERVERS)
     def test_containers_have_no_privileges(self, name):
         documents = _read(name)

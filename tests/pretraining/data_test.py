@@ -5,6 +5,7 @@ import os
 from unittest import mock
 
 import tensorflow as tf
+from absl import logging
 from absl.testing import parameterized
 
 from bert_tf.data.input_pipeline import PretrainingInput
@@ -89,6 +90,21 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         data = pretraining_input.build_evaluation_input(config, None)
         (rows,) = data.evaluation_dataset().take(1)
         self.assertEqual(rows["masked_lm_ids"].shape[1], 5)
+
+    def test_dynamic_masking_warns_of_tokens_that_do_not_fit(self):
+        counts = {"length_histogram": [0, 0, 0, 0, 0, 4, 0, 2, 3]}
+        manifest = dataclasses.replace(self._manifest(), counts=counts)
+        for rate, warns in ((0.4, False), (0.5, True)):
+            config = tiny_pretraining.make_config(
+                self.folder, dynamic_masking=True, masked_lm_prob=rate
+            )
+            with mock.patch.object(logging, "warning") as warning:
+                pretraining_input.build_input(
+                    config, [self.path], tiny_pretraining.VOCABULARY, manifest
+                )
+            self.assertEqual(warning.called, warns)
+        # Half of 5, 7 and 8 tokens are 2, 4 and 4, and 3 fit.
+        self.assertIn("5 of 28 are left out", warning.call_args.args[-1])
 
     def test_a_recipe_follows_the_vocabulary(self):
         vocabulary = Vocabulary(tiny_model.TOKENS)
