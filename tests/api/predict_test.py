@@ -1,6 +1,7 @@
 """Tests for `predict` of the models of bert_tf.api.load."""
 
 import contextlib
+import dataclasses
 import io
 import json
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
+from bert_tf.api import preprocessor
 from bert_tf.errors import UserError
 from bert_tf.modeling.bert import named_variables
 from bert_tf.tasks.classification.examples import Columns
@@ -210,6 +212,11 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         own = bert_tf.BertForClassification(tiny_model.CONFIG, num_labels=2)
         with self.assertRaisesRegex(UserError, "bert_tf.load_model returned"):
             own.predict(["the cat"])
+
+    def test_padding_is_computed_for_tasks_that_read_it(self):
+        self.assertTrue(preprocessor._unpads(_CLASSIFICATION))
+        reader = dataclasses.replace(_SQUAD, mask_padding=False)
+        self.assertFalse(preprocessor._unpads(reader))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Tests of raw rows, their labels, `preprocess` and calling a tokenizer."""
 
 import tempfile
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
+from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
 from tests.support import fit_case
 from tests.support import tiny_model
@@ -139,6 +141,13 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         options = {"labels": ["O", "X"]} if kind == "tagging" else {}
         with self.assertRaisesRegex(UserError, message):
             self.new(kind, **options).fit(x, y)
+
+    def test_columns_of_polars_may_be_texts(self):
+        for values, expected in ((["a"], True), ([1.0], False)):
+            # Its dtype has no `kind`.
+            column = mock.Mock(spec=["dtype", "to_numpy"], dtype=object())
+            column.to_numpy.return_value = np.array(values)
+            self.assertEqual(raw_rows.is_text(column), expected)
 
 
 _TEXTS = ["the cat sat on the mat", "dogs"]

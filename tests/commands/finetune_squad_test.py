@@ -420,6 +420,13 @@ class EnsembleTest(_Case):
         answers = self.read_json("predictions.json")
         self.assertEqual([answers["q0"], answers["q3"]], ["cat", ""])
 
+    def test_other_questions(self):
+        paths = self._write_nbest(one={"q0": {"cat": 1.0}})
+        with self.assertRaisesRegex(
+            UserError, "about the questions of .*dev.json.*: 2 .* as 'q1'"
+        ):
+            self.run_script(**self._config(ensemble_nbest_files=paths))
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -375,6 +375,23 @@ class MixedFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertAllEqual(batch["label_ids"], [1, 0])
 
+    def test_first_tokens_of_words_count(self):
+        task = TaggingTask(
+            name="custom", labels=("O", "B-X"), max_seq_length=12
+        )
+        labeled = task.example_from_row(["cat", "mats"])
+        labeled = dataclasses.replace(labeled, tags=("O", "B-X"))
+        mixed = self._mix(
+            task.featurize([labeled], self.tokenizer, True),
+            task.featurize_unlabeled(
+                [task.example_from_row(["sitting", "mats", "on"])],
+                self.tokenizer,
+            ),
+        )
+        batch = mixed.batch(np.arange(2), 8)
+        weights = [[0, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 1, 0, 0, 0]]
+        self.assertAllEqual(task.soft_target_weights(batch), weights)
+
 
 _STUDENT_TASK = ClassificationTask(
     name="custom", labels=("a", "b", "c"), metric_names=("accuracy",)

@@ -221,6 +221,25 @@ class PartsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "card must hold under"):
             artifacts.Artifact.from_json(values, "card")
 
+    def test_serve_command_has_the_name_and_the_engine(self):
+        for artifact, output_dir, flag, count in (
+            (_artifact(), f"served/{_NAME}", f"--model_name={_NAME}", 0),
+            (_artifact(), "served/pairs", f"--model_name={_NAME}", 1),
+            (_artifact(), "served/pairs", "--engine=litert", 0),
+            (_artifact(litert="none"), "served/pairs", "--engine=litert", 1),
+        ):
+            line = assets_extra.embedded_line(output_dir, artifact)
+            self.assertEqual(shlex.split(line).count(flag), count)
+
+    def test_reads_tables_of_a_card(self):
+        readme = (
+            "# Title\n\ntext | with | bars\n\n## Metrics\n\n| | |\n|---|---|\n"
+            "| dev f1 | 0.5 |\n| a | b \\| c |\n\n## Versions\n\n| | |\n"
+            "|---|---|\n| python | 3 |\n"
+        )
+        found = assets_extra.read_sections(readme)
+        self.assertEqual(found, {"Metrics": {"dev f1": "0.5", "a": "b | c"}})
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -9,6 +10,8 @@ from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.errors import UserError
+from bert_tf.export import savedmodel
+from bert_tf.flags.export import SavedModelConfig
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -110,6 +113,16 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
             {name for name in first if first[name] != second[name]}, different
         )
         self.assertEqual(*map(_variables, contents))
+
+    def test_commands_name_no_temporary_folder(self):
+        config = SavedModelConfig(model_dir="/tmp/m", output_dir="served")
+        for origin, name in ((None, "/tmp/m"), ("a Keras model", "MODEL_DIR")):
+            line = savedmodel.command_line(
+                "x.py", config, mock.Mock(origin=origin)
+            )
+            self.assertEndsWith(
+                line, f" --model_dir={name} --output_dir=served"
+            )
 
 
 if __name__ == "__main__":

@@ -143,6 +143,14 @@ class NormalizationTest(tf.test.TestCase, parameterized.TestCase):
                 do_lower_case=False,
             )
 
+    def test_warns_of_a_cased_vocabulary(self):
+        stored = self._stored()
+        settings = {**stored.tokenizer_settings, "lower_case": False}
+        stored = dataclasses.replace(stored, tokenizer_settings=settings)
+        with self.assertLogs(level="WARNING") as logs:
+            self._adapt(stored, normalization="ascii_lower")
+        self.assertIn("has upper-case letters", logs.output[0])
+
 
 def _task(labels=_LABELS, **values):
     return ClassificationTask(

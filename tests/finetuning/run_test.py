@@ -331,6 +331,24 @@ class ModelSelectionTest(
         with finetuning_case.die_at(0):
             finetuning_case.run(config)
 
+    def test_evaluating_each_epoch_changes_no_weight_and_no_loss(self):
+        finetuning_case.copy_finished(self.out("evaluated"))
+        evaluated = os.path.join(self.out("evaluated"), "output")
+        name = f"model.ckpt-{finetuning_case.NUM_STEPS}.json"
+        written = finetuning_case.read_json(evaluated, name)
+        # 12.5 steps are an epoch; the last model has no need of it.
+        evaluations = written["metadata"]["evaluations"]
+        self.assertEqual([values["step"] for values in evaluations], [12])
+        config = self.config(do_eval=False)
+        finetuning_case.run(config)
+        state = finetuning_case.state(config.output_dir)
+        for name, value in finetuning_case.state(evaluated).items():
+            self.assertAllEqual(value, state[name], name)
+        self.assertEqual(
+            finetuning_case.metrics(evaluated),
+            finetuning_case.metrics(config.output_dir),
+        )
+
 
 class FlagsTest(
     finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase

@@ -214,6 +214,17 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllClose(first, second)
         self.assertAllEqual(draw()[1], second)
 
+    def test_each_dropout_has_its_own_id(self):
+        model = bert_model.BertModel(tiny_layers.CONFIG)
+        seeds = np.array([5, 9, 2], np.int32)
+        with mock.patch.object(
+            dropout, "draw_keys", wraps=dropout.draw_keys
+        ) as draw_keys:
+            model(tiny_layers.inputs(), training=True, dropout_seeds=seeds)
+        dropout_ids = [call.args[1] for call in draw_keys.call_args_list]
+        # One after the embeddings, three in each of the two layers.
+        self.assertEqual(dropout_ids, list(range(7)))
+
 
 class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):

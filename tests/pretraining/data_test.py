@@ -178,6 +178,13 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
                 self.folder, **{"dynamic_masking": True} | flags
             )
 
+    def test_warns_of_records_without_a_manifest(self):
+        config = tiny_pretraining.make_config(self.folder)
+        with self.assertLogs(level="WARNING") as logs:
+            found = pretraining_input._find_vocabulary(config, None)
+        self.assertEqual(found, (None, None))
+        self.assertIn("nothing about their vocabulary", logs.output[0])
+
 
 class ReadingTest(tf.test.TestCase):
     def setUp(self):

@@ -199,6 +199,14 @@ class PretrainTest(pretrain_case.PretrainCase):
         self.assertIn(b"global_step = 0\n", results)
         self.assertFalse(os.path.exists(self.path("out", "model")))
 
+    @pytest.mark.slow
+    def test_refuses_to_end_before_the_last_checkpoint(self):
+        self.copy_run()
+        with self.assertRaisesRegex(
+            UserError, "has done 6 steps, and this run ends at step 2"
+        ):
+            self.pretrain(stop_at_step=2)
+
 
 class PretrainErrorsTest(pretrain_case.PretrainCase):
     @pytest.mark.slow
@@ -386,11 +394,14 @@ class UnpadTest(pretrain_case.PretrainCase):
 
 
 class BuildTrainingTest(tf.test.TestCase):
-    def _build(self, **flags):
+    def _build(self, preferred_micro_batch=0, **flags):
         folder = self.create_tempdir().full_path
         config = tiny_pretraining.make_config(folder, **flags)
         return pretraining.build_training(
-            config, tiny_pretraining.CONFIG, devices.prepare(config), 0
+            config,
+            tiny_pretraining.CONFIG,
+            devices.prepare(config),
+            preferred_micro_batch,
         )
 
     def test_accumulated_batches_make_one_step(self):
@@ -407,6 +418,14 @@ class BuildTrainingTest(tf.test.TestCase):
             for step in (3, 4)
         ]
         self.assertAllClose(rates, [0.0, 0.005])
+
+    def test_micro_batch_is_of_use_or_stays_as_before(self):
+        flags = {"train_batch_size": 12, "micro_batch_size": "auto"}
+        with mock.patch.dict(pretraining._TOKENS_AT_ONCE, CPU=5 * 8):
+            few = self._build(**flags)
+            as_before = self._build(preferred_micro_batch=6, **flags)
+        self.assertEqual(few.plan.micro_batch_size, 4)
+        self.assertEqual(as_before.plan.micro_batch_size, 6)
 
 
 if __name__ == "__main__":

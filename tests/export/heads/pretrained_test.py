@@ -242,6 +242,13 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, f"between -2 and 1.* {layer}"):
             _build_embeddings("mean", layer)
 
+    def test_half_precision_returns_float32(self):
+        states = tf.constant(self.states, tf.bfloat16)
+        answer = _build_embeddings("mean", -1).answer(
+            {"sequence_output": states}, self.rows
+        )
+        self.assertEqual(answer["embedding"].dtype, tf.float32)
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -190,6 +190,15 @@ class CalibrationDataTest(_RowsCase):
         lengths = {x["input_ids"].shape[-1] for x in found}
         self.assertEqual(lengths, set(range(3, 12)))
 
+    @parameterized.parameters(
+        ("classification", "text\n", "has no rows"),
+        ("pair", "text\nthe cat\n", "no column 'text_pair'"),
+    )
+    def test_rejects_empty_files_and_other_columns(self, name, text, message):
+        build = self._build(name, self._write(text), eval_file=None)
+        with self.assertRaisesRegex(UserError, message):
+            evaluation.read_calibration_set(build)
+
 
 if __name__ == "__main__":
     tf.test.main()
