@@ -192,7 +192,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         size = len(record_files.serialize(record_files.make_features(6))) + 16
         with tf.io.gfile.GFile(self.files[3], "wb") as file:
             file.write(contents[: size + 20])
-        with self.assertRaisesRegex(UserError, f"3.tfrecord .*{size}"):
+        with self.assertRaisesRegex(UserError, f"3.tfrecord.*{size}"):
             self._input()
 
     def test_rejects_other_files(self):

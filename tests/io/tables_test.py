@@ -211,7 +211,7 @@ class ReadTableTest(files_case.FolderCase):
          '{"a": 1}\n\n{"a":}'),
         (r"a.json, line 2 is not valid JSON", "a.json", '[{"a": 1},\n{"a": ]'),
         (r"a.json, line 1 is not valid JSON", "a.json", '[{"a": 1}'),
-        (r"line 1 is not valid JSON .*or a list of objects", "a.json",
+        (r"line 1 is not valid JSON.*or a list of objects", "a.json",
          '{\n "train": []\n}'),
         (r"line 2 must be a JSON object.*list", "a.jsonl", '{"a": 1}\n[1]'),
         (r"line 3 must be a JSON object.*int", "a.json", '[{"a": 1},\n\n7]'),

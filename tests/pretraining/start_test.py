@@ -169,7 +169,7 @@ class PretrainStartTest(pretrain_case.PretrainCase):
             stored.vocabulary.hash, tiny_pretraining.VOCABULARY.hash
         )
         self.assertEqual(stored.optimizer_state["global_step"], 3)
-        # Existing files stay, in any formatting.
+        # Existing files stay; the log names those that differ.
         own = self.path("first", "bert_config.json")
         with open(own) as file:
             text = file.read().replace("\n", "")
@@ -178,9 +178,9 @@ class PretrainStartTest(pretrain_case.PretrainCase):
         log = self.pretrain(output_dir=self.path("first"), stop_at_step=4)
         with open(own) as file:
             self.assertEqual(file.read(), text)
-        warnings = [line for line in log if "exists already" in line]
-        self.assertLen(warnings, 1)
-        self.assertIn("vocab.txt", warnings[0])
+        warnings = [line for line in log if "not as this run" in line]
+        self.assertLen(warnings, 2)
+        self.assertIn("vocab.txt", warnings[1])
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ from bert_tf.tasks import registry
 from bert_tf.tasks import result_tables
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.classification.task import Prediction
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
@@ -167,9 +166,11 @@ def predict(file: LiteModel, rows: EvalSet) -> list[Any]:
     if not _is_classification(task):
         return task.predict(rows.examples, features, outputs, rows.tokenizer)
     values = np.stack(outputs.get("probabilities") or outputs["score"])
-    splits = features.example_splits
-    sums = np.add.reduceat(values.reshape(len(features), -1), splits[:-1])
-    return [*map(Prediction, sums / np.diff(splits)[:, np.newaxis])]
+    # Means over the rows of each text.
+    starts = np.flatnonzero(np.diff(features.examples, prepend=-1))
+    sums = np.add.reduceat(values.reshape(len(features), -1), starts)
+    counts = np.bincount(features.examples)[:, np.newaxis]
+    return list(sums / counts)
 
 
 def compute_outputs(

@@ -92,17 +92,15 @@ def convert_examples_to_features(
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
     """
-    pairs = [
-        (choice, None) if example.context is None else (example.context, choice)
-        for example in examples
-        for choice in example.choices
-    ]
-    texts_a, texts_b = zip(*pairs, strict=True)
+    texts_a, texts_b = [], []
+    for context, choices in ((x.context, x.choices) for x in examples):
+        texts_a += choices if context is None else [context] * len(choices)
+        texts_b += [None] * len(choices) if context is None else choices
     if not any(texts_b):
         texts_b = None
     rows = packed_rows.pack_texts(texts_a, texts_b, tokenizer, max_seq_length)
     targets = {}
-    if examples[0].label is not None:
+    if examples and examples[0].label is not None:
         labels = [example.label for example in examples]
         targets[LABEL_IDS] = np.array(labels, np.int32)
     counts = [len(example.choices) for example in examples]
