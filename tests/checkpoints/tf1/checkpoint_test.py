@@ -95,6 +95,16 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
 
     # === Checkpoints that cannot be read ===
 
+    @parameterized.parameters(".index", ".data-00000-of-00001")
+    def test_damaged(self, suffix):
+        path = self._write() + suffix
+        contents = bytearray(files.read_bytes(path))
+        contents[20] ^= 0x40
+        files.write_bytes(path, contents)
+        message = "model.ckpt-7 is damaged or incomplete"
+        with self.assertRaisesRegex(UserError, message):
+            tf1_checkpoint.read(self.directory)
+
     # === Atomic writing ===
 
     def test_failure_keeps_the_earlier_checkpoint(self):
