@@ -303,6 +303,12 @@ class Tf1ModelTest(files_case.FolderCase):
         self._write({n: x for n, x in tensors.items() if x is not None})
         self._assert_refused(f"does not belong to its weights: .*{message}")
 
+    def test_truncated(self):
+        self._write()
+        path = self.path("bert_model.ckpt.data-00000-of-00001")
+        os.truncate(path, os.path.getsize(path) - 1)
+        self._assert_refused("bert_model.ckpt is damaged or incomplete")
+
 
 # Name, kind of model, number of tensors.
 _CHECKPOINTS = (
