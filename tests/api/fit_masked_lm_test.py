@@ -34,6 +34,18 @@ class DrawTest(tf.test.TestCase):
         )
         return masked["input_ids"], masked["masked_lm_positions"], labels
 
+    def test_the_rule_of_the_original(self):
+        rng = np.random.default_rng(1)
+        rows = np.pad(rng.integers(5, 16, [3000, 39]), [(0, 0), (1, 0)])
+        rows[:, 0] = 2
+        ids, positions, labels = (x.numpy() for x in self._draw(rows))
+        self.assertEqual(labels.shape, (3000, 6))
+        self.assertAllEqual(np.take_along_axis(rows, positions, 1), labels)
+        chosen = np.take_along_axis(ids, positions, 1)
+        is_mask = chosen == tiny_model.TOKENS.index("[MASK]")
+        self.assertAllClose(np.mean(is_mask), 0.8 + 0.1 / 16, 0, 0.01)
+        self.assertAllClose(np.mean(chosen == labels), 0.1 + 0.1 / 16, 0, 0.01)
+
     def test_masks_depend_on_the_row_the_seed_and_the_step(self):
         row = [2, *range(5, 16), *range(5, 16), 3]
         short = [2, 8, 3] + [0] * 21
