@@ -210,19 +210,6 @@ class CompileTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "Expected a loss: compile"):
             own.fit({"input_ids": np.array([[2, 3]])}, np.array([0]), verbose=0)
 
-    def test_outputs_on_features(self):
-        ids = {"input_ids": np.array([[2, 5, 3]])}
-        for kind, names in (
-            ("classification", {"logits"}),
-            ("question_answering", {"start_logits", "end_logits"}),
-            ("pretraining", {"masked_lm_logits", "next_sentence_logits"}),
-        ):
-            self.assertEqual(set(self.new(kind)(ids)), names)
-            more = self.new(kind, return_encoder_outputs=True)(ids)
-            self.assertEqual(
-                set(more), names | {"sequence_output", "pooled_output"}
-            )
-
 
 if __name__ == "__main__":
     tf.test.main()

@@ -16,18 +16,6 @@ from tests.support import fit_case
 from tests.support import tiny_model
 
 
-class _PolarsSeries:
-    """The part of polars' Series that is read; its dtype has no `kind`."""
-
-    def __init__(self, values):
-        self.values = values
-        self.dtype = object()
-        self.shape = (len(values),)
-
-    def to_numpy(self):
-        return np.array(self.values)
-
-
 class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     def _fit(self, *data, callbacks=None, epochs=2, **options):
         model = self.new()
@@ -122,25 +110,6 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(UserError, "load it within"):
                 model.fit(fit_case.TEXTS, fit_case.LABELS, verbose=0)
 
-    def test_keras_files_restore_the_compiled_state(self):
-        path = os.path.join(self.create_tempdir().full_path, "model.keras")
-        model = self.new(
-            compiled={
-                "optimizer": keras.optimizers.SGD(0.5),
-                "loss": {"logits": fit_case.CROSS_ENTROPY},
-                "metrics": ["accuracy"],
-            }
-        )
-        features, y = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
-        model.fit(features, y, verbose=0)
-        model.save(path)
-        loaded = keras.models.load_model(path)
-        self.assertEqual(float(loaded.optimizer.learning_rate), 0.5)
-        self.assertAllClose(
-            fit_case.scores(loaded, features, y),
-            fit_case.scores(model, features, y),
-        )
-
     @pytest.mark.slow
     def test_callbacks_that_set_the_learning_rate(self):
         model = self.new()
@@ -159,14 +128,6 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(float(model.optimizer.learning_rate), 0.125)
         model.fit(fit_case.TEXTS, fit_case.LABELS, verbose=0)
         self.assertEqual(float(model.optimizer.learning_rate), 0.0)
-
-    def test_columns_of_polars(self):
-        model = self.new(compiled={"optimizer": "sgd"})
-        expected = model.evaluate(fit_case.TEXTS, fit_case.LABELS, verbose=0)
-        columns = (fit_case.TEXTS, fit_case.LABELS)
-        self.assertEqual(
-            model.evaluate(*map(_PolarsSeries, columns), verbose=0), expected
-        )
 
     @parameterized.parameters(True, False)
     def test_packed_weights_are_refused(self, is_eager):
@@ -243,11 +204,6 @@ class FitArgumentsTest(
         with self.assertRaisesRegex(UserError, message):
             default_training.check_counts(**arguments)
 
-    def test_numpy_numbers(self):
-        default_training.check_counts(
-            batch_size=np.int64(2), epochs=np.int32(3), steps_per_epoch=None
-        )
-
     def test_methods_check_them(self):
         model = self.new()
         data = (fit_case.TEXTS, fit_case.LABELS)
@@ -260,19 +216,6 @@ class FitArgumentsTest(
                 call()
         with self.assertRaisesRegex(UserError, "epochs=0"):
             model.fit(*data, epochs=0)
-
-    @pytest.mark.slow
-    def test_the_schedule_has_no_split_beside_validation_data(self):
-        model = self.new()
-        data = (fit_case.TEXTS, fit_case.LABELS)
-        model.fit(
-            *data,
-            batch_size=1,
-            verbose=0,
-            validation_split=0.4,
-            validation_data=data,
-        )
-        self.assertEqual(model.optimizer._learning_rate.num_train_steps, 5)
 
 
 if __name__ == "__main__":

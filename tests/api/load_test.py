@@ -1,10 +1,7 @@
 """Tests for bert_tf.api.load, bert_tf.inference.load and the public names."""
 
 import dataclasses
-import importlib.metadata
-import os
 import pathlib
-import shutil
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +13,6 @@ from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.inference import load as pretrained
 from bert_tf.modeling import bert as bert_model
@@ -74,11 +70,6 @@ def _stored(kind, path="", labels=_LABELS, config=tiny_model.CONFIG):
     )
 
 
-def _without(stored, *names):
-    weights = stored.weights.select(lambda name: name not in names)
-    return dataclasses.replace(stored, weights=weights)
-
-
 def _values(model):
     named = bert_model.named_variables(model)
     return {name: variable.numpy() for name, variable in named.items()}
@@ -129,41 +120,6 @@ class LoadModelTest(_ModelTest):
             results.append([received[name] for name in outputs])
         tf.nest.map_structure(self.assertAllEqual, *results)
 
-    @parameterized.parameters(
-        ("bert_tf", "classification", _LABELS),
-        ("bert_tf", "tagging", _LABELS),
-        ("huggingface", "classification", _LABELS),
-        ("huggingface", "tagging", _LABELS),
-        # The original keeps the names of labels in its code.
-        ("tf1", "classification", None),
-    )
-    def test_labels(self, weights_format, kind, expected):
-        path = self._write(weights_format, _stored(kind))
-        model = bert_tf.load_model(path)
-        self.assertEqual(model.labels, expected)
-        self.assertEqual(model.num_labels, 3)
-        given = bert_tf.load_model(path, labels=list("abc"))
-        self.assertEqual(given.labels, ("a", "b", "c"))
-
-    @parameterized.parameters(
-        ("huggingface", "encoder"),
-        ("huggingface", "pretraining"),
-        ("huggingface", "multiple_choice"),
-        ("keras_hub", "encoder"),
-        ("keras_hub", "classification"),
-        ("model_garden", "encoder"),
-        ("model_garden", "pretraining"),
-    )
-    def test_loads_other_formats(self, weights_format, kind):
-        stored = _stored(kind)
-        path = self._write(weights_format, stored)
-        model = bert_tf.load_model(path)
-        self.assertEqual(type(model).__name__, _BY_KIND[kind][0])
-        self._assert_weights(model, stored.weights)
-        tokenizer = bert_tf.load_tokenizer(path)
-        ids = tokenizer.tokenize(["The cat sat."])
-        self.assertAllEqual(ids, [[5, 6, 8, 13]])
-
     @parameterized.parameters("question_answering", "tagging", "masked_lm")
     def test_a_pooler_that_no_output_uses_may_be_missing(self, kind):
         stored = _stored(kind)
@@ -210,19 +166,6 @@ class LoadModelTest(_ModelTest):
         self.assertEqual(outputs["sequence_output"].dtype, tf.bfloat16)
         self.assertEqual(outputs["logits"].dtype, tf.float32)
 
-    @parameterized.parameters("", "bert_model.ckpt", "bert_model.ckpt.index")
-    def test_checkpoint_of_the_original_without_vocabulary(self, name):
-        source = golden("model")
-        path = self.create_tempdir().full_path
-        for file in os.listdir(source):
-            if file.startswith(("bert_model.ckpt", "bert_config")):
-                shutil.copy(os.path.join(source, file), path)
-        model = bert_tf.load_model(os.path.join(path, name))
-        self.assertIsInstance(model, bert_tf.BertForPretraining)
-        self._assert_weights(model, tf1_checkpoint.read(path))
-        with self.assertRaisesRegex(UserError, "has no vocab.txt"):
-            bert_tf.load_tokenizer(path)
-
     def test_tokenizer_of_the_original(self):
         tokenizer = bert_tf.load_tokenizer(golden("model/squad.ckpt.index"))
         (ids,) = tokenizer.tokenize(["THE [MASK]"]).to_list()
@@ -239,33 +182,9 @@ class LoadModelTest(_ModelTest):
             with self.assertRaisesRegex(UserError, "^Expected .*Received"):
                 load(name)
 
-    def test_refuses_an_empty_directory(self):
-        path = self.create_tempdir().full_path
-        for wrong in (path, path + "/model.ckpt"):
-            message = "Expected a model directory.*Received: .*nothing"
-            for load in (bert_tf.load_model, bert_tf.load_tokenizer):
-                with self.assertRaisesRegex(UserError, message):
-                    load(wrong)
-
-    def test_damaged_model_directory(self):
-        path = tiny_model.write(self.create_tempdir().full_path + "/model")
-        with open(path + "/model.weights.safetensors", "ab") as file:
-            file.write(b"x")
-        with self.assertRaisesRegex(UserError, "SHA-256"):
-            bert_tf.load_model(path)
-
 
 class OtherKindTest(_ModelTest):
     """Builds models of another kind from a stored model."""
-
-    @parameterized.parameters(*_KINDS)
-    def test_encoder_of_any_model(self, kind, cls, outputs):
-        del cls, outputs
-        stored = _stored(kind)
-        with self.assertNoLogs("absl", "WARNING"):
-            model = pretrained.build_model(stored, "encoder")
-        self.assertIsInstance(model, bert_model.BertModel)
-        self._assert_weights(model, stored.weights)
 
     @parameterized.parameters(
         *(
@@ -317,13 +236,6 @@ class OtherKindTest(_ModelTest):
             model = pretrained.build_model(stored, new_parts=["pooler"])
         self._assert_weights(model, stored.weights, _POOLER)
 
-    def test_new_head_has_its_own_labels(self):
-        stored = _stored("classification")
-        model = pretrained.build_model(stored, "tagging", num_labels=3)
-        self.assertIsNone(model.labels)
-        head = ("cls/tagging/output_weights", "cls/tagging/output_bias")
-        self._assert_weights(model, stored.weights, head)
-
     def test_stored_labels_apply_to_the_stored_kind_only(self):
         stored = _stored("classification")
         both = {**stored.weights, **_stored("tagging").weights}
@@ -332,11 +244,6 @@ class OtherKindTest(_ModelTest):
         model = pretrained.build_model(stored, "tagging")
         self.assertIsNone(model.labels)
         self._assert_weights(model, both)
-
-    def test_stored_labels_without_names(self):
-        model = pretrained.build_model(_stored("tagging", labels=None))
-        self.assertIsNone(model.labels)
-        self.assertEqual(model.num_labels, 3)
 
     @parameterized.parameters(
         ("encoder", {"kind": "classifier"}, "is one of encoder, .*classifier"),
@@ -372,27 +279,6 @@ class OtherKindTest(_ModelTest):
         with self.assertRaisesRegex(UserError, r"two labels.*labels=\['a'\]"):
             bert_tf.load_model("/no/model", kind, labels=["a"])
 
-    def test_refuses_weights_that_do_not_fit(self):
-        name = "bert/encoder/layer_1/output/dense/kernel"
-        for kind in ("encoder", "tagging"):
-            stored = _without(_stored(kind, "somewhere"), name)
-            message = f"somewhere does not fit the model: it lacks {name}"
-            with self.assertRaisesRegex(UserError, message):
-                pretrained.build_model(stored)
-
-    def test_a_weight_is_read_once(self):
-        stored = _stored("pretraining")
-        reads = []
-
-        def read(name):
-            reads.append(name)
-            return stored.weights[name]
-
-        weights = Tensors(stored.weights.shapes, read)
-        counted = dataclasses.replace(stored, weights=weights)
-        pretrained.build_model(counted)
-        self.assertCountEqual(reads, stored.weights)
-
 
 class PublicApiTest(tf.test.TestCase):
     def test_package_has_every_public_name(self):
@@ -419,11 +305,6 @@ class PublicApiTest(tf.test.TestCase):
             self.assertEqual(getattr(bert_tf, name).__name__, name)
         # Also after the modules behind the names were imported.
         self.assertEqual(set(dir(bert_tf)), expected | {"__version__"})
-
-    def test_version_is_the_package_version(self):
-        self.assertEqual(
-            bert_tf.__version__, importlib.metadata.version("bert_tf")
-        )
 
     def test_other_names_raise_attribute_error(self):
         with self.assertRaisesRegex(AttributeError, "no attribute 'Bert'"):

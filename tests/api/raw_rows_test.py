@@ -1,6 +1,7 @@
 """Tests of raw rows, their labels, `preprocess` and calling a tokenizer."""
 
 import tempfile
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
+from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
 from tests.support import fit_case
 from tests.support import tiny_model
@@ -30,16 +32,6 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(features["input_ids"].shape, (5, 8))
         self.assertAllEqual(features["input_mask"].sum(-1), [8, 5, 4, 3, 5])
         self.assertAllEqual(features["input_ids"][2], [2, 5, 7, 3, 0, 0, 0, 0])
-
-    def test_pairs(self):
-        pairs = [("the cat", "dogs"), ("mat", "the dog sat on")]
-        first, second = map(list, zip(*pairs, strict=True))
-        preprocess = self.new().preprocessor
-        expected = preprocess(pairs)
-        self.assertAllEqual(expected["segment_ids"].sum(-1), [3, 5])
-        for x in ((first, second), pd.DataFrame({"a": first, "b": second})):
-            for name, value in preprocess(x).items():
-                self.assertAllEqual(value, expected[name])
 
     @parameterized.parameters(
         ([["a"], [], ["c", "a"]],),
@@ -150,6 +142,13 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             self.new(kind, **options).fit(x, y)
 
+    def test_columns_of_polars_may_be_texts(self):
+        for values, expected in ((["a"], True), ([1.0], False)):
+            # Its dtype has no `kind`.
+            column = mock.Mock(spec=["dtype", "to_numpy"], dtype=object())
+            column.to_numpy.return_value = np.array(values)
+            self.assertEqual(raw_rows.is_text(column), expected)
+
 
 _TEXTS = ["the cat sat on the mat", "dogs"]
 
@@ -162,15 +161,6 @@ class PreprocessTest(tf.test.TestCase):
             tempfile.mkdtemp(), config=tiny_model.ONE_LAYER
         )
         cls.tokenizer = bert_tf.load_tokenizer(cls.path)
-
-    def test_tokenizers_and_models_agree(self):
-        model = bert_tf.load_model(self.path, "encoder")
-        for x in (_TEXTS, (_TEXTS, ["cat", "the dog"])):
-            features = bert_tf.preprocess(model, x)
-            expected = bert_tf.preprocess(self.tokenizer, x)
-            for name, value in expected.items():
-                # The model reads 12 tokens.
-                self.assertAllEqual(features[name], value[:, :12])
 
     def test_calling_a_tokenizer_packs(self):
         tokens = self.tokenizer.tokenize(_TEXTS)

@@ -162,13 +162,6 @@ class BatchesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllEqual(model(np.array(_TEXTS))["logits"], logits)
 
-    def test_encoders_read_texts(self):
-        encoder = self.new("encoder")
-        features = encoder.preprocessor(_TEXTS)
-        self.assertAllEqual(
-            encoder(_TEXTS)["pooled_output"], encoder(features)["pooled_output"]
-        )
-
     @pytest.mark.slow
     def test_batches_after_fit_have_a_constant_rate(self):
         model = self.new()
@@ -241,18 +234,6 @@ class TextDatasetsTest(
             scores = model.evaluate(one, verbose=0, return_dict=True)
             self.assertAllClose(scores, expected)
         self.assertTrue(model.preprocessor.is_multi_label)
-
-    @pytest.mark.slow
-    def test_scores_and_pairs(self):
-        model = self.new(compiled={"optimizer": "sgd"}, num_labels=1)
-        pairs = (["the cat", "mat"], ["dogs", "the dog sat on"])
-        y = [0.5, -2.0]
-        expected = model.evaluate(pairs, y, verbose=0)
-        named = dict(zip(("text", "text_pair"), pairs, strict=True))
-        for x in (pairs, named):
-            data = _slices((x, y))
-            for one in (data, data.batch(2)):
-                self.assertAllClose(model.evaluate(one, verbose=0), expected)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Tests for bert_tf.checkpoints.extend_vocabulary."""
 
-import dataclasses
 import os
 from unittest import mock
 
@@ -9,7 +8,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
-from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
@@ -17,8 +15,6 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.commands.extend_vocabulary import ExtendVocabularyConfig
 from bert_tf.errors import UserError
-from bert_tf.io import files
-from bert_tf.modeling import bert as bert_model
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
@@ -35,7 +31,6 @@ _TOKENS = (
 _WORD_TABLE = "bert/embeddings/word_embeddings"
 _POSITION_TABLE = "bert/embeddings/position_embeddings"
 _BIAS = "cls/predictions/output_bias"
-_TEXTS = ("the cat sat . xyz", "Cats met the 東 . foobar no", "tea")
 
 
 def _config(vocab_size=39, positions=16):
@@ -110,14 +105,6 @@ class NewTokensTest(tf.test.TestCase, parameterized.TestCase):
         ids = tuple(map(_TOKENS.index, old.split()))
         self.assertEqual(new.tokens, {token: ids})
 
-    def test_known_and_repeated_words_are_left_out(self):
-        new = self._read("cat\nfoo\nThe\nFOO\n\u200b東\n##é\n".encode())
-        self.assertEqual(list(new.tokens), ["foo"])
-        self.assertEqual(
-            new.left_out,
-            ((1, "cat"), (3, "the"), (4, "foo"), (5, "東"), (6, "##e")),
-        )
-
     @parameterized.parameters(
         ("foo\nbar baz\n", 2),
         ("c++\n", 1),
@@ -137,11 +124,6 @@ class NewTokensTest(tf.test.TestCase, parameterized.TestCase):
     def test_words_that_no_text_could_match(self, contents, line):
         with self.assertRaisesRegex(UserError, f"words.txt, line {line}: "):
             self._read(contents.encode())
-
-    @parameterized.parameters(b"", b"cat\nThe\n", b"foo\nb\xe9\n")
-    def test_files_without_new_words(self, contents):
-        with self.assertRaisesRegex(UserError, "words.txt"):
-            self._read(contents)
 
 
 class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
@@ -210,22 +192,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         table = extension.model.weights[_WORD_TABLE]
         self.assertAllEqual(table[extension.ids[-1]], unknown)
 
-    def test_logit_of_a_new_word_is_the_mean_of_its_tokens_logits(self):
-        source = _stored()
-        extension = self._extend(source, ["methotxa"], use_unused=False)
-        inputs = {
-            "input_ids": tiny_layers.integers(len(_TOKENS), 2, 9),
-            "masked_lm_positions": tiny_layers.integers(9, 2, 3),
-        }
-        logits = _run(extension.model, inputs)["masked_lm_logits"]
-        pieces = [_TOKENS.index(x) for x in ("met", "##hot", "##xa")]
-        self.assertAllClose(
-            logits[..., -1],
-            logits.numpy()[..., pieces].mean(-1),
-            rtol=0,
-            atol=1e-5,
-        )
-
     @parameterized.parameters((17,), (32,), (40,))
     def test_positions_are_copies(self, length):
         source = _stored()
@@ -243,85 +209,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             extension.model.weights.shapes[_POSITION_TABLE], (length, 8)
         )
 
-    def test_outputs_without_new_words_do_not_change(self):
-        source = _stored()
-        extension = self._extend(
-            source,
-            ["metho", "foxes", "hotels", "teas", "beta"],
-            max_position_embeddings=30,
-        )
-        before = source.build_tokenizer().tokenize(_TEXTS)
-        after = extension.model.build_tokenizer().tokenize(_TEXTS)
-        self.assertAllEqual(after, before)
-        inputs = {
-            "input_ids": before.to_tensor().numpy(),
-            "input_mask": tf.cast(
-                tf.sequence_mask(before.row_lengths()), tf.int32
-            ),
-            "masked_lm_positions": np.int32([[0, 2], [5, 1], [1, 0]]),
-        }
-        old, new = _run(source, inputs), _run(extension.model, inputs)
-        names = ("sequence_output", "pooled_output", "next_sentence_logits")
-        for name in names:
-            self.assertAllEqual(new[name], old[name], name)
-        kept = [i for i in range(len(_TOKENS)) if i not in extension.ids]
-        # A product of other sizes may be summed in another order.
-        self.assertAllClose(
-            new["masked_lm_logits"].numpy()[..., kept],
-            old["masked_lm_logits"].numpy()[..., kept],
-            rtol=0,
-            atol=1e-6,
-        )
-
-    def test_new_words_in_text_become_one_id_each(self):
-        extension = self._extend(_stored(), ["Metho", "forêt", "京", "coffee"])
-        ids = dict(
-            zip(("metho", "foret", "京", "coffee"), extension.ids, strict=True)
-        )
-        tokenizer = extension.model.build_tokenizer()
-        text = "The METHO cat.Foret 京東 coffee"
-        self.assertAllEqual(
-            tokenizer.tokenize(text),
-            [
-                _TOKENS.index("the"),
-                ids["metho"],
-                _TOKENS.index("cat"),
-                _TOKENS.index("."),
-                ids["foret"],
-                ids["京"],
-                _TOKENS.index("東"),
-                ids["coffee"],
-            ],
-        )
-
-    def test_only_words_that_start_with_a_new_word_split_differently(self):
-        source = _stored()
-        extension = self._extend(source, ["foo"])
-        words = "foo foobar foofoo afoo fo of fxoo".split()
-        before = _split(source, words)
-        after = _split(extension.model, words)
-        changed = [
-            word
-            for word, old, new in zip(words, before, after, strict=True)
-            if old != new
-        ]
-        self.assertEqual(changed, ["foo", "foobar", "foofoo"])
-        self.assertEqual(before[1], ["f", "##o", "##o", "##b", "##a", "##r"])
-        self.assertEqual(after[1], ["foo", "##b", "##a", "##r"])
-
-    def test_cased_model_keeps_capitals_and_accents(self):
-        source = _stored(lower_case=False)
-        extension = self._extend(source, ["Méthe", "methe"])
-        self.assertEqual(
-            extension.model.vocabulary.tokens[1:3], ("Méthe", "methe")
-        )
-        settings = extension.model.tokenizer_settings
-        self.assertFalse(settings["lower_case"])
-        self.assertAllEqual(
-            extension.model.build_tokenizer().tokenize("Méthe methe METHE"),
-            [1, 2, _TOKENS.index("[UNK]")],
-        )
-
     def test_model_that_preserves_special_tokens(self):
         source = _stored(preserve=True)
         # The second replaces [CLS] within the tokenizer.
@@ -334,47 +221,6 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             extension.model.build_tokenizer().tokenize("foo[MASK]"),
             [1, _TOKENS.index("[MASK]")],
         )
-
-    def test_optimizer_state_is_dropped(self):
-        state = {"global_step": np.int64(3)}
-        source = _stored(optimizer_state=Tensors.from_arrays(state))
-        extension = self._extend(source, ["foo"])
-        self.assertEmpty(extension.model.optimizer_state)
-
-    def test_model_without_a_vocabulary(self):
-        source = _stored(vocabulary=None, tokenizer_settings=None)
-        with self.assertRaisesRegex(UserError, "somewhere has no vocab.txt"):
-            self._extend(source, ["foo"])
-        extension = vocabulary_extender.extend(
-            source, max_position_embeddings=20
-        )
-        self.assertIsNone(extension.model.vocabulary)
-
-    def test_weights_are_computed_on_access(self):
-        source = _stored()
-
-        def read(name):
-            raise AssertionError(f"{name} was read")
-
-        source = _stored(weights=Tensors(source.weights.shapes, read))
-        extension = self._extend(
-            source, ["foo"], use_unused=False, max_position_embeddings=20
-        )
-        self.assertEqual(extension.model.weights.shapes[_BIAS], (40,))
-
-
-def _run(stored, inputs):
-    model = bert_model.BertForPretraining(
-        stored.config, return_encoder_outputs=True
-    )
-    checkpoint_loading.load_into(model, stored.weights)
-    return model(inputs)
-
-
-def _split(stored, words):
-    tokens = stored.vocabulary.tokens
-    rows = stored.build_tokenizer().tokenize(words).to_list()
-    return [[tokens[i] for i in row] for row in rows]
 
 
 _TABLE = "bert/embeddings/word_embeddings"
@@ -444,39 +290,6 @@ class VocabularyExtensionTest(files_case.FilesCase):
             self.assertIn(f"  {name}: {value}", printed)
             self.assertIn(f"| {name} | {value}", card)
 
-    def test_unused_lines_and_more_words_than_are_shown(self):
-        source = model_directory.read_model(self.source)
-        tokens = list(tiny_model.TOKENS)
-        tokens[5:9] = [f"[unused{i}]" for i in range(4)]
-        vocabulary = Vocabulary(tokens)
-        path = os.path.join(self.folder, "unused")
-        with files.atomic_directory(path) as temporary:
-            model_directory.write_model(
-                temporary,
-                dataclasses.replace(
-                    source,
-                    vocabulary=vocabulary,
-                    tokenizer_settings=stored_model.tokenizer_settings(
-                        vocabulary, lower_case=False
-                    ),
-                ),
-            )
-        words = [f"Word{letter}" for letter in "abcdefghijkl"]
-        few = self.write("few.txt", "\n".join(words[:3]))
-        printed = self._run(input=path, new_words_file=few)
-        self.assertIn("3: 3 on [unusedN] lines (1 such lines left), 0", printed)
-        many = self.write("many.txt", "\n".join(words))
-        printed = self._run(input=path, new_words_file=many, overwrite=True)
-        self.assertIn(
-            "12: 4 on [unusedN] lines (0 such lines left), 8", printed
-        )
-        self.assertIn("  ...: and 4 more\n", printed)
-        found = model_directory.read_model(self.output)
-        self.assertEqual(
-            found.vocabulary.tokens,
-            (*tokens[:5], *words[:4], *tokens[9:], *words[4:]),
-        )
-
     def test_checkpoint_of_the_original(self):
         checkpoint = golden("model/after_12_steps.ckpt.index")
         printed = self._run(
@@ -533,10 +346,6 @@ class VocabularyExtensionTest(files_case.FilesCase):
     )
     def test_refused(self, changes, message):
         self._assert_refused(message, **changes)
-
-    def test_words_refused(self):
-        self.write("words.txt", "dogs\nhot dog\n")
-        self._assert_refused("words.txt, line 2")
 
     @parameterized.parameters(
         ({}, "Give --new_words_file, --max_position_embeddings, or both"),

@@ -203,13 +203,6 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         )
         self._refused(f"{self.name}@v2", "has no such revision")
 
-    def test_keras_weights_alone(self):
-        files = {n: _FILES[n] for n in ("config.json", "tf_model.h5")}
-        self.server.add_repository("some/keras", files)
-        path, _ = self._fetch("hf://some/keras")
-        self.assertCountEqual(os.listdir(path), files)
-        self._assert_offline(path, "hf://some/keras")
-
     def test_pickles_need_pytorch(self):
         files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
         self.server.add_repository("some/pickle", files)

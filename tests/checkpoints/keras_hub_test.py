@@ -28,17 +28,6 @@ from tests.support.shared_data import golden
 
 
 class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
-    def test_outputs_match_ours(self):
-        stored = case.make_stored("cls/predictions", "cls/seq_relationship")
-        inputs, theirs = case.make_inputs()
-        backbone = keras_hub.build_backbone(stored)
-        self.assertIsInstance(backbone, their_library.models.BertBackbone)
-        self.assert_same_outputs(
-            case.compute_our_outputs(stored, inputs),
-            backbone(theirs),
-            inputs["input_mask"],
-        )
-
     def test_outputs_match_the_originals(self):
         prefix = golden("model/bert_model.ckpt.index").removesuffix(".index")
         backbone = keras_hub.build_backbone(tf1_checkpoint.read_model(prefix))
@@ -195,22 +184,6 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assert_same_model(keras_hub.read_model(self.directory), stored)
 
-    def test_classifier_without_vocabulary(self):
-        stored = case.make_stored("output", with_vocabulary=False)
-        sentences = self.write(stored)
-        self.assertIn("no tokenizer", " ".join(sentences))
-        self.assertNotIn("tokenizer.json", os.listdir(self.directory))
-        classifier = their_library.models.BertTextClassifier.from_preset(
-            self.directory
-        )
-        self.assertAllEqual(
-            classifier.output_dense.bias, stored.weights["output_bias"]
-        )
-        received = keras_hub.read_model(self.directory)
-        self.assertIsNone(received.vocabulary)
-        self.assertIsNone(received.tokenizer_settings)
-        self.assert_same_model(received, stored)
-
     def test_wordpieces_of_white_space(self):
         # KerasHub strips them, so two of them would be one.
         config = tiny_layers.replace(vocab_size=17)
@@ -274,17 +247,6 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIn("model_00003.weights.h5", os.listdir(self.directory))
         self.assertEqual(formats.detect(self.directory), "keras_hub")
         self._assert_read_as(backbone)
-
-    def test_half_precision(self):
-        self.their_backbone(dtype="bfloat16").save_to_preset(self.directory)
-        backbone = their_library.models.BertBackbone.from_preset(
-            self.directory, dtype="float32"
-        )
-        received = self._assert_read_as(backbone)
-        kernel = received.weights["bert/pooler/dense/kernel"]
-        self.assertAllEqual(
-            kernel, backbone.get_layer("pooled_dense").kernel.numpy()
-        )
 
     def test_names_from_before_keras_3(self):
         backbone = self.their_backbone()
@@ -371,24 +333,6 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
                 keras_hub.read_model(self.directory)
 
 
-class RecognizeTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
-    def test_other_directories(self):
-        self.assertFalse(keras_hub.recognizes(self.directory))
-        self.assertFalse(keras_hub.recognizes(self.path("nothing")))
-        for contents in (b'{"model_type": "bert"}', b"[1]", b"{", b"\xff"):
-            files.write_bytes(self.path("config.json"), contents)
-            self.assertFalse(keras_hub.recognizes(self.directory))
-            self.assertFalse(keras_hub.recognizes(self.path("config.json")))
-
-    @parameterized.parameters(
-        {"registered_name": "keras_nlp>BertBackbone"},
-        {"module": "keras_hub.src.models.bert.bert_backbone"},
-    )
-    def test_config(self, **values):
-        files.write_json(self.path("config.json"), values)
-        self.assertTrue(keras_hub.recognizes(self.directory))
-
-
 class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -405,47 +349,11 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             keras_hub.read_model(self.directory, **options)
         self.assertNotIn("\n", str(raised.exception))
 
-    @parameterized.parameters(
-        ({"num_heads": 4}, r"query/kernel \(8, 2, 4\) \(expected"),
-        ({"num_segments": 2}, "config.json describes"),
-        ({"vocabulary_size": 15}, "16 lines, but `vocab_size`"),
-        ({"vocabulary_size": "x"}, "config.json: `vocab_size` must be of type"),
-        ({"num_heads": 3}, "config.json: `num_attention_heads` must divide"),
-        ({"dropout": None}, "config.json: `hidden_dropout_prob` must be"),
-    )
-    def test_config_of_other_weights(self, changes, message):
-        self.edit("config.json", **changes)
-        self._assert_refused(message)
-
-    @parameterized.product(
-        name=("config.json", "task.json", "tokenizer.json"),
-        contents=("{", "[]", '{"config": 3}'),
-    )
-    def test_damaged_json(self, name, contents):
-        files.write_text(self.path(name), contents)
-        self._assert_refused(
-            f"{name}(: .config. must| is not| must hold)|BertTokenizer"
-        )
-
-    @parameterized.parameters(
-        *("model.weights.h5", "task.weights.h5"),
-        "assets/tokenizer/vocabulary.txt",
-    )
-    def test_missing_file(self, name):
-        os.remove(self.path(name))
-        self._assert_refused("There is no|no such file|vocabulary.txt")
-
     def test_activation_of_a_classifier(self):
         self.edit("task.json", activation="sigmoid")
         received = keras_hub.read_model(self.directory)
         self.assertIn("returns sigmoid of the", received.report.notes[-1])
         self.assertEqual(received.task["problem_type"], "multi_label")
-
-    def test_head_without_its_weights(self):
-        with h5py.File(self.path("task.weights.h5"), "a") as file:
-            for name in list(file):
-                del file[name]
-        self._assert_refused("could not be loaded")
 
     def test_missing_shard(self):
         backbone = self.their_backbone()

@@ -66,29 +66,6 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         }
         self.assertLen(report.reshaped, expected[weights_format])
 
-    def test_labels_are_counted(self):
-        ours, theirs = _theirs()
-        tensors, report = _match(theirs)
-        self.assertEqual(tensors.shapes["output_weights"], (3, 8))
-        self.assertAllEqual(tensors["output_weights"], ours["output_weights"])
-        self.assertEqual(report.absent_heads, ())
-
-    def test_a_head_may_be_absent(self):
-        _, theirs = _theirs(parts=("bert",))
-        tensors, report = _match(theirs)
-        self.assertEqual(report.absent_heads, ("bert/pooler", "output"))
-        self.assertNotIn("bert/pooler/dense/bias", tensors)
-
-    def test_half_precision_becomes_float32(self):
-        ours, theirs = _theirs()
-        theirs = {name: x.astype(np.float16) for name, x in theirs.items()}
-        tensors, _ = _match(theirs)
-        name = "bert/encoder/layer_0/output/dense/kernel"
-        self.assertEqual(tensors[name].dtype, np.float32)
-        self.assertAllEqual(
-            tensors[name], ours[name].astype(np.float16).astype(np.float32)
-        )
-
     @parameterized.parameters(np.nan, np.inf, -np.inf)
     def test_numbers_that_are_not_finite(self, value):
         _, theirs = _theirs()
@@ -137,60 +114,6 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLessEqual(np.max(np.abs(value)), 0.04)
         name = "bert/pooler/dense/kernel"
         self.assertAllEqual(tensors[name], ours[name])
-
-    def test_expected_tensors_are_reported(self):
-        _, theirs = _theirs()
-        theirs["bert.embeddings.position_ids"] = np.zeros((1, 7))
-        _, report = _match(
-            theirs, expected_unused=lambda name: name.endswith("position_ids")
-        )
-        self.assertEqual(report.expected, ("bert.embeddings.position_ids",))
-
-
-class TensorsTest(tf.test.TestCase):
-    def test_reads_on_access(self):
-        read = []
-
-        def reader(name):
-            read.append(name)
-            return np.zeros(2)
-
-        tensors = Tensors({"a": (2,), "b": (2,)}, reader)
-        self.assertLen(tensors, 2)
-        self.assertIn("a", tensors)
-        kept = tensors.select(lambda name: name == "b")
-        self.assertEqual(list(kept), ["b"])
-        self.assertEmpty(read)
-        self.assertAllEqual(kept["b"], np.zeros(2))
-        self.assertEqual(read, ["b"])
-        with self.assertRaises(KeyError):
-            kept["a"]  # noqa: B018
-
-
-def _weights(*parts):
-    rows = [
-        row
-        for row in weight_map.rows(tiny_layers.CONFIG)
-        if weight_map.part_of(row.name) in parts
-    ]
-    return Tensors.from_arrays(
-        {
-            row.name: tiny_layers.normal(
-                *weight_map.shape_of(row, tiny_layers.CONFIG, 5), seed=index
-            )
-            for index, row in enumerate(rows)
-        }
-    )
-
-
-class TranslateTest(tf.test.TestCase, parameterized.TestCase):
-    def test_returns_names_that_the_format_lacks(self):
-        ours = _weights("bert", "cls/squad")
-        theirs, left = matching.translate(ours, tiny_layers.CONFIG, "keras_hub")
-        self.assertEqual(
-            left, ("cls/squad/output_weights", "cls/squad/output_bias")
-        )
-        self.assertLen(theirs, len(ours) - 2)
 
 
 if __name__ == "__main__":

@@ -138,13 +138,6 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         model_directory.read_model(self.path)
         self.assertEqual(os.listdir(os.path.dirname(self.path)), ["model"])
 
-    def test_without_vocabulary_text_is_refused(self):
-        self._write(vocabulary=None, tokenizer_settings=None)
-        found = model_directory.read_model(self.path)
-        self.assertIsNone(found.vocabulary)
-        with self.assertRaisesRegex(UserError, "has no vocab.txt"):
-            found.build_tokenizer()
-
     def test_directories_of_the_first_version_are_read(self):
         """The first version wrote weights with the safetensors library."""
         self._write()
@@ -263,14 +256,6 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertAllEqual(found.optimizer_state[name], value)
         self.assertRegex(found.report.notes[0], f"model.ckpt-{step}")
 
-    def test_the_model_in_an_output_directory_is_that_model(self):
-        self._write_run()
-        found = model_directory.read_model(self.path)
-        self.assertEqual(found.task["global_step"], 7)
-        self.assertEmpty(found.optimizer_state)
-        name = "bert/pooler/dense/bias"
-        self.assertAllEqual(found.weights[name], self.weights[name])
-
     @parameterized.parameters(((),), ((7, 12),))
     def test_fine_tuning_output_is_its_exported_model(self, steps):
         run = self._write_run(steps, kind="encoder")
@@ -295,14 +280,6 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(model_directory.recognizes("what://ever"))
 
     # === Damage ===
-
-    def test_a_directory_in_a_file_s_place(self):
-        self._write()
-        file = os.path.join(self.path, "task.json")
-        os.remove(file)
-        os.makedirs(file)
-        with self.assertRaisesRegex(UserError, "task.json must be a regular"):
-            model_directory.read_model(self.path)
 
     def test_rejects_other_directories(self):
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
@@ -329,18 +306,6 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             )
             with self.assertRaisesRegex(UserError, message):
                 model_directory.read_model(self.path)
-
-    def test_model_card_names_data_metrics_and_versions(self):
-        card = model_directory.build_card(
-            "Tiny",
-            "A test.",
-            {"Metrics": {"loss": 1.23456789}, "Flags": {"a": "x|y"}, "D": {}},
-            "python run/fill_mask.py",
-        )
-        self.assertIn("| loss | 1.23457 |", card)
-        self.assertIn("| a | x\\|y |", card)
-        self.assertIn("## D\n\nNone.", card)
-        self.assertIn(f"| tensorflow | {tf.__version__} |", card)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import json
 import os
 import tarfile
 import threading
@@ -182,10 +181,6 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
     def test_paths_are_left_alone(self, path):
         self.assertEqual(names.resolve(path), path)
 
-    def test_existing_folders_make_paths(self):
-        os.mkdir("output")
-        self.assertEqual(names.resolve("output/model"), "output/model")
-
     def test_absent_release(self):
         self._refused("bert-base-uncased", "no such file .status 404")
 
@@ -229,14 +224,6 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
     def test_an_archive_without_a_model(self):
         self.server.add("/m.zip", _zip({"a.txt": b"one"}))
         self._refused(f"{self.server.url}/m.zip", "no model: .*: a.txt")
-
-    def test_interrupted_while_unpacking(self):
-        self.server.add(_FILE, _zip(self.files))
-        with mock.patch.object(json, "dumps", side_effect=OSError):
-            with self.assertRaises(OSError):
-                names.resolve("bert-base-uncased")
-        self.assertEqual(self._models(), [])
-        self.assertTrue(os.path.isdir(names.resolve("bert-base-uncased")))
 
     def test_two_at_once(self):
         """The second waits and finds the model."""

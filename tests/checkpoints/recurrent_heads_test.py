@@ -4,13 +4,11 @@ import dataclasses
 import json
 import pathlib
 
-import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
@@ -126,23 +124,6 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "BiLSTM.*convert it to bert_tf"):
             self._write(stored, weights_format)
 
-    def test_a_weight_that_is_missing_or_too_many(self):
-        stored, values = _stored(*_BILSTM_TAGGER)
-        name = "cls/tagging/bilstm_0/backward/bias"
-        lacking = {n: x for n, x in values.items() if n != name}
-        extra = values | {"cls/tagging/bilstm_0/sideward/bias": values[name]}
-        wrong = values | {name: np.ones([7], np.float32)}
-        for weights, message in (
-            (lacking, f"lacks {name}"),
-            (extra, "also has cls/tagging/bilstm_0/sideward/bias"),
-            (wrong, rf"another shape {name} \(7,\) .*\(12,\)"),
-        ):
-            changed = dataclasses.replace(
-                stored, weights=stored_models.Tensors.from_arrays(weights)
-            )
-            with self.assertRaisesRegex(UserError, message):
-                self._write(changed)
-
     @parameterized.parameters(
         (_BILSTM_TAGGER, {"head": "linear"}, "needs 0 BiLSTMs .* have 1"),
         (
@@ -190,27 +171,6 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(
             bert_model.named_variables(model)[word_embeddings],
             values[word_embeddings],
-        )
-
-    def test_another_kind_has_a_new_head(self):
-        path = self._write(_stored(*_BILSTM_TAGGER)[0])
-        model = bert_tf.load_model(path, "classification", labels=["a", "b"])
-        self.assertEmpty(model.lstms)
-        model = bert_tf.load_model(path, "question_answering", head="bilstm")
-        self.assertLen(model.lstms, 1)
-
-    def test_belongs(self):
-        for name, expected in (
-            ("bilstm_0/forward/kernel", True),
-            ("cls/squad/bilstm_0/backward/bias", True),
-            ("cls/tagging/layer_combination/scale", True),
-            ("cls/tagging/output_bias", False),
-            ("bert/pooler/dense/kernel", False),
-        ):
-            self.assertEqual(recurrent_heads.belongs(name), expected)
-        self.assertEqual(
-            recurrent_heads.weight_map.head_of("bilstm_0/forward/kernel"),
-            "output",
         )
 
 

@@ -9,7 +9,6 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import stored_models
@@ -50,19 +49,6 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIs(lower_case, expected)
         is_doubtful = 50 <= count <= 100
         self.assertEqual("--do_lower_case" in str(logs.output), is_doubtful)
-
-    @parameterized.parameters(
-        (True, None), (True, False), (False, None), (False, True)
-    )
-    def test_settings_match_the_tokenizer(self, lower_case, accents):
-        vocabulary = Vocabulary(SPECIAL_TOKENS + ("cat", "##s"))
-        tokenizer = BertTokenizer(
-            vocabulary, lower_case=lower_case, strip_accents=accents
-        )
-        self.assertEqual(
-            stored_model.tokenizer_settings(vocabulary, lower_case, accents),
-            tokenizer.settings(),
-        )
 
     def test_fingerprint_depends_on_all_parts(self):
         stored = stored_models.build("classification")

@@ -66,16 +66,6 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "damaged or incomplete"):
             read_safetensors(f"file://{self.path}")
 
-    def test_reads_what_it_wrote(self):
-        values = _tensors()
-        write_safetensors(self.path, Tensors.from_arrays(values), {})
-        tensors, types = read_safetensors(self.path)
-        self.assertEqual(set(tensors), set(values))
-        self.assertEqual(set(types.values()), {"F32"})
-        for name, value in values.items():
-            self.assertEqual(tensors.shapes[name], np.shape(value))
-            self.assertAllEqual(tensors[name], value)
-
     @parameterized.parameters("float16", "bfloat16", "float64", "int64")
     def test_reads_other_types(self, dtype):
         value = (
@@ -88,19 +78,6 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(
             tensors["x"].astype(np.float32), np.arange(6).reshape(2, 3)
         )
-
-    @parameterized.parameters(0, 7, 60, -1)
-    def test_a_truncated_file_is_one_sentence(self, length):
-        write_safetensors(self.path, Tensors.from_arrays(_tensors()), {})
-        contents = files.read_bytes(self.path)
-        files.write_bytes(self.path, contents[:length])
-        message = r"x.safetensors is damaged or incomplete .*copy it again\.$"
-        with self.assertRaisesRegex(UserError, message):
-            read_safetensors(self.path)
-
-    def test_a_missing_file_is_one_sentence(self):
-        with self.assertRaisesRegex(UserError, "x.safetensors is damaged or"):
-            read_safetensors(self.path)
 
     def test_a_file_cut_after_its_header_was_read(self):
         write_safetensors(self.path, Tensors.from_arrays(_tensors()), {})

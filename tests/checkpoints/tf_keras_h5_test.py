@@ -161,14 +161,6 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
         files.write_bytes(os.path.join(self.path, _FILE), pointer)
         self._assert_refused("pointer of Git LFS.*git lfs pull")
 
-    @parameterized.parameters(0, 5, 0.5, 0.999)
-    def test_truncated(self, kept):
-        self._copy("encoder")
-        file = os.path.join(self.path, _FILE)
-        size = os.path.getsize(file)
-        os.truncate(file, int(size * kept) if kept < 1 else kept)
-        self._assert_refused(f"{_FILE} is damaged or incomplete")
-
     @parameterized.parameters(*_OTHERS)
     def test_files_of_others(self, name):
         self._copy("encoder")

@@ -4,7 +4,6 @@ import os
 import pathlib
 import signal
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -12,7 +11,6 @@ from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
-from bert_tf.errors import UserError
 from tests.support import scripts
 from tests.support import stored_models
 
@@ -48,27 +46,6 @@ class ConvertCheckpointTest(tf.test.TestCase):
         ]
         (ended,) = scripts.run((command, _ROOT))
         return ended
-
-    def test_writes_a_model_once(self):
-        good = self._run("run/convert_checkpoint.py", "--from=bert_tf")
-        self.assertEqual(good.status, 0, good.stderr)
-        self.assertIn("Loaded 46 weights", good.stdout)
-        self.assertIn(f"Wrote {self.output} (format tf1", good.stdout)
-        read = formats.read(self.output, "tf1")
-        self.assertCountEqual(read.weights, self.stored.weights)
-        for name, value in self.stored.weights.items():
-            np.testing.assert_array_equal(read.weights[name], value, name)
-        before = sorted(os.walk(self.folder))
-        # Scripts print such an error as one line: errors_test.py.
-        with self.assertRaisesRegex(
-            UserError, r"^--output=.*/out already exists; .*\.$"
-        ):
-            conversion.run(
-                ConvertCheckpointConfig(
-                    input=self.source, output=self.output, target_format="tf1"
-                )
-            )
-        self.assertEqual(sorted(os.walk(self.folder)), before)
 
     def test_killed_process_leaves_no_output(self):
         program = self.create_tempfile(content=_KILLED).full_path

@@ -17,84 +17,12 @@ from bert_tf.data import corpus
 from bert_tf.errors import UserError
 from tests.support import files_case
 
-_DOCSTRING = """Computes the [weighted](http://a.b) mean of all `values` given.
 
-Args:
-    values: A list of *numbers* to compute the mean of.
-
-Parameters
-----------
-axis : int or None
-
->>> mean([1, 2, 3]) is a call that nobody should find in the text.
-
-The result is a number, see https://example.com and this :func:`sum` function.
-
-```
-This is code in a fence and should not be found either.
-```
- - The first bullet of two is a paragraph of its own.
- - Second bullet.
-"""
-
-
-def _prose(subject, number=4):
-    numerals = ["first", "second", "third", "fourth"]
+def _prose(subject):
     return "\n\n".join(
         f"The {numeral} paragraph tells about {subject} what there is to tell."
-        for numeral in numerals[:number]
+        for numeral in ("first", "second", "third", "fourth")
     )
-
-
-_CLASS = f'''
-raise ValueError("This must never run.")
-
-class C:
-    """{_prose("classes")}"""
-
-    def method(self):
-        """A method belongs to its class, after it."""
-
-        def inner():
-            """Docstrings inside functions are not documentation."""
-'''
-
-
-def _document(library, *words):
-    sentences = (f"This sentence is about the {word} only." for word in words)
-    return library, [" ".join(sentences)]
-
-
-class ReadTextTest(tf.test.TestCase):
-    def test_drops_code_headings_and_markup(self):
-        self.assertEqual(
-            demo.extract_paragraphs(_DOCSTRING),
-            [
-                "Computes the weighted mean of all values given.",
-                "values: A list of numbers to compute the mean of.",
-                "The result is a number, see and this sum function.",
-                "The first bullet of two is a paragraph of its own.",
-            ],
-        )
-
-    def _choose(self, splits, limits=(9, 9)):
-        return [
-            [(x.split()[5], library) for x, library in rows]
-            for rows in demo.choose_sentences(splits, limits)
-        ]
-
-    def test_repeated_sentences_and_fragments_are_left_out(self):
-        splits = [
-            [_document("one", "ash", "elm"), _document("two", "lake", "sea")],
-            # One sentence of the other split, and one of the other library.
-            [_document("one", "elm", "oak"), _document("two", "oak", "pond")],
-        ]
-        # And fragments.
-        splits[0] += [("one", ["Too short.", "this has no beginning, a part."])]
-        # The first library has no sentence left on dev.
-        self.assertEqual(
-            self._choose(splits), [[("ash", "one"), ("lake", "two")], []]
-        )
 
 
 class WriteCorpusTest(files_case.FolderCase):
@@ -108,10 +36,10 @@ class WriteCorpusTest(files_case.FolderCase):
         ):
             self.enter_context(patch)
 
-    def write_source(self, path, docstring, rest=""):
+    def write_source(self, path, docstring):
         path = pathlib.Path(self.folder, path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'"""{docstring}"""\n{rest}')
+        path.write_text(f'"""{docstring}"""\n')
 
     def write_corpus(self, **options):
         """Returns the training and the held-out documents."""
@@ -121,24 +49,6 @@ class WriteCorpusTest(files_case.FolderCase):
             list(corpus.read_documents([path], may_be_empty=True))
             for path in paths
         ]
-
-    def test_reads_topics_then_modules_and_classes_of_packages(self):
-        demo.topics.topics["loops"] = _prose("loops")
-        self.write_source("one/__init__.py", _prose("ones"))
-        self.write_source("one/b.py", _prose("ones") + "\n\n" + _prose("bees"))
-        self.write_source("one/a/c.py", _prose("seas"), _CLASS)
-        self.write_source("one/short.py", _prose("shortness", 2))
-        self.write_source("one/bad.py", _prose("errors"), "no \0 Python")
-        self.write_source("one/tests/x.py", _prose("tests"))
-        self.write_source("one/x_test.py", _prose("tests"))
-        self.write_source("two/__init__.py", _prose("twos"))
-        documents = sum(self.write_corpus(packages=["two", "one"]), [])
-        expected = [
-            _prose(x).split("\n\n")
-            for x in ("loops", "twos", "ones", "seas", "classes", "bees")
-        ]
-        expected[4].append("A method belongs to its class, after it.")
-        self.assertCountEqual(documents, expected)
 
     def test_sentences_are_labeled_with_their_library(self):
         for i in range(100):
@@ -216,10 +126,6 @@ class DemoTest(files_case.FolderCase):
             )
         with self.assertRaisesRegex(UserError, "must be 0.17 or more"):
             self._run(0)
-
-    def test_rejects_steps_below_zero(self):
-        with self.assertRaisesRegex(UserError, "num_train_steps"):
-            demo.DemoConfig(num_train_steps=-1)
 
 
 if __name__ == "__main__":

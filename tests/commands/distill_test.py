@@ -10,10 +10,7 @@ from bert_tf.commands.distill import DistillConfig
 from bert_tf.distribute.devices import Devices
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import command_case
-from tests.support import squad_files
 from tests.support import tiny_model
 
 _LENGTH = 12
@@ -112,48 +109,6 @@ class DistillScriptTest(command_case.CommandCase):
                 task, dev_file=data, text_column="first", do_train=False
             )
             self.assertEqual(again, results)
-
-    @pytest.mark.slow
-    def test_distills_a_tagger(self):
-        task = TaggingTask(
-            name="tagging",
-            labels=("O", "B-PET"),
-            max_seq_length=_LENGTH,
-            approach="feature_based",
-            layer_combination="last_hidden",
-            lstm_size=4,
-        )
-        text = "the O\ncat B-PET\n\ndog B-PET\nsat O\non O\n\nmat O\n\n"
-        for name in ("train.txt", "dev.txt"):
-            (self.folder / name).write_text(text, encoding="utf-8")
-        more = self.folder / "more.txt"
-        more.write_text("the dog sat\n", encoding="utf-8")
-        self._run(task, data_dir=str(self.folder), unlabeled_file=str(more))
-        stored = self.read_json("model/task.json")
-        self.assertEqual(stored["approach"], "fine_tuning")
-        self.assertEqual(stored["labels"], ["O", "B-PET"])
-        dev = self.lines("dev_predictions.jsonl")
-        self.assertEqual([len(one["tags"]) for one in dev], [2, 3, 1])
-
-    @pytest.mark.slow
-    def test_distills_question_answering(self):
-        task = SquadTask(
-            max_seq_length=_LENGTH,
-            doc_stride=2,
-            max_query_length=3,
-            version_2_with_negative=True,
-            null_score_diff_threshold=1.5,
-        )
-        context = "the cat sat on the mat, the dog sat."
-        rows = [(context, "cat sat", x) for x in ("cat", "dog", None)]
-        data = squad_files.write(
-            self.folder / "data.json", squad_files.dataset(rows)
-        )
-        self._run(task, train_file=data, dev_file=data, unlabeled_file=data)
-        stored = self.read_json("model/task.json")
-        # The student's own threshold, tuned on dev.
-        self.assertNotEqual(stored["null_score_diff_threshold"], 1.5)
-        self.assertEqual(stored["doc_stride"], 2)
 
 
 if __name__ == "__main__":

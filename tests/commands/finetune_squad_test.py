@@ -212,12 +212,6 @@ class FinetuneSquadTest(_Case):
             self.assertEqual(task["results"]["dev"], scores)
 
     @pytest.mark.slow
-    def test_best_trial_is_chosen_on_predict_file_with_answers(self):
-        self.run_script(num_restarts=2, num_train_epochs="0.5")
-        self.assertLen([*(self.output / "runs").iterdir()], 2)
-        self.assertTrue((self.output / "predictions.json").exists())
-
-    @pytest.mark.slow
     def test_threshold_is_tuned_in_a_later_run(self):
         values = {
             "version_2_with_negative": True,

@@ -133,19 +133,6 @@ class FinetuneTaggerTest(command_case.CommandCase):
         self.assertNotAllClose(model.combination.layer_weights, [0.0, 0.0])
         self._check_predictions()
 
-    @pytest.mark.slow
-    def test_bilstm_head_on_a_left_to_right_model(self):
-        results = self._run(
-            do_train=True,
-            head="bilstm",
-            lstm_size=16,
-            left_to_right=True,
-            train_batch_size="7",
-        )
-        # The loss of guessing by frequency is 1.1.
-        self.assertLess(results["dev"]["loss"], 0.9)
-        self._check_predictions()
-
 
 if __name__ == "__main__":
     tf.test.main()

@@ -106,11 +106,6 @@ class CommandsTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(values(words), command[:1])
                 self.assertIsInstance(read_config(), config_cls)
 
-    def test_pages_have_commands(self):
-        self.assertGreater(len(_commands("docs/guides/glue.md")), 12)
-        self.assertGreater(len(_commands("docs/scripts.md")), 20)
-        self.assertGreater(len(_commands("docs/serving.md")), 6)
-
 
 if __name__ == "__main__":
     tf.test.main()

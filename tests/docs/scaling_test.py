@@ -11,7 +11,6 @@ from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.config import BertConfig
 from bert_tf.flags import cli
 from bert_tf.flags import flag_files
-from bert_tf.modeling.bert import BertForPretraining
 from tools import scaling_table
 
 _DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -60,22 +59,6 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
             )
             steps = config.stop_at_step
 
-    def test_weights_are_those_of_a_model(self):
-        config = BertConfig(
-            vocab_size=97,
-            hidden_size=16,
-            num_hidden_layers=3,
-            num_attention_heads=2,
-            intermediate_size=40,
-            max_position_embeddings=24,
-            type_vocab_size=2,
-        )
-        model = BertForPretraining(config)
-        self.assertEqual(
-            scaling_table.parameters(config),
-            sum(v.shape.num_elements() for v in model.trainable_variables),
-        )
-
     @parameterized.parameters(1, 2, 7)
     def test_operations_are_those_of_matrix_products(self, layers):
         config = BertConfig(
@@ -99,17 +82,6 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
             scaling_table.operations(config, length, predictions),
             6 * products,
         )
-
-    def test_one_accelerator_loses_nothing_and_idle_ones_count(self):
-        cluster = scaling_table.Cluster({"float32": 1e9}, network=1.0)
-        config = scaling_table.read_config("base")
-        for count, batch, share in ((1, 7, 1.0), (4, 6, 0.75)):
-            # Two of four have two of six sequences, and two have one.
-            self.assertAllClose(
-                cluster.efficiency(config, "float32", count, batch),
-                share,
-                rtol=2e-2,
-            )
 
 
 if __name__ == "__main__":

@@ -6,40 +6,25 @@ import os
 import pathlib
 import re
 import shlex
+import tempfile
 import urllib.request
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.serving import model_config
-from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import every_head
 from tests.support import live_server
-from tests.support import tiny_exports
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/serving.md"
 _EXAMPLE = re.compile(r"```bash\n(curl -d .*)\n```\n\n```json\n(.*)\n```")
 _PYTHON = re.compile(r"(?ms)^```python\n(.*?)^```$")
 _GRPC, _REST = "localhost:8500", "localhost:8501"
-# Those in the requests of the page.
-_SIGNATURES = ("serving_default", "tokenize", "classify")
-_LENGTH = tiny_exports.MAX_SEQ_LENGTH
-_TASKS = {
-    "topics": tiny_exports.classification(
-        labels=("economy", "sports", "weather")
-    ),
-    "names": TaggingTask(
-        name="tagging",
-        labels=("O", "B-PER", "I-PER", "B-LOC"),
-        max_seq_length=_LENGTH,
-        files={},
-    ),
-    "squad": SquadTask(
-        max_seq_length=_LENGTH,
-        doc_stride=3,
-        max_query_length=4,
-        version_2_with_negative=True,
-    ),
+# Models with the heads of the page.
+_HEADS = {
+    "topics": "classification",
+    "names": "tagging",
+    "squad": "question_answering",
 }
 
 
@@ -59,15 +44,15 @@ class ServingDocumentationTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        folder = os.path.join(tf.compat.v1.test.get_temp_dir(), "documented")
+        published = every_head.publish(with_ids=False)
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        os.mkdir(os.path.join(cls.folder, "served"))
         cls.models = {}
-        for name, task in _TASKS.items():
-            model_dir = tiny_exports.write(os.path.join(folder, name), task)
-            cls.models[name] = os.path.join(folder, "served", name)
-            tiny_exports.export(model_dir, cls.models[name], _SIGNATURES)
-        cls.folder = folder
+        for name, head in _HEADS.items():
+            cls.models[name] = os.path.join(cls.folder, "served", name)
+            os.symlink(published[head].output_dir, cls.models[name])
         cls.grpc, cls.rest = cls.enterClassContext(
-            live_server.serve(folder, cls.models)
+            live_server.serve(cls.folder, cls.models)
         )
         cls.text = _PAGE.read_text(encoding="utf-8")
 

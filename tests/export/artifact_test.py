@@ -10,14 +10,6 @@ from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 
 
-def _is_version(name):
-    """Returns whether a server treats a name as a version."""
-    try:
-        return int(name) >= 0
-    except ValueError:
-        return False
-
-
 class VersionDirectoryTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
@@ -50,14 +42,6 @@ class VersionDirectoryTest(tf.test.TestCase):
                 UserError, f"--version={taken} exists .* version 12"
             ):
                 artifacts.choose_version(taken, both)
-
-    def test_versions_appear_when_they_are_complete(self):
-        with artifacts.write_version(self.path, 3) as temporary:
-            os.makedirs(os.path.join(temporary, "variables"))
-            names = os.listdir(self.path)
-            self.assertLen(names, 1)
-            self.assertFalse(any(map(_is_version, names)))
-        self.assertEqual(os.listdir(self.path), ["3"])
 
     def test_a_failed_export_leaves_no_files(self):
         with self.assertRaises(KeyboardInterrupt):

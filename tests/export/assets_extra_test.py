@@ -1,6 +1,5 @@
 """Tests for the files of assets.extra, model cards and usage instructions."""
 
-import ast
 import contextlib
 import io
 import json
@@ -23,7 +22,6 @@ from bert_tf.export import assets_extra
 from bert_tf.export import warmup
 from bert_tf.export.heads import registry
 from bert_tf.export.heads.head import ServingHead
-from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.reference import Reference
 from bert_tf.io import files
 from bert_tf.serving import batching
@@ -66,14 +64,6 @@ class ExtrasTest(tf.test.TestCase):
     def _read(self, name):
         with open(os.path.join(self.version, name), encoding="utf-8") as file:
             return file.read()
-
-    def test_writes_vocabulary_and_labels_of_the_model(self):
-        with open(
-            os.path.join(self.model, "vocab.txt"), encoding="utf-8"
-        ) as file:
-            self.assertEqual(self._read(artifacts.VOCAB_FILE), file.read())
-        labels = self._read(artifacts.LABELS_FILE).splitlines()
-        self.assertEqual(tuple(labels), tiny_exports.LABELS)
 
     def test_warm_up_requests_fill_each_bucket(self):
         path = os.path.join(self.version, artifacts.WARMUP_FILE)
@@ -123,15 +113,6 @@ class ExtrasTest(tf.test.TestCase):
             path = os.path.join(self.version, name)
             self.assertEqual(files.sha256(path), digest)
             self.assertEqual(os.path.getsize(path), card["bytes"][name])
-
-    def test_markdown_card_matches_the_json_card(self):
-        text = self._read(assets_extra.MARKDOWN_FILE)
-        self.assertStartsWith(text, f"# {_NAME}, version 1\n")
-        card = json.loads(self._read(artifacts.CARD_FILE))
-        for value in (*card["sha256"].values(), *card["operators"]):
-            self.assertIn(value, text)
-        for heading in ("Labels", "Signatures", "Verification", "Bytes"):
-            self.assertIn(f"\n## {heading}\n", text)
 
     def test_batching_files_parse_as_server_configuration(self):
         for path in (
@@ -190,16 +171,6 @@ class ExtrasTest(tf.test.TestCase):
         base_path = f"--model_base_path={self.output_dir}"
         self.assertIn(base_path, shlex.split(serve))
 
-    def test_prints_a_program_that_sets_each_input(self):
-        snippet = self.printed.partition("from Python:\n")[2]
-        tree = ast.parse("\n".join(x[4:] for x in snippet.splitlines()))
-        names = [
-            node.slice.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Subscript)
-        ]
-        self.assertEqual(names, ["text", "text_pair"])
-
     def test_printed_commands_run(self):
         words = shlex.split(assets_extra.curl_line(_artifact(), self.example))
         program = assets_extra.python_snippet(_artifact(), self.example)
@@ -228,7 +199,20 @@ class ExtrasTest(tf.test.TestCase):
         self.assertAllClose(probabilities, row["probabilities"], atol=1e-6)
 
 
+class _Head(ServingHead):
+    """A head with a task."""
+
+    def __init__(self, labels):
+        self.task = mock.Mock(labels=labels)
+
+
 class PartsTest(tf.test.TestCase):
+    def test_labels_are_those_of_the_task(self):
+        self.assertEqual(_Head(["a", "b"]).labels, ("a", "b"))
+        self.assertEqual(_Head(None).labels, ())
+        with self.assertRaisesRegex(UserError, "line breaks.*two"):
+            _ = _Head(["fine", "two\nlines"]).labels
+
     def test_artifact_round_trips_through_json(self):
         made = _artifact(settings={"layer": -2, "pooling": "cls"})
         values = json.loads(json.dumps(made.to_json()))
@@ -237,11 +221,15 @@ class PartsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "card must hold under"):
             artifacts.Artifact.from_json(values, "card")
 
-    def test_serve_command_has_the_model_name(self):
-        for output_dir, count in (("served/pairs", 1), (f"served/{_NAME}", 0)):
-            line = assets_extra.embedded_line(output_dir, _artifact())
-            found = [w for w in shlex.split(line) if "model_name" in w]
-            self.assertEqual(found, [f"--model_name={_NAME}"] * count)
+    def test_serve_command_has_the_name_and_the_engine(self):
+        for artifact, output_dir, flag, count in (
+            (_artifact(), f"served/{_NAME}", f"--model_name={_NAME}", 0),
+            (_artifact(), "served/pairs", f"--model_name={_NAME}", 1),
+            (_artifact(), "served/pairs", "--engine=litert", 0),
+            (_artifact(litert="none"), "served/pairs", "--engine=litert", 1),
+        ):
+            line = assets_extra.embedded_line(output_dir, artifact)
+            self.assertEqual(shlex.split(line).count(flag), count)
 
     def test_reads_tables_of_a_card(self):
         readme = (
@@ -251,38 +239,6 @@ class PartsTest(tf.test.TestCase):
         )
         found = assets_extra.read_sections(readme)
         self.assertEqual(found, {"Metrics": {"dev f1": "0.5", "a": "b | c"}})
-
-    def test_texts_fill_rows_and_cover_the_vocabulary(self):
-        folder = self.create_tempdir().full_path
-        model = tiny_exports.write(folder, tiny_exports.classification())
-        tokenizer = checkpoint_loading.read(model).build_tokenizer()
-        made = test_texts.of_length(tokenizer, [1, 4, 9])
-        lengths = tokenizer.tokenize(made).row_lengths()
-        self.assertAllEqual(lengths, [1, 4, 9])
-        ids = tokenizer.tokenize(test_texts.of_vocabulary(tokenizer, 3))
-        special = {"[PAD]", "[CLS]", "[SEP]", "[MASK]"}
-        tokens = set(tokenizer.vocabulary.tokens) - special
-        seen = {tokenizer.vocabulary.tokens[x] for x in ids.flat_values}
-        # "##s" needs a word to continue.
-        whole = {token for token in tokens if not token.startswith("##")}
-        self.assertContainsSubset(whole, seen)
-
-
-class _Head(ServingHead):
-    """A head with a task."""
-
-    def __init__(self, labels):
-        self.task = mock.Mock(labels=labels)
-
-
-class LabelsTest(tf.test.TestCase):
-    def test_labels_are_those_of_the_task(self):
-        self.assertEqual(_Head(["a", "b"]).labels, ("a", "b"))
-        self.assertEqual(_Head(None).labels, ())
-
-    def test_labels_with_line_breaks_are_rejected(self):
-        with self.assertRaisesRegex(UserError, "line breaks.*two"):
-            _ = _Head(("fine", "two\nlines")).labels
 
 
 if __name__ == "__main__":

@@ -108,6 +108,13 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
                 path = word.partition("=")[2]
                 self.assertTrue(path.startswith(f"{mount['mountPath']}/bert"))
 
+    def test_image_and_files_are_those_of_the_usage_instructions(self):
+        (container,) = _pod(_read("tensorflow_serving"))["containers"]
+        self.assertEqual(container["image"], assets_extra.IMAGE)
+        names = [word.rpartition("/")[2] for word in container["args"]]
+        self.assertIn(assets_extra.CONFIG_FILE, names)
+        self.assertIn(assets_extra.BATCHING_FILE, names)
+
     @parameterized.parameters(*_SERVERS)
     def test_containers_have_no_privileges(self, name):
         documents = _read(name)
@@ -132,13 +139,6 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
         labels = documents["Deployment", "bert"]["spec"]["selector"]
         self.assertEqual(policy["podSelector"], labels)
 
-    def test_image_is_that_of_the_usage_instructions(self):
-        (container,) = _pod(_read("tensorflow_serving"))["containers"]
-        self.assertEqual(container["image"], assets_extra.IMAGE)
-        files = [word.rpartition("/")[2] for word in container["args"]]
-        self.assertIn(assets_extra.CONFIG_FILE, files)
-        self.assertIn(assets_extra.BATCHING_FILE, files)
-
     def test_flags_of_the_embedded_server_parse(self):
         (container,) = _pod(_read("embedded_server"))["containers"]
         config = _serve_flags(_start_words()[2:] + container["args"])
@@ -161,13 +161,6 @@ class DockerTest(tf.test.TestCase):
         self.assertCountEqual(sources, sent)
         for source in sources:
             self.assertTrue((_ROOT / source).exists(), source)
-
-    def test_targets_run_the_installed_program(self):
-        names = re.findall(r"(?m)^FROM \S+ AS (\w+)$", _dockerfile())
-        self.assertEqual(names, ["base", "train", "serve"])
-        starts = re.findall(r"(?m)^ENTRYPOINT \[(.*)\]$", _dockerfile())
-        self.assertEqual(starts[0], '"bert-tf"')
-        self.assertStartsWith(starts[1], '"bert-tf", "serve", ')
 
     def test_installs_extras_of_the_wheel_with_the_pins(self):
         text = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -56,27 +56,6 @@ class OperatorsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class SavedModelFileTest(tf.test.TestCase):
-    def test_reads_names_dtypes_shapes_and_operators(self):
-        @tf.function(
-            input_signature=[tf.TensorSpec([None, 2], tf.int32, name="ids")]
-        )
-        def double(ids):
-            return {"doubled": tf.cast(ids * 2, tf.float32)}
-
-        folder = self.create_tempdir().full_path
-        tf.saved_model.save(tf.Module(), folder, {"twice": double})
-        (name,) = found = serving_module.read_signatures(folder)
-        self.assertEqual(name, "twice")
-        spec = found["twice"].inputs["ids"]
-        self.assertEqual(spec.dtype, tf.int32)
-        self.assertEqual(spec.shape.as_list(), [None, 2])
-        spec = found["twice"].outputs["doubled"]
-        self.assertEqual(spec.dtype, tf.float32)
-        counts = serving_module.count_operators(folder)
-        self.assertEqual((counts["Mul"], counts["Cast"]), (1, 1))
-        # Functions of the graph are no operators.
-        self.assertEmpty([x for x in counts if x.startswith("__")])
-
     def test_rejects_invalid_saved_models(self):
         folder = self.create_tempdir()
         with self.assertRaisesRegex(UserError, "no such file"):

@@ -37,7 +37,6 @@ _INPUTS = {
 _MODEL = {"model_name": "pair", "model_version": 1}
 _CALLS = {
     "status": ("get_model_status", _MODEL),
-    "metadata": ("get_model_metadata", _MODEL),
     "no_model": (
         "predict",
         {"inputs": {"text": ["a"]}, "model_name": "x", "model_version": 1},
@@ -116,36 +115,6 @@ class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
         expected = {"state": "AVAILABLE", "error_code": 0, "error_message": ""}
         self.assertEqual(over_grpc, {"1": expected})
         self.assertEqual(over_rest, {"1": expected})
-
-    def test_metadata(self):
-        over_grpc, over_rest = self.answers["metadata"]
-        strings = {"dtype": "DT_STRING", "shape": [-1]}
-        self.assertEqual(
-            over_grpc,
-            {
-                "model_version": 1,
-                "inputs": {"text": strings, "text_pair": strings},
-                "outputs": {
-                    "label": strings,
-                    "probabilities": {"dtype": "DT_FLOAT", "shape": [-1, 3]},
-                },
-            },
-        )
-        # Over REST it parses only OpenVINO's format, and returns the reply.
-        self.assertEqual(over_rest["model_spec"]["version"], "1")
-        signature = over_rest["metadata"]["signature_def"]["signature_def"][
-            "serving_default"
-        ]
-        self.assertEqual(set(signature["inputs"]), {"text", "text_pair"})
-        self.assertEqual(
-            [
-                axis["size"]
-                for axis in signature["outputs"]["probabilities"][
-                    "tensor_shape"
-                ]["dim"]
-            ],
-            ["-1", "3"],
-        )
 
     @parameterized.parameters(
         ("no_model", "ModelNotFoundError"),

@@ -16,12 +16,6 @@ from tests.support import every_head
 from tests.support import tensorflow_2_12_program as program
 
 _REQUIREMENTS = "tests/export/tensorflow_2_12.txt"
-# Loads the operators of TensorFlow Text.
-_COMMAND_LINE = """
-import tensorflow_text
-from tensorflow.python.tools import saved_model_cli
-saved_model_cli.main()
-"""
 
 
 def _python():
@@ -64,35 +58,6 @@ class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
             Answer({x: program.decode(y) for x, y in answer.items()})
             for answer in json.loads(files.read_bytes(answered))
         ]
-
-    def test_saved_model_cli_shows_names_and_shapes(self):
-        output_dir = every_head.publish()["pair"].output_dir
-        shown = environments.run(
-            *(_python(), "-c", _COMMAND_LINE, "show", "--all"),
-            *("--dir", os.path.join(output_dir, "1")),
-            env=environments.clean_environment()
-            | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-        )
-        signature = shown.partition("signature_def['serving_default']")[2]
-        signature = signature.partition("\nsignature_def[")[0]
-        lines = [line.strip() for line in signature.splitlines()]
-        places = []
-        for name, dtype, shape in (
-            ("inputs['text']", "DT_STRING", "(-1)"),
-            ("inputs['text_pair']", "DT_STRING", "(-1)"),
-            ("outputs['label']", "DT_STRING", "(-1)"),
-            ("outputs['probabilities']", "DT_FLOAT", "(-1, 3)"),
-        ):
-            places.append(lines.index(f"{name} tensor_info:"))
-            self.assertEqual(
-                lines[places[-1] + 1 : places[-1] + 3],
-                [f"dtype: {dtype}", f"shape: {shape}"],
-            )
-        # Names of internal tensors are not among the inputs.
-        self.assertEqual(signature.count("tensor_info:"), len(places))
-        for name in ("from_ids", "from_examples", "tokenize", "classify"):
-            self.assertIn(f"signature_def['{name}']", shown)
-        self.assertIn("tensorflow/serving/classify", shown)
 
 
 if __name__ == "__main__":

@@ -90,27 +90,6 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
             pass
         self._assert_refused("is not a writable folder", self._write())
 
-    def test_a_wrong_export_is_not_published(self):
-        model_dir = self._write()
-        names = []
-
-        def fail(*_):
-            names.extend(os.listdir(self.output_dir))
-            raise UserError("It is wrong.")
-
-        config = SavedModelConfig(
-            model_dir=model_dir, output_dir=self.output_dir, ids_only=True
-        )
-        with mock.patch.object(
-            savedmodel.assets_extra, "complete", side_effect=fail
-        ):
-            with self.assertRaisesRegex(UserError, "It is wrong"):
-                savedmodel.run(config)
-        self.assertLen(names, 1)
-        self.assertFalse(names[0].isdigit())
-        for folder in (self.output_dir, f"{self.output_dir}_ids"):
-            self.assertFalse(os.path.isdir(folder) and os.listdir(folder))
-
     @pytest.mark.slow
     def test_two_exports_have_the_same_bytes(self):
         model_dir = self._write()
@@ -135,48 +114,15 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(*map(_variables, contents))
 
-    def test_passes_the_artifact_to_assets_extra(self):
-        model_dir = self._write(tiny_exports.classification(doc_stride=3))
-        config = SavedModelConfig(
-            model_dir=model_dir, output_dir=self.output_dir, model_name="nice"
-        )
-        with (
-            mock.patch.object(savedmodel, "assets_extra") as extras,
-            mock.patch.object(savedmodel, "ServingModule", _Nothing),
-        ):
-            savedmodel.run(config)
-        path, artifact, example = extras.publish.call_args.args
-        self.assertEqual(path, os.path.join(self.output_dir, "1"))
-        self.assertIs(example, extras.complete.return_value)
-        stored = extras.complete.call_args.args[3]
-        self.assertEqual(stored.path, model_dir)
-        self.assertEqual(
-            artifact.to_json(),
-            {
-                "model_name": "nice",
-                "version": 1,
-                "head": "classification",
-                "precision": "float32",
-                "ids_only": False,
-                "max_seq_length": 12,
-                "buckets": [12],
-                "settings": {"pair": False, "doc_stride": 3},
-                "command": f"python export/savedmodel.py "
-                f"--model_dir={model_dir} --output_dir={self.output_dir} "
-                "--model_name=nice",
-                "litert": None,
-            },
-        )
-
-
-class _Nothing:
-    """Saves an empty directory."""
-
-    def __init__(self, *_):
-        pass
-
-    def save(self, directory):
-        os.makedirs(directory, exist_ok=True)
+    def test_commands_name_no_temporary_folder(self):
+        config = SavedModelConfig(model_dir="/tmp/m", output_dir="served")
+        for origin, name in ((None, "/tmp/m"), ("a Keras model", "MODEL_DIR")):
+            line = savedmodel.command_line(
+                "x.py", config, mock.Mock(origin=origin)
+            )
+            self.assertEndsWith(
+                line, f" --model_dir={name} --output_dir=served"
+            )
 
 
 if __name__ == "__main__":

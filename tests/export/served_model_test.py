@@ -97,10 +97,6 @@ class ServedModelTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(config.litert, engine == "litert")
                 self.assertEqual(config.output_dir, flags.model_base_path)
 
-    def test_the_name_is_the_flag_or_the_folder(self):
-        self.assertEqual(served_model._name("/a/b/model/"), "b")
-        self.assertEqual(served_model._name("/a/small:1"), "small_1")
-
 
 if __name__ == "__main__":
     tf.test.main()

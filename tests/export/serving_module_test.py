@@ -4,7 +4,6 @@ import os
 import tempfile
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
@@ -12,19 +11,13 @@ from tensorflow.core.protobuf import saved_model_pb2
 import bert_tf
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
-from bert_tf.errors import UserError
 from bert_tf.export import serving_module
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.modeling import task_models
-from bert_tf.modeling.bert import named_variables
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from tests.support import fresh_process
 from tests.support import tiny_exports
 from tests.support import tiny_model
-
-# Operators that other readers of SavedModels lack, or that need files.
-_UNWANTED = ("Erfc", "Einsum", "Table", "PyFunc", "RoundRobin", "Xla", "Sparse")
 
 
 def _read(version):
@@ -33,13 +26,6 @@ def _read(version):
         saved.ParseFromString(file.read())
     (graph,) = saved.meta_graphs
     return graph
-
-
-def _operators(graph):
-    nodes = [*graph.graph_def.node]
-    for function in graph.graph_def.library.function:
-        nodes += function.node_def
-    return {node.op for node in nodes}
 
 
 def _shape(info):
@@ -76,34 +62,9 @@ class SavedClassifierTest(tf.test.TestCase):
             "# Small\n",
         )
         cls.output_dir = os.path.join(cls.folder, "served", "name")
-        cls.version = tiny_exports.export(
-            cls.model_dir, cls.output_dir, ids_only=True
-        )
-        cls.ids_version = os.path.join(f"{cls.output_dir}_ids", "1")
+        cls.version = tiny_exports.export(cls.model_dir, cls.output_dir)
         cls.graph = _read(cls.version)
         cls.loaded = tf.saved_model.load(cls.version).signatures
-
-    def test_weights_are_stored_once(self):
-        model = bert_tf.load_model(self.model_dir)
-        expected = sum(
-            4 * np.prod(variable.shape)
-            for variable in named_variables(model).values()
-        )
-        for version in (self.version, self.ids_version):
-            folder = os.path.join(version, "variables")
-            stored = sum(
-                os.path.getsize(os.path.join(folder, name))
-                for name in os.listdir(folder)
-            )
-            self.assertBetween(stored / expected, 1.0, 1.03)
-
-    def test_operators_are_supported_by_other_readers(self):
-        for version in (self.version, self.ids_version):
-            operators = _operators(_read(version))
-            self.assertIn("Erf", operators)
-            found = [x for x in operators for part in _UNWANTED if part in x]
-            self.assertEqual(found, [])
-        self.assertEqual(os.listdir(os.path.join(self.version, "assets")), [])
 
     def test_signatures_have_names_dtypes_and_shapes(self):
         strings, numbers = tf.string.as_datatype_enum, tf.float32
@@ -178,15 +139,6 @@ class SavedClassifierTest(tf.test.TestCase):
                 text_pair=tf.constant(["sat", "on the mat"]),
             )
 
-    def test_ids_need_equal_numbers_of_rows(self):
-        ids = tf.ones([2, 4], tf.int32)
-        with self.assertRaisesRegex(
-            tf.errors.InvalidArgumentError, "the same number of rows"
-        ):
-            self.loaded["from_ids"](
-                input_ids=ids, input_mask=ids[:1], segment_ids=ids
-            )
-
     def test_all_signatures_return_the_same_answer(self):
         loaded = self.loaded
         # Several lengths, with an empty second text and an empty first one.
@@ -240,30 +192,6 @@ class SavedClassifierTest(tf.test.TestCase):
             for output in self.loaded[name](**inputs).values():
                 self.assertAllEqual(output.shape[0], 0)
 
-    @pytest.mark.slow
-    def test_ids_need_no_text_operators(self):
-        ids = [[2, 6, 3, 7, 8, 3, 0], [2, 5, 9, 10, 3, 15, 3]]
-        inputs = {
-            "input_ids": ids,
-            "input_mask": [[int(token > 0) for token in row] for row in ids],
-            "segment_ids": [[0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1]],
-        }
-        answers = fresh_process.call(
-            {self.ids_version: [["serving_default", inputs]]},
-            with_text_operators=False,
-        )
-        (answer,) = answers[self.ids_version]
-        outputs = bert_tf.load_model(self.model_dir)(
-            {name: tf.constant(values) for name, values in inputs.items()}
-        )
-        self.assertEqual(set(answer), {"logits", "probabilities"})
-        self.assertAllClose(answer["logits"], outputs["logits"], atol=1e-5)
-        self.assertAllClose(
-            answer["probabilities"],
-            tf.nn.softmax(outputs["logits"]),
-            atol=1e-5,
-        )
-
     def test_rows_are_padded_to_the_smallest_bucket(self):
         loaded = self.loaded["attention"]
         for text, length in (
@@ -287,17 +215,6 @@ class SavedClassifierTest(tf.test.TestCase):
                 tf.reduce_sum(outputs["attention"], -1),
                 np.ones([2, 1, 2, length]),
             )
-
-    def test_a_version_is_never_overwritten(self):
-        before = os.path.getmtime(self.version)
-        with self.assertRaisesRegex(UserError, "--version=1 exists"):
-            tiny_exports.export(self.model_dir, self.output_dir, version=1)
-        with self.assertRaisesRegex(UserError, "--version=1 exists"):
-            tiny_exports.export(
-                self.model_dir, self.output_dir, version=1, ids_only=True
-            )
-        self.assertEqual(os.path.getmtime(self.version), before)
-        self.assertEqual(os.listdir(self.output_dir), ["1"])
 
     def test_half_precision_stores_bfloat16(self):
         output_dir = os.path.join(self.folder, "half")
@@ -336,36 +253,6 @@ def _logits(outputs):
 
 
 class ComputeTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(0, 3, 7)
-    def test_parts_return_the_same_as_one_call(self, count):
-        model = task_models.BertForQuestionAnswering(tiny_model.CONFIG)
-        for name, value in tiny_model.random_weights(model).items():
-            named_variables(model)[name].assign(value)
-        rng = np.random.default_rng(count)
-        ids = tf.constant(rng.integers(0, 16, [count, 9]), tf.int32)
-        lengths = rng.integers(1, 10, [count, 1])
-        inputs = {
-            "input_ids": ids,
-            "input_mask": tf.constant(np.arange(9) < lengths, tf.int32),
-            "segment_ids": tf.constant(
-                rng.integers(0, 2, [count, 9]), tf.int32
-            ),
-        }
-        specs = {
-            name: tf.TensorSpec([None, None], x.dtype)
-            for name, x in inputs.items()
-        }
-        compute = tf.function(
-            lambda rows: serving_module.compute(model, rows, 3, _logits),
-            input_signature=[specs],
-        )
-        outputs = compute(inputs)
-        self.assertEqual(set(outputs), {"start_logits", "end_logits"})
-        expected = serving_module.compute(model, inputs)
-        for name, values in outputs.items():
-            self.assertEqual(values.shape, [count, 9])
-            self.assertAllClose(values, expected[name], atol=1e-6)
-
     def test_parts_have_at_most_the_given_number_of_rows(self):
         counts = []
 
@@ -404,31 +291,6 @@ _SPECS = {
 
 
 class ExamplesTest(tf.test.TestCase):
-    def test_returns_the_features_in_the_specs(self):
-        serialized = test_texts.to_examples(
-            [
-                {"text": "ümlaut", "choices": ["a", "b", "c"], "other": "x"},
-                {"choices": [], "text": ""},
-                {"text": "東", "choices": ["d"]},
-            ]
-        )
-        parse = tf.function(
-            lambda x: serving_module.parse_examples(x, _SPECS),
-            input_signature=[serving_module.examples_spec("inputs")],
-        )
-        parsed = parse(tf.constant(serialized))
-        self.assertEqual(set(parsed), {"text", "choices"})
-        self.assertAllEqual(
-            parsed["text"], ["ümlaut".encode(), b"", "東".encode()]
-        )
-        self.assertAllEqual(
-            parsed["choices"],
-            [[b"a", b"b", b"c"], [b"", b"", b""], [b"d", b"", b""]],
-        )
-        empty = parse(tf.zeros([0], tf.string))
-        self.assertEqual(empty["text"].shape, [0])
-        self.assertEqual(empty["choices"].shape, [0, 0])
-
     def test_an_example_without_text_fails(self):
         without = test_texts.to_examples([{"choices": ["a"]}]).tolist()
         for wrong in (without, [b"no example"]):

@@ -6,7 +6,6 @@ import os
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -24,7 +23,6 @@ from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
-from tests.support import finetuning_case
 from tests.support import tiny_finetuning
 from tests.support import tiny_model
 from tests.support.shared_data import golden
@@ -119,11 +117,6 @@ class NormalizationTest(tf.test.TestCase, parameterized.TestCase):
         path = os.path.join(self.create_tempdir().full_path, "model")
         return model_directory.read_model(tiny_model.write(path, kind=kind))
 
-    def test_default_is_the_normalization_of_the_model(self):
-        stored = self._stored()
-        self.assertIs(self._adapt(stored), stored)
-        self.assertIs(self._adapt(stored, normalization="original"), stored)
-
     def test_model_can_change_to_ascii_lower(self):
         stored = self._adapt(self._stored(), normalization="ascii_lower")
         tokenizer = stored.build_tokenizer()
@@ -153,32 +146,10 @@ class NormalizationTest(tf.test.TestCase, parameterized.TestCase):
     def test_warns_of_a_cased_vocabulary(self):
         stored = self._stored()
         settings = {**stored.tokenizer_settings, "lower_case": False}
-        object.__setattr__(stored, "tokenizer_settings", settings)
+        stored = dataclasses.replace(stored, tokenizer_settings=settings)
         with self.assertLogs(level="WARNING") as logs:
             self._adapt(stored, normalization="ascii_lower")
         self.assertIn("has upper-case letters", logs.output[0])
-
-    @pytest.mark.slow
-    def test_model_directory_stores_the_normalization(self):
-        folder = self.create_tempdir().full_path
-        config = tiny_finetuning.config(
-            folder, num_train_epochs="0.1", normalization="ascii_lower"
-        )
-        finetuning_case.run(config)
-        path = os.path.join(config.output_dir, "model")
-        with open(
-            os.path.join(path, "tokenizer.json"), encoding="utf-8"
-        ) as file:
-            self.assertEqual(json.load(file)["normalization"], "ascii_lower")
-        with self.assertRaisesRegex(UserError, "=ascii_lower.*=original; drop"):
-            finetuning_case.run(
-                tiny_finetuning.config(
-                    folder,
-                    do_train=False,
-                    pretrained_model_dir=None,
-                    normalization="original",
-                )
-            )
 
 
 def _task(labels=_LABELS, **values):
@@ -277,12 +248,6 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
             _regression(), labels=["LABEL_0"], problem_type=None
         )
         self.assert_head(True, stored, _regression())
-
-    def test_models_without_label_names(self):
-        stored = self.stored(_task(), labels=None, problem_type=None)
-        self.assert_head(True, stored, _task())
-        self.assert_head(False, stored, _task(("a", "b")))
-        self.assert_head(False, stored, _regression())
 
     def test_checkpoints_of_the_original(self):
         path = golden("model/classifier.ckpt.index").removesuffix(".index")

@@ -3,21 +3,17 @@
 import dataclasses
 import json
 import os
-from unittest import mock
 
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.io import files
 from bert_tf.io import run_folder
-from bert_tf.training.losses import TaskObjective
 from tests.support import finetuning_case
 from tests.support import killed_process
 from tests.support import logical_devices
-from tests.support import short_memory
 from tests.support import tiny_finetuning
 
 logical_devices.make()
@@ -67,22 +63,6 @@ class ResumeTest(
         # Nothing is left to train.
         with finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
-
-    def test_keeps_the_micro_batch_of_scarce_memory(self):
-        values = {"save_checkpoints_steps": 7, "do_eval": False}
-        through = self.config(
-            output_dir=self.out("through"), micro_batch_size=2, **values
-        )
-        finetuning_case.run(through)
-        config = self.config(**values)
-        with (
-            short_memory.need_memory_for(TaskObjective, 2),
-            finetuning_case.die_at(10),
-            self.assertRaises(finetuning_case.Interrupted),
-        ):
-            finetuning_case.run(config)
-        finetuning_case.run(config)
-        self.assert_same_state(through.output_dir, config.output_dir)
 
     def test_refuses_to_resume_with_other_settings(self):
         self.copy_finished()
@@ -166,23 +146,6 @@ class ResumeTest(
             "as allowed: the model of --pretrained_model_dir was",
             "\n".join(logs.output),
         )
-
-    def test_random_initial_weights_are_not_compared(self):
-        model = tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
-        config = self.config(
-            pretrained_model_dir=None,
-            bert_config_file=os.path.join(model, "bert_config.json"),
-            vocab_file=os.path.join(model, "vocab.txt"),
-            num_train_epochs="0.1",
-        )
-        results = finetuning_case.run(config)
-        draw = pretrained_models.draw_weights
-        with mock.patch.object(
-            pretrained_models,
-            "draw_weights",
-            lambda shape, seed: draw(shape, 7),
-        ):
-            self.assertEqual(finetuning_case.run(config), results)
 
     def test_paths_and_evaluation_flags_may_change(self):
         results = self.copy_finished()

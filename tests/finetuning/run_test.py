@@ -18,7 +18,6 @@ from bert_tf.errors import UserError
 from bert_tf.finetuning.trial import FinetuneInput
 from bert_tf.finetuning.trial import Trial
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.training import metrics as training_metrics
 from tests.support import finetuning_case
 from tests.support import logical_devices
 from tests.support import tiny_finetuning
@@ -156,20 +155,6 @@ class SingleTrialTest(
                 pretrained_model_dir=None,
             )
 
-    def test_keeps_scores_that_are_not_computed_again(self):
-        results = self.copy_finished()
-        again = self.tune(
-            do_train=False,
-            do_eval=False,
-            do_predict=True,
-            pretrained_model_dir=None,
-        )
-        self.assertEqual(list(again), ["test"])
-        self.assertEqual(
-            self.read_json("eval_results.json"),
-            {"global_step": finetuning_case.NUM_STEPS} | results | again,
-        )
-
     def test_keeps_scores_of_finished_training(self):
         results = self.copy_finished()
         with finetuning_case.die_at(0):
@@ -189,21 +174,6 @@ class SingleTrialTest(
             pass
         with self.assertRaisesRegex(UserError, "--output_dir=.*output is "):
             self.tune()
-
-    def test_keeps_the_head_if_labels_are_equal(self):
-        self.copy_finished()
-        config = self.config(
-            pretrained_model_dir=self.out("output/model"),
-            output_dir=self.out("further"),
-            learning_rate="1e-9",
-            num_train_epochs="0.3",
-            do_eval=False,
-        )
-        finetuning_case.run(config)
-        before = finetuning_case.weights(self.out("output/model"))
-        after = finetuning_case.weights(self.out("further/model"))
-        for name, value in before.items():
-            self.assertAllClose(after[name], value, atol=1e-6, msg=name)
 
     @parameterized.parameters(
         {"micro_batch_size": 2},
@@ -285,26 +255,6 @@ class SingleTrialTest(
             self.assertAllClose(
                 decayed[name], factor * value, rtol=1e-3, atol=1e-6, msg=name
             )
-
-    @pytest.mark.thorough
-    def test_dropout_flags_change_the_loss(self):
-        losses = []
-        for number, values in enumerate(
-            (
-                {},
-                {"hidden_dropout_prob": 0.0},
-                {"attention_probs_dropout_prob": 0.0},
-                {"head_dropout_prob": 0.0},
-            )
-        ):
-            config = self.config(
-                output_dir=self.out(str(number)),
-                num_train_epochs="0.1",
-                **values,
-            )
-            finetuning_case.run(config)
-            losses.append(finetuning_case.metrics(config.output_dir)[0]["loss"])
-        self.assertLen(set(losses), 4)
 
     def test_too_few_examples_for_a_step(self):
         with self.assertRaisesRegex(UserError, "less than one step"):
@@ -398,23 +348,6 @@ class ModelSelectionTest(
             finetuning_case.metrics(evaluated),
             finetuning_case.metrics(config.output_dir),
         )
-
-    def test_evaluates_each_epoch_and_at_the_end(self):
-        config = self.config(keep_best=True)
-        steps = []
-        write = training_metrics.MetricsLog.write_summaries
-
-        def note(log, group, step, values):
-            if group == "eval":
-                steps.append(step)
-            write(log, group, step, values)
-
-        with mock.patch.object(
-            training_metrics.MetricsLog, "write_summaries", note
-        ):
-            finetuning_case.run(config)
-        # 12.5 steps are an epoch.
-        self.assertEqual(steps, [12, 25])
 
 
 class FlagsTest(

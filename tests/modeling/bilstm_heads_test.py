@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -81,51 +80,6 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
             expected |= {f"{scope}output_weights", f"{scope}output_bias"}
             self.assertEqual(received, expected)
 
-    @parameterized.parameters(*tiny_layers.MODELS)
-    def test_every_weight_is_trained(self, cls, arguments, scope):
-        del scope
-        model = cls(tiny_layers.CONFIG, head="bilstm", lstm_size=3, **arguments)
-        tiny_layers.randomize(model)
-        without = bert_model.named_variables(model).keys()
-        without -= _trained(model, tiny_layers.inputs_of(cls))
-        pooler = {f"bert/pooler/dense/{x}" for x in ("kernel", "bias")}
-        self.assertEqual(without, pooler)
-
-    @parameterized.parameters(*tiny_layers.MODELS)
-    def test_padding_changes_nothing(self, cls, arguments, scope):
-        del scope
-        model = cls(tiny_layers.CONFIG, head="bilstm", lstm_size=3, **arguments)
-        tiny_layers.randomize(model)
-        inputs = tiny_layers.inputs_of(cls)
-        longer = {
-            name: np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 2)])
-            for name, x in inputs.items()
-        }
-        tokens = inputs["input_mask"] == 1
-        for short, long in zip(
-            _logits(model(inputs)), _logits(model(longer)), strict=True
-        ):
-            short, long = short.numpy(), long.numpy()
-            if long.shape != short.shape:
-                short, long = short[tokens], long[:, :5][tokens]
-            self.assertAllClose(short, long, atol=1e-5)
-
-    def test_tagging_reads_the_states(self):
-        model = task_models.BertForTagging(
-            tiny_layers.CONFIG,
-            num_labels=4,
-            head="bilstm",
-            lstm_size=3,
-            return_encoder_outputs=True,
-        )
-        tiny_layers.randomize(model)
-        outputs = model(tiny_layers.inputs())
-        (lstm,) = model.lstms
-        mask = tiny_layers.inputs()["input_mask"]
-        states = lstm(outputs["sequence_output"], mask)
-        expected = tiny_layers.logits(model, states)
-        self.assertAllClose(outputs["logits"], expected, atol=1e-5)
-
     def test_classification_reads_the_last_states(self):
         model = task_models.BertForClassification(
             tiny_layers.CONFIG,
@@ -145,13 +99,6 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
         read = np.concatenate([last, states[:, 0, 2:]], axis=-1)
         expected = tiny_layers.logits(model, read)
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
-
-    def test_default_width_is_that_of_bert_base(self):
-        model = task_models.BertForQuestionAnswering(
-            tiny_layers.CONFIG, head="bilstm"
-        )
-        self.assertEqual(model.head.output_weights.shape, (2, 2 * 768))
-        self.assertEqual(model.get_config()["lstm_size"], 768)
 
     @parameterized.parameters(
         ({"head": "lstm"}, "must be one of linear, bilstm. Received: 'lstm'"),
@@ -202,12 +149,6 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
         again = model(tiny_layers.inputs(), training=True, dropout_seeds=_SEEDS)
         self.assertAllEqual(noisy["logits"], again["logits"])
 
-    def test_default_combination_is_the_best_of_table_7(self):
-        model = _tagger(None)
-        self.assertEqual(
-            model.get_config()["layer_combination"], "concat_last_four_hidden"
-        )
-
     @parameterized.parameters(
         ({"approach": "frozen"}, "one of fine_tuning, feature_based"),
         (
@@ -223,34 +164,6 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
     def test_wrong_arguments_are_refused(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
             task_models.BertForTagging(_DEEP, num_labels=2, **arguments)
-
-    @parameterized.parameters(
-        {"approach": "feature_based", "layer_combination": "last_hidden"},
-        {"head": "bilstm"},
-    )
-    @pytest.mark.slow
-    def test_gradients_under_a_strategy_repeat(self, **arguments):
-        strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
-        with strategy.scope():
-            model = task_models.BertForTagging(
-                _DEEP, num_labels=4, lstm_size=3, **arguments
-            )
-        tiny_layers.randomize(model)
-        variables = [x.value for x in model.trainable_weights[-4:]]
-
-        @tf.function
-        def run(inputs):
-            def step(inputs):
-                with tf.GradientTape() as tape:
-                    outputs = model(inputs, training=True, dropout_seeds=_SEEDS)
-                    loss = tf.reduce_sum(tf.square(outputs["logits"]))
-                return tape.gradient(loss, variables)
-
-            return strategy.run(step, (inputs,))
-
-        inputs = tiny_layers.inputs()
-        for once, again in zip(run(inputs), run(inputs), strict=True):
-            self.assertAllEqual(once, again)
 
 
 if __name__ == "__main__":

@@ -67,21 +67,6 @@ class RematTest(tf.test.TestCase):
         # Two layers of six projections and two products of heads.
         self.assertEqual(more - products, 2 * 8)
 
-    @pytest.mark.thorough
-    def test_plain_operations_match_up_to_rounding(self):
-        flags = {"return_all_layers": True}
-        outputs, gradients, _ = _compute("float32", **flags)
-        again, same, _ = _compute("float32", remat=True, **flags)
-        for one, other in zip(again, outputs, strict=True):
-            self.assertAllClose(one, other)
-        for name, gradient in gradients.items():
-            self.assertAllClose(same[name], gradient, msg=name)
-
-    def test_configuration_round_trip(self):
-        model = bert_model.BertForPretraining(_CONFIG, remat=True)
-        self.assertTrue(model.get_config()["remat"])
-        self.assertTrue(model.bert.encoder.get_config()["remat"])
-
     def test_refuses_attention_probs(self):
         with self.assertRaisesRegex(UserError, "return_attention_probs"):
             bert_model.BertModel(

@@ -5,7 +5,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import load as checkpoint_loading
-from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
@@ -112,12 +111,6 @@ class GoldenModelTest(tf.test.TestCase, parameterized.TestCase):
                 continue
             atol = 1e-5 * np.abs(expected).max()
             self.assertAllClose(received, expected, rtol=0, atol=atol, msg=name)
-
-    def test_names_and_shapes_match_the_checkpoint(self):
-        config = files.read_bert_config(golden("model/bert_config.json"))
-        tensors = tf1_checkpoint.read(golden("model/bert_model.ckpt.index"))
-        expected = {name: x.shape for name, x in tensors.items()}
-        self.assertEqual(weight_map.pretraining_shapes(config), expected)
 
 
 if __name__ == "__main__":

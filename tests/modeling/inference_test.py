@@ -122,58 +122,8 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
                 variable.dtype, "bfloat16" if is_large else "float32", weight
             )
 
-    def test_copies_current_weights(self, name):
-        model = _build(name)
-        prepared = inference.prepare(model)
-        before = tf.nest.flatten(prepared(_inputs(name)))
-        for variable in models.named_variables(model).values():
-            variable.assign(variable * 0.5)
-        inference.copy_weights(model, prepared)
-        after = tf.nest.flatten(prepared(_inputs(name)))
-        expected = tf.nest.flatten(model(_inputs(name)))
-        self.assertAllClose(after, expected, rtol=2e-5, atol=2e-5)
-        self.assertNotAllClose(before[0], after[0])
-
 
 class PartsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        ("pretraining", {"heads": ["masked_lm"]}, ("bert/pooler", "cls/seq")),
-        ("pretraining", {"heads": ["next_sentence"]}, ("cls/pred",)),
-        ("tagging", {"has_pooler": False}, ("bert/pooler",)),
-        ("bilstm", {"has_pooler": False}, ("bert/pooler",)),
-        (
-            "encoder",
-            {
-                "config": _config(num_hidden_layers=2).to_dict(),
-                "has_pooler": False,
-            },
-            ("bert/encoder/layer_2", "bert/encoder/layer_3", "bert/pooler"),
-        ),
-    )
-    def test_leaving_heads_out_changes_nothing(self, name, values, left_out):
-        model = _build(name)
-        full = inference.prepare(model)
-        prepared = inference.prepare(model, **values)
-        self.assertCountEqual(
-            models.named_variables(prepared),
-            [
-                weight
-                for weight in models.named_variables(full)
-                if not weight.startswith(left_out)
-            ],
-        )
-        expected = full(_inputs(name))
-        received = prepared(_inputs(name))
-        if name == "encoder":
-            # The output in the middle is the last one now.
-            self.assertLen(received["encoder_outputs"], 2)
-            for key in ("encoder_outputs", "attention_probs"):
-                expected[key] = expected[key][:2]
-            expected["sequence_output"] = expected["encoder_outputs"][-1]
-        self.assertLessEqual(set(received), set(expected))
-        for key, values in received.items():
-            self.assertAllClose(values, expected[key], rtol=0, atol=1e-6)
-
     def test_form_does_not_depend_on_the_model(self):
         model = models.BertModel(_CONFIG, fuse=True, dtype="mixed_bfloat16")
         prepared = inference.prepare(model, "float16")

@@ -128,38 +128,16 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
             atol=tolerance,
         )
 
-    def test_a_sequence_of_padding_is_computed_as_before(self):
-        model = _build("multiple_choice")
-        inputs = _inputs("multiple_choice")
-        mask = inputs["input_mask"].numpy()
-        mask[0, 1] = mask[2, 0] = 0
-        inputs["input_mask"] = mask = tf.constant(mask)
-        self.assertAllClose(
-            model(inputs | layouts.find_tokens(mask), training=False),
-            model(inputs, training=False),
-            rtol=1e-5,
-            atol=1e-5,
-        )
-
     @parameterized.parameters(
-        ("encoder", 2, False),
-        ("encoder", 2, True),
-        ("left_to_right", 1, True),
-        ("tagging", 1, True),
+        ("encoder", {}),
+        ("encoder", {"fuse": True}),
+        ("left_to_right", {"num_layers": 1, "fuse": True}),
+        ("tagging", {"num_layers": 1, "fuse": True}),
+        ("pretraining", {"fuse": True, "remat": True}),
+        ("multiple_choice", {"num_layers": 1, "fuse": True}),
     )
     @pytest.mark.slow
-    def test_gradients_do_not_change(self, name, num_layers, fuse):
-        self._compare_gradients(name, num_layers=num_layers, fuse=fuse)
-
-    @pytest.mark.slow
-    def test_gradients_do_not_change_with_remat(self):
-        self._compare_gradients("pretraining", fuse=True, remat=True)
-
-    @pytest.mark.slow
-    def test_gradients_of_multiple_choice_do_not_change(self):
-        self._compare_gradients("multiple_choice", num_layers=1, fuse=True)
-
-    def _compare_gradients(self, name, **values):
+    def test_gradients_do_not_change(self, name, values):
         """Compares outputs and gradients, with dropout."""
         model = _build(name, **values)
         inputs = _inputs(name)
@@ -229,15 +207,6 @@ class FindTokensTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(
             found["token_places"], [[0, 1, 9, 9], [2, 3, 4, 5], [6, 7, 8, 9]]
         )
-
-    def test_masks_may_have_holes(self):
-        found = layouts.find_tokens(tf.constant([[1, 0, 1], [0, 1, 1]]))
-        self.assertAllEqual(found["token_indices"], [0, 2, 3, 4, 5])
-
-    def test_a_batch_may_be_empty(self):
-        found = layouts.find_tokens(tf.zeros([0, 4], tf.int32))
-        self.assertAllEqual(found["token_indices"], [])
-        self.assertAllEqual(found["token_places"], np.zeros([0, 4]))
 
     @parameterized.parameters((255, 255), (256, 256), (257, 272), (290, 304))
     def test_inference_rounds_many_rows_up(self, num_tokens, num_rows):

@@ -2,13 +2,10 @@
 
 from unittest import mock
 
-import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import dropout
@@ -31,22 +28,6 @@ def _quiet_encoder():
 
 class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*tiny_layers.MODELS)
-    def test_names_match_the_weight_map(self, cls, arguments, scope):
-        for name in (None, "bert", "cls"):
-            model = cls(tiny_layers.CONFIG, name=name, **arguments)
-            expected = {
-                row.name
-                for row in weight_map.rows(tiny_layers.CONFIG)
-                if row.name.startswith("bert/")
-            }
-            expected |= {f"{scope}output_weights", f"{scope}output_bias"}
-            self.assertCountEqual(
-                [weight.path for weight in model.weights],
-                [f"{model.name}/{canonical}" for canonical in expected],
-            )
-            self.assertCountEqual(bert_model.named_variables(model), expected)
-
-    @parameterized.parameters(*tiny_layers.MODELS)
     def test_initial_head(self, cls, arguments, scope):
         model = cls(tiny_layers.replace(hidden_size=512), **arguments)
         named = bert_model.named_variables(model)
@@ -57,50 +38,6 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(
             named[f"{scope}output_bias"], np.zeros(len(weights))
         )
-
-    @parameterized.parameters(*tiny_layers.MODELS)
-    @pytest.mark.slow
-    def test_saved_model_is_the_same(self, cls, arguments, scope):
-        del scope
-        model = tiny_layers.randomize(
-            cls(
-                tiny_layers.CONFIG,
-                fuse=True,
-                return_all_layers=True,
-                dtype="mixed_bfloat16",
-                **arguments,
-            )
-        )
-        path = self.create_tempdir().full_path + "/model.keras"
-        model.save(path)
-        loaded = keras.models.load_model(path)
-        self.assertEqual(loaded.get_config(), model.get_config())
-        expected = model(tiny_layers.inputs_of(cls))
-        received = loaded(tiny_layers.inputs_of(cls))
-        self.assertEqual(set(received), set(expected))
-        self.assertLen(received["encoder_outputs"], 2)
-        tf.nest.map_structure(self.assertAllEqual, received, expected)
-
-    def test_summary_shows_shapes(self):
-        lines = []
-        model = task_models.BertForTagging(
-            tiny_layers.CONFIG, num_labels=4, head="bilstm", lstm_size=3
-        )
-        model.summary(print_fn=lambda x, line_break=None: lines.append(x))
-        text = "".join(lines)
-        for shape in ("(None, None, 8)", "(None, None, 6)", "(None, None, 4)"):
-            self.assertIn(shape, text)
-        self.assertNotIn("?", text)
-
-    def test_labels(self):
-        cls = task_models.BertForTagging
-        model = cls(tiny_layers.CONFIG, labels=["O", "B-PER", "I-PER"])
-        self.assertEqual(model.labels, ("O", "B-PER", "I-PER"))
-        self.assertEqual(model.num_labels, 3)
-        self.assertEqual(model(tiny_layers.inputs())["logits"].shape, (3, 5, 3))
-        copy = cls.from_config(model.get_config())
-        self.assertEqual(copy.labels, model.labels)
-        self.assertIsNone(cls(tiny_layers.CONFIG, num_labels=2).labels)
 
     @parameterized.parameters(
         ({}, "at least one label"),
@@ -117,16 +54,6 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class LogitsTest(tf.test.TestCase, parameterized.TestCase):
-    def test_classification_reads_the_pooled_output(self):
-        model = tiny_layers.randomize(
-            task_models.BertForClassification(tiny_layers.CONFIG, num_labels=3)
-        )
-        encoded = model.bert(tiny_layers.inputs())
-        expected = tiny_layers.logits(model, encoded["pooled_output"])
-        outputs = model(tiny_layers.inputs())
-        self.assertEqual(set(outputs), {"logits"})
-        self.assertAllClose(outputs["logits"], expected, atol=1e-6)
-
     def test_tagging_reads_every_position(self):
         model = tiny_layers.randomize(
             task_models.BertForTagging(
@@ -136,17 +63,6 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
         outputs = model(tiny_layers.inputs())
         expected = tiny_layers.logits(model, outputs["sequence_output"])
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
-
-    def test_question_answering_scores_start_before_end(self):
-        model = tiny_layers.randomize(
-            task_models.BertForQuestionAnswering(
-                tiny_layers.CONFIG, return_encoder_outputs=True
-            )
-        )
-        outputs = model(tiny_layers.inputs())
-        expected = tiny_layers.logits(model, outputs["sequence_output"])
-        for index, name in enumerate(("start_logits", "end_logits")):
-            self.assertAllClose(outputs[name], expected[..., index], atol=1e-5)
 
     def test_multiple_choice_scores_each_choice_alone(self):
         model = tiny_layers.randomize(
@@ -171,29 +87,6 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
                 encoded,
             )
 
-    def test_multiple_choice_with_any_shape(self):
-        model = tiny_layers.randomize(
-            task_models.BertForMultipleChoice(tiny_layers.CONFIG)
-        )
-        spec = tf.TensorSpec([None, None, None], tf.int32)
-
-        @tf.function(input_signature=[spec])
-        def compute(ids):
-            return model(
-                {"input_ids": ids},
-                training=True,
-                dropout_seeds=tf.range(tf.shape(ids)[0]),
-            )["logits"]
-
-        for shape in ((1, 1, 3), (2, 4, 5)):
-            ids = tiny_layers.integers(19, *shape)
-            expected = model(
-                {"input_ids": ids},
-                training=True,
-                dropout_seeds=np.arange(shape[0]),
-            )["logits"]
-            self.assertAllClose(compute(ids), expected, atol=1e-5)
-
     def test_multiple_choice_without_choices(self):
         model = task_models.BertForMultipleChoice(tiny_layers.CONFIG)
         message = r"`input_ids` .*\[examples, choices.*shape \(3, 5\)"
@@ -211,21 +104,6 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         seeds = None if seeds is None else seeds[rows]
         outputs = model(inputs, training=training, dropout_seeds=seeds)
         return outputs["logits"].numpy()
-
-    def test_rate_of_zero(self, cls, arguments):
-        model = cls(_quiet_encoder(), head_dropout_prob=0.0, **arguments)
-        tiny_layers.randomize(model)
-        quiet = self._logits(model, training=False)
-        self.assertAllEqual(self._logits(model), quiet)
-
-    def test_rate_next_to_one(self, cls, arguments):
-        rate = 1 - 1e-9
-        model = cls(_quiet_encoder(), head_dropout_prob=rate, **arguments)
-        tiny_layers.randomize(model)
-        # All of the input is dropped, so the logits are the bias.
-        bias = model.head.output_bias.numpy()
-        logits = self._logits(model)
-        self.assertAllEqual(logits, np.broadcast_to(bias, logits.shape))
 
     def test_head_dropout_applies_to_its_input_only(self, cls, arguments):
         model = tiny_layers.randomize(
@@ -253,20 +131,6 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertNotAllClose(once, quiet)
 
-    def test_without_seeds_keras_draws_them(self, cls, arguments):
-        model = cls(_quiet_encoder(), head_dropout_prob=0.5, **arguments)
-        tiny_layers.randomize(model)
-        keras.utils.set_random_seed(3)
-        first = self._logits(model, seeds=None)
-        self.assertNotAllClose(self._logits(model, seeds=None), first)
-
-    def test_outputs_do_not_depend_on_the_batch(self, cls, arguments):
-        model = tiny_layers.randomize(cls(tiny_layers.CONFIG, **arguments))
-        whole = self._logits(model)
-        for row in range(3):
-            alone = self._logits(model, rows=[row])
-            self.assertAllClose(alone[0], whole[row], atol=1e-5)
-
     def test_encoder_and_head_have_the_same_seeds(self, cls, arguments):
         model = cls(tiny_layers.CONFIG, **arguments)
         with mock.patch.object(
@@ -293,17 +157,6 @@ class ChoiceSeedsTest(tf.test.TestCase):
             {"input_ids": ids}, training=True, dropout_seeds=_SEEDS[:2]
         )["logits"]
         self.assertLen(np.unique(logits), 6)
-
-    def test_another_choice_does_not_change_the_others(self):
-        model = task_models.BertForMultipleChoice(tiny_layers.CONFIG)
-        tiny_layers.randomize(model)
-        inputs = tiny_layers.inputs_of(type(model))
-        fewer = {name: x[:, :2] for name, x in inputs.items()}
-        all_logits, logits = (
-            model(x, training=True, dropout_seeds=_SEEDS)["logits"]
-            for x in (inputs, fewer)
-        )
-        self.assertAllClose(logits, all_logits[:, :2], atol=1e-5)
 
 
 if __name__ == "__main__":

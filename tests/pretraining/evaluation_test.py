@@ -130,24 +130,6 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
 
-    def test_without_next_sentence(self):
-        model = bert_model.BertForPretraining(_CONFIG)
-        results = evaluation.build_evaluation(
-            model, self.data.evaluation_dataset(), use_next_sentence=False
-        )(3)
-        self.assertCountEqual(
-            results,
-            [
-                "global_step",
-                "loss",
-                "masked_lm_accuracy",
-                "masked_lm_loss",
-                "masked_lm_perplexity",
-                "masked_lm_perplexity_error",
-            ],
-        )
-        self.assertEqual(results["loss"], results["masked_lm_loss"])
-
     def test_writes_results_in_the_original_format(self):
         path = os.path.join(self.folder, "eval_results.txt")
         results = {"loss": 1 / 3, "global_step": 20, "masked_lm_loss": 0.25}

@@ -6,7 +6,6 @@ rate is small, as Adam turns even tiny differences into whole steps.
 
 import functools
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
@@ -61,18 +60,6 @@ class FewStepsTest(_TestCase):
         received = StepTrainer(devices=2, **options).train(1, 4)
         self.assert_same_run(received, expected, 1e-4)
 
-    def test_each_example_has_its_own_dropout(self):
-        trainer = StepTrainer(devices=4)
-        shares = [
-            trainer.strategy.experimental_local_results(
-                next(trainer.iterator)["dropout_seeds"]
-            )
-            for _ in range(2)
-        ]
-        seeds = np.array(shares)
-        self.assertEqual(seeds.shape, (2, 4, 2))
-        self.assertLen(set(seeds.flatten()), 16)
-
 
 @pytest.mark.thorough
 class FiftyStepsTest(_TestCase):
@@ -94,35 +81,6 @@ class FiftyStepsTest(_TestCase):
         )
         self.assertEqual(received.training_step.global_step, 50)
         self.assert_same_run(received, _one_device(**options))
-
-    @parameterized.parameters("mixed_bfloat16", "mixed_float16")
-    def test_half_precision_keeps_master_weights(self, policy):
-        options = {"policy": policy, "dropout": 0.0}
-        expected = _one_device(**options)
-        received = _train(devices=4, max_micro_batch_size=1, **options)
-        for one, other in zip(received.metrics, expected.metrics, strict=True):
-            self.assertAllClose(one["loss"], other["loss"], 1e-2, 1e-2)
-        for name, variable in received.variables.items():
-            self.assertEqual(variable.dtype, "float32", name)
-            # Equal on all devices.
-            first, *others = received.strategy.experimental_local_results(
-                variable.value
-            )
-            for other in others:
-                self.assertAllEqual(other, first, name)
-
-    def test_dropout_depends_on_the_seed(self):
-        first, again, other = (
-            StepTrainer(devices=2, max_micro_batch_size=2, seed=seed).train(
-                1, 9
-            )
-            for seed in (5, 5, 6)
-        )
-        self.assertEqual(again.metrics, first.metrics)
-        state = first.state()
-        for name, value in again.state().items():
-            self.assertAllEqual(value, state[name], name)
-        self.assertNotEqual(other.metrics[0]["loss"], first.metrics[0]["loss"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
-from bert_tf.commands import pretrain
 from bert_tf.distribute import devices
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
@@ -128,17 +127,6 @@ class PretrainTest(pretrain_case.PretrainCase):
         self.pretrain()
         self.assertEqual(read_card(), card)
 
-    @pytest.mark.slow
-    def test_refuses_to_end_before_the_last_checkpoint(self):
-        self.copy_run()
-        path = self.path("out", "model", "README.md")
-        written = os.stat(path).st_mtime_ns
-        with self.assertRaisesRegex(
-            UserError, "has done 6 steps, and this run ends at step 2"
-        ):
-            self.pretrain(stop_at_step=2)
-        self.assertEqual(os.stat(path).st_mtime_ns, written)
-
     def test_refuses_bad_output_dirs(self):
         files.write_text(self.path("out"), "")
         for path, message in (
@@ -244,57 +232,12 @@ class PretrainTest(pretrain_case.PretrainCase):
         self.assertFalse(os.path.exists(self.path("out", "model")))
 
     @pytest.mark.slow
-    def test_evaluates_a_checkpoint_on_other_records(self):
-        self.pretrain(num_train_steps=2, use_next_sentence=False)
-        records = tiny_pretraining.write_records(self.path("held.tfrecord"))
-        log = self.pretrain(
-            do_train=False, do_eval=True, input_file=records, seed=3
-        )
-        self.assertStartsWith(log[2], "Resumed at step 2")
-        self.assertNotIn("New phase", "\n".join(log))
-        results = files.read_bytes(self.path("out", "eval_results.txt"))
-        self.assertIn(b"global_step = 2\n", results)
-
-    @pytest.mark.thorough
-    def test_options_have_an_effect(self):
-        losses = {}
-        for name, options in {
-            "plain": {},
-            "seed": {"seed": 6},
-            "masks": {"dynamic_masking": True},
-            "task": {"use_next_sentence": False},
-            "spread": {
-                "distribution_strategy": "mirrored",
-                "train_batch_size": 2,
-                "gradient_accumulation_steps": 2,
-                "micro_batch_size": "1",
-            },
-        }.items():
-            self.pretrain(
-                output_dir=self.path(name), num_train_steps=2, **options
-            )
-            losses[name] = [line["loss"] for line in self.metrics(name)]
-        self.assertAllClose(losses["spread"], losses["plain"], rtol=1e-5)
-        for name in ("seed", "masks", "task"):
-            self.assertNotAllClose(losses[name], losses["plain"], rtol=1e-3)
-
-    @pytest.mark.slow
-    def test_warns_of_records_without_a_manifest_and_unused_flags(self):
-        records = tiny_pretraining.write_records(
-            self.path("plain.tfrecord"), with_manifest=False
-        )
-        log = self.pretrain(
-            input_file=records,
-            num_train_steps=1,
-            master="local",
-            num_tpu_cores=8,
-        )
-        self.assertLen([x for x in log if "nothing about" in x], 1)
-        directory = model_directory.read_model(self.path("out", "model"))
-        self.assertIsNone(directory.vocabulary)
-        warnings = [line for line in log if "no effect" in line]
-        self.assertLen(warnings, 1)
-        self.assertIn("--master, --num_tpu_cores", warnings[0])
+    def test_refuses_to_end_before_the_last_checkpoint(self):
+        self.copy_run()
+        with self.assertRaisesRegex(
+            UserError, "has done 6 steps, and this run ends at step 2"
+        ):
+            self.pretrain(stop_at_step=2)
 
 
 class PretrainErrorsTest(pretrain_case.PretrainCase):
@@ -416,24 +359,6 @@ class FullDiskTest(pretrain_case.PretrainCase):
                 6,
             )
 
-    @pytest.mark.slow
-    def test_a_model_that_cannot_be_written_is_an_error(self):
-        with full_disk.mount(self, megabytes=1) as folder:
-            self._fill(folder, 0)
-            with self.assertLogs(level="ERROR") as logs:
-                with self.assertRaisesRegex(UserError, "could not be written"):
-                    pretrain.main(
-                        tiny_pretraining.make_config(
-                            self.folder, output_dir=folder, xla="off"
-                        )
-                    )
-            lines = [x for x in logs.output if "The checkpoint of step" in x]
-            self.assertLen(lines, 3)
-            # No half-written files; the log and TensorBoard's may be empty.
-            self.assertContainsSubset(
-                os.listdir(folder), ["filler", "summaries", "train.log"]
-            )
-
 
 class CorruptRecordsTest(pretrain_case.PretrainCase):
     def setUp(self):
@@ -481,9 +406,6 @@ class CorruptRecordsTest(pretrain_case.PretrainCase):
         self.assertTrue(os.path.exists(self.path("out", "eval_results.txt")))
 
 
-_NOT_COMPUTED = "Padding is not computed: a micro-batch of 4 examples"
-
-
 class UnpadTest(pretrain_case.PretrainCase):
     @pytest.mark.thorough
     def test_killed_twice_equals_uninterrupted(self):
@@ -502,32 +424,6 @@ class UnpadTest(pretrain_case.PretrainCase):
 
         killed_process.assert_resumes(self, start, flags, 60)
 
-    @pytest.mark.thorough
-    def test_choice_is_kept_on_resuming_and_losses_are_the_same(self):
-        # Compiling takes most of the time, and makes no difference here.
-        flags = {"iterations_per_loop": 1, "xla": "off"}
-        log = self.pretrain(unpad="on", stop_at_step=2, **flags)
-        self.assertIn(_NOT_COMPUTED, "\n".join(log))
-        log = "\n".join(self.pretrain(stop_at_step=4, do_eval=True, **flags))
-        self.assertIn(_NOT_COMPUTED, log)
-        self.assertNotIn("from here on", log)
-        checkpoint = CheckpointStore(self.path("out"), 1).restore_latest()
-        self.assertEqual(checkpoint.step, 4)
-        self.assertIs(checkpoint.metadata["unpad"], True)
-        log = "\n".join(self.pretrain(unpad="off", **flags))
-        self.assertIn("Padding is computed from here on: --unpad=off", log)
-        self.assertNotIn(_NOT_COMPUTED, log)
-
-        self.copy_run("padded", iterations_per_loop=1)
-        padded = CheckpointStore(self.path("padded"), 1).restore_latest()
-        self.assertIs(padded.metadata["unpad"], False)
-        self.assertAllClose(
-            [line["loss"] for line in self.metrics()],
-            [line["loss"] for line in self.metrics("padded")],
-            rtol=1e-5,
-            atol=0,
-        )
-
 
 class BuildTrainingTest(tf.test.TestCase):
     def _build(self, preferred_micro_batch=0, **flags):
@@ -545,14 +441,6 @@ class BuildTrainingTest(tf.test.TestCase):
         self.assertEqual(setup.plan, StepPlan(8, 1, 4))
         self.assertEqual(setup.plan.num_micro_batches, 2)
 
-    def test_micro_batch_is_of_use_or_stays_as_before(self):
-        flags = {"train_batch_size": 12, "micro_batch_size": "auto"}
-        with mock.patch.dict(pretraining._TOKENS_AT_ONCE, CPU=5 * 8):
-            few = self._build(**flags)
-            as_before = self._build(preferred_micro_batch=6, **flags)
-        self.assertEqual(few.plan.micro_batch_size, 4)
-        self.assertEqual(as_before.plan.micro_batch_size, 6)
-
     def test_flags_reach_the_model(self):
         setup = self._build(remat=True, xla="off", schedule_start_step=3)
         self.assertTrue(setup.model.bert.encoder.remat)
@@ -567,6 +455,14 @@ class BuildTrainingTest(tf.test.TestCase):
         self.assertEqual(setup.optimizer.rule.beta_2, 0.999)
         stable = [other.learning_rate_at(tf.constant(step)) for step in (3, 4)]
         self.assertAllClose(*stable)
+
+    def test_micro_batch_is_of_use_or_stays_as_before(self):
+        flags = {"train_batch_size": 12, "micro_batch_size": "auto"}
+        with mock.patch.dict(pretraining._TOKENS_AT_ONCE, CPU=5 * 8):
+            few = self._build(**flags)
+            as_before = self._build(preferred_micro_batch=6, **flags)
+        self.assertEqual(few.plan.micro_batch_size, 4)
+        self.assertEqual(as_before.plan.micro_batch_size, 6)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Published:
     Attributes:
       model_dir: The model.
       output_dir: The versions that take strings: 1.
-      ids_dir: The versions that take ids.
+      ids_dir: The versions that take ids, if they were made.
     """
 
     model_dir: str
@@ -52,12 +52,19 @@ class Published:
     ids_dir: str
 
 
-def publish() -> dict[str, Published]:
+def publish(with_ids: bool = True) -> dict[str, Published]:
     """Exports a model of each head, once for all tests.
 
     What is in them is not verified, which is what the tests are for.
+
+    Args:
+      with_ids: Whether to make the exports that take ids, too, which takes as
+        long again.
     """
-    folder = made_once.folder("every_head", _publish_all)
+    folder = made_once.folder(
+        "every_head_with_ids" if with_ids else "every_head",
+        lambda path: _publish_all(path, with_ids),
+    )
     return {
         name: Published(_model_dir(folder, name), *_output_dirs(folder, name))
         for name in NAMES
@@ -86,7 +93,7 @@ def _output_dirs(folder, name):
     return path, f"{path}_ids"
 
 
-def _publish_all(folder):
+def _publish_all(folder, with_ids):
     with mock.patch.object(verification, "examine", _unseen):
         for name in NAMES:
             # The page shows the attention of each of several layers.
@@ -96,7 +103,7 @@ def _publish_all(folder):
                     model_dir=model_dir,
                     output_dir=_output_dirs(folder, name)[0],
                     buckets=tiny_exports.BUCKETS,
-                    ids_only=True,
+                    ids_only=with_ids,
                     **values,
                 )
             )

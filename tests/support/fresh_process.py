@@ -1,4 +1,4 @@
-"""Calls SavedModels in a process with only TensorFlow.
+"""Calls SavedModels in a process with only TensorFlow and its text operators.
 
 As a program it reads {directory: [[signature, inputs], ...]} as JSON from a
 file and prints the outputs in the same form.
@@ -12,13 +12,12 @@ import tempfile
 _FORBIDDEN = ("bert_tf", "export", "tests", "transformers")
 
 
-def call(calls, with_text_operators=True):
+def call(calls):
     """Returns the outputs of signatures, as nested lists.
 
     Args:
       calls: Directory to pairs of a signature's name and its inputs, which are
         nested lists of strings or whole numbers.
-      with_text_operators: Whether the process imports tensorflow_text.
     """
     # Not above: the program must import nothing else of ours.
     from tests.support import scripts
@@ -27,7 +26,7 @@ def call(calls, with_text_operators=True):
         path = os.path.join(folder, "calls.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(calls, file)
-        command = [__file__, path, str(int(with_text_operators))]
+        command = [__file__, path]
         (ended,) = scripts.run((command, folder))
     if ended.status:
         raise RuntimeError(ended.stderr[-3000:])
@@ -36,9 +35,7 @@ def call(calls, with_text_operators=True):
 
 def _main():
     import tensorflow as tf
-
-    if sys.argv[2] == "1":
-        import tensorflow_text  # noqa: F401
+    import tensorflow_text  # noqa: F401
 
     def to_tensor(values, spec):
         tensor = tf.constant(values, spec.dtype)
@@ -65,8 +62,6 @@ def _main():
             answers[directory].append(
                 {x: to_json(outputs[x].numpy().tolist()) for x in outputs}
             )
-    if "tensorflow_text" in sys.modules and sys.argv[2] != "1":
-        sys.exit("tensorflow_text was imported.")
     imported = [name for name in _FORBIDDEN if name in sys.modules]
     if imported:
         sys.exit(f"The process has imported {imported}.")

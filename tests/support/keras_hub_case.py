@@ -26,9 +26,7 @@ ENCODER = ("bert", "bert/pooler")
 TEXT = "The cat, dogs sitting on 東mat."
 
 
-def make_stored(
-    *heads, config=CONFIG, with_vocabulary=True, parts=ENCODER, **task
-):
+def make_stored(*heads, config=CONFIG, parts=ENCODER, **task):
     """Returns a model with distinct weights and three labels."""
     rows = [
         row
@@ -45,8 +43,8 @@ def make_stored(
         "there",
         config,
         Tensors.from_arrays(weights),
-        VOCABULARY if with_vocabulary else None,
-        settings if with_vocabulary else None,
+        VOCABULARY,
+        settings,
         {"kind": weight_map.kind_of(weights)} | task,
     )
 

@@ -21,25 +21,6 @@ from tests.support import tiny_layers
 
 
 class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
-    def test_recognizes_its_directories(self):
-        self.assertFalse(huggingface.recognizes(self.path))
-        self.write_all()
-        self.assertTrue(huggingface.recognizes(self.path))
-        self.remove("config.json")
-        self.assertTrue(huggingface.recognizes(self.path))
-        self.remove("model.safetensors")
-        self.assertFalse(huggingface.recognizes(self.path))
-        self.write("config.json", {"registered_name": "keras_hub>BertBackbone"})
-        self.assertFalse(huggingface.recognizes(self.path))
-        self.write("config.json", {"model_type": "distilbert"})
-        self.assertTrue(huggingface.recognizes(self.path))
-        self.write("config.json", "{")
-        self.assertFalse(huggingface.recognizes(self.path))
-        self.assertFalse(
-            huggingface.recognizes(os.path.join(self.path, "config.json"))
-        )
-        self.assertFalse(huggingface.recognizes("/nowhere"))
-
     def _shard(self, suffix="safetensors"):
         """Splits the weights into two files; returns the index."""
         self.write_all()
@@ -108,26 +89,6 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         with mock.patch.dict(sys.modules, {"torch": None}):
             self.assert_refused("needs PyTorch, which is not installed; `pip")
 
-    def test_no_weights(self):
-        self.write_all()
-        self.remove("model.safetensors")
-        self.write("flax_model.msgpack", b"")
-        self.assert_refused(
-            r"expected one of model\.safetensors, .*, tf_model\.h5.* in it\. "
-            r"Received: .* holds config\.json, flax_model\.msgpack"
-        )
-
-    @parameterized.parameters("config.json", "tokenizer.json")
-    def test_json_that_is_no_object(self, name):
-        self.write_all()
-        self.write(name, "[3]")
-        self.assert_refused(f"{name} must hold one JSON object")
-
-    def test_no_vocabulary(self):
-        self.write_all()
-        self.remove("vocab.txt")
-        self.assert_refused("expected vocab.txt or tokenizer.json")
-
 
 class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     def _stored(self, architecture="BertForPreTraining", **changes):
@@ -142,43 +103,6 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             os.path.join(path, "model.safetensors")
         )
         self.assertEqual(set(written), set(case.make_values("BertForMaskedLM")))
-
-    def test_no_vocabulary(self):
-        stored = self._stored(vocabulary=None, tokenizer_settings=None)
-        path, sentences = self.written(stored)
-        self.assertIn("no tokenizer files", " ".join(sentences))
-        self.assertSameElements(
-            os.listdir(path), ["config.json", "model.safetensors"]
-        )
-
-    def test_tokenizer_files(self):
-        path, _ = self.written(self._stored())
-        self.assertSameElements(
-            os.listdir(path),
-            [
-                "config.json",
-                "model.safetensors",
-                "special_tokens_map.json",
-                "tokenizer.json",
-                "tokenizer_config.json",
-                "vocab.txt",
-            ],
-        )
-        config = case.read_json(path, "tokenizer_config.json")
-        self.assertEqual(config["tokenizer_class"], "BertTokenizer")
-        self.assertEqual(config["model_max_length"], 7)
-        values = case.read_json(path, "tokenizer.json")
-        for name, part in case.make_tokenizer_json().items():
-            if name != "added_tokens":
-                part = part | {"max_input_chars_per_word": 200}
-                self.assertEqual(
-                    values[name], {key: part[key] for key in values[name]}
-                )
-        self.assertEqual(
-            [(x["id"], x["content"]) for x in values["added_tokens"]],
-            list(enumerate(case.TOKENS[:5])),
-        )
-        self.assertEqual(case.read_json(path, "config.json")["pad_token_id"], 0)
 
     @parameterized.parameters(
         ("left_to_right", "is bidirectional"),
@@ -223,28 +147,63 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(all(reads))
 
 
-class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        "albert",
-        "deberta",
-        "deberta-v2",
-        "distilbert",
-        "electra",
-        "mobilebert",
-        "roberta",
-        "xlm-roberta",
-        None,
-    )
-    def test_other_architectures_are_refused_by_name(self, model_type):
-        self.write_all(model_type=model_type)
-        self.assert_refused(f"another architecture.*received {model_type!r}")
+_CLASSIFIER = {"architecture": "BertForSequenceClassification"}
+_NUMBERED = "by the numbers from 0 on"
+# What is written to config.json, and what the message has.
+_REFUSED = (
+    *(
+        ({"model_type": x}, f"another architecture.*received {x!r}")
+        for x in ("albert", "deberta-v2", "distilbert", "electra", None)
+    ),
+    *(
+        (
+            {"architectures": [x], "model_type": "absent"},
+            rf"must name one of.*Received: \['{x}'\]",
+        )
+        for x in ("BertLMHeadModel", "RobertaForMaskedLM", "DistilBertModel")
+    ),
+    (
+        {"architecture": "BertForTokenClassification", "architectures": None},
+        "lacks `architectures`.*BertForSequenceClassif",
+    ),
+    *(
+        ({"hidden_act": x}, f"'hidden_act' must be one of.*{x!r}")
+        for x in ("silu", "gelu_10", "quick_gelu", None, 3)
+    ),
+    *(
+        ({key: value}, f"something else than BERT: {key}=")
+        for key, value in (
+            ("position_embedding_type", "relative_key"),
+            ("is_decoder", True),
+            ("add_cross_attention", True),
+            ("is_encoder_decoder", True),
+            ("embedding_size", 4),
+            ("pruned_heads", {"0": [1]}),
+            ("quantization_config", {"quant_method": "bitsandbytes"}),
+            ("auto_map", {"AutoModel": "modeling_x.XModel"}),
+        )
+    ),
+    *(
+        (_CLASSIFIER | {"problem_type": x}, "'problem_type' must be one of")
+        for x in ("x", ["regression"])
+    ),
+    *(
+        (_CLASSIFIER | {"id2label": x}, message)
+        for x, message in (
+            ({"0": "a", "1": "b"}, "as the classifier has rows, 3"),
+            ({"0": "a", "1": "b", "3": "c"}, _NUMBERED),
+            (["a", "b", "c"], _NUMBERED),
+            ({}, _NUMBERED),
+        )
+    ),
+)
 
-    @parameterized.parameters(
-        "BertLMHeadModel", "RobertaForMaskedLM", "DistilBertModel"
-    )
-    def test_other_classes_are_refused_by_name(self, name):
-        self.write_all(architectures=[name], model_type="absent")
-        self.assert_refused(rf"must name one of.*Received: \['{name}'\]")
+
+class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_REFUSED)
+    def test_configs_are_refused(self, config, message):
+        self.write_all(**config)
+        self.assert_refused(message)
 
     @parameterized.parameters(
         (["HF_ColBERT"], "BertModel", {"linear.weight": (4, 8)}, "encoder"),
@@ -280,29 +239,6 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(self.read().task["kind"], "pretraining")
 
-    def test_a_classifier_needs_its_class(self):
-        self.write_all("BertForTokenClassification", architectures=None)
-        self.assert_refused("lacks `architectures`.*BertForSequenceClassif")
-
-    def test_missing_keys_have_hugging_faces_defaults(self):
-        config, _ = huggingface.to_bert_config({}, "there")
-        self.assertEqual(
-            config.to_dict(),
-            {
-                "attention_probs_dropout_prob": 0.1,
-                "hidden_act": "gelu_erf",
-                "hidden_dropout_prob": 0.1,
-                "hidden_size": 768,
-                "initializer_range": 0.02,
-                "intermediate_size": 3072,
-                "max_position_embeddings": 512,
-                "num_attention_heads": 12,
-                "num_hidden_layers": 12,
-                "type_vocab_size": 2,
-                "vocab_size": 30522,
-            },
-        )
-
     @parameterized.parameters(
         ("gelu", "gelu_erf", "gelu"),
         ("gelu_python", "gelu_erf", "gelu"),
@@ -332,50 +268,6 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             )
             self.assertEqual(is_gelu, form in str(notes))
 
-    @parameterized.parameters("silu", "gelu_10", "quick_gelu", None, 3)
-    def test_other_activations_are_refused(self, name):
-        self.write_all(hidden_act=name)
-        self.assert_refused(f"'hidden_act' must be one of.*{name!r}")
-
-    @parameterized.parameters(
-        ("position_embedding_type", "relative_key"),
-        ("is_decoder", True),
-        ("add_cross_attention", True),
-        ("is_encoder_decoder", True),
-        ("embedding_size", 4),
-        ("pruned_heads", {"0": [1]}),
-        ("quantization_config", {"quant_method": "bitsandbytes"}),
-        ("auto_map", {"AutoModel": "modeling_x.XModel"}),
-    )
-    def test_settings_that_change_the_computation_are_refused(self, key, value):
-        self.write_all(**{key: value})
-        self.assert_refused(f"something else than BERT: {key}=")
-
-    def test_inactive_settings_pass_and_other_keys_are_listed(self):
-        self.write_all(
-            position_embedding_type="absolute",
-            is_decoder=False,
-            embedding_size=8,
-            pruned_heads={},
-            quantization_config=None,
-            torch_dtype="float32",
-            use_cache=True,
-            classifier_dropout=0.5,
-            strange=1,
-            temperature=0.7,
-        )
-        notes = " ".join(self.read().report.notes)
-        self.assertIn("not carried: strange, temperature.", notes)
-        self.assertIn("classifier_dropout=0.5 is not carried", notes)
-
-    def test_sizes_must_fit(self):
-        self.write_all(hidden_size=9)
-        self.assert_refused("`num_attention_heads` must divide")
-        self.write_all(hidden_size="8")
-        self.assert_refused("`hidden_size` must be of type int")
-        self.write_all(type_vocab_size=2)
-        self.assert_refused(r"token_type_embeddings.weight \(3, 8\)")
-
     @parameterized.parameters(
         ("regression", "regression"),
         ("single_label_classification", "single_label"),
@@ -391,19 +283,6 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             case.read_json(path, "config.json")["problem_type"], theirs
         )
 
-    @parameterized.parameters("x", (["regression"],))
-    def test_an_unknown_problem_type(self, problem_type):
-        self.write_all(
-            "BertForSequenceClassification", problem_type=problem_type
-        )
-        self.assert_refused("'problem_type' must be one of")
-
-    def test_default_labels(self):
-        self.write_all("BertForTokenClassification")
-        self.assertEqual(
-            self.read().task["labels"], ["LABEL_0", "LABEL_1", "LABEL_2"]
-        )
-
     def test_labels_are_ordered_by_number(self):
         names = {"10": "k"} | {str(9 - i): f"l{9 - i}" for i in range(10)}
         values = case.make_values("BertForTokenClassification") | {
@@ -414,16 +293,6 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             self.read().task["labels"], [f"l{i}" for i in range(10)] + ["k"]
         )
-
-    @parameterized.parameters(
-        ({"0": "a", "1": "b"}, "as many labels as the classifier has rows, 3"),
-        ({"0": "a", "1": "b", "3": "c"}, "by the numbers from 0 on"),
-        (["a", "b", "c"], "by the numbers from 0 on"),
-        ({}, "by the numbers from 0 on"),
-    )
-    def test_wrong_labels_are_refused(self, names, message):
-        self.write_all("BertForSequenceClassification", id2label=names)
-        self.assert_refused(message)
 
 
 class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
@@ -500,29 +369,6 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         values[name] = np.arange(64, dtype=np.int8).reshape(8, 8)
         self.write_all(values=values)
         self.assert_refused(f"quantized .*but {name} is I8")
-
-    def test_half_a_head_extra_tensors_and_shapes_are_refused(self):
-        values = case.make_values("BertForPreTraining")
-        del values["cls.predictions.transform.dense.bias"]
-        values["lm_head.weight"] = np.ones((2, 2), np.float32)
-        values["bert.pooler.dense.bias"] = np.ones(9, np.float32)
-        self.write_all("BertForPreTraining", values)
-        self.assert_refused(
-            r"lacks cls.predictions.transform.dense.bias; it also has "
-            r"lm_head.weight; it has in another shape bert.pooler.dense.bias"
-        )
-
-    def test_allowed_missing_weights_get_initial_values(self):
-        values = case.make_values("BertForPreTraining")
-        del values["cls.predictions.transform.dense.bias"]
-        values["lm_head.weight"] = np.ones((2, 2), np.float32)
-        self.write_all("BertForPreTraining", values)
-        stored = self.read(allow_missing=re.compile("transform|^lm_head"))
-        self.assertEqual(
-            stored.report.missing, ("cls/predictions/transform/dense/bias",)
-        )
-        self.assertEqual(stored.report.unused, ("lm_head.weight",))
-        self.assertEqual(stored.task["kind"], "pretraining")
 
     def test_one_weight_under_two_names(self):
         values = case.make_values()

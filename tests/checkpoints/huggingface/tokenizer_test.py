@@ -19,6 +19,82 @@ from bert_tf.text.vocabulary import added_token
 from tests.support import huggingface_case as case
 
 
+def _changed(part, **values):
+    """Returns the files of a tokenizer.json with another part."""
+    contents = case.make_tokenizer_json()
+    return {"tokenizer.json": contents | {part: contents[part] | values}}
+
+
+# Files beside vocab.txt, and what the message has.
+_REFUSED = (
+    *(
+        ({"added_tokens.json": added}, message)
+        for added, message in (
+            ({"x": 19}, "id 19, where the added token 'x' belongs.*size=19"),
+            ({"x": 5}, "has 'the' at id 5, where the added token 'x'"),
+            ({"x": "many"}, "must each have an id"),
+        )
+    ),
+    (
+        {"added_tokens.json": {"x": 19}}
+        | {"tokenizer.json": case.make_tokenizer_json(added=[(19, "y")])},
+        "have the id 19: 'x' and 'y'",
+    ),
+    (
+        {"tokenizer.json": case.make_tokenizer_json([*case.TOKENS[:-1], "d"])},
+        "different vocabularies, first at id 18",
+    ),
+    *(
+        (_changed("model", vocab=x), "whose ids are whole numbers from 0")
+        for x in ({"a": 0, "b": 19}, {"a": 0, "b": 0}, {"a": -1}, None)
+    ),
+    *(
+        (
+            {"tokenizer_config.json": {"tokenizer_class": x}},
+            f"must be one of BertTokenizer.*: '{x}'",
+        )
+        for x in ("BertJapaneseTokenizer", "PreTrainedTokenizerFast")
+    ),
+    *(
+        ({"tokenizer_config.json": {x: y}}, f"'{x}' must be .*Received: ")
+        for x, y in (
+            ("tokenize_chinese_chars", False),
+            ("do_basic_tokenize", False),
+            ("never_split", ["x"]),
+        )
+    ),
+    (
+        {"tokenizer_config.json": {"do_lower_case": "yes"}},
+        "'do_lower_case' must be true or false or null",
+    ),
+    *(
+        (_changed(part, **{key: value}), message)
+        for part, key, value, message in (
+            ("normalizer", "handle_chinese_chars", False, "handle_chinese"),
+            ("normalizer", "clean_text", False, "'clean_text' must be True"),
+            (
+                "normalizer",
+                "type",
+                "Sequence",
+                "must be one of BertNorm",
+            ),
+            ("model", "continuing_subword_prefix", "@@", "must be '##'"),
+            ("model", "unk_token", "<unk>", "must be '.UNK.'"),
+            ("model", "type", "Unigram", "one of WordPiece. Received: 'U"),
+            ("pre_tokenizer", "type", "Whitespace", "pre_tokenizer: 'type'"),
+        )
+    ),
+    *(
+        (
+            {"tokenizer.json": case.make_tokenizer_json() | {part: value}},
+            f"'{part}' must be an object",
+        )
+        for part in ("normalizer", "model", "pre_tokenizer")
+        for value in (None, [3])
+    ),
+)
+
+
 class TokenizerTest(
     case.DirectoryCase, tf.test.TestCase, parameterized.TestCase
 ):
@@ -52,16 +128,6 @@ class TokenizerTest(
         self.assertEqual(self.read().tokenizer_settings, expected)
         self.remove("vocab.txt")
         self.assertEqual(self.read().tokenizer_settings, expected)
-
-    def test_tokenizer_json_alone(self):
-        """Version 5 of transformers saves only this file."""
-        self.write_all()
-        self.remove("vocab.txt")
-        self.remove("tokenizer_config.json")
-        self.write("tokenizer.json", case.make_tokenizer_json(lowercase=False))
-        stored = self.read()
-        self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
-        self.assertFalse(stored.tokenizer_settings["lower_case"])
 
     def test_the_longest_word_is_that_of_tokenizer_json(self):
         self.write_all()
@@ -101,65 +167,12 @@ class TokenizerTest(
         self.assertEqual(stored.tokenizer_settings["lower_case"], expected)
         self.assertIn("does not say whether", str(stored.report.notes))
 
-    @parameterized.parameters("added", "decoder", "tokenizer", "alone")
-    def test_added_tokens_follow_the_vocabulary(self, where):
+    @parameterized.parameters(*_REFUSED)
+    def test_files_are_refused(self, files, message):
         self.write_all()
-        tokens, (first, second) = case.TOKENS[:-2], case.TOKENS[-2:]
-        self.write("vocab.txt", "\n".join(tokens) + "\n")
-        added = ((17, first), (18, second))
-        special = ((0, "[PAD]"), *added)
-        if where == "added":
-            self.write("added_tokens.json", {second: 18, first: 17})
-        elif where == "decoder":
-            decoder = {str(i): {"content": x} for i, x in special}
-            self.write(
-                "tokenizer_config.json",
-                {"do_lower_case": True, "added_tokens_decoder": decoder},
-            )
-        else:
-            self.write(
-                "tokenizer.json", case.make_tokenizer_json(tokens, special)
-            )
-        if where == "alone":
-            self.remove("vocab.txt")
-        stored = self.read()
-        self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
-        self.assertIn("transformers, found in texts", str(stored.report.notes))
-
-    @parameterized.parameters(
-        ({"x": 19}, "id 19, where the added token 'x' belongs.*vocab_size=19"),
-        ({"x": 5}, "has 'the' at id 5, where the added token 'x'"),
-        ({"x": "many"}, "must each have an id"),
-    )
-    def test_added_tokens_that_do_not_fit(self, added, message):
-        self.write_all()
-        self.write("added_tokens.json", added)
+        for name, values in files.items():
+            self.write(name, values)
         self.assert_refused(message)
-
-    def test_two_added_tokens_with_one_id(self):
-        self.write_all()
-        self.write("added_tokens.json", {"x": 19})
-        self.write(
-            "tokenizer.json", case.make_tokenizer_json(added=[(19, "y")])
-        )
-        self.assert_refused("have the id 19: 'x' and 'y'")
-
-    def test_different_vocabularies_are_refused(self):
-        self.write_all()
-        self.write(
-            "tokenizer.json", case.make_tokenizer_json([*case.TOKENS[:-1], "d"])
-        )
-        self.assert_refused("different vocabularies, first at id 18")
-
-    @parameterized.parameters(
-        ({"a": 0, "b": 19},), ({"a": 0, "b": 0},), ({"a": -1},), (None,)
-    )
-    def test_ids_without_rows(self, vocabulary):
-        self.write_all()
-        values = case.make_tokenizer_json()
-        values["model"]["vocab"] = vocabulary
-        self.write("tokenizer.json", values)
-        self.assert_refused("whose ids are whole numbers from 0")
 
     def test_a_padded_table(self):
         self.write_all()
@@ -183,67 +196,6 @@ class TokenizerTest(
         self.assertEqual(vocabulary.id("a"), 18)
         self.assertLen(vocabulary, 19)
         self.assertNotIn("", vocabulary)
-
-    def test_a_vocabulary_that_is_too_long(self):
-        self.write_all()
-        self.write("vocab.txt", "\n".join([*case.TOKENS, "d"]))
-        self.assert_refused("has 20 lines, but `vocab_size`")
-
-    @parameterized.parameters(
-        "BertJapaneseTokenizer",
-        "XLMRobertaTokenizer",
-        "BertTweetTokenizer",
-        "PreTrainedTokenizerFast",
-    )
-    def test_other_tokenizers_are_refused_by_name(self, name):
-        self.write_all()
-        self.write("tokenizer_config.json", {"tokenizer_class": name})
-        self.assert_refused(f"must be one of BertTokenizer.*: '{name}'")
-
-    @parameterized.parameters(
-        ("tokenize_chinese_chars", False),
-        ("do_basic_tokenize", False),
-        ("never_split", ["x"]),
-    )
-    def test_other_rules_are_refused(self, key, value):
-        self.write_all()
-        self.write("tokenizer_config.json", {key: value})
-        self.assert_refused(f"'{key}' must be .*Received: ")
-
-    def test_flags_must_be_flags(self):
-        self.write_all()
-        self.write("tokenizer_config.json", {"do_lower_case": "yes"})
-        self.assert_refused("'do_lower_case' must be true or false or null")
-
-    @parameterized.parameters(
-        ("normalizer", "handle_chinese_chars", False, "handle_chinese"),
-        ("normalizer", "clean_text", False, "'clean_text' must be True"),
-        ("normalizer", "type", "Sequence", "'type' must be one of BertNorm"),
-        ("model", "continuing_subword_prefix", "@@", "must be '##'"),
-        ("model", "unk_token", "<unk>", "must be '.UNK.'"),
-        ("model", "type", "Unigram", "one of WordPiece. Received: 'U"),
-        (
-            "pre_tokenizer",
-            "type",
-            "Whitespace",
-            "pre_tokenizer: 'type'",
-        ),
-    )
-    def test_other_rules_in_tokenizer_json(self, part, key, value, message):
-        self.write_all()
-        values = case.make_tokenizer_json()
-        values[part][key] = value
-        self.write("tokenizer.json", values)
-        self.assert_refused(message)
-
-    @parameterized.parameters("normalizer", "model", "pre_tokenizer")
-    def test_missing_parts_of_tokenizer_json(self, part):
-        self.write_all()
-        for value in (None, [3]):
-            self.write(
-                "tokenizer.json", case.make_tokenizer_json() | {part: value}
-            )
-            self.assert_refused(f"'{part}' must be an object")
 
     @parameterized.parameters(
         "tokenizer_config.json", "special_tokens_map.json"
@@ -355,13 +307,6 @@ class AddedTokensTest(
             self.assertEqual(
                 ids[1:].tolist() == [tokenizer.vocabulary.sep_id], preserve
             )
-
-    def test_none_leave_the_tokenizer_as_it_is(self):
-        vocabulary = Vocabulary(case.TOKENS)
-        self.assertNotIn("added_tokens", BertTokenizer(vocabulary).settings())
-        self.assertNotEqual(
-            self.make().hash, Vocabulary([*case.TOKENS, "<e1>", ""]).hash
-        )
 
     @parameterized.parameters("added", "decoder", "tokenizer", "special")
     def test_survive_conversion_there_and_back(self, where):

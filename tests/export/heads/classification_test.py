@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from scipy import special
 
 import bert_tf
 from bert_tf.checkpoints import formats
@@ -67,41 +66,6 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsNone(self._build().max_rows_at_once)
         self.assertIsNotNone(self._build(task).max_rows_at_once)
 
-    def test_assigned_labels_come_first(self):
-        head = self._build(tiny_exports.classification("multi_label"))
-        logits = tf.constant(
-            [
-                [3.0, -1.0, 2.0],
-                [-1.0, 0.0, -9.0],
-                [-1.0, -2.0, -3.0],
-                [1.0, 2.0, 3.0],
-            ]
-        )
-        answer = head.answer({"logits": logits}, Rows({}))
-        self.assertAllEqual(
-            answer["labels"],
-            [
-                [b"no", "ümlaut".encode(), b""],
-                # The threshold is inclusive.
-                [b"yes", b"", b""],
-                [b"", b"", b""],
-                [b"no", b"yes", "ümlaut".encode()],
-            ],
-        )
-        self.assertAllClose(
-            answer["probabilities"], 1 / (1 + np.exp(-logits.numpy()))
-        )
-        self.assertNotIn("label", answer)
-
-    def test_returns_a_score_per_text(self):
-        head = self._build(tiny_exports.classification("regression"))
-        self.assertEqual(head.method, "regress")
-        logits = tf.constant([[0.25], [-7.5]])
-        answer = head.answer({"logits": logits}, Rows({}))
-        self.assertEqual(set(answer), {"score", "outputs"})
-        for values in answer.values():
-            self.assertAllEqual(values, [0.25, -7.5])
-
     def test_ties_choose_the_first_label(self):
         head = self._build()
         logits = tf.constant([[0.25, 0.375, 0.375]])
@@ -132,51 +96,14 @@ class MultipleChoiceTest(tf.test.TestCase):
         parsed = serving_module.parse_examples(
             tf.constant(examples, tf.string), cls.head.input_specs()
         )
-        cls.choices = parsed["choices"]
         rows = cls.head.pack(parsed)
         cls.inputs = rows.inputs
         cls.answer = cls.head.answer(cls.model(rows.inputs), rows)
-
-    def _logits(self, text, choices):
-        """Returns the model's probabilities of choices packed by hand."""
-        logits = []
-        for choice in choices:
-            first = self.tokenizer.tokenize(text).numpy().tolist()
-            second = self.tokenizer.tokenize(choice).numpy().tolist()
-            if not text.strip():
-                first, second = second[:10], []
-            while len(first) + len(second) > (9 if second else 10):
-                (first if len(first) > len(second) else second).pop()
-            ids = [2, *first, 3, *second, *([3] if second else [])]
-            segments = [0] * (len(first) + 2)
-            segments += [1] * (len(ids) - len(segments))
-            outputs = self.model(
-                {
-                    "input_ids": tf.constant([[ids]]),
-                    "segment_ids": tf.constant([[segments]]),
-                }
-            )
-            logits.append(float(outputs["logits"][0, 0]))
-        return logits
-
-    def test_missing_choices_have_no_probability(self):
-        self.assertEqual(self.choices.shape, [5, 3])
-        for row, (text, choices) in enumerate(_ROWS[:-1]):
-            expected = special.softmax(self._logits(text, choices))
-            expected = np.pad(expected, [0, 3 - len(choices)])
-            self.assertAllClose(
-                self.answer["probabilities"][row], expected, atol=1e-5
-            )
-            self.assertEqual(self.answer["index"][row], expected.argmax())
 
     def test_a_text_without_choices_returns_finite_numbers(self):
         self.assertAllClose(
             self.answer["probabilities"][-1], np.full([3], 1 / 3), atol=1e-6
         )
-
-    def test_classes_are_the_indices_of_choices(self):
-        self.assertAllEqual(self.answer["classes"], [[b"0", b"1", b"2"]] * 5)
-        self.assertAllEqual(self.answer["scores"], self.answer["probabilities"])
 
     def test_ids_have_an_axis_of_choices(self):
         for name, spec in self.head.ids_specs().items():

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import tempfile
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
-from bert_tf.export.heads import pretrained
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.pretrained import Embeddings
@@ -122,15 +120,6 @@ class FillMaskTest(tf.test.TestCase):
             vocabulary[ids], outputs["tokens"].numpy().astype(str)
         )
 
-    def test_predicts_only_masks(self):
-        head = _build(self.path)
-        rows = _pack(head, "the [MASK] sat", "[MASK][MASK] cat", "dog")
-        positions = rows.inputs["masked_lm_positions"]
-        self.assertAllEqual(positions, [[2, 0], [1, 2], [0, 0]])
-        model = load.build_model(formats.read(self.path))
-        outputs = model(rows.inputs)
-        self.assertEqual(outputs["masked_lm_logits"].shape, [3, 2, 16])
-
     def test_ignores_masks_in_padding(self):
         head = _build(self.path)
         rows = head.ids_rows(
@@ -149,22 +138,6 @@ class FillMaskTest(tf.test.TestCase):
         self.assertAllEqual(
             rows.inputs["masked_lm_positions"], [[2, 4], [0, 0]]
         )
-
-    def test_attention_is_that_of_the_masked_text(self):
-        rows = _build(self.path).attention_rows({"text": ["cat [MASK]"]})
-        self.assertAllEqual(rows["input_ids"], [[2, 6, 4, 3, 0]])
-
-    def test_rows_with_more_masks_are_computed_in_smaller_parts(self):
-        head = _build(self.path)
-        most = pretrained._MAX_LOGITS // len(tiny_model.TOKENS)
-        for masks, expected in ((0, most), (1, most), (3, most // 3)):
-            positions = tf.zeros([2, masks], tf.int32)
-            rows = head.rows_at_once({"masked_lm_positions": positions})
-            self.assertAllEqual(rows, expected)
-        with mock.patch.object(pretrained, "_MAX_LOGITS", 2):
-            self.assertAllEqual(
-                head.rows_at_once({"masked_lm_positions": tf.zeros([2, 3])}), 1
-            )
 
     def test_parts_return_the_same_as_one_call(self):
         head = _build(self.path)
@@ -252,14 +225,6 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(list(answer), ["embedding"])
             self.assertAllClose(answer["embedding"], expected, atol=1e-6)
 
-    @parameterized.parameters("mean", "max", "cls")
-    def test_half_precision_returns_float32(self, pooling):
-        states = tf.constant(self.states, tf.bfloat16)
-        answer = _build_embeddings(pooling, -1).answer(
-            {"sequence_output": states}, self.rows
-        )
-        self.assertEqual(answer["embedding"].dtype, tf.float32)
-
     def test_rows_of_padding_return_finite_numbers(self):
         rows = Rows({"input_mask": tf.zeros([3, 6], tf.int32)})
         outputs = {"sequence_output": tf.constant(self.states)}
@@ -276,6 +241,13 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
     def test_rejects_a_missing_layer(self, layer):
         with self.assertRaisesRegex(UserError, f"between -2 and 1.* {layer}"):
             _build_embeddings("mean", layer)
+
+    def test_half_precision_returns_float32(self):
+        states = tf.constant(self.states, tf.bfloat16)
+        answer = _build_embeddings("mean", -1).answer(
+            {"sequence_output": states}, self.rows
+        )
+        self.assertEqual(answer["embedding"].dtype, tf.float32)
 
 
 if __name__ == "__main__":

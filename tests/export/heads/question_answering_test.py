@@ -1,35 +1,23 @@
 """Tests for export.heads.question_answering."""
 
 import dataclasses
-import json
-import os
-import pathlib
 import random
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-import bert_tf
 from bert_tf.checkpoints import formats
-from bert_tf.commands.predict import PredictConfig
 from bert_tf.config import ASCII_LOWER
 from bert_tf.errors import UserError
 from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.inference import predict
-from bert_tf.inference.lite_model import LiteModel
-from bert_tf.serving.litert import LitertEngine
-from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.tasks.squad import examples as squad_examples
-from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import squad_goldens
-from tests.support import tiny_builds
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -140,14 +128,6 @@ def _describe(answer):
     ]
 
 
-def _visible(text):
-    return text.replace("\u0301", "").replace("\u200b", "")
-
-
-def _pad(values, length):
-    return np.pad(values, [0, length - len(values)])
-
-
 class WindowsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("v1_uncased", "v2_cased")
     def test_cuts_the_windows_of_the_original(self, name):
@@ -162,47 +142,6 @@ class WindowsTest(tf.test.TestCase, parameterized.TestCase):
             for place, value in window["token_is_max_context"].items():
                 is_max_context[row, int(place)] = value
         self.assertAllEqual(rows.state["is_max_context"], is_max_context)
-
-    @parameterized.product(doc_stride=(1, 3, 4, 50), max_query_length=(1, 3))
-    def test_cuts_texts_of_any_length(self, doc_stride, max_query_length):
-        length = max_query_length + 8
-        task = SquadTask(
-            max_seq_length=length,
-            doc_stride=doc_stride,
-            max_query_length=max_query_length,
-        )
-        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
-        head = QuestionAnswering(tokenizer, length, (length,), task)
-        words = "the cat sat on dog mats . \u6771 , matting".split()
-        contexts = [" ".join(words * 3)[: n * n] for n in range(12)]
-        questions = ["the cat sat"[: 3 * (n % 5)] for n in range(12)]
-        pairs = list(zip(questions, contexts, strict=True))
-        rows = head.pack(_strings(pairs))
-        examples = [squad_examples.make_example("", *pair) for pair in pairs]
-        windows = list(
-            squad_features.convert_examples_to_features(
-                examples, tokenizer, length, doc_stride, max_query_length
-            )
-        )
-        self.assertGreater(len(windows), len(examples))
-        self.assertAllEqual(
-            rows.state["questions"], [x.example_index for x in windows]
-        )
-        expected = [
-            (
-                x.input_ids,
-                np.ones_like(x.input_ids),
-                np.arange(len(x.input_ids)) >= x.doc_offset,
-                np.pad(x.is_max_context, [x.doc_offset, 0]),
-            )
-            for x in windows
-        ]
-        actual = [*(rows.inputs[x] for x in _INPUTS)]
-        actual.append(rows.state["is_max_context"])
-        for values, column in zip(
-            actual, zip(*expected, strict=True), strict=True
-        ):
-            self.assertAllEqual(values, [_pad(x, length) for x in column])
 
 
 class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
@@ -278,60 +217,6 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
             num_answers |= {one["answer"] for one in expected}
         self.assertGreater(len(num_answers), 20)
 
-    def test_many_equal_answers(self):
-        # Nearly all of the best spans have one of two texts.
-        task = dataclasses.replace(_TASK, max_answer_length=2, n_best_size=3)
-        head = _head(task)
-        texts = [("dog", "cat " * 70 + "the mat . on sat dog"), ("cat", "dog")]
-        rows = head.pack(_strings(texts))
-        rng = np.random.default_rng(0)
-        num_windows, length = rows.inputs["input_ids"].shape
-        logits = rng.normal(size=(2, num_windows, length))
-        logits -= np.arange(num_windows)[:, np.newaxis] / 5
-        logits = logits.astype(np.float32)
-        logits = {"start_logits": logits[0], "end_logits": logits[1]}
-        examples, predictions = _predict(head, texts, logits)
-        best = [entry.text for entry in predictions[0].nbest]
-        self.assertContainsSubset({"cat", "cat cat"}, best)
-        expected = list(map(task.prediction_to_json, examples, predictions))
-        self._compare(_describe(head.answer(logits, rows)), expected)
-
-    @pytest.mark.slow
-    def test_saved_model_answers_like_the_library(self):
-        folder = self.create_tempdir().full_path
-        path = tiny_exports.write(folder, _TASK)
-        version = tiny_exports.export(path, os.path.join(folder, "served"))
-        loaded = tf.saved_model.load(version)
-        serve = loaded.signatures["serving_default"]
-        # More windows than the model computes at once.
-        texts = [*_ROWS[:4], *_texts(40, 5)]
-        self._compare(
-            _describe(serve(**_strings(texts))),
-            bert_tf.load_model(path).predict(texts),
-        )
-        for rows in ([], [("", "")], [("", ""), ("x", " "), ("", "")]):
-            self.assertEqual(
-                [x["answer"] for x in _describe(serve(**_strings(rows)))],
-                [""] * len(rows),
-            )
-        # A question without words, but with a paragraph.
-        (alone,) = _describe(serve(**_strings([("", "the cat sat")])))
-        (*_, beside) = _describe(
-            serve(**_strings([*texts, ("", "the cat sat")]))
-        )
-        self.assertIn(alone["answer"], "the cat sat")
-        self.assertEqual(alone["answer"], beside["answer"])
-        ids = {
-            "input_ids": tf.constant([[2, 7, 3, 6, 3, 0], [2, 5, 8, 3, 9, 3]]),
-            "input_mask": tf.constant([[1, 1, 1, 1, 1, 0], [1] * 6]),
-            "segment_ids": tf.constant([[0, 0, 0, 1, 1, 0], [0] * 4 + [1, 1]]),
-        }
-        logits = loaded.signatures["from_ids"](**ids)
-        expected = bert_tf.load_model(path)(ids)
-        self.assertEqual(set(logits), {"start_logits", "end_logits"})
-        for name, values in logits.items():
-            self.assertAllClose(values, expected[name], rtol=0, atol=1e-5)
-
     def test_long_texts(self):
         # Tokens of more bytes than are compared: equal ones count as distinct.
         head = _head()
@@ -352,64 +237,6 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
             scores[1, 1] / scores[np.triu_indices(5)].sum(),
             rtol=1e-5,
         )
-
-    @pytest.mark.slow
-    def test_unspaced_text_gives_short_answers_everywhere(self):
-        # The original finds no [UNK] in a paragraph, and returns all of it.
-        context = "\u6771\u4e2d\u6771\u200b\u4eac\u6771\u0301\u3002" * 4
-        row = {"question": "cat", "context": context}
-        built = tiny_builds.make("question_answering", input="text")
-        path = built.build.stored.path
-        most = built.build.head.task.max_answer_length
-
-        (expected,) = bert_tf.load_model(path).predict([row])
-        answer, start = expected["answer"], expected["start"]
-        self.assertBetween(len(_visible(answer)), 1, most)
-        self.assertEqual(answer, context[start : expected["end"]])
-
-        folder = self.create_tempdir().full_path
-        rows = os.path.join(folder, "rows.jsonl")
-        pathlib.Path(rows).write_text(json.dumps(row), encoding="utf-8")
-        config = PredictConfig(
-            model_dir=path,
-            input_file=rows,
-            output_file=os.path.join(folder, "answers.jsonl"),
-        )
-        predict.run(config)
-        written = pathlib.Path(config.output_file).read_text(encoding="utf-8")
-        self.assertEqual(json.loads(written)["answer"], answer)
-
-        version = tiny_exports.export(
-            path, os.path.join(folder, "served"), litert=True
-        )
-        strings = {
-            name: np.array([x.encode()], object) for name, x in row.items()
-        }
-        for engine in (SavedModelEngine(), LitertEngine()):
-            servable = engine.load("m", 1, version)
-            answers = servable.run(
-                servable.signatures["serving_default"],
-                strings,
-                ("answer", "start", "end"),
-            )
-            self.assertEqual(answers["answer"][0].decode(), answer)
-            self.assertEqual(answers["start"][0], start)
-            self.assertEqual(answers["end"][0], start + len(answer))
-
-        model = LiteModel(built.content, text_operators=True)
-        outputs = {name: x[0] for name, x in model.run(strings).items()}
-        score = outputs["start_logits"][:, np.newaxis] + outputs["end_logits"]
-        length = np.arange(len(score)) - np.arange(len(score))[:, np.newaxis]
-        is_span = (length >= 0) & (length < most)
-        is_token = outputs["ends"] >= 0
-        is_span &= is_token & is_token[:, np.newaxis]
-        first, last = np.unravel_index(
-            np.where(is_span, score, -np.inf).argmax(), score.shape
-        )
-        text = context.encode()[
-            outputs["starts"][first] : outputs["ends"][last]
-        ]
-        self.assertBetween(len(_visible(text.decode())), 1, most)
 
     def test_ignores_invalid_utf8(self):
         head = _head()

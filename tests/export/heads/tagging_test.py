@@ -13,9 +13,7 @@ from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
 from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.tagging import Tagging
-from bert_tf.export.serving_module import ServingModule
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.modeling import inference
 from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import tiny_model
@@ -135,32 +133,6 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(head.settings(), {"doc_stride": expected})
 
     @pytest.mark.slow
-    def test_saved_model_with_bilstm(self):
-        folder = self.create_tempdir().full_path
-        path = _write(folder, head="bilstm", lstm_size=5)
-        model = bert_tf.load_model(path, return_attention_probs=True)
-        saved = os.path.join(folder, "saved")
-        prepared = inference.prepare(model)
-        ServingModule(_build(path), prepared).save(saved)
-        loaded = tf.saved_model.load(saved)
-        serve = loaded.signatures["serving_default"]
-        # More windows than the model computes at once.
-        texts = [*_TEXTS, *_random_texts(60)]
-        self.assertEqual(
-            _describe(serve(text=tf.constant(texts))), model.predict(texts)
-        )
-        ids = {
-            "input_ids": tf.constant([[2, 7, 6, 3, 0], [2, 5, 8, 9, 3]]),
-            "input_mask": tf.constant([[1, 1, 1, 1, 0], [1] * 5]),
-            "segment_ids": tf.zeros([2, 5], tf.int32),
-        }
-        probs = loaded.signatures["from_ids"](**ids)["probabilities"]
-        logits = model(ids, training=False)["logits"]
-        expected = tf.nn.softmax(logits)
-        self.assertAllClose(probs[0, :4], expected[0, :4], atol=1e-5)
-        self.assertAllClose(probs[1], expected[1], atol=1e-5)
-
-    @pytest.mark.slow
     def test_max_seq_length_overrides_that_of_the_model(self):
         folder = self.create_tempdir().full_path
         path = _write(folder)
@@ -199,37 +171,10 @@ class TaggingTextsTest(tf.test.TestCase):
             _describe(self.serve(texts)), self.model.predict(decoded)
         )
 
-    def test_thousands_of_words(self):
-        rng = random.Random(7)
-        texts = [
-            " ".join(rng.choices(["the", "matting", "東,", "dog"], k=count))
-            for count in (3000, 5)
-        ]
-        self.assertEqual(
-            _describe(self.serve(texts)), self.model.predict(texts)
-        )
-
     def test_rows_have_the_shortest_bucket(self):
         for text, length in (("", 4), ("the cat", 4), ("the cat sat", 8)):
             rows = self.head.pack({"text": tf.constant([text])})
             self.assertEqual(rows.inputs["input_ids"].shape, [1, length])
-
-    def test_attention_is_that_of_the_first_window(self):
-        rows = self.head.attention_rows({"text": tf.constant(["", _TEXTS[2]])})
-        tokens = self.head.tokenizer.tokens(rows["input_ids"]).numpy()
-        self.assertEqual(
-            b" ".join(tokens[1]).decode(),
-            "[CLS] the mat ##ting [UNK] 東 [UNK] , the [UNK] . [SEP]",
-        )
-        self.assertEqual(rows["input_mask"].numpy().sum(-1).tolist(), [2, 12])
-
-    def test_probabilities_of_ids(self):
-        logits = np.random.default_rng(0).normal(size=(2, 3, 4), scale=3)
-        odds = np.exp(logits)
-        self.assertAllClose(
-            self.head.answer_ids({"logits": tf.constant(logits)}, None),
-            {"probabilities": odds / odds.sum(-1, keepdims=True)},
-        )
 
     def test_rejects_windows_that_would_lose_tokens(self):
         with self.assertRaisesRegex(UserError, r"Received: 6 with .*=7\."):

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import pathlib
 import re
 import types
@@ -18,13 +17,8 @@ from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.inference.lite_model import LiteModel
-from bert_tf.text import packing
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.tokenizer import LiteTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_builds
 from tests.support import tiny_exports
-from tests.support import tiny_model
 
 _LENGTH = tiny_exports.MAX_SEQ_LENGTH
 _TEXTS = (
@@ -45,8 +39,6 @@ _AS_SAVED = (
     "next_sentence",
     "embeddings",
 )
-# Heads whose conversions differ; the others run in `make test-slow`.
-_SOME = ("pair", "multi_label")
 
 
 def _strings(texts):
@@ -99,23 +91,11 @@ class BuildTest(tf.test.TestCase, parameterized.TestCase):
                 (build.config.batch_size, build.config.max_seq_length), expected
             )
 
-    def test_accepts_other_heads_with_free_shapes(self):
-        self._require(types.SimpleNamespace(lstms=[]))
-        self._require(types.SimpleNamespace())  # Of a bare encoder.
-
 
 class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*_SOME)
+    @parameterized.parameters(*_AS_SAVED)
     @pytest.mark.slow
     def test_outputs_equal_the_saved_model(self, name):
-        self._test_outputs_equal_the_saved_model(name)
-
-    @parameterized.parameters(*[x for x in _AS_SAVED if x not in _SOME])
-    @pytest.mark.slow
-    def test_outputs_of_other_heads_equal_the_saved_model(self, name):
-        self._test_outputs_equal_the_saved_model(name)
-
-    def _test_outputs_equal_the_saved_model(self, name):
         built = _make(name)
         build = builds.prepare(tiny_builds.config(name))
         custom = conversion.custom_operators(built.content)
@@ -153,28 +133,6 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(_FILE, program)
         printed = _run(program.replace(_FILE, path))
         self.assertRegex(printed, r"^\[b'.*'\] \[\[0\.")
-
-    @pytest.mark.slow
-    def test_different_numbers_of_texts_fail(self):
-        built = _make("pair")
-        model = LiteModel(built.content, text_operators=True)
-        with self.assertRaisesRegex(RuntimeError, "num_.*elements"):
-            model.run({"text": _strings("ab"), "text_pair": _strings("c")})
-
-    # heads_test.py has more pairs of head and quantization.
-    @parameterized.parameters(
-        ("classification", "none"),
-        ("pair", "float16"),
-        ("embeddings", "dynamic"),
-    )
-    @pytest.mark.slow
-    def test_static_shapes(self, name, quantization):
-        built = _make(
-            name, quantization=quantization, batch_size=1, max_seq_length=8
-        )
-        model = LiteModel(built.content, text_operators=True)
-        for _, shape in model.inputs.values():
-            self.assertEqual(shape, (1,))
 
     def test_rejects_unsupported_heads_and_quantizations(self):
         with self.assertRaisesRegex(UserError, "find .MASK.*--input=ids"):
@@ -252,43 +210,6 @@ class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(
             answer["probabilities"], expected["probabilities"], 1e-4, 1e-4
         )
-
-
-class RowsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(5, 11, 12)
-    def test_packs_pairs_like_the_library(self, length):
-        """Packs pairs of all lengths, truncating the longer text first."""
-        vocabulary = Vocabulary(tiny_model.TOKENS)
-        tokenizer = BertTokenizer(vocabulary)
-        lite = LiteTokenizer(tokenizer)
-
-        def pack(text, text_pair):
-            tokens = [lite.tokenize(x) for x in (text, text_pair)]
-            return packing.pack_to_bucket(*tokens, (length,), vocabulary)
-
-        spec = tf.TensorSpec([None], tf.string)
-        content = conversion.convert(
-            pack, {"text": spec, "text_pair": spec}, text_operators=True
-        )
-        words = "the cat dog sat on mat . ,".split()
-        pairs = [
-            (
-                " ".join((words * 2)[:first]),
-                " ".join((words[::-1] * 2)[:second]),
-            )
-            for first, second in itertools.product(range(length + 2), repeat=2)
-        ]
-        columns = [_strings(column) for column in zip(*pairs, strict=True)]
-        packed = LiteModel(content, text_operators=True).run(
-            dict(zip(("text", "text_pair"), columns, strict=True))
-        )
-        expected = packing.pack(
-            *[tokenizer.tokenize(column) for column in columns],
-            length,
-            vocabulary,
-        )
-        for name, values in expected.items():
-            self.assertAllEqual(packed[name], values)
 
 
 if __name__ == "__main__":

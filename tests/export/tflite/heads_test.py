@@ -26,7 +26,6 @@ _DIFFERENT = (
     "fill_mask",
     "embeddings",
 )
-_OTHERS = sorted(set(every_head.NAMES) - set(_DIFFERENT))
 # Each head is in float32 with free shapes; those with different operators are
 # also in float16 and dynamic, with one of the two shapes each.
 _PAIRS = [
@@ -66,17 +65,9 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(actual[name].dtype, values.dtype)
             self.assertAllClose(actual[name], values, tolerance, tolerance)
 
-    @parameterized.parameters(*_DIFFERENT)
+    @parameterized.parameters(*every_head.NAMES)
     @pytest.mark.slow
     def test_any_number_of_rows_of_any_length_in_two_runtimes(self, name):
-        self._test_free_shapes(name)
-
-    @parameterized.parameters(*_OTHERS)
-    @pytest.mark.slow
-    def test_any_number_of_rows_of_other_heads(self, name):
-        self._test_free_shapes(name)
-
-    def _test_free_shapes(self, name):
         built = tiny_builds.make(name)
         model = LiteModel(built.content)
         self.assertEqual(set(model.inputs), set(_INPUTS))
@@ -104,14 +95,9 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         for one in (rows, without, rows):
             self._assert_same(model.run(one), _expect(built, one), 1e-4)
 
-    @parameterized.parameters(
-        ("classification", "float16"), ("fill_mask", "none")
-    )
+    @parameterized.parameters(("fill_mask", "none"), *_STATIC)
     @pytest.mark.slow
     def test_static_shapes(self, name, quantization):
-        self._test_static_shapes(name, quantization)
-
-    def _test_static_shapes(self, name, quantization):
         built = tiny_builds.make(
             name, quantization=quantization, batch_size=1, max_seq_length=8
         )
@@ -128,11 +114,6 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         self._assert_same(
             answer, expected, 1e-4 if quantization == "none" else 5e-3
         )
-
-    @parameterized.parameters(*_STATIC)
-    @pytest.mark.slow
-    def test_static_shapes_of_others(self, name, quantization):
-        self._test_static_shapes(name, quantization)
 
     @parameterized.parameters(*_FREE)
     @pytest.mark.slow

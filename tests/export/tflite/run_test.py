@@ -17,7 +17,6 @@ from bert_tf.config import ASCII_LOWER
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import run as tflite_export
-from bert_tf.export.tflite.evaluate import Scores
 from bert_tf.export.verify.reference import Expected
 from bert_tf.export.verify.run import Comparison
 from bert_tf.inference.lite_model import LiteModel
@@ -75,30 +74,6 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
             tflite_export.run(config)
         self.assertEmpty(os.listdir(self.folder))
 
-    def test_a_folder_is_not_replaced(self):
-        path = self.create_tempdir("folder.tflite").full_path
-        config = self._config(output_file=path)
-        with self.assertRaisesRegex(
-            UserError, "--output_file must name a file.*director"
-        ):
-            tflite_export.run(config)
-        self.assertEmpty(os.listdir(path))
-
-    def test_a_failed_conversion_leaves_no_files(self):
-        config = self._config()
-        error = conversion.convert_phase.ConverterError(
-            "a b <unknown>:0: error: failed while converting: 'main'\n"
-        )
-        with (
-            mock.patch.object(
-                tf.lite.TFLiteConverter, "from_saved_model"
-            ) as converter,
-            self.assertRaisesRegex(UserError, "must accept the model.*main"),
-        ):
-            converter.return_value.convert.side_effect = error
-            tflite_export.run(config)
-        self.assertEmpty(os.listdir(self.folder))
-
     def test_a_failed_verification_leaves_no_files(self):
         config = self._config()
         run = LiteModel.run
@@ -121,26 +96,6 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         ):
             tflite_export.run(config)
         self.assertEmpty(os.listdir(self.folder))
-
-    def test_a_killed_write_keeps_the_old_file(self):
-        built = tiny_builds.make("classification")
-        path = os.path.join(self.create_tempdir().full_path, "a.tflite")
-        scores = Scores("dev.csv", 9, "accuracy", 1.0, 1.0, 0.0, 7.0)
-        tflite_export.publish(built, path, scores)
-        with (
-            mock.patch.object(
-                tflite_export.files, "write_json", side_effect=OSError("full")
-            ),
-            self.assertRaisesRegex(OSError, "full"),
-        ):
-            tflite_export.publish(
-                built, path, dataclasses.replace(scores, milliseconds=8.0)
-            )
-        self.assertCountEqual(
-            os.listdir(os.path.dirname(path)), ["a.tflite", "a.tflite.json"]
-        )
-        with open(path + ".json", encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["measured"]["milliseconds"], 7.0)
 
 
 def _client_build(head="classification", pair=False, reads="ids", **settings):
@@ -183,16 +138,6 @@ class VerificationTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([x["ids"].tolist() for x in calls], expected)
         for call in calls:
             self.assertAllEqual(call["mask"], call["ids"] + 10)
-
-    def test_text_is_one_line(self):
-        found = tflite_export.Verification(
-            3, 1200, 0.0123, None, {"agreement of probabilities": 0.98765}
-        )
-        self.assertEqual(
-            found.text(),
-            "3 calls, 1,200 values, largest difference 0.012, agreement of "
-            "probabilities 0.9877",
-        )
 
 
 class AgreementTest(tf.test.TestCase):

@@ -83,15 +83,9 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         for name, values in wanted.items():
             self.assertAllEqual(answer[name], values)
 
+    @parameterized.parameters(("uncased", True, [0x3A3]), ("cased", False, []))
     @pytest.mark.slow
-    def test_every_code_point(self):
-        self._test_every_code_point("uncased", True, [0x3A3])
-
-    @pytest.mark.slow
-    def test_every_code_point_with_its_case(self):
-        self._test_every_code_point("cased", False, [])
-
-    def _test_every_code_point(self, name, lower_case, exceptions):
+    def test_every_code_point(self, name, lower_case, exceptions):
         self._read(name, lower_case)
         expected = np.load(golden(f"tokenization/codepoints_{name}.npz"))
         code_points = expected["codepoints"].tolist()

@@ -25,7 +25,6 @@ from bert_tf.export.verify.reference import Call
 from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
-from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
@@ -154,25 +153,6 @@ class VerifyTest(files_case.FolderCase):
         self.assertIn("serving_default", faults)
         # Calls with ids are not affected.
         self.assertNotIn("from_ids", faults)
-
-    def test_detects_swapped_inputs(self):
-        names = {"input_mask": "segment_ids", "segment_ids": "input_mask"}
-        pack = packing.pack_to_bucket
-
-        def swap(*arguments):
-            packed = pack(*arguments)
-            return {names.get(name, name): x for name, x in packed.items()}
-
-        output = os.path.join(self.folder, "swapped")
-        with mock.patch.object(packing, "pack_to_bucket", swap):
-            version = tiny_exports.export(self.model, output)
-        shutil.copytree(
-            os.path.join(self.version, artifacts.EXTRAS),
-            os.path.join(version, artifacts.EXTRAS),
-        )
-        faults = self._faults(version)
-        self.assertIn("serving_default", faults)
-        self.assertIn("from_examples", faults)
 
     def test_detects_a_missing_signature(self):
         version = self._copy()
