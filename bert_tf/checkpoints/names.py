@@ -16,6 +16,7 @@ and holds, beside the model, `origin.json`: name, address, ETag and hash.
 
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -185,7 +186,9 @@ def _fetch(
                 archives.unpack(archive, temporary)
                 _lift(temporary)
                 _check(title, url, temporary, release)
-                files.write_json(os.path.join(temporary, _ORIGIN_FILE), origin)
+                marker = os.path.join(temporary, _ORIGIN_FILE)
+                with open(marker, "w", encoding="utf-8") as file:
+                    json.dump(origin, file, indent=2)
         finally:
             os.remove(archive)
     return folder

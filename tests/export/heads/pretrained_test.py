@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
 from bert_tf.export.heads import pretrained
@@ -20,7 +21,6 @@ from bert_tf.export.heads.pretrained import Embeddings
 from bert_tf.export.heads.pretrained import FillMask
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import fill_mask
-from bert_tf.inference import load
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_exports
@@ -127,7 +127,7 @@ class FillMaskTest(tf.test.TestCase):
         rows = _pack(head, "the [MASK] sat", "[MASK][MASK] cat", "dog")
         positions = rows.inputs["masked_lm_positions"]
         self.assertAllEqual(positions, [[2, 0], [1, 2], [0, 0]])
-        model = load.build_model(formats.read(self.path))
+        model = checkpoint_loading.build_model(formats.read(self.path))
         outputs = model(rows.inputs)
         self.assertEqual(outputs["masked_lm_logits"].shape, [3, 2, 16])
 
@@ -168,7 +168,7 @@ class FillMaskTest(tf.test.TestCase):
 
     def test_parts_return_the_same_as_one_call(self):
         head = _build(self.path)
-        model = load.build_model(formats.read(self.path))
+        model = checkpoint_loading.build_model(formats.read(self.path))
         rows = _pack(head, *_TEXTS)
         expected = head.answer(model(rows.inputs), rows)
         outputs = serving_module.compute(model, rows.inputs, 2, head.condense)

@@ -11,6 +11,7 @@ from absl.testing import parameterized
 from scipy import special
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
 from bert_tf.export.heads import pretrained
 from bert_tf.export.heads import registry as heads
@@ -19,7 +20,6 @@ from bert_tf.export.heads.head import Source
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.inference import load
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification import task as classification_task
 from bert_tf.tasks.predict import Predictor
@@ -72,7 +72,9 @@ class ReferenceTest(files_case.FolderCase):
         reference, stored = _build(self.folder, name, **settings)
         task = dataclasses.replace(tasks.from_stored(stored), **settings)
         predictor = Predictor(
-            load.build_model(stored), task, stored.build_tokenizer()
+            checkpoint_loading.build_model(stored),
+            task,
+            stored.build_tokenizer(),
         )
         texts = [_PREDICTED[name](text) for text in tiny_exports.TEXTS]
         described = predictor.describe(list(map(task.example_from_row, texts)))
@@ -111,7 +113,7 @@ class ReferenceTest(files_case.FolderCase):
         reference, stored = _build(self.folder, "next_sentence")
         rows = [{"text": x, "text_pair": "dog"} for x in tiny_exports.TEXTS]
         packed = reference.pack(rows)
-        model = load.build_model(stored)
+        model = checkpoint_loading.build_model(stored)
         logits = model(packed)["next_sentence_logits"].numpy()
         values = reference.expect(rows).values
         self.assertAllClose(
