@@ -39,7 +39,6 @@ class ObjectCheckpointTest(tf.test.TestCase):
             self.assertEqual(checkpoint.name(found[path]), path)
             self.assertEqual(checkpoint.shape(found[path]), value.shape)
             self.assertAllEqual(checkpoint.read(found[path]), value)
-        self.assertCountEqual(model_garden.variable_names(self.prefix), _VALUES)
 
     def test_local_names_are_those_of_tensorflow(self):
         self._write()
@@ -67,8 +66,6 @@ class ObjectCheckpointTest(tf.test.TestCase):
         self.assertEqual(found["model/table"], variable)
         self.assertEqual(found["model/network/layers/1/kernel"], variable)
         self.assertEqual(checkpoint.full_name(variable), "first/second")
-        names = model_garden.variable_names(self.prefix)
-        self.assertLen(names, len(_VALUES))
 
     def test_objects_in_a_cycle(self):
         root, child = tf.Module(), tf.Module()
@@ -95,7 +92,7 @@ class ObjectCheckpointTest(tf.test.TestCase):
         (first, *others) = sorted(tf.io.gfile.glob(f"{self.prefix}.data-*"))
         self.assertNotEmpty(others)
         os.truncate(first, os.path.getsize(first) - 400)
-        with self.assertRaisesRegex(UserError, r"bytes instead of \d+ or more"):
+        with self.assertRaisesRegex(UserError, "damaged or incomplete"):
             model_garden.ObjectCheckpoint(self.prefix)
 
 
