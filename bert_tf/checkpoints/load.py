@@ -4,7 +4,6 @@ import dataclasses
 import os
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -353,8 +352,6 @@ def load_into(
     model: keras.Model,
     tensors: Mapping[str, np.ndarray],
     source: str = "the checkpoint",
-    expected_missing: Iterable[str] = (),
-    expected_unused: Iterable[str] = (),
 ) -> LoadReport:
     """Assigns tensors to the model's weights of the same canonical name.
 
@@ -365,17 +362,12 @@ def load_into(
       model: A model of `bert_tf.modeling`.
       tensors: Canonical name to value.
       source: The name of the tensors in an error, for instance a path.
-      expected_missing: Further weights that need not be in `tensors`.
-      expected_unused: Further tensors that need not be in `model`.
 
     Raises:
       UserError: Listing everything unmatched, missing or of another shape.
     """
     variables = bert_model.named_variables(model)
-    # Those of `Tensors` are known before they are read.
-    shapes = getattr(tensors, "shapes", None)
-    if shapes is None:
-        shapes = {name: np.shape(value) for name, value in tensors.items()}
+    shapes = Tensors.from_arrays(tensors).shapes
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
     # Parts may be missing as a whole, except for the encoder.
@@ -394,8 +386,8 @@ def load_into(
         if name in tensors and shapes[name] != tuple(variable.shape)
     }
     problems = {
-        "lacks": lacks - set(expected_missing),
-        "also has": has - set(expected_unused),
+        "lacks": lacks,
+        "also has": has,
         "has in another shape": misshapen,
     }
     if any(problems.values()):

@@ -532,8 +532,8 @@ def read_json_object(path: str) -> dict[str, Any]:
     return values
 
 
-def read_bert_config(path: str, flag: str = "--bert_config_file") -> BertConfig:
+def read_bert_config(path: str) -> BertConfig:
     """Reads a `bert_config.json`; see `paths.resolve_config`."""
     path = paths.resolve_config(path)
-    require_file(path, flag)
+    require_file(path, "--bert_config_file")
     return BertConfig.from_dict(read_json_object(path), path)
