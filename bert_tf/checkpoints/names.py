@@ -188,7 +188,7 @@ def _fetch(
                 _check(title, url, temporary, release)
                 marker = os.path.join(temporary, _ORIGIN_FILE)
                 with open(marker, "w", encoding="utf-8") as file:
-                    json.dump(origin, file, indent=2)
+                    file.write(json.dumps(origin, indent=2))
         finally:
             os.remove(archive)
     return folder
