@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import urllib.parse
 
 from absl import logging
@@ -197,11 +196,7 @@ def _fetch(
 def _lift(folder: str) -> None:
     """Moves the contents of an archive's only folder up into `folder`."""
     for name in _OTHER_FILES:
-        path = os.path.join(folder, name)
-        if os.path.isdir(path):
-            shutil.rmtree(path)
-        elif os.path.exists(path):
-            os.remove(path)
+        files.remove(os.path.join(folder, name))
     names = os.listdir(folder)
     inner = os.path.join(folder, names[0]) if len(names) == 1 else ""
     if not os.path.isdir(inner):

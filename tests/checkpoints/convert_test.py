@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import io
 import os
 from unittest import mock
@@ -402,9 +403,13 @@ class InterruptedTest(ConversionTestCase):
 
     def test_full_disk_is_one_sentence(self):
         source = self.write(stored_models.build())
-        error = tf.errors.ResourceExhaustedError(None, None, "disk\nfull")
-        with mock.patch.object(tf1_checkpoint, "write", side_effect=error):
-            self.assert_refused(r"written to .*\(disk\)", source, "tf1")
+        message = f"x; {os.strerror(errno.ENOSPC)}\nin save"
+        for error in (
+            tf.errors.ResourceExhaustedError(None, None, message),
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        ):
+            with mock.patch.object(tf1_checkpoint, "write", side_effect=error):
+                self.assert_refused("The disk is full: .*", source, "tf1")
 
 
 if __name__ == "__main__":
