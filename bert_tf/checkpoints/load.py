@@ -69,8 +69,7 @@ def read(
         `config` describes.
     """
     path = names.resolve(path)
-    weights_format = formats.detect(path)
-    if weights_format == "tf1" and config is not None:
+    if config is not None and formats.detect(path) == "tf1":
         prefix = tf1_checkpoint.find_prefix(path)
         folder = os.path.dirname(prefix)
         if not tf.io.gfile.exists(
@@ -88,7 +87,7 @@ def read(
                 optimizer_state=state,
                 report=report,
             )
-    stored = formats.read(path, weights_format)
+    stored = formats.read(path)
     if config is not None:
         _check_config(stored, config, flag)
     return stored
