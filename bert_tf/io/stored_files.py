@@ -181,15 +181,6 @@ def exists(path: str) -> bool:
     )
 
 
-def check_size(path: str, num_bytes: int) -> None:
-    """Raises `UserError` for a file that is too large to be read as a whole."""
-    if num_bytes > MAX_BYTES:
-        raise UserError(
-            f"{path} is larger than {MAX_BYTES} bytes, so it is not read as "
-            "a whole; copy the model again."
-        )
-
-
 def require(path: str) -> str:
     """Returns the path of an existing regular file.
 
