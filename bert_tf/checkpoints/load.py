@@ -366,7 +366,10 @@ def load_into(
       UserError: Listing everything unmatched, missing or of another shape.
     """
     variables = bert_model.named_variables(model)
-    shapes = Tensors.from_arrays(tensors).shapes
+    # Those of `Tensors` are known before they are read.
+    shapes = getattr(tensors, "shapes", None) or {
+        name: np.shape(value) for name, value in tensors.items()
+    }
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
     # Parts may be missing as a whole, except for the encoder.
