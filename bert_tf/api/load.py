@@ -9,11 +9,10 @@ import keras
 
 from bert_tf.api import models
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints.huggingface.model import LABELLED
+from bert_tf.checkpoints.load import build_model
 from bert_tf.errors import UserError
-from bert_tf.inference import load
 from bert_tf.text.tokenizer import BertTokenizer
-
-_WITH_LABELS = ("classification", "tagging")
 
 
 def load_model(
@@ -97,7 +96,7 @@ def load_model(
     if "head" not in new_parts and values["kind"] == stored.task["kind"]:
         values = dict(stored.task)
     if model is None:  # Else a file without text, as earlier versions wrote.
-        model = load.build_model(
+        model = build_model(
             stored,
             kind,
             labels=labels,
@@ -113,7 +112,7 @@ def load_model(
 def _check_labels(labels: Any, kind: str | None) -> None:
     """Raises `UserError` if a head would have one label to choose from."""
     has_names = not isinstance(labels, str | int | None)
-    if has_names and len(labels) == 1 and kind in (None, *_WITH_LABELS):
+    if has_names and len(labels) == 1 and kind in (None, *LABELLED):
         raise UserError(
             "Expected at least two labels; a model that predicts a score has "
             f"num_labels=1 instead. Received: labels={list(labels)!r}."

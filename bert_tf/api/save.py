@@ -22,6 +22,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
+from bert_tf.io import files
 from bert_tf.tasks import registry
 
 # They describe the run that made the weights, which may have changed since.
@@ -65,15 +66,9 @@ def save_model(
     _require_replaceable(path, overwrite)
     stored = keras_model.from_model(model, path)
     task = _describe_task(stored)
-    model_directory.write(
-        path,
-        stored.config,
-        stored.weights,
-        stored.vocabulary,
-        stored.tokenizer_settings,
-        task,
-        _card(model, task),
-    )
+    stored = dataclasses.replace(stored, task=task)
+    with files.atomic_directory(path) as temporary:
+        model_directory.write_model(temporary, stored, _card(model, task))
     logging.info("The model is in %s.", path)
 
 

@@ -13,8 +13,6 @@ import re
 import sys
 from collections.abc import Iterator
 
-import tensorflow as tf
-
 from bert_tf import errors
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
@@ -64,11 +62,16 @@ def locked_output(
     """Yields the directory to write, which no other process may write.
 
     Raises:
-      UserError: As `check_paths`, or if another process writes to --output.
+      UserError: As `check_paths`, or if another process writes to --output,
+        or the disk is full.
     """
     arguments = config.input, config.output, config.overwrite
     output = check_paths(*arguments)
-    with locks.one_writer(output, "--output", is_replaced=True):
+    with (
+        errors.full_disks(),
+        errors.naming(config.output),
+        locks.one_writer(output, "--output", is_replaced=True),
+    ):
         # Another process may have written it meanwhile.
         yield check_paths(*arguments)
 
@@ -196,7 +199,7 @@ def _write(
         options["readme"] = _card(stored, source_format, config)
     if config.allow_activation_change:
         options["allow_activation_change"] = True
-    with writing(output, config.output) as temporary:
+    with files.atomic_directory(output) as temporary:
         sentences = write_model(temporary, stored, **options)
         contents = {
             str(path.relative_to(temporary)): path.stat().st_size
@@ -219,24 +222,6 @@ def _write(
         *(f"  {sentence}" for sentence in sentences),
     ]
     return "\n".join(lines) + "\n"
-
-
-@contextlib.contextmanager
-def writing(output: str, name: str) -> Iterator[str]:
-    """Yields a temporary directory, which becomes `output` at the end.
-
-    Args:
-      output: The directory to write, from `check_paths`.
-      name: The value of --output, for the error.
-    """
-    try:
-        with files.atomic_directory(output) as temporary:
-            yield temporary
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(
-            f"The model could not be written to {name} "
-            f"({errors.first_line(error)}); nothing was written."
-        ) from error
 
 
 def _card(stored: StoredModel, source_format: str, config: Flags) -> str:

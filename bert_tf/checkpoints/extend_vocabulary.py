@@ -27,6 +27,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
+from bert_tf.io import files
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import CONTINUATION
@@ -104,7 +105,7 @@ def run(config: Flags) -> None:
             },
             'import bert_tf\nmodel = bert_tf.load_model(".")',
         )
-        with conversion.writing(output, config.output) as temporary:
+        with files.atomic_directory(output) as temporary:
             model_directory.write_model(temporary, extension.model, card)
         conversion.print_now(f"Wrote {config.output}.\n")
 

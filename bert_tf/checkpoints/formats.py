@@ -14,12 +14,11 @@ and raises `UserError` for every mistake of a user.
 """
 
 import dataclasses
+import glob
 import importlib
 import os
 import re
 import types
-
-import tensorflow as tf
 
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -39,6 +38,8 @@ _MODULES = {
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
+# Those of KerasHub's presets and of SavedModels hold folders, too.
+_FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 
 def module_of(name: str) -> types.ModuleType:
@@ -69,7 +70,7 @@ def _detect(path: str) -> str:
             "run/convert_checkpoint.py."
         )
     if not detected:
-        raise paths.no_model(path, _contents(path))
+        raise paths.no_model(path)
     return detected[0]
 
 
@@ -97,11 +98,13 @@ def read(
     """
     path = names.resolve(path, cache_dir, offline)
     revision = names.origin(path)
-    stored_files.check_folder(path)
+    check_folder(path)
     module = module_of(source_format or _detect(path))
     if source_format and not module.recognizes(path):
         others = _recognized(path)
-        seen = f"which looks like {others[0]}" if others else _contents(path)
+        seen = paths.describe(path)
+        if others:
+            seen = f"which looks like {others[0]}"
         raise UserError(
             f"Expected the format {source_format} (--from={source_format}). "
             f"Received: {path!r}, {seen}."
@@ -121,8 +124,17 @@ def _recognized(path: str) -> list[str]:
     return detected
 
 
-def _contents(path: str) -> str:
-    if not paths.is_remote(path):
-        return paths.describe(path)
-    is_there = tf.io.gfile.exists(path)
-    return "which is no model" if is_there else "where there is nothing"
+def check_folder(path: str) -> None:
+    """Checks that a local folder of a model holds no pipe, device or socket.
+
+    Of a prefix, such as a checkpoint's, the files that begin with it count.
+
+    Raises:
+      UserError: If it does, as reading it could last forever.
+    """
+    if paths.is_remote(path):
+        return
+    for others in _FOLDERS if os.path.isdir(path) else ("",):
+        for file in glob.iglob(f"{glob.escape(path)}{others}*"):
+            if os.path.exists(file) and not os.path.isdir(file):
+                stored_files.exists(file)

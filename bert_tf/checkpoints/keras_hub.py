@@ -18,6 +18,7 @@ import math
 import os
 import pathlib
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -287,9 +288,25 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
       UserError: If KerasHub has no such model.
     """
     errors.require("interop")
+    import keras_hub
+
     _check_model(stored, allow_activation_change)
+    config = stored.config
+    backbone = keras_hub.models.BertBackbone(
+        **{key: getattr(config, ours) for key, ours in _CONFIG_KEYS.items()},
+        dropout=config.hidden_dropout_prob,
+        dtype="float32",
+        name="bert_backbone",
+    )
+    _assign(backbone.weights, stored)
+    return backbone
+
+
+def _assign(variables: Iterable[Any], stored: StoredModel) -> None:
+    """Assigns stored weights to variables of KerasHub."""
     weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
-    return _build_backbone(stored.config, weights)
+    for variable in variables:
+        variable.assign(weights[variable.path])
 
 
 def write_model(
@@ -303,18 +320,36 @@ def write_model(
       allow_activation_change: Whether a model with the exact GELU may be
         written, with the tanh form.
     """
-    errors.require("interop")
-    _check_model(stored, allow_activation_change)
-    sentences = _describe(stored)
+    backbone = build_backbone(stored, allow_activation_change)
+    from keras_hub import models
+
+    sentences, preprocessor = _describe(stored), None
     if stored.vocabulary is not None:
         sentences += _check_vocabulary(stored)
-    weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
-    backbone = _build_backbone(stored.config, weights)
-    preprocessor = None
-    if stored.vocabulary is not None:
-        preprocessor = _build_preprocessor(stored)
+        settings = stored.tokenizer_settings
+        tokenizer = models.BertTokenizer(
+            vocabulary=list(stored.vocabulary.tokens),
+            lowercase=settings["lower_case"],
+            strip_accents=settings["strip_accents"],
+            special_tokens_in_strings=settings["preserve_special_tokens"],
+            name="bert_tokenizer",
+        )
+        preprocessor = models.BertTextClassifierPreprocessor(
+            tokenizer,
+            sequence_length=stored.task.get(
+                "max_seq_length", stored.config.max_position_embeddings
+            ),
+            name="bert_text_classifier_preprocessor",
+        )
     if weight_map.CLASSIFIER in _heads(stored):
-        classifier = _build_classifier(backbone, preprocessor, weights)
+        classifier = models.BertTextClassifier(
+            backbone,
+            num_classes=stored.weights.shapes["output_bias"][0],
+            preprocessor=preprocessor,
+            dropout=_CLASSIFIER_DROPOUT,
+            name="bert_text_classifier",
+        )
+        _assign(classifier.output_dense.weights, stored)
         classifier.save_to_preset(directory)
     else:
         backbone.save_to_preset(directory)
@@ -421,57 +456,3 @@ def _describe(stored: StoredModel) -> list[str]:
     if stored.vocabulary is None:
         sentences.append("There is no vocabulary, so there is no tokenizer.")
     return sentences
-
-
-def _build_backbone(config: BertConfig, weights: Tensors):
-    import keras_hub
-
-    backbone = keras_hub.models.BertBackbone(
-        **{key: getattr(config, ours) for key, ours in _CONFIG_KEYS.items()},
-        dropout=config.hidden_dropout_prob,
-        dtype="float32",
-        name="bert_backbone",
-    )
-    for variable in backbone.weights:
-        variable.assign(weights[variable.path])
-    return backbone
-
-
-def _build_tokenizer(stored: StoredModel):
-    import keras_hub
-
-    settings = stored.tokenizer_settings
-    return keras_hub.models.BertTokenizer(
-        vocabulary=list(stored.vocabulary.tokens),
-        lowercase=settings["lower_case"],
-        strip_accents=settings["strip_accents"],
-        special_tokens_in_strings=settings["preserve_special_tokens"],
-        name="bert_tokenizer",
-    )
-
-
-def _build_preprocessor(stored: StoredModel):
-    import keras_hub
-
-    return keras_hub.models.BertTextClassifierPreprocessor(
-        _build_tokenizer(stored),
-        sequence_length=stored.task.get(
-            "max_seq_length", stored.config.max_position_embeddings
-        ),
-        name="bert_text_classifier_preprocessor",
-    )
-
-
-def _build_classifier(backbone: Any, preprocessor: Any, weights: Tensors):
-    import keras_hub
-
-    classifier = keras_hub.models.BertTextClassifier(
-        backbone,
-        num_classes=weights.shapes["logits/bias"][0],
-        preprocessor=preprocessor,
-        dropout=_CLASSIFIER_DROPOUT,
-        name="bert_text_classifier",
-    )
-    for variable in classifier.output_dense.weights:
-        variable.assign(weights[variable.path])
-    return classifier

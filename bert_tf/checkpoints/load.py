@@ -2,8 +2,11 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,13 +16,35 @@ from absl import logging
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import names
+from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.huggingface import model as huggingface
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling.bert import BertForPretraining
+from bert_tf.modeling.bert import BertModel
+from bert_tf.modeling.heads import require_names
+from bert_tf.modeling.task_models import BertForClassification
+from bert_tf.modeling.task_models import BertForMultipleChoice
+from bert_tf.modeling.task_models import BertForQuestionAnswering
+from bert_tf.modeling.task_models import BertForTagging
 
+_MODELS = {
+    "encoder": BertModel,
+    "pretraining": BertForPretraining,
+    "masked_lm": BertForPretraining,
+    "next_sentence": BertForPretraining,
+    "classification": BertForClassification,
+    "question_answering": BertForQuestionAnswering,
+    "tagging": BertForTagging,
+    "multiple_choice": BertForMultipleChoice,
+}
+# Values of `new_parts`.
+_PARTS = ("head", "pooler")
 # Fields of the config that do not change weights or outputs.
 _FREE = (
     "hidden_dropout_prob",
@@ -44,8 +69,7 @@ def read(
         `config` describes.
     """
     path = names.resolve(path)
-    weights_format = formats.detect(path)
-    if weights_format == "tf1" and config is not None:
+    if config is not None and formats.detect(path) == "tf1":
         prefix = tf1_checkpoint.find_prefix(path)
         folder = os.path.dirname(prefix)
         if not tf.io.gfile.exists(
@@ -63,7 +87,7 @@ def read(
                 optimizer_state=state,
                 report=report,
             )
-    stored = formats.read(path, weights_format)
+    stored = formats.read(path)
     if config is not None:
         _check_config(stored, config, flag)
     return stored
@@ -147,6 +171,151 @@ def _check_config(stored: StoredModel, config: BertConfig, flag: str) -> None:
 # === Models in memory ===
 
 
+def build_model(
+    stored: StoredModel,
+    kind: str | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    num_labels: int | None = None,
+    new_parts: Collection[str] = (),
+    num_new_layers: int = 0,
+    as_class: Callable[[type], type] = lambda cls: cls,
+    **kwargs: Any,
+) -> keras.Model:
+    """Builds a model and loads its weights, one at a time.
+
+    Args:
+      stored: The result of `formats.read`.
+      kind: As for `bert_tf.load_model`, like the arguments below.
+      labels: Names of the labels.
+      num_labels: The number of labels.
+      new_parts: Parts to initialize randomly.
+      num_new_layers: Number of encoder layers to initialize randomly, from the
+        top.
+      as_class: Returns the class to build in place of that of `modeling`.
+      **kwargs: Arguments of the model's constructor.
+
+    Raises:
+      UserError: If the weights do not match the configuration, or the
+        arguments do not fit the model.
+    """
+    chosen = stored.task["kind"] if kind is None else kind
+    _check_arguments(chosen, labels, num_labels, new_parts)
+    skipped = set(weight_map.HEADS[chosen]) if "head" in new_parts else set()
+    skipped |= {weight_map.POOLER} if "pooler" in new_parts else set()
+    weights = stored.weights.select(
+        lambda name: weight_map.part_of(name) not in skipped
+    )
+    kwargs = _choose_head(stored, weights, chosen, kwargs)
+    if chosen in huggingface.LABELLED:
+        kwargs |= _choose_labels(stored, weights, chosen, labels, num_labels)
+    model = as_class(_MODELS[chosen])(stored.config, **kwargs)
+    layers = stored.config.num_hidden_layers
+    new_layers = tuple(
+        f"bert/encoder/layer_{number}/"
+        for number in range(layers - num_new_layers, layers)
+    )
+    initial = [
+        (variable, keras.ops.convert_to_numpy(variable))
+        for name, variable in bert_model.named_variables(model).items()
+        if name.startswith(new_layers)
+    ]
+    report = load_weights(model, dataclasses.replace(stored, weights=weights))
+    for variable, value in initial:
+        variable.assign(value)
+    new = skipped if kind is None else skipped.union(weight_map.HEADS[kind])
+    if chosen in huggingface.WITHOUT_POOLER:
+        new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})
+    missing = {weight_map.part_of(x) for x in report.missing} - new
+    if missing:
+        logging.warning(
+            "%s has no %s: this part is initialized randomly, so train the "
+            "model before you use its outputs.",
+            stored.path,
+            ", ".join(sorted(missing)),
+        )
+    return model
+
+
+def _check_arguments(kind, labels, num_labels, new_parts) -> None:
+    if kind not in _MODELS:
+        raise UserError(
+            f"The kind of a model is one of {', '.join(_MODELS)}. Received: "
+            f"{kind!r}."
+        )
+    labelled = huggingface.LABELLED
+    if kind not in labelled and (labels, num_labels) != (None, None):
+        raise UserError(
+            f"Only models for {' and '.join(labelled)} have labels; set `kind` "
+            f"to one of these. Received: labels for {kind!r}."
+        )
+    if isinstance(new_parts, str) or not set(new_parts) <= set(_PARTS):
+        raise UserError(
+            f"Expected new_parts to be a list of {' and '.join(_PARTS)}. "
+            f"Received: {new_parts!r}."
+        )
+
+
+def _choose_head(
+    stored: StoredModel, weights: Tensors, kind: str, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns `kwargs` with the arguments of the stored head."""
+    task = stored.task if stored.task["kind"] == kind else {}
+    arguments = recurrent_heads.arguments(task, kind, weights.shapes)
+    for name, value in arguments.items():
+        actual = kwargs.get(name)
+        if actual not in (None, value):
+            raise UserError(
+                f"The head in {stored.path} has {name}={value!r}. Received: "
+                f'{actual!r}; make a new head with new_parts=["head"], or '
+                "drop the argument."
+            )
+    return kwargs | arguments
+
+
+def _choose_labels(
+    stored: StoredModel,
+    weights: Tensors,
+    kind: str,
+    labels: Sequence[str] | None,
+    num_labels: int | None,
+) -> dict[str, Any]:
+    """Returns the arguments `labels` and `num_labels` of a model's head."""
+
+    def count(shapes):
+        return next(
+            (
+                shape[0]
+                for name, shape in shapes.items()
+                if weight_map.part_of(name) in weight_map.HEADS[kind]
+                and name.endswith("output_bias")
+            ),
+            None,
+        )
+
+    require_names(labels)
+    expected = num_labels if labels is None else len(labels)
+    loaded, available = count(weights.shapes), count(stored.weights.shapes)
+    if expected is None and available is None:
+        raise UserError(
+            f"{stored.path} has no head for {kind}, so the new one needs its "
+            "labels: give labels=[...], or num_labels."
+        )
+    if None not in (expected, loaded) and expected != loaded:
+        raise UserError(
+            f"The head in {stored.path} has {loaded} labels. Received: "
+            f'{expected}; make a new head with new_parts=["head"], or give '
+            f"{loaded} labels."
+        )
+    same_kind = stored.task["kind"] == kind
+    if labels is None and same_kind and expected in (None, loaded):
+        labels = stored.task.get("labels")
+    return {
+        "labels": labels,
+        "num_labels": num_labels or expected or available,
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
     """Canonical names of the weights that were loaded, missing or unused.
@@ -182,8 +351,6 @@ def load_into(
     model: keras.Model,
     tensors: Mapping[str, np.ndarray],
     source: str = "the checkpoint",
-    expected_missing: Iterable[str] = (),
-    expected_unused: Iterable[str] = (),
 ) -> LoadReport:
     """Assigns tensors to the model's weights of the same canonical name.
 
@@ -194,17 +361,15 @@ def load_into(
       model: A model of `bert_tf.modeling`.
       tensors: Canonical name to value.
       source: The name of the tensors in an error, for instance a path.
-      expected_missing: Further weights that need not be in `tensors`.
-      expected_unused: Further tensors that need not be in `model`.
 
     Raises:
       UserError: Listing everything unmatched, missing or of another shape.
     """
     variables = bert_model.named_variables(model)
     # Those of `Tensors` are known before they are read.
-    shapes = getattr(tensors, "shapes", None)
-    if shapes is None:
-        shapes = {name: np.shape(value) for name, value in tensors.items()}
+    shapes = getattr(tensors, "shapes", None) or {
+        name: np.shape(value) for name, value in tensors.items()
+    }
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
     # Parts may be missing as a whole, except for the encoder.
@@ -223,8 +388,8 @@ def load_into(
         if name in tensors and shapes[name] != tuple(variable.shape)
     }
     problems = {
-        "lacks": lacks - set(expected_missing),
-        "also has": has - set(expected_unused),
+        "lacks": lacks,
+        "also has": has,
         "has in another shape": misshapen,
     }
     if any(problems.values()):

@@ -22,7 +22,6 @@ import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -118,11 +117,13 @@ _TRAINING_STATE = frozenset(
 def recognizes(path: str) -> bool:
     """Returns whether `path` holds a Model Garden checkpoint."""
     try:
-        prefix = tf1_checkpoint.find_prefix(path)
-    except (UserError, OSError, tf.errors.OpError):
+        # The index alone: data may be damaged, which `read_model` reports.
+        reader = tf.train.load_checkpoint(tf1_checkpoint.find_prefix(path))
+        names = reader.get_variable_to_shape_map()
+    except (UserError, *READ_ERRORS):
         return False
-    names = variable_names(prefix)
-    return any(x.endswith("/_query_dense/kernel") for x in names)
+    kernel = f"/_query_dense/kernel{_VALUE_SUFFIX}"
+    return any(name.endswith(kernel) for name in names)
 
 
 def read_model(
@@ -290,25 +291,6 @@ def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
 # === Object-based checkpoints ===
 
 
-def variable_names(prefix: str) -> tuple[str, ...]:
-    """Returns the keys of all variables, without their common suffix.
-
-    Reads the index alone and never raises: there are none if `prefix` is not an
-    object-based checkpoint.
-    """
-    try:
-        shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
-    except READ_ERRORS:
-        return ()
-    if OBJECT_GRAPH_KEY not in shapes:
-        return ()
-    return tuple(
-        key.removesuffix(_VALUE_SUFFIX)
-        for key in shapes
-        if key.endswith(_VALUE_SUFFIX)
-    )
-
-
 class ObjectCheckpoint:
     """A checkpoint open for reading; objects are numbers, and 0 is the root.
 
@@ -318,35 +300,10 @@ class ObjectCheckpoint:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        try:
-            self._reader = tf.train.load_checkpoint(prefix)
-            self._shapes = self._reader.get_variable_to_shape_map()
-        except READ_ERRORS as error:
-            raise self._damaged(error) from error
-        if OBJECT_GRAPH_KEY not in self._shapes:
-            raise UserError(
-                f"{prefix} is a name-based checkpoint of TensorFlow 1. "
-                "Expected an object-based checkpoint of TensorFlow 2."
-            )
-        serialized = self._read(OBJECT_GRAPH_KEY)
-        needed, present = tf1_checkpoint.count_bytes(prefix, self._reader)
-        needed += len(serialized)
-        if present < needed:
-            raise self._damaged(
-                f"its data has {present} bytes instead of {needed} or more"
-            )
+        self._tensors = tf1_checkpoint.open_tensors(prefix, object_based=True)
         graph = trackable_object_graph_pb2.TrackableObjectGraph()
-        graph.ParseFromString(serialized)
+        graph.ParseFromString(self._tensors[OBJECT_GRAPH_KEY].tobytes())
         self._nodes = graph.nodes
-
-    def _damaged(self, error: Exception | str) -> UserError:
-        return damaged(f"The checkpoint {self.prefix}", error)
-
-    def _read(self, key: str) -> Any:
-        try:
-            return self._reader.get_tensor(key)
-        except READ_ERRORS as error:
-            raise self._damaged(error) from error
 
     def objects(self) -> range:
         """Returns all objects, those near the root first."""
@@ -393,12 +350,14 @@ class ObjectCheckpoint:
 
     def shape(self, variable: int) -> Shape | None:
         """Returns a variable's shape, None if it has no value."""
-        shape = self._shapes.get(self.key(variable))
-        return None if shape is None else tuple(shape)
+        return self._tensors.shapes.get(self.key(variable))
 
     def read(self, variable: int) -> np.ndarray:
         """Returns the value; a damaged one raises `UserError`."""
-        return np.asarray(self._read(self.key(variable)))
+        key = self.key(variable)
+        if key not in self._tensors:
+            raise damaged(f"The checkpoint {self.prefix}", f"it lacks {key}")
+        return self._tensors[key]
 
 
 def _unescape(name: str) -> str:

@@ -16,9 +16,9 @@ and holds, beside the model, `origin.json`: name, address, ETag and hash.
 
 import functools
 import hashlib
+import json
 import os
 import re
-import shutil
 import urllib.parse
 
 from absl import logging
@@ -185,7 +185,9 @@ def _fetch(
                 archives.unpack(archive, temporary)
                 _lift(temporary)
                 _check(title, url, temporary, release)
-                files.write_json(os.path.join(temporary, _ORIGIN_FILE), origin)
+                marker = os.path.join(temporary, _ORIGIN_FILE)
+                with open(marker, "w", encoding="utf-8") as file:
+                    file.write(json.dumps(origin, indent=2))
         finally:
             os.remove(archive)
     return folder
@@ -194,11 +196,7 @@ def _fetch(
 def _lift(folder: str) -> None:
     """Moves the contents of an archive's only folder up into `folder`."""
     for name in _OTHER_FILES:
-        path = os.path.join(folder, name)
-        if os.path.isdir(path):
-            shutil.rmtree(path)
-        elif os.path.exists(path):
-            os.remove(path)
+        files.remove(os.path.join(folder, name))
     names = os.listdir(folder)
     inner = os.path.join(folder, names[0]) if len(names) == 1 else ""
     if not os.path.isdir(inner):

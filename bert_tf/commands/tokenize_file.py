@@ -8,9 +8,15 @@ end], ...]}; offsets are bytes of the line of text.
 """
 
 import dataclasses
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence
 
 from bert_tf.flags import options
 from bert_tf.flags.groups import NormalizationConfig
+
+# Characters to tokenize at once; a longer line is tokenized whole.
+_CHARACTERS_AT_ONCE = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +41,72 @@ class TokenizeFileConfig(NormalizationConfig):
 
 
 def main(config: TokenizeFileConfig) -> None:
+    r"""Writes one JSON line per line of text, in bounded memory.
+
+    Only \n ends a line; the last \n may be missing. The lines have no [CLS] and
+    [SEP].
+    """
+    from bert_tf.io import files
     from bert_tf.text.vocabulary import Vocabulary
 
-    Vocabulary.from_file(config.vocab_file)  # Raises if it is bad.
-    from bert_tf.inference import tokenize_file
+    files.require_file(config.input_file, "--input_file")
+    files.require_other(config.output_file, config.input_file)
+    files.require_writable(config.output_file, "--output_file")
+    vocabulary = Vocabulary.from_file(config.vocab_file)
 
-    tokenize_file.run(config)
+    import tensorflow as tf
+    from absl import logging
+
+    from bert_tf.io import progress
+    from bert_tf.text.tokenizer import BertTokenizer
+
+    tokenizer = BertTokenizer(
+        vocabulary,
+        config.do_lower_case,
+        config.strip_accents,
+        config.preserve_special_tokens,
+    )
+    tokenize = tf.function(
+        tokenizer.tokenize_with_offsets,
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    with (
+        files.atomic_file(config.output_file) as temporary,
+        files.open_binary(temporary, "wb") as output,
+        progress.bar(None, "tokenizing", "line") as bar,
+    ):
+        output.write(b"")  # Creates a remote file even if there is no line.
+        for lines in _read_parts(config.input_file):
+            tokens = tokenize(tf.constant(lines, tf.string))
+            for row in zip(*(part.to_list() for part in tokens), strict=True):
+                output.write(_to_json(*row, vocabulary.tokens).encode())
+            bar.update(len(lines))
+    logging.info(
+        "Wrote the tokens of %d lines to %s.", bar.n, config.output_file
+    )
+
+
+def _to_json(
+    ids: list[int], starts: list[int], ends: list[int], tokens: Sequence[str]
+) -> str:
+    values = {
+        "ids": ids,
+        "tokens": [tokens[token_id] for token_id in ids],
+        "offsets": list(zip(starts, ends, strict=True)),
+    }
+    return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+def _read_parts(path: str) -> Iterator[list[str]]:
+    """Yields the lines of a file, some thousand at a time."""
+    from bert_tf.io import text_files
+
+    lines, size = [], 0
+    for _, line in text_files.read_lines(path):
+        lines.append(line)
+        size += len(line)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield lines
+            lines, size = [], 0
+    if lines:
+        yield lines

@@ -22,6 +22,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import BertConfig
 from bert_tf.distillation import inputs
@@ -41,7 +42,6 @@ from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.experiment import ObjectiveSource
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
-from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.tasks import registry
 from bert_tf.tasks.squad.task import SquadTask
@@ -165,7 +165,7 @@ class Teacher(ObjectiveSource):
             names.append("return_attention_probs")
         self.model_arguments = dict.fromkeys(names, True)
         with devices.strategy.scope():
-            self._model = load.build_model(
+            self._model = checkpoint_loading.build_model(
                 stored,
                 fuse=devices.fuse,
                 dtype=devices.precision.policy,

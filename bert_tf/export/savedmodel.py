@@ -37,7 +37,6 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.flags import cli
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import terminal
@@ -180,7 +179,7 @@ def _build_model(
     stored: StoredModel, head: ServingHead, precision: str
 ) -> keras.Model:
     """Builds the part of a model that a head reads, in its inference form."""
-    model = load.build_model(
+    model = checkpoint_loading.build_model(
         stored, head.model_kind, return_attention_probs=True
     )
     return inference.prepare(model, precision, **head.model_values)

@@ -20,7 +20,6 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.modeling import bert
 from bert_tf.tasks.task import Task
@@ -294,7 +293,7 @@ def build_model(
             stored.config.num_hidden_layers,
         )
     with devices.strategy.scope():
-        model = load.build_model(
+        model = checkpoint_loading.build_model(
             stored,
             task.kind,
             new_parts=new_parts,

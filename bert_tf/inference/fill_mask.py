@@ -23,7 +23,6 @@ from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.inference import load
 from bert_tf.text import masking
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
@@ -159,7 +158,7 @@ class FillMask:
         # Only [MASK] is special; other bracketed names are ordinary text.
         self._tokenizer = stored.build_tokenizer(preserve_special_tokens=False)
         self._vocabulary = self._tokenizer.vocabulary
-        self._model = load.build_model(stored)
+        self._model = checkpoint_loading.build_model(stored)
         self._longest = stored.config.max_position_embeddings
         self._trained_length = stored.task.get("max_seq_length")
 

@@ -23,7 +23,6 @@ from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
-from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io.run_folder import RunFolder
@@ -324,7 +323,9 @@ def build_predictor(
     tokenizer = stored.build_tokenizer()
     with devices.strategy.scope():
         model = inference.prepare(
-            load.build_model(stored, task.kind, **task.model_arguments()),
+            checkpoint_loading.build_model(
+                stored, task.kind, **task.model_arguments()
+            ),
             devices.precision.name,
         )
     return Predictor(

@@ -484,9 +484,14 @@ def read_small(path: str) -> bytes:
     Raises:
       UserError: If it is too large for that.
     """
-    stored_files.check_size(path, size(path))
+    most = stored_files.MAX_BYTES
+    if size(path) > most:
+        raise UserError(
+            f"{path} is larger than {most} bytes, so it is not read as a "
+            "whole; copy the model again."
+        )
     with open_binary(path) as file:
-        return file.read(stored_files.MAX_BYTES)
+        return file.read(most)
 
 
 def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
@@ -532,8 +537,8 @@ def read_json_object(path: str) -> dict[str, Any]:
     return values
 
 
-def read_bert_config(path: str, flag: str = "--bert_config_file") -> BertConfig:
+def read_bert_config(path: str) -> BertConfig:
     """Reads a `bert_config.json`; see `paths.resolve_config`."""
     path = paths.resolve_config(path)
-    require_file(path, flag)
+    require_file(path, "--bert_config_file")
     return BertConfig.from_dict(read_json_object(path), path)

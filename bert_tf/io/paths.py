@@ -95,7 +95,9 @@ def no_match(pattern: str, flag: str) -> UserError:
 
 
 def describe(path: str) -> str:
-    """Returns what there is at a local path that holds no model."""
+    """Returns what there is at a path that holds no model."""
+    if is_remote(path):
+        return "where there is no model"
     if not os.path.exists(path):
         return "where there is nothing"
     if not os.path.isdir(path):
@@ -122,14 +124,14 @@ def may_be_model(path: str) -> bool:
     return any(glob.iglob(f"{glob.escape(path)}.*"))
 
 
-def no_model(path: str, contents: str, flag: str | None = None) -> UserError:
+def no_model(path: str, flag: str | None = None) -> UserError:
     """Returns the error for a path without a model of any format."""
     return UserError(
         f"{f'{flag}: e' if flag else 'E'}xpected a model directory, a "
         "checkpoint of the original with bert_config.json beside it, a Hugging "
         "Face directory, a KerasHub preset, a Model Garden checkpoint, a "
         "SavedModel of TF Hub or a .keras file of bert_tf. "
-        f"Received: {path!r}, {contents}."
+        f"Received: {path!r}, {describe(path)}."
     )
 
 
@@ -213,7 +215,7 @@ def _check_model(path: str, flag: str) -> None:
             if releases.find(path):
                 return  # To be fetched.
             releases.refuse_name(path, flag)
-        raise no_model(path, describe(path), flag)
+        raise no_model(path, flag)
 
 
 def _check_output(name: str, path: str) -> None:

@@ -6,7 +6,6 @@ links to regular files are followed; Hugging Face's cache consists of them.
 Nothing here imports TensorFlow for local files.
 """
 
-import glob
 import json
 import math
 import os
@@ -23,8 +22,6 @@ _SHOWN = 200
 # Of files that are read into memory as a whole; the tokenizer.json of a large
 # vocabulary has a seventh of it.
 MAX_BYTES = 1 << 27
-# Those of KerasHub's presets and of SavedModels hold folders, too.
-_FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 
 class Kind(NamedTuple):
@@ -184,15 +181,6 @@ def exists(path: str) -> bool:
     )
 
 
-def check_size(path: str, num_bytes: int) -> None:
-    """Raises `UserError` for a file that is too large to be read as a whole."""
-    if num_bytes > MAX_BYTES:
-        raise UserError(
-            f"{path} is larger than {MAX_BYTES} bytes, so it is not read as "
-            "a whole; copy the model again."
-        )
-
-
 def require(path: str) -> str:
     """Returns the path of an existing regular file.
 
@@ -202,22 +190,6 @@ def require(path: str) -> str:
     if not exists(path):
         raise UserError(f"There is no {path}; copy the model again.")
     return path
-
-
-def check_folder(path: str) -> None:
-    """Checks that a local folder of a model holds no pipe, device or socket.
-
-    Of a prefix, such as a checkpoint's, the files that begin with it count.
-
-    Raises:
-      UserError: If it does, as reading it could last forever.
-    """
-    if paths.is_remote(path):
-        return
-    for others in _FOLDERS if os.path.isdir(path) else ("",):
-        for file in glob.iglob(f"{glob.escape(path)}{others}*"):
-            if os.path.exists(file) and not os.path.isdir(file):
-                exists(file)
 
 
 def is_base_name(name: Any) -> bool:

@@ -8,7 +8,6 @@ Shapes:
   N: characters of all texts, without white space.
   C: chunks of all texts. A chunk is a run of characters between white space,
     or a single Chinese character.
-  W: number of strings.
 """
 
 import dataclasses
@@ -33,9 +32,6 @@ _ABBREVIATION = re.compile(rf"(?:{_LETTER}\.){{2,}}|[A-Z]\.")
 _HANDLE = re.compile(r"[@#]\w")
 
 _NUM_CODE_POINTS = sys.maxunicode + 1
-# The prefix bits of the first byte of a UTF-8 sequence, by its length.
-_UTF8_PREFIXES = (0, 0x00, 0xC0, 0xE0, 0xF0)
-_BYTES = tuple(bytes([value]) for value in range(256))
 
 
 class Word(NamedTuple):
@@ -153,7 +149,7 @@ def split_words_in_graph(text: tf.Tensor) -> Words:
         validate=False,
     )
     words = tf.RaggedTensor.from_value_rowids(
-        encode_utf8(letters),
+        tf.strings.unicode_encode(letters, "UTF-8"),
         rows,
         tf.size(text, tf.int64),
         validate=False,
@@ -273,31 +269,3 @@ def _character_classes() -> tuple[np.ndarray, np.ndarray]:
     changes = np.any(table[1:] != table[:-1], axis=1)
     starts = np.concatenate([[0], 1 + np.flatnonzero(changes)])
     return starts.astype(np.int32), table[starts]
-
-
-def encode_utf8(letters: tf.RaggedTensor) -> tf.Tensor:
-    """Encodes ragged <int32>[W, None] code points as <string>[W].
-
-    Replaces `tf.strings.unicode_encode`, which in TensorFlow 2.12 (used by
-    stock images of TensorFlow Serving) turns the 66 noncharacters of Unicode,
-    such as U+FFFF, into U+FFFD. There must be no surrogates.
-    """
-    codes = letters.flat_values
-    lengths = 1 + sum(
-        tf.cast(codes >= first, tf.int32) for first in (0x80, 0x800, 0x10000)
-    )
-    places = tf.ragged.range(lengths)
-    letter = places.value_rowids()
-    length, place = tf.gather(lengths, letter), places.flat_values
-    # Each byte but the first has six bits of the code point.
-    bits = tf.bitwise.right_shift(
-        tf.gather(codes, letter), 6 * (length - 1 - place)
-    )
-    values = tf.where(
-        place == 0, tf.gather(_UTF8_PREFIXES, length) + bits, 0x80 + bits % 64
-    )
-    return tf.strings.unsorted_segment_join(
-        tf.gather(_BYTES, values),
-        tf.gather(letters.value_rowids(), letter),
-        letters.nrows(),
-    )

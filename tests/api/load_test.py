@@ -1,4 +1,4 @@
-"""Tests for bert_tf.api.load, bert_tf.inference.load and the public names."""
+"""Tests for bert_tf.api.load, building models, and the public names."""
 
 import dataclasses
 import pathlib
@@ -9,12 +9,12 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
-from bert_tf.inference import load as pretrained
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
 from bert_tf.text.vocabulary import Vocabulary
@@ -201,7 +201,7 @@ class OtherKindTest(_ModelTest):
             self.assertNoLogs("absl", "WARNING"),
             self.assertLogs("absl", "INFO") as logs,
         ):
-            model = pretrained.build_model(stored, kind, **arguments)
+            model = checkpoint_loading.build_model(stored, kind, **arguments)
         self.assertEqual(type(model).__name__, _BY_KIND[kind][0])
         self.assertRegex(logs.output[0], "new: .*output_bias")
         heads = [n for n in _values(model) if not n.startswith("bert/")]
@@ -218,7 +218,7 @@ class OtherKindTest(_ModelTest):
             ({"labels": ["a", "b"]}, ("a", "b"), 2),
             ({"num_labels": 3}, None, 3),
         ):
-            model = pretrained.build_model(
+            model = checkpoint_loading.build_model(
                 stored, new_parts=["head"], **arguments
             )
             self.assertEqual(model.labels, labels)
@@ -233,15 +233,15 @@ class OtherKindTest(_ModelTest):
     def test_new_pooler(self):
         stored = _stored("question_answering")
         with self.assertNoLogs("absl", "WARNING"):
-            model = pretrained.build_model(stored, new_parts=["pooler"])
+            model = checkpoint_loading.build_model(stored, new_parts=["pooler"])
         self._assert_weights(model, stored.weights, _POOLER)
 
     def test_stored_labels_apply_to_the_stored_kind_only(self):
         stored = _stored("classification")
         both = {**stored.weights, **_stored("tagging").weights}
         stored = dataclasses.replace(stored, weights=Tensors.from_arrays(both))
-        self.assertEqual(pretrained.build_model(stored).labels, _LABELS)
-        model = pretrained.build_model(stored, "tagging")
+        self.assertEqual(checkpoint_loading.build_model(stored).labels, _LABELS)
+        model = checkpoint_loading.build_model(stored, "tagging")
         self.assertIsNone(model.labels)
         self._assert_weights(model, both)
 
@@ -266,7 +266,9 @@ class OtherKindTest(_ModelTest):
     )
     def test_refuses_arguments_that_do_not_fit(self, kind, arguments, message):
         with self.assertRaisesRegex(UserError, message):
-            pretrained.build_model(_stored(kind, "somewhere"), **arguments)
+            checkpoint_loading.build_model(
+                _stored(kind, "somewhere"), **arguments
+            )
 
     @parameterized.parameters(3, None, b"model", True)
     def test_a_path_is_a_text(self, path):

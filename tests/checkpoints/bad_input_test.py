@@ -121,11 +121,33 @@ class BadInputTest(files_case.FolderCase):
             with tf.io.gfile.GFile(f"{root}/{name}", "w") as file:
                 file.write("?")
         for name in _NO_FORMAT:
-            message = "nothing" if name == "nowhere" else "which is no model"
             with self.assertRaisesRegex(
-                UserError, f"Expected .*Received: '{root}/{name}', .*{message}"
+                UserError, f"Expected .*Received: '{root}/{name}', where"
             ):
                 formats.read(f"{root}/{name}")
+
+    @parameterized.parameters("pipe", "device")
+    def test_folders_with_other_files_are_refused(self, kind):
+        path = os.path.join(self.folder, "model[1]")
+        os.mkdir(path)
+        os.symlink("loop", os.path.join(path, "loop"))
+        formats.check_folder(path)
+        if kind == "pipe":
+            os.mkfifo(os.path.join(path, "x.index"))
+        else:
+            os.symlink("/dev/null", os.path.join(path, "x.index"))
+        with self.assertRaisesRegex(UserError, "x.index must be a regular"):
+            formats.check_folder(path)
+        with self.assertRaisesRegex(UserError, "x.index must be a regular"):
+            formats.check_folder(os.path.join(path, "x"))
+        formats.check_folder(os.path.join(path, "y"))
+
+    @parameterized.parameters("variables", "assets", "assets/tokenizer")
+    def test_pipes_in_their_folders_are_refused(self, folder):
+        os.makedirs(os.path.join(self.folder, folder))
+        os.mkfifo(os.path.join(self.folder, folder, "x"))
+        with self.assertRaisesRegex(UserError, "x must be a regular"):
+            formats.check_folder(self.folder)
 
     def test_several_formats_in_one_directory(self):
         path = self._copy("huggingface")

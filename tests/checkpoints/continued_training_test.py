@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
-from bert_tf.inference import load
 from bert_tf.modeling import bert as bert_model
 from bert_tf.training import state as training_state
 from bert_tf.training.losses import PretrainingObjective
@@ -24,7 +24,7 @@ def _continue_training(stored, num_steps):
     """Trains on the golden file's batch; returns the losses and the state."""
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        model = load.build_model(stored)
+        model = checkpoint_loading.build_model(stored)
         optimizer = golden_training.build_optimizer(model)
     variables = bert_model.named_variables(model)
     training_state.assign_optimizer(

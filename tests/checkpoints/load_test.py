@@ -178,10 +178,6 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
         tensors = _tensors()
         del tensors[name]
         self._assert_refused(tensors, f"x.ckpt .*{name}", source="x.ckpt")
-        report = checkpoint_loading.load_into(
-            self.model, tensors, expected_missing=[name]
-        )
-        self.assertEqual(report.missing, (name,))
 
     @parameterized.parameters(
         "bert/encoder/layer_2/output/dense/kernel",
@@ -193,10 +189,6 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
     def test_unknown_tensor(self, name):
         tensors = _tensors() | {name: np.zeros(3, np.float32)}
         self._assert_refused(tensors, f"also has {name}")
-        report = checkpoint_loading.load_into(
-            self.model, tensors, expected_unused=[name]
-        )
-        self.assertEqual(report.unused, (name,))
 
     @parameterized.parameters(
         ("bert/embeddings/word_embeddings", (20, 8), (19, 8)),

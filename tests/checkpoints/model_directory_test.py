@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
@@ -18,7 +19,6 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text.tokenizer import BertTokenizer
@@ -103,7 +103,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found.tokenizer_settings, self.settings)
         self.assertAllEqual(found.build_tokenizer().tokenize("Übers"), [5, 7])
         self.assertEqual(found.weights.keys(), self.weights.keys())
-        model = load.build_model(found)
+        model = checkpoint_loading.build_model(found)
         for name, variable in bert_model.named_variables(model).items():
             self.assertAllEqual(variable, self.weights[name])
 

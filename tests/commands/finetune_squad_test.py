@@ -7,11 +7,11 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.commands import finetune_squad
 from bert_tf.commands import finetune_squad as script
 from bert_tf.commands.finetune_squad import SquadConfig
 from bert_tf.errors import UserError
-from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.tasks import registry
 from bert_tf.tasks.predict import Predictor
@@ -106,7 +106,7 @@ class FinetuneSquadTest(_Case):
 
         with self.subTest("the model directory predicts the same"):
             stored = formats.read(str(self.output / "model"))
-            model = load.build_model(stored)
+            model = checkpoint_loading.build_model(stored)
             task = registry.from_stored(stored)
             self.assertEqual(task.max_query_length, 3)
             predictor = Predictor(model, task, stored.build_tokenizer())
@@ -234,7 +234,7 @@ class FinetuneSquadTest(_Case):
         self.assertEqual(chosen | {"null_score_diff_threshold": None}, task)
         stored = formats.read(str(self.output / "model"))
         predictor = Predictor(
-            load.build_model(stored),
+            checkpoint_loading.build_model(stored),
             registry.from_stored(stored),
             stored.build_tokenizer(),
         )

@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.commands.distill import DistillConfig
@@ -22,7 +23,6 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import SplitReader
-from bert_tf.inference import load
 from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification import glue_tasks
@@ -279,7 +279,7 @@ class EachTaskTest(files_case.FilesCase):
         reader = SplitReader(own, stored.build_tokenizer())
         devices = device_setup.prepare(config)
         teacher = distillation.Teacher(config, stored, task, reader, devices)
-        same = load.build_model(stored, **teacher.model_arguments)
+        same = checkpoint_loading.build_model(stored, **teacher.model_arguments)
         other = pretrained_models.build_model(
             distillation.read_student(config, stored),
             own,

@@ -16,13 +16,13 @@ import tensorflow as tf
 
 import bert_tf
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.commands.predict import PredictConfig
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.export.tflite import run as tflite
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
-from bert_tf.inference import load
 from bert_tf.inference import predict
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.tasks import registry
@@ -137,7 +137,9 @@ class AddingATaskTest(files_case.FolderCase):
             {"text": "a", "gold_label": "4"},
         )
         predictor = Predictor(
-            load.build_model(stored), task, stored.build_tokenizer()
+            checkpoint_loading.build_model(stored),
+            task,
+            stored.build_tokenizer(),
         )
         expected = predictor.predict(list(map(task.example_from_row, texts)))
         self.assertLen(set(expected), 3)

@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
-from bert_tf.inference import load
 from tests.support import scripts
 from tests.support import tiny_model
 
@@ -36,7 +36,9 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         cls.addClassCleanup(shutil.rmtree, folder)
         cls.path = tiny_model.write(f"{folder}/model")
         cls.filler = fill_mask.FillMask(cls.path)
-        cls.model = load.build_model(model_directory.read_model(cls.path))
+        cls.model = checkpoint_loading.build_model(
+            model_directory.read_model(cls.path)
+        )
 
     def test_probabilities_equal_the_models_softmax(self):
         texts = ["The [MASK] sat[MASK]on the mats.", "[MASK]."]

@@ -92,29 +92,6 @@ class FileTest(parameterized.TestCase):
         os.symlink("file", self.path("link"))
         self.assertEqual(stored_files.read_object(self.path("link")), {"a": 1})
 
-    @parameterized.parameters("pipe", "device")
-    def test_folders_with_other_files_are_refused(self, kind):
-        path = os.path.join(self.folder, "model[1]")
-        os.mkdir(path)
-        os.symlink("loop", os.path.join(path, "loop"))
-        stored_files.check_folder(path)
-        if kind == "pipe":
-            os.mkfifo(os.path.join(path, "x.index"))
-        else:
-            os.symlink("/dev/null", os.path.join(path, "x.index"))
-        with self.assertRaisesRegex(UserError, "x.index must be a regular"):
-            stored_files.check_folder(path)
-        with self.assertRaisesRegex(UserError, "x.index must be a regular"):
-            stored_files.check_folder(os.path.join(path, "x"))
-        stored_files.check_folder(os.path.join(path, "y"))
-
-    @parameterized.parameters("variables", "assets", "assets/tokenizer")
-    def test_pipes_in_their_folders_are_refused(self, folder):
-        os.makedirs(os.path.join(self.folder, folder))
-        os.mkfifo(os.path.join(self.folder, folder, "x"))
-        with self.assertRaisesRegex(UserError, "x must be a regular"):
-            stored_files.check_folder(self.folder)
-
     @parameterized.parameters(
         ("a.json", True, True),
         ("variables/a", False, True),

@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.commands import pretrain
 from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.data import create as pretraining_data
 from bert_tf.errors import UserError
-from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
@@ -75,7 +75,7 @@ class LeftToRightTest(files_case.FolderCase):
         return {name: float(value) for name, value in pairs}
 
     def _outputs(self, stored, ids):
-        model = load.build_model(stored, "encoder")
+        model = checkpoint_loading.build_model(stored, "encoder")
         inputs = {"input_ids": tf.constant([ids])}
         inputs["input_mask"] = tf.ones_like(inputs["input_ids"])
         inputs["segment_ids"] = tf.zeros_like(inputs["input_ids"])

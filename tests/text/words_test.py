@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
@@ -91,32 +90,6 @@ class SplitWordsInGraphTest(tf.test.TestCase):
     def test_empty_texts(self):
         self.assertEqual(_split_all([]), [])
         self.assertEqual(_split_all(["", " \n", ""]), [[], [], []])
-
-
-class EncodeUtf8Test(tf.test.TestCase):
-    @pytest.mark.slow
-    def test_every_character(self):
-        codes = np.concatenate(
-            [np.arange(0xD800), np.arange(0xE000, 0x110000)]
-        ).astype(np.int32)
-        lengths = [*range(1, 1400), len(codes) - 1400 * 1399 // 2, 0]
-        letters = tf.RaggedTensor.from_row_lengths(codes, lengths)
-        text = "".join(map(chr, codes))
-        ends = np.cumsum(lengths)
-        expected = [
-            text[end - length : end]
-            for length, end in zip(lengths, ends, strict=True)
-        ]
-        strings = tf.function(words_lib.encode_utf8)(letters).numpy()
-        self.assertEqual([x.decode() for x in strings], expected)
-
-    def test_empty_strings(self):
-        for lengths in ([], [0], [0, 0]):
-            letters = tf.RaggedTensor.from_row_lengths(
-                tf.zeros([0], tf.int32), tf.constant(lengths, tf.int32)
-            )
-            strings = tf.function(words_lib.encode_utf8)(letters)
-            self.assertEqual(strings.numpy().tolist(), [b""] * len(lengths))
 
 
 if __name__ == "__main__":

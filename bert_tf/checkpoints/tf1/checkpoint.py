@@ -120,15 +120,16 @@ def is_object_based(prefix: str) -> bool:
     )
 
 
-def open_tensors(path: str) -> Tensors:
+def open_tensors(path: str, object_based: bool = False) -> Tensors:
     """Returns the tensors of a checkpoint, which are read on access.
 
     Args:
       path: A path for `find_prefix`.
+      object_based: Whether TensorFlow 2 wrote it; else its tensors have names.
 
     Raises:
-      UserError: If there is no checkpoint, it is damaged, or it is
-        object-based; also when a damaged tensor is read.
+      UserError: If there is no checkpoint, it is damaged, or of the other
+        kind; also when a damaged tensor is read.
     """
     prefix = find_prefix(path)
     if set(prefix) & set("[\\"):
@@ -139,13 +140,17 @@ def open_tensors(path: str) -> Tensors:
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-        needed, present = count_bytes(prefix, reader)
+        needed, present = _count_bytes(prefix, reader)
     except READ_ERRORS as error:
         raise damaged(f"The checkpoint {prefix}", error) from error
-    if OBJECT_GRAPH_KEY in shapes:
+    kinds = (
+        "a name-based checkpoint of TensorFlow 1",
+        "an object-based checkpoint of TensorFlow 2",
+    )
+    if (OBJECT_GRAPH_KEY in shapes) != object_based:
         raise UserError(
-            f"{prefix} is an object-based checkpoint of TensorFlow 2. Expected "
-            "a name-based checkpoint of TensorFlow 1."
+            f"{prefix} is {kinds[not object_based]}. Expected "
+            f"{kinds[object_based]}."
         )
     if present < needed:
         raise UserError(
@@ -163,7 +168,7 @@ def open_tensors(path: str) -> Tensors:
     return Tensors({n: tuple(shapes[n]) for n in sorted(shapes)}, read_tensor)
 
 
-def count_bytes(prefix: str, reader: Any) -> tuple[int, int]:
+def _count_bytes(prefix: str, reader: Any) -> tuple[int, int]:
     """Returns the bytes that the tensors need, and those of the data files."""
     dtypes = reader.get_variable_to_dtype_map()
     needed = sum(
@@ -171,6 +176,8 @@ def count_bytes(prefix: str, reader: Any) -> tuple[int, int]:
         for name, shape in reader.get_variable_to_shape_map().items()
         if dtypes[name] != tf.string
     )
+    if OBJECT_GRAPH_KEY in dtypes:
+        needed += np.asarray(reader.get_tensor(OBJECT_GRAPH_KEY)).nbytes
     folder, name = os.path.split(prefix)
     present = sum(
         tf.io.gfile.stat(os.path.join(folder, other)).length

@@ -23,13 +23,13 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.export import serving_module
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.texts import Row
-from bert_tf.inference import load
 from bert_tf.tasks.predict import MODEL_INPUTS
 
 Arrays = Mapping[str, np.ndarray]
@@ -114,7 +114,7 @@ class Reference:
         self._layer = getattr(head, "layer", -1)
         self._function: Callable | None = None
         self._disturbance = TIMES_FOR_LOGITS * tolerance
-        self._model = load.build_model(
+        self._model = checkpoint_loading.build_model(
             stored,
             head.model_kind,
             return_all_layers=True,

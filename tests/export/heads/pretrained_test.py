@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
 from bert_tf.export.heads.head import Rows
@@ -18,7 +19,6 @@ from bert_tf.export.heads.pretrained import Embeddings
 from bert_tf.export.heads.pretrained import FillMask
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import fill_mask
-from bert_tf.inference import load
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_exports
@@ -141,7 +141,7 @@ class FillMaskTest(tf.test.TestCase):
 
     def test_parts_return_the_same_as_one_call(self):
         head = _build(self.path)
-        model = load.build_model(formats.read(self.path))
+        model = checkpoint_loading.build_model(formats.read(self.path))
         rows = _pack(head, *_TEXTS)
         expected = head.answer(model(rows.inputs), rows)
         outputs = serving_module.compute(model, rows.inputs, 2, head.condense)
