@@ -1,5 +1,3 @@
-import os
-
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -87,26 +85,6 @@ class TokenStoreTest(files_case.FolderCase):
             edges = store.document_offsets[document : document + 2].tolist()
             starts, stops = zip(*spans, strict=True)
             self.assertEqual([*starts, edges[1]], [edges[0], *stops])
-
-    def test_released_pages_can_be_read_again(self):
-        writer = TokenStoreWriter(self.folder, _VOCAB_SIZE)
-        size = token_store._RELEASE_ABOVE_BYTES // 2 + 5
-        values = np.arange(size) % 30000
-        writer.append(values, np.array([size]), np.array([0]))
-        writer.finish()
-        store = TokenStore.open(self.folder, _VOCAB_SIZE)
-
-        def resident():
-            with open("/proc/self/statm", encoding="utf-8") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-        store.tokens.sum()
-        before = resident()
-        store.release()
-        self.assertLess(resident(), before - size)
-        self.assertAllEqual(store.tokens[-3:], values[-3:])
-        places = np.random.default_rng(1).integers(size, size=50000)
-        self.assertAllEqual(store.take(places), values[places])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,11 @@ from bert_tf.data.token_store import TokenStoreWriter
 _ROOT = str(pathlib.Path(__file__).resolve().parents[3])
 
 
+def make_config(**flags):
+    files = dict.fromkeys(("input_file", "output_file", "vocab_file"), "x")
+    return CreatePretrainingDataConfig(**files, **flags)
+
+
 class PermutedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(1, 2, 3, 4, 5, 16, 17, 1000, 4096, 70001)
     def test_is_a_permutation(self, size):
@@ -57,10 +62,7 @@ class MakeRecordsTest(tf.test.TestCase):
 
     def plan(self, next_sentence_pairs):
         return PartsPlan(
-            config=CreatePretrainingDataConfig(
-                input_file="",
-                output_file="",
-                vocab_file="",
+            config=make_config(
                 max_seq_length=10,
                 max_predictions_per_seq=3,
                 next_sentence_pairs=next_sentence_pairs,
@@ -176,8 +178,8 @@ class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
 
     def plan(self, documents, max_seq_length, passes=None, **options):
         store = self.store(documents)
-        values = {"short_seq_prob": 0.0, "next_sentence_pairs": True}
-        planner = InstancePlanner(store, max_seq_length, **(values | options))
+        flags = {"max_seq_length": max_seq_length, "short_seq_prob": 0.0}
+        planner = InstancePlanner(store, make_config(**(flags | options)))
         if passes is None:
             passes = range(store.num_passes)
         return store, planner.plan(passes, seed=5)
@@ -312,7 +314,7 @@ class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_plan_is_a_function_of_the_seed(self):
         store = self.store([[3, 4, 5, 6]] * 20)
-        planner = InstancePlanner(store, 20, 0.1, True)
+        planner = InstancePlanner(store, make_config(max_seq_length=20))
         first, again = planner.plan(range(20), 1), planner.plan(range(20), 1)
         other = planner.plan(range(20), 2)
         self.assertAllEqual(first.a_starts, again.a_starts)
