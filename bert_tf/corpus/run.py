@@ -101,10 +101,9 @@ def _make(
     with worker_processes.pool(processes) as pool:
         folder = os.path.join(work_dir, "parts")
         if config.runner:
-            # Imported here because Apache Beam is optional.
-            from bert_tf.corpus import beam
-
-            extracted = beam.extract(config, found, options, folder, work_dir)
+            extracted = extraction.extract_on_beam(
+                found, options, folder, work_dir
+            )
         else:
             extracted = _extract(found, options, pool, processes, folder)
         judged, decisions, prints, tally = _judge(config, extracted, work_dir)
