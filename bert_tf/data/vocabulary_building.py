@@ -5,11 +5,10 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import heapq
 import itertools
 import math
 import os
-import tempfile
+import sqlite3
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -44,7 +43,7 @@ _WORDS_PER_CALL = 1 << 16
 _MAX_SPARE = 0.1
 # The parts of `CountedText`.
 _SIDES = ("learned", "heldout")
-# About 150 MB in a dict. Beyond that, sorted counts are written to disk.
+# About 150 MB in a dict. Beyond that, counts are written to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
 
 
@@ -61,13 +60,12 @@ class WordCounts:
     def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
         self._max_words_in_memory = max_words_in_memory
         self._counts: dict[bytes, int] = {}
-        self._folder: tempfile.TemporaryDirectory | None = None
-        self._runs: list[str] = []
+        self._table = sqlite3.connect("")  # A temporary file, if it is large.
+        self._table.execute("CREATE TABLE words (word BLOB, count INTEGER)")
 
     def close(self) -> None:
-        """Removes the temporary files."""
-        if self._folder:
-            self._folder.cleanup()
+        """Removes the temporary file."""
+        self._table.close()
 
     def add(self, words: Sequence[bytes], counts: Sequence[int]) -> None:
         """Adds counts; words are UTF-8 without spaces and line ends.
@@ -82,33 +80,35 @@ class WordCounts:
             self._spill()
 
     def items(self) -> Iterator[tuple[str, int]]:
-        """Yields each word and its count, ordered by the bytes of the words."""
-        runs = [self._read_run(path) for path in self._runs]
-        merged = heapq.merge(sorted(self._counts.items()), *runs)
-        for word, group in itertools.groupby(merged, key=lambda item: item[0]):
-            yield word.decode("utf-8"), sum(count for _, count in group)
+        """Yields each word and its count, ordered by the bytes of the words.
+
+        Raises:
+          UserError: If the disk for temporary files is full.
+        """
+        self._spill()
+        with _on_disk():
+            for word, count in self._table.execute(
+                "SELECT word, SUM(count) FROM words GROUP BY word ORDER BY word"
+            ):
+                yield word.decode("utf-8"), count
 
     def _spill(self) -> None:
-        try:
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="words-")
-            path = os.path.join(self._folder.name, str(len(self._runs)))
-            with open(path, "wb") as file:
-                for item in sorted(self._counts.items()):
-                    file.write(b"%s %d\n" % item)
-        except OSError as error:
-            raise UserError(
-                f"Word counts cannot be written to {tempfile.gettempdir()} "
-                f"({error}); set TMPDIR to a folder with more room."
-            ) from error
-        self._runs.append(path)
+        with _on_disk():
+            self._table.executemany(
+                "INSERT INTO words VALUES (?, ?)", self._counts.items()
+            )
         self._counts = {}
 
-    def _read_run(self, path: str) -> Iterator[tuple[bytes, int]]:
-        with open(path, "rb") as file:
-            for line in file:
-                word, count = line.split(b" ")
-                yield word, int(count)
+
+@contextlib.contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise UserError(
+            f"Word counts cannot be written to a temporary file ({error}); set "
+            "TMPDIR to a folder with more room."
+        ) from error
 
 
 @dataclasses.dataclass
