@@ -59,6 +59,7 @@ def run(config: Flags) -> dict[str, Any]:
     """
     config.require_beam()
     names = output_files(config)
+    files.require_writable(config.output_file, "--output_file")
     found = inputs.find(config.input_file, config.input_format)
     if config.language_sampling is not None:
         _require_languages(found)
@@ -337,11 +338,6 @@ def output_files(config: Flags) -> list[str]:
             "--output_file must end in .gz to be compressed. Received: "
             f"{path!r}."
         )
-    if os.path.isdir(path):
-        raise UserError(
-            f"--output_file must name a file. Received a directory: {path!r}."
-        )
-    files.require_no_stream(path)
     folder, name = os.path.split(path)
     compressed = ".gz" if name.endswith(".gz") else ""
     stem, ending = os.path.splitext(name.removesuffix(".gz"))
