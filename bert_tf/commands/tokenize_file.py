@@ -4,13 +4,20 @@ r"""Tokenizes a text file: one line of text in, one line of JSON out.
       --input_file=text.txt --output_file=tokens.jsonl
 
 Each line of the output is {"ids": [...], "tokens": [...], "offsets": [[start,
-end], ...]}; offsets are bytes of the line of text.
+end], ...]}, without [CLS] and [SEP]; offsets are bytes of the line of text.
 """
 
 import dataclasses
+import json
+from collections.abc import Iterator
+
+from absl import logging
 
 from bert_tf.flags import options
 from bert_tf.flags.groups import NormalizationConfig
+
+# Characters to tokenize at once; a longer line is tokenized whole.
+_CHARACTERS_AT_ONCE = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +42,69 @@ class TokenizeFileConfig(NormalizationConfig):
 
 
 def main(config: TokenizeFileConfig) -> None:
+    """Writes one JSON line per line of text, in bounded memory."""
+    from bert_tf.io import files
     from bert_tf.text.vocabulary import Vocabulary
 
-    Vocabulary.from_file(config.vocab_file)  # Raises if it is bad.
-    from bert_tf.inference import tokenize_file
+    files.require_file(config.input_file, "--input_file")
+    files.require_other(config.output_file, config.input_file)
+    files.require_writable(config.output_file, "--output_file")
+    vocabulary = Vocabulary.from_file(config.vocab_file)
+    import tensorflow as tf
 
-    tokenize_file.run(config)
+    from bert_tf.io import progress
+    from bert_tf.text.tokenizer import BertTokenizer
+
+    tokenizer = BertTokenizer(
+        vocabulary,
+        config.do_lower_case,
+        config.strip_accents,
+        config.preserve_special_tokens,
+    )
+    tokenize = tf.function(
+        tokenizer.tokenize_with_offsets,
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    with (
+        files.atomic_file(config.output_file) as temporary,
+        tf.io.gfile.GFile(temporary, "w") as output,
+        progress.bar(None, "tokenizing", "line") as bar,
+    ):
+        output.write("")  # Creates the file even if there is no line.
+        number = 0
+        for lines in _read_parts(config.input_file):
+            tokens = tokenize(tf.constant(lines, tf.string))
+            for row in zip(*(part.to_list() for part in tokens), strict=True):
+                output.write(_to_json(row, vocabulary.tokens))
+            number += len(lines)
+            bar.update(len(lines))
+    logging.info(
+        "Wrote the tokens of %d lines to %s.", number, config.output_file
+    )
+
+
+def _to_json(
+    row: tuple[list[int], list[int], list[int]], tokens: tuple[str, ...]
+) -> str:
+    ids, starts, ends = row
+    values = {
+        "ids": ids,
+        "tokens": [tokens[token_id] for token_id in ids],
+        "offsets": list(zip(starts, ends, strict=True)),
+    }
+    return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+def _read_parts(path: str) -> Iterator[list[str]]:
+    """Yields the lines of a file, some thousand at a time."""
+    from bert_tf.io import text_files
+
+    lines, size = [], 0
+    for _, line in text_files.read_lines(path):
+        lines.append(line)
+        size += len(line)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield lines
+            lines, size = [], 0
+    if lines:
+        yield lines

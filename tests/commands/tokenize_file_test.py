@@ -1,4 +1,4 @@
-"""Tests for bert_tf.inference.tokenize_file."""
+"""Tests for bert_tf.commands.tokenize_file."""
 
 import json
 import os
@@ -7,9 +7,9 @@ from unittest import mock
 
 import tensorflow as tf
 
+from bert_tf.commands import tokenize_file
 from bert_tf.commands.tokenize_file import TokenizeFileConfig
 from bert_tf.errors import UserError
-from bert_tf.inference import tokenize_file
 from tests.support import files_case
 from tests.support import reference_tokenizer
 from tests.support.shared_data import golden
@@ -32,7 +32,7 @@ class TokenizeFileTest(files_case.FilesCase):
             output_file=self.output_file,
             **flags,
         )
-        tokenize_file.run(config)
+        tokenize_file.main(config)
         with open(self.output_file, encoding="utf-8", newline="\n") as file:
             return [json.loads(line) for line in file]
 
@@ -124,7 +124,7 @@ class TokenizeFileTest(files_case.FilesCase):
             self.vocab_file, "no/such.txt", self.output_file
         )
         with self.assertRaisesRegex(UserError, "--input_file: .*no/such.txt"):
-            tokenize_file.run(config)
+            tokenize_file.main(config)
 
 
 if __name__ == "__main__":
