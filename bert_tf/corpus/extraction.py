@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf import errors
 from bert_tf.corpus import filters
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
@@ -237,13 +236,12 @@ def _cut(
     """Yields the chunks of a numbered file that have no part; lists all."""
     number, file = element
     keys = []
-    with errors.full_disks():
-        for chunk in inputs.split(file):
-            keys.append(part_key(chunk, options))
-            path = part_path(folder, keys[-1])
-            if not os.path.exists(path):
-                yield chunk, path
-        files.write_json(_list_path(work_dir, number), keys)
+    for chunk in inputs.split(file):
+        keys.append(part_key(chunk, options))
+        path = part_path(folder, keys[-1])
+        if not os.path.exists(path):
+            yield chunk, path
+    files.write_json(_list_path(work_dir, number), keys)
 
 
 def _extract_missing(
@@ -251,9 +249,8 @@ def _extract_missing(
 ) -> None:
     """Writes the part of a chunk, unless a runner did so before."""
     chunk, path = element
-    with errors.full_disks():
-        if not os.path.exists(path):
-            extract(chunk, options, path)
+    if not os.path.exists(path):
+        extract(chunk, options, path)
 
 
 @functools.cache

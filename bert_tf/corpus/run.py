@@ -46,6 +46,7 @@ from bert_tf.io.run_folder import Made
 _FEW_HELDOUT = 100
 
 
+@errors.extras()
 @errors.full_disks()
 def run(config: Flags) -> dict[str, Any]:
     """Extracts the text, resumes, or finds that it is finished.

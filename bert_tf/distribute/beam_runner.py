@@ -24,6 +24,7 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.flags.groups import BeamConfig
 from bert_tf.io import files
@@ -54,7 +55,8 @@ class Step(beam.DoFn):
     def process(self, element: Any) -> Iterator[Any]:
         """Runs `work` and stores its `UserError` for the launcher."""
         try:
-            yield from self.work(element)
+            with errors.extras(), errors.full_disks():
+                yield from self.work(element)
         except UserError as error:
             name = hashlib.sha256(str(error).encode()).hexdigest()[:16]
             path = os.path.join(self.work_dir, _PROBLEMS, f"{name}.json")
