@@ -178,8 +178,7 @@ def draw_bars(
     names: Sequence[str],
     series: Mapping[str, Sequence[float]],
     colors: Sequence[Any] = (BLUE, LIGHT_BLUE, ORANGE),
-    errors: Mapping[str, Sequence[float]] | None = None,
-    text: str | None = "{:,.0f}",
+    text: str = "{:,.0f}",
     name_width: int = 26,
 ) -> None:
     """Draws rows of horizontal bars: one bar in each row for each series.
@@ -189,8 +188,7 @@ def draw_bars(
       names: The names of the rows, from the top.
       series: The values of each series by its label in the legend.
       colors: The color of each series, or a list with that of each bar.
-      errors: Half the lengths of error bars of some series.
-      text: The format of the number at the end of a bar; None for no number.
+      text: The format of the number at the end of a bar.
       name_width: The number of characters in a line of a row's name.
     """
     positions = np.arange(len(names))
@@ -202,12 +200,9 @@ def draw_bars(
             0.92 * height,
             color=colors[number],
             label=label if len(series) > 1 else None,
-            xerr=(errors or {}).get(label),
-            error_kw={"ecolor": BLACK, "capsize": 3},
         )
-        if text:
-            size = SMALL if len(series) == 1 else SMALL - 1
-            axes.bar_label(bars, fmt=text.format, padding=2, fontsize=size)
+        size = SMALL if len(series) == 1 else SMALL - 1
+        axes.bar_label(bars, fmt=text.format, padding=2, fontsize=size)
     name_rows(axes, names, name_width)
     axes.margins(x=0.22)
     axes.xaxis.set_major_formatter("{x:,.6g}")

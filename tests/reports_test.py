@@ -162,25 +162,17 @@ class BarsTest(_Pictures, tf.test.TestCase):
         expected = [f"T{i} ({i})" for i in range(40, 100)]
         self.assertEqual(names, [*expected, "overall (9)"])
 
-    def test_bars_have_values_errors_and_one_legend_entry_a_series(self):
+    def test_bars_have_values_and_one_legend_entry_a_series(self):
         figure, panels = reports.new_panels("Title", [2, 2])
         for axes in panels:
             reports.draw_bars(
                 axes,
                 ["one", "two"],
                 {"ours": [1, -2], "the paper's": [3, 4]},
-                errors={"ours": [0.5, 0.25]},
             )
         reports.add_legend(figure)
         self.assertEqual(
             [bar.get_width() for bar in axes.patches], [1, -2, 3, 4]
-        )
-        (error,) = filter(
-            None, (getattr(x, "errorbar", None) for x in axes.containers)
-        )
-        self.assertAllClose(
-            [x[:, 0] for x in error.lines[2][0].get_segments()],
-            [[0.5, 1.5], [-2.25, -1.75]],
         )
         labels = [text.get_text() for text in figure.legends[0].get_texts()]
         self.assertEqual(labels, ["ours", "the paper's"])

@@ -175,12 +175,11 @@ class DistillConfig(FilesConfig):
     @property
     def learns_from_teacher(self) -> bool:
         """True if any loss term uses the teacher."""
-        weights = (
-            self.distillation_weight,
-            self.hidden_weight,
-            self.attention_weight,
+        return bool(
+            self.distillation_weight
+            or self.hidden_weight
+            or self.attention_weight
         )
-        return any(weights)
 
     @property
     def has_student(self) -> bool:

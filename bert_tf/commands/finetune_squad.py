@@ -35,6 +35,8 @@ _READING_FLAGS = (
 class SquadConfig(FinetuneConfig):
     """Flags of run/finetune_squad.py; the original's flags first."""
 
+    reads_pooler = False
+
     train_file: str | None = options.data_file(
         None, "SQuAD JSON to train on, such as train-v1.1.json."
     )
@@ -128,11 +130,6 @@ class SquadConfig(FinetuneConfig):
             self.max_seq_length > self.max_query_length + 3,
             "--max_seq_length must be greater than --max_query_length + 3 = "
             f"{self.max_query_length + 3}. Received: {self.max_seq_length}.",
-        )
-        options.require(
-            not self.new_pooler,
-            "--new_pooler has no effect on SQuAD, whose head does not read the "
-            "pooler; drop it.",
         )
         options.require(
             not self.triviaqa_file

@@ -47,6 +47,8 @@ _TAGGER_DEFAULTS = {
 class TaggerConfig(FilesConfig):
     """Flags of run/finetune_tagger.py."""
 
+    reads_pooler = False
+
     word_column: str | None = options.data(
         None,
         "Column of the words: a number from 0 (or from -1 backwards), or a "
@@ -128,11 +130,6 @@ class TaggerConfig(FilesConfig):
 
     def check(self) -> None:
         super().check()
-        options.require(
-            not self.new_pooler,
-            "--new_pooler has no effect on a tagger, which does not read the "
-            "pooler; drop it.",
-        )
         options.require(
             (self.doc_stride or 0) <= self.max_seq_length - 2,
             "--doc_stride must be at most --max_seq_length - 2, or tokens "

@@ -14,7 +14,6 @@ class Chunk:
 
     Attributes:
       path: The file.
-      number: Index of the chunk in its file.
       start: Offset of the payload in the decompressed file, for messages; a row
         for Parquet.
       format: One of the values of --input_format, not "auto".
@@ -25,7 +24,6 @@ class Chunk:
     """
 
     path: str
-    number: int
     start: int
     format: str
     payload: Any

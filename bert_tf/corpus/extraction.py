@@ -24,7 +24,9 @@ from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.fingerprints import Fingerprints
+from bert_tf.corpus.inputs import InputFile
 from bert_tf.flags.options import Flags
+from bert_tf.io import compression
 from bert_tf.io import files
 
 # Changes when the same chunk gives another part.
@@ -183,6 +185,72 @@ def _read(
     if chunk.format == "parquet":
         return readers.read_parquet(chunk, *columns)
     return readers.read_text(chunk, replace_invalid)
+
+
+# === With Apache Beam ===
+
+
+def extract_on_beam(
+    found: Sequence[InputFile],
+    options: ExtractOptions,
+    folder: str,
+    work_dir: str,
+) -> list[Part]:
+    """Extracts the chunks whose parts are missing; returns all parts.
+
+    Workers and launcher share the work folder, which lists each file's parts.
+
+    Raises:
+      UserError: If the input is unsuitable, the disk is full, or an option for
+        Beam is unknown.
+    """
+    # Imported here because Apache Beam is optional.
+    from bert_tf.distribute import beam_runner
+
+    num_bytes = sum(compression.stored_size(file.path) for file in found)
+    beam_runner.run(
+        options.config,
+        work_dir,
+        f"Extracting text from {num_bytes / 1e6:.1f} MB of {len(found)} files",
+        enumerate(found),
+        functools.partial(_cut, options, folder, work_dir),
+        functools.partial(_extract_missing, options),
+    )
+    return [
+        Part(key, file.language)
+        for number, file in enumerate(found)
+        for key in files.read_json(_list_path(work_dir, number))
+    ]
+
+
+def _list_path(work_dir: str, file: int) -> str:
+    return os.path.join(work_dir, "lists", f"file-{file:06d}.json")
+
+
+def _cut(
+    options: ExtractOptions,
+    folder: str,
+    work_dir: str,
+    element: tuple[int, InputFile],
+) -> Iterator[tuple[Chunk, str]]:
+    """Yields the chunks of a numbered file that have no part; lists all."""
+    number, file = element
+    keys = []
+    for chunk in inputs.split(file):
+        keys.append(part_key(chunk, options))
+        path = part_path(folder, keys[-1])
+        if not os.path.exists(path):
+            yield chunk, path
+    files.write_json(_list_path(work_dir, number), keys)
+
+
+def _extract_missing(
+    options: ExtractOptions, element: tuple[Chunk, str]
+) -> None:
+    """Writes the part of a chunk, unless a runner did so before."""
+    chunk, path = element
+    if not os.path.exists(path):
+        extract(chunk, options, path)
 
 
 @functools.cache

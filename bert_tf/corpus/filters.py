@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf import errors
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
 from bert_tf.corpus.documents import Document
@@ -92,7 +91,9 @@ def fix_encoding(paragraph: str) -> str:
     """
     if paragraph.isascii() and paragraph.isprintable():
         return paragraph.strip()
-    fixed = _load_ftfy().fix_text(
+    import ftfy
+
+    fixed = ftfy.fix_text(
         paragraph,
         unescape_html=False,
         fix_latin_ligatures=False,
@@ -152,18 +153,9 @@ def check_languages(languages: str | None) -> None:
 
 @functools.cache
 def _load_identifier() -> Any:
-    with errors.extras():
-        from py3langid import langid
+    from py3langid import langid
 
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE)
-
-
-@functools.cache
-def _load_ftfy() -> Any:
-    with errors.extras():
-        import ftfy
-
-    return ftfy
 
 
 def read_ngrams(patterns: str) -> np.ndarray:

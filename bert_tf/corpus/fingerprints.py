@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf import errors
 from bert_tf.corpus.documents import Document
 
 # Permutations of a MinHash signature: the estimate of a similarity of 0.8 has a
@@ -211,7 +210,6 @@ def _digest(text: str, size: int) -> bytes:
 
 @functools.cache
 def _empty_minhash() -> Any:
-    with errors.extras():
-        import datasketch
+    import datasketch
 
     return datasketch.MinHash(NUM_PERM, hashfunc=int)

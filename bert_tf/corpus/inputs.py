@@ -198,13 +198,7 @@ def split(
             contents = contents.removeprefix(_BYTE_ORDER_MARK)
             start += len(_BYTE_ORDER_MARK)
         yield Chunk(
-            file.path,
-            number,
-            start,
-            file.format,
-            contents,
-            header,
-            file.language,
+            file.path, start, file.format, contents, header, file.language
         )
         start += len(contents)
 
@@ -328,7 +322,7 @@ def _split_parquet(
     file: InputFile, on_bytes: Callable[[int], None] | None
 ) -> Iterator[Chunk]:
     metadata = tables.open_parquet(file.path).metadata
-    first = number = 0
+    first = 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
         # Some libraries write all rows as one group, gigabytes.
@@ -338,14 +332,11 @@ def _split_parquet(
         for start, stop in zip(cuts, cuts[1:], strict=False):
             yield Chunk(
                 file.path,
-                number,
                 first + start,
                 "parquet",
                 (group, start, stop),
-                b"",
-                file.language,
+                language=file.language,
             )
-            number += 1
         first += rows
     if on_bytes:
         on_bytes(compression.stored_size(file.path))

@@ -46,6 +46,7 @@ from bert_tf.io.run_folder import Made
 _FEW_HELDOUT = 100
 
 
+@errors.extras()
 @errors.full_disks()
 def run(config: Flags) -> dict[str, Any]:
     """Extracts the text, resumes, or finds that it is finished.
@@ -59,6 +60,7 @@ def run(config: Flags) -> dict[str, Any]:
     """
     config.require_beam()
     names = output_files(config)
+    files.require_writable(config.output_file, "--output_file")
     found = inputs.find(config.input_file, config.input_format)
     if config.language_sampling is not None:
         _require_languages(found)
@@ -101,10 +103,9 @@ def _make(
     with worker_processes.pool(processes) as pool:
         folder = os.path.join(work_dir, "parts")
         if config.runner:
-            # Imported here because Apache Beam is optional.
-            from bert_tf.corpus import beam
-
-            extracted = beam.extract(config, found, options, folder, work_dir)
+            extracted = extraction.extract_on_beam(
+                found, options, folder, work_dir
+            )
         else:
             extracted = _extract(found, options, pool, processes, folder)
         judged, decisions, prints, tally = _judge(config, extracted, work_dir)
@@ -338,11 +339,6 @@ def output_files(config: Flags) -> list[str]:
             "--output_file must end in .gz to be compressed. Received: "
             f"{path!r}."
         )
-    if os.path.isdir(path):
-        raise UserError(
-            f"--output_file must name a file. Received a directory: {path!r}."
-        )
-    files.require_no_stream(path)
     folder, name = os.path.split(path)
     compressed = ".gz" if name.endswith(".gz") else ""
     stem, ending = os.path.splitext(name.removesuffix(".gz"))

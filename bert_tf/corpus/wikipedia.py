@@ -16,7 +16,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from xml.etree import ElementTree
 
-from bert_tf import errors
 from bert_tf.corpus import readers
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Document
@@ -116,8 +115,8 @@ class PageParser:
     def start(self) -> int:
         """Starts the process if it does not run; returns its number."""
         if self._process is None:
-            with errors.extras():
-                import mwparserfromhell  # noqa: F401
+            import mwparserfromhell  # noqa: F401
+
             context = multiprocessing.get_context("spawn")
             self._pipe, other = context.Pipe()
             # As a daemon it ends with this process.

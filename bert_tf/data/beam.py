@@ -1,4 +1,4 @@
-"""Apache Beam pipelines that write pretraining records and count words.
+"""The streaming generator on Apache Beam.
 
 The records are equal byte for byte to the streaming generator's: each step
 calls the same function of `streaming` or `streaming_worker`.
@@ -7,41 +7,32 @@ calls the same function of `streaming` or `streaming_worker`.
    the work folder.
 2. The launcher joins these files into the token store.
 3. Workers write the parts, each from its own copy of the store. When all parts
-   of a file exist, a worker concatenates them.
+   exist, workers concatenate those of each file.
 
 Workers and launcher share the work folder, `<output_file>.work`. A killed run
 resumes from it, with or without Beam.
-
-The word counts equal those of `vocabulary_building`. The documents of each file
-are counted first, because the number of earlier documents determines which ones
-are held out.
 """
 
 import dataclasses
+import functools
 import io
 import os
 import tempfile
-import zlib
-from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.data import token_store
-from bert_tf.data import vocabulary_building
 from bert_tf.data.generators import streaming
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
-from bert_tf.data.vocabulary_building import CountedText
 from bert_tf.distribute import beam_runner
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
@@ -52,12 +43,6 @@ from bert_tf.text.vocabulary import Vocabulary
 # A batch of lines: file number, batch number in the file, the lines, and the
 # document number of each line in the file <int64>[lines].
 _NumberedBatch = tuple[int, int, list[str], np.ndarray]
-# Stands for no part: a file with all its parts that is not concatenated yet.
-_NO_PART = -1
-# Number of files that the words are spread over.
-_NUM_FILES = 64
-_HELDOUT = {b"h": True, b"l": False}
-_PREFIXES = {is_heldout: prefix for prefix, is_heldout in _HELDOUT.items()}
 
 
 def generate(
@@ -80,7 +65,7 @@ def generate(
     with tempfile.TemporaryDirectory() as scratch:
         shared = os.path.join(work_dir, "tokens")
         local = shared if is_local else os.path.join(scratch, "tokens")
-        if not _is_complete(shared):
+        if not token_store.read_progress(shared).complete:
             _tokenize(config, input_files, tokenizer, work_dir)
             if tf.io.gfile.exists(shared):
                 tf.io.gfile.rmtree(shared)  # From a run without Beam.
@@ -96,11 +81,6 @@ def generate(
         )
         _write_files(config, plan, output_files)
         return streaming.result(work_dir, store, output_files)
-
-
-def _is_complete(store_folder: str) -> bool:
-    path = os.path.join(store_folder, token_store.PROGRESS_FILE)
-    return tf.io.gfile.exists(path) and files.read_json(path)["complete"]
 
 
 def _copy_folder(source: str, target: str) -> None:
@@ -129,52 +109,44 @@ def _totals_path(work_dir: str, file: int) -> str:
     return os.path.join(_batches_folder(work_dir), f"file-{file:06d}.json")
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class _ReadBatches(beam_runner.Step):
-    """Reads numbered files into batches of lines."""
-
-    config: Flags
-
-    def work(self, element: tuple[int, str]) -> Iterator[_NumberedBatch]:
-        file, path = element
-        totals = {"batches": 0, "lines": 0, "documents": 0}
-        batches = streaming.read_batches(self.config, [path], may_be_empty=True)
-        for lines, documents in batches:
-            yield file, totals["batches"], lines, documents
-            totals["batches"] += 1
-            totals["lines"] += len(lines)
-            totals["documents"] = int(documents[-1]) + 1
-        files.write_json(_totals_path(self.work_dir, file), totals)
+def _read_batches(
+    config: Flags, work_dir: str, element: tuple[int, str]
+) -> Iterator[_NumberedBatch]:
+    """Yields the batches of lines of a numbered file."""
+    file, path = element
+    totals = {"batches": 0, "lines": 0, "documents": 0}
+    batches = streaming.read_batches(config, [path], may_be_empty=True)
+    for lines, documents in batches:
+        yield file, totals["batches"], lines, documents
+        totals["batches"] += 1
+        totals["lines"] += len(lines)
+        totals["documents"] = int(documents[-1]) + 1
+    files.write_json(_totals_path(work_dir, file), totals)
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class _Tokenize(beam_runner.Step):
+_build_tokenizer = functools.cache(BertTokenizer)  # Once in each worker.
+
+
+def _tokenize_batch(
+    config: Flags,
+    work_dir: str,
+    vocabulary: Vocabulary,
+    element: _NumberedBatch,
+) -> None:
     """Tokenizes a batch of lines into a file."""
-
-    config: Flags
-    vocabulary: Vocabulary
-
-    def setup(self) -> None:
-        self._tokenizer = BertTokenizer(
-            self.vocabulary,
-            self.config.do_lower_case,
-            self.config.strip_accents,
-        )
-
-    def work(self, element: _NumberedBatch) -> Iterator[None]:
-        file, batch, lines, documents = element
-        path = _batch_path(self.work_dir, file, batch)
-        if not tf.io.gfile.exists(path):  # Else a killed run left it.
-            split = None
-            if self.config.split_sentences is not False:
-                split = streaming_worker.split_lines(lines)
-            tokenized = streaming.tokenize(
-                self._tokenizer, lines, documents, split
-            )
-            contents = io.BytesIO()
-            np.savez(contents, *tokenized)
-            files.write_bytes(path, contents.getvalue())
-        yield from ()
+    file, batch, lines, documents = element
+    path = _batch_path(work_dir, file, batch)
+    if tf.io.gfile.exists(path):
+        return  # A killed run left it.
+    tokenizer = _build_tokenizer(
+        vocabulary, config.do_lower_case, config.strip_accents
+    )
+    split = None
+    if config.split_sentences is not False:
+        split = streaming_worker.split_lines(lines)
+    contents = io.BytesIO()
+    np.savez(contents, *streaming.tokenize(tokenizer, lines, documents, split))
+    files.write_bytes(path, contents.getvalue())
 
 
 def _tokenize(
@@ -183,22 +155,18 @@ def _tokenize(
     tokenizer: BertTokenizer,
     work_dir: str,
 ) -> None:
-    """Runs the pipeline that tokenizes all text into files of `work_dir`."""
-    vocabulary = tokenizer.vocabulary
-
-    def build(pipeline: beam.Pipeline) -> None:
-        _ = (
-            pipeline
-            | "files" >> beam.Create(list(enumerate(input_files)))
-            | "spread the files" >> beam.Reshuffle()
-            | "read" >> beam.ParDo(_ReadBatches(work_dir, config))
-            | "spread the lines" >> beam.Reshuffle()
-            | "tokenize" >> beam.ParDo(_Tokenize(work_dir, config, vocabulary))
-        )
-
+    """Tokenizes all text into files of `work_dir`."""
     num_bytes = corpus.count_bytes(input_files)
-    what = f"Tokenizing {num_bytes / 1e6:.1f} MB of {len(input_files)} files"
-    beam_runner.run(config, work_dir, what, build)
+    beam_runner.run(
+        config,
+        work_dir,
+        f"Tokenizing {num_bytes / 1e6:.1f} MB of {len(input_files)} files",
+        enumerate(input_files),
+        functools.partial(_read_batches, config, work_dir),
+        functools.partial(
+            _tokenize_batch, config, work_dir, tokenizer.vocabulary
+        ),
+    )
 
 
 def _join(
@@ -227,66 +195,52 @@ def _join(
         writer.close()
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class _WritePart(beam_runner.Step):
-    """Writes the part of each pair of file number and part number.
+def _write_part(plan: PartsPlan, part: int) -> None:
+    streaming_worker.write_part(plan, part)
 
-    `store` is the token store, or None if it is on this machine anyway.
-    """
+
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
+class _WriteElsewhere(beam_runner.Step):
+    """Writes parts on a machine that reads its own copy of the token store."""
 
     plan: PartsPlan
-    store: locks.LocalCopy | None
+    store: locks.LocalCopy
 
     def setup(self) -> None:
-        if self.store:
-            self._scratch = tempfile.TemporaryDirectory()
-            self._local_plan = dataclasses.replace(
-                self.plan,
-                store_folder=self.store.open(),
-                parts_folder=self._scratch.name,
-            )
+        self._scratch = tempfile.TemporaryDirectory()
+        self._local_plan = dataclasses.replace(
+            self.plan,
+            store_folder=self.store.open(),
+            parts_folder=self._scratch.name,
+        )
 
     def teardown(self) -> None:
-        if self.store:
-            self.store.close()
-            self._scratch.cleanup()
+        self.store.close()
+        self._scratch.cleanup()
 
-    def work(self, element: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        _, part = element
-        if part == _NO_PART:
-            pass
-        elif self.store:
-            plan = self._local_plan
-            streaming_worker.write_part(plan, part)
-            # The records come last: they mark a part as complete.
-            for source, target in (
-                (plan.counts_path(part), self.plan.counts_path(part)),
-                (plan.records_path(part), self.plan.records_path(part)),
-            ):
-                _copy_file(source, target)
-                os.remove(source)
-        else:
-            streaming_worker.write_part(self.plan, part)
-        yield element
+    def work(self, element: int) -> Sequence[Any]:
+        plan = self._local_plan
+        _write_part(plan, element)
+        # The records come last: they mark a part as complete.
+        for source, target in (
+            (plan.counts_path(element), self.plan.counts_path(element)),
+            (plan.records_path(element), self.plan.records_path(element)),
+        ):
+            _copy_file(source, target)
+            os.remove(source)
+        return ()
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class _Concatenate(beam_runner.Step):
-    """Concatenates the parts of each file once all of them exist."""
-
-    plan: PartsPlan
-    output_files: Sequence[str]
-
-    def work(self, element: tuple[int, Iterator[int]]) -> Iterator[None]:
-        number, _ = element
-        path = self.output_files[number]
-        per_file = self.plan.num_parts // len(self.output_files)
-        # A runner may process the same element again.
-        if not streaming.is_finished(self.plan.parts_folder, number, path):
-            # Yields nothing, as no part is unfinished.
-            yield from streaming.concatenate_parts(
-                self.plan, number, per_file, path
-            )
+def _concatenate(
+    plan: PartsPlan, output_files: Sequence[str], number: int
+) -> Iterator[None] | None:
+    """Concatenates the parts of a file, all of which exist."""
+    path = output_files[number]
+    # A runner may process the same element again.
+    if streaming.is_finished(plan.parts_folder, number, path):
+        return None
+    per_file = plan.num_parts // len(output_files)
+    return streaming.concatenate_parts(plan, number, per_file, path)
 
 
 def _write_files(
@@ -294,178 +248,17 @@ def _write_files(
     plan: PartsPlan,
     output_files: Sequence[str],
 ) -> None:
-    """Runs the pipeline that writes missing parts and concatenates them."""
+    """Writes the missing parts, then concatenates those of each file."""
     work_dir = plan.parts_folder
     missing = streaming.missing_parts(plan, output_files)
-    parts = [
-        (number, part)
-        for number in missing
-        for part in [*sorted(missing[number]), _NO_PART]
-    ]
-    if not parts:
-        return
-    store = None
-    if not beam_runner.on_one_machine(config, work_dir):
-        store = locks.LocalCopy(plan.store_folder)
-
-    def build(pipeline: beam.Pipeline) -> None:
-        _ = (
-            pipeline
-            | "parts" >> beam.Create(parts)
-            | "spread the parts" >> beam.Reshuffle()
-            | "write" >> beam.ParDo(_WritePart(work_dir, plan, store))
-            | "by file" >> beam.GroupByKey()
-            | "concatenate"
-            >> beam.ParDo(_Concatenate(work_dir, plan, output_files))
-        )
-
-    what = f"Writing {len(parts) - len(missing)} of {plan.num_parts} parts"
-    beam_runner.run(config, work_dir, what, build)
-
-
-# === Words, for a vocabulary ===
-
-
-def count_text(config: Flags, paths: list[str], text: CountedText) -> None:
-    """Reads the documents and adds their words to `text`.
-
-    Raises:
-      UserError: If there is no text, if it cannot be read, or if an option for
-        Beam is unknown.
-    """
-    work_dir = f"{config.output_file}.work"
-
-    def build(pipeline: beam.Pipeline) -> None:
-        numbered = (
-            pipeline
-            | "files" >> beam.Create(list(enumerate(paths)))
-            | "spread the files" >> beam.Reshuffle()
-        )
-        num_documents = numbered | "count documents" >> beam.ParDo(
-            _CountDocuments(work_dir, config)
-        )
-        _ = (
-            numbered
-            | "read"
-            >> beam.ParDo(
-                _ReadLines(work_dir, config), beam.pvalue.AsDict(num_documents)
-            )
-            | "spread the lines" >> beam.Reshuffle()
-            | "count words" >> beam.ParDo(_CountWords(work_dir, config))
-            | "add up" >> beam.CombinePerKey(sum)
-            | "choose a file" >> beam.Map(_with_file)
-            | "by file" >> beam.GroupByKey()
-            | "write" >> beam.ParDo(_WriteWords(work_dir))
-        )
-
-    tf.io.gfile.makedirs(work_dir)
-    try:
-        num_bytes = corpus.count_bytes(paths)
-        what = f"Counting words of {num_bytes / 1e6:.1f} MB in {len(paths)}"
-        beam_runner.run(config, work_dir, f"{what} files", build)
-        _collect(work_dir, paths, text)
-    finally:
-        tf.io.gfile.rmtree(work_dir)
-
-
-def _documents(config: Flags, path: str) -> Iterator[list[str]]:
-    return corpus.read_documents(
-        [path],
-        replace_invalid_utf8=config.replace_invalid_utf8,
-        may_be_empty=True,
-        sample=config.sample,
-    )
-
-
-def _documents_path(work_dir: str, file: int) -> str:
-    return os.path.join(work_dir, f"documents-{file:06d}.json")
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class _CountDocuments(beam_runner.Step):
-    """Counts the documents of each numbered file."""
-
-    config: Flags
-
-    def work(self, element: tuple[int, str]) -> Iterator[tuple[int, int]]:
-        file, path = element
-        yield file, sum(1 for _ in _documents(self.config, path))
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class _ReadLines(beam_runner.Step):
-    """Reads files into batches of held-out and other lines."""
-
-    config: Flags
-
-    def work(
-        self, element: tuple[int, str], num_documents: Mapping[int, int]
-    ) -> Iterator[tuple[bool, list[str]]]:
-        file, path = element
-        # A file that cannot be read is missing here; it fails the run anyway.
-        earlier = sum(num_documents.get(number, 0) for number in range(file))
-        counted = CountedText()
-        yield from vocabulary_building.batch_lines(
-            _documents(self.config, path), self.config, counted, earlier
-        )
-        files.write_json(
-            _documents_path(self.work_dir, file),
-            [counted.num_documents, counted.num_heldout_documents],
-        )
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class _CountWords(beam_runner.Step):
-    """Counts words; a prefix letter marks those of held-out lines."""
-
-    config: Flags
-
-    def setup(self) -> None:
-        self._count = vocabulary_building.build_counter(self.config)
-
-    def work(
-        self, element: tuple[bool, list[str]]
-    ) -> Iterator[tuple[bytes, int]]:
-        is_heldout, lines = element
-        words, counts = self._count(tf.constant(lines))
-        prefix = _PREFIXES[is_heldout]
-        for word, count in zip(
-            words.numpy().tolist(), counts.numpy().tolist(), strict=True
-        ):
-            yield prefix + word, count
-
-
-def _with_file(counted: tuple[bytes, int]) -> tuple[int, tuple[bytes, int]]:
-    return zlib.crc32(counted[0]) % _NUM_FILES, counted
-
-
-class _WriteWords(beam_runner.Step):
-    """Writes the counts of the words of one file."""
-
-    def work(
-        self, element: tuple[int, Iterable[tuple[bytes, int]]]
-    ) -> Iterator[Any]:
-        file, counted = element
-        path = os.path.join(self.work_dir, f"words-{file:03d}.txt")
-        lines = [b"%s %d\n" % item for item in counted]
-        files.write_bytes(path, b"".join(lines))
-        yield from ()
-
-
-def _collect(work_dir: str, paths: list[str], text: CountedText) -> None:
-    for file in range(len(paths)):
-        learned, heldout = files.read_json(_documents_path(work_dir, file))
-        text.num_documents += learned
-        text.num_heldout_documents += heldout
-    if not text.num_documents + text.num_heldout_documents:
-        raise corpus.empty_corpus_error(paths)
-    for path in tf.io.gfile.glob(os.path.join(work_dir, "words-*.txt")):
-        words: dict[bool, list[bytes]] = {True: [], False: []}
-        counts: dict[bool, list[int]] = {True: [], False: []}
-        for line in files.read_bytes(path).splitlines():
-            word, count = line.split(b" ")
-            is_heldout = _HELDOUT[word[:1]]
-            words[is_heldout].append(word[1:])
-            counts[is_heldout].append(int(count))
-        text.learned.add(words[False], counts[False])
-        text.heldout.add(words[True], counts[True])
+    if parts := sorted(set().union(*missing.values())):
+        step = functools.partial(_write_part, plan)
+        if not beam_runner.on_one_machine(config, work_dir):
+            store = locks.LocalCopy(plan.store_folder)
+            step = _WriteElsewhere(work_dir=work_dir, plan=plan, store=store)
+        what = f"Writing {len(parts)} of {plan.num_parts} parts"
+        beam_runner.run(config, work_dir, what, parts, step)
+    if missing:
+        step = functools.partial(_concatenate, plan, output_files)
+        what = f"Joining the parts of {len(missing)} files"
+        beam_runner.run(config, work_dir, what, missing, step)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,6 +30,7 @@ from bert_tf.data.records.manifest import Manifest
 from bert_tf.data.records.manifest import Recipe
 from bert_tf.errors import UserError
 from bert_tf.errors import WorkerEndedError
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import run_folder
@@ -59,7 +59,6 @@ def create(config: Flags) -> Manifest:
     """
     config.require_beam()
     names = _output_names(config)
-    files.require_writable(names[0], "--output_file")
     config = _resolve(config)
     input_files = files.expand_globs(config.input_file)
     files.require_file(config.vocab_file, "--vocab_file")
@@ -123,26 +122,18 @@ def _output_names(config: Flags) -> list[str]:
             f"{config.output_file!r}."
         )
     for name in names:
-        if tf.io.gfile.isdir(name):
-            raise UserError(
-                f"--output_file must name a file. Received the folder {name!r}."
-            )
+        files.require_writable(name, "--output_file")
     return names
 
 
-def _resolve(
-    config: Flags,
-) -> Flags:
+def _resolve(config: Flags) -> Flags:
     """Fills in defaults that depend on other flags."""
-    strip_accents = config.strip_accents
-    split_sentences = config.split_sentences
-    if strip_accents is None:
-        strip_accents = config.do_lower_case
-    if split_sentences is None:
-        split_sentences = config.generator == "streaming"
-    return dataclasses.replace(
-        config, strip_accents=strip_accents, split_sentences=split_sentences
-    )
+    defaults = {
+        "strip_accents": config.do_lower_case,
+        "split_sentences": config.generator == "streaming",
+    }
+    given = options.set_values(config, *defaults)
+    return dataclasses.replace(config, **defaults | given)
 
 
 def _other_files(name: str) -> list[str]:

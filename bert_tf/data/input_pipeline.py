@@ -56,8 +56,6 @@ class PretrainingInput:
       batch_size: Examples in a batch of all replicas, B.
       seed: Seed of order and masks.
       masking: Draws new masks in each epoch; None keeps the records' masks.
-      counts_file: Stores the record counts of files without a manifest.
-      keep_counts: Whether to write that file; only one worker should.
       max_corrupt: The most damaged records to skip. If it is not 0, all records
         are read once at the start to find them.
 
@@ -79,8 +77,6 @@ class PretrainingInput:
         batch_size: int,
         seed: int = 0,
         masking: DynamicMasking | None = None,
-        counts_file: str | None = None,
-        keep_counts: bool = True,
         max_corrupt: int = 0,
         files_per_group: int = FILES_PER_GROUP,
         records_per_block: int = RECORDS_PER_BLOCK,
@@ -96,7 +92,7 @@ class PretrainingInput:
         }
         self._files_per_group = files_per_group
         self._records_per_block = records_per_block
-        counts = tfrecords.find_counts(record_files, counts_file, keep_counts)
+        counts = tfrecords.find_counts(record_files)
         self.record_counts = np.array(
             [counts[path] for path in self.record_files], np.int64
         )

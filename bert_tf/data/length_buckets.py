@@ -40,16 +40,13 @@ class Batch:
     length: int
 
 
-def every_multiple(max_seq_length: int, multiple: int = 8) -> tuple[int, ...]:
-    """Returns all multiples as batch lengths: little padding, many shapes."""
-    return (*range(multiple, max_seq_length, multiple), max_seq_length)
+def every_multiple(max_seq_length: int) -> tuple[int, ...]:
+    """Returns all multiples of 8 as lengths: little padding, many shapes."""
+    return (*range(8, max_seq_length, 8), max_seq_length)
 
 
 def fewest_padding(
-    lengths: np.ndarray,
-    max_seq_length: int,
-    num_lengths: int = 4,
-    multiple: int = 8,
+    lengths: np.ndarray, max_seq_length: int, num_lengths: int = 4
 ) -> tuple[int, ...]:
     """Chooses a few batch lengths, for devices that compile each shape.
 
@@ -59,10 +56,9 @@ def fewest_padding(
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
       max_seq_length: The greatest length, which is always chosen.
-      num_lengths: The most lengths to choose.
-      multiple: Divisor of all other lengths.
+      num_lengths: The most lengths to choose; the others are multiples of 8.
     """
-    choices = np.array(every_multiple(max_seq_length, multiple))
+    choices = np.array(every_multiple(max_seq_length))
     # Number of examples that fit into each choice.
     counts = np.searchsorted(np.sort(lengths), choices, side="right")
     # cost[j]: positions for the examples up to choices[j], if it is chosen.

@@ -13,7 +13,6 @@ writer appended after it is cut off. TensorFlow is not imported.
 """
 
 import dataclasses
-import mmap
 import os
 from collections.abc import Iterator
 
@@ -24,10 +23,6 @@ from bert_tf.io import files
 # The most tokens in a pass over a document (a long novel has 200,000). It
 # limits the memory for a corpus without blank lines.
 MAX_TOKENS_PER_PASS = 1 << 18
-# Smaller maps may stay in memory.
-_RELEASE_ABOVE_BYTES = 64 << 20
-# Reading a page can map 64 KiB around it; these are about 200 places.
-_TOKENS_PER_RELEASE = 1 << 14
 _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
 # Stores the valid size of the store.
@@ -60,7 +55,7 @@ class Progress:
 def read_progress(folder: str) -> Progress:
     """Returns the stored progress of an earlier run, or none made yet."""
     path = os.path.join(folder, PROGRESS_FILE)
-    return Progress(**files.read_json(path) if os.path.exists(path) else {})
+    return Progress(**files.read_json(path) if files.exists(path) else {})
 
 
 class TokenStoreWriter:
@@ -161,23 +156,17 @@ class TokenStore:
     def __init__(
         self, folder: str, dtype: np.dtype, long_documents: np.ndarray
     ) -> None:
-        self._maps = []
-        arrays = []
-        for name, kind in zip(_FILES, (dtype, "<i8", "<i8"), strict=True):
-            with open(os.path.join(folder, name), "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._maps.append(mapped)
-            # A plain array over the map: np.memmap is slow to slice.
-            arrays.append(np.frombuffer(mapped, kind))
-        self.tokens, self.sentence_offsets, self.document_offsets = arrays
+        # Plain arrays over the maps: np.memmap is slow to slice.
+        self.tokens, self.sentence_offsets, self.document_offsets = (
+            np.memmap(os.path.join(folder, name), kind, "r").view(np.ndarray)
+            for name, kind in zip(_FILES, (dtype, "<i8", "<i8"), strict=True)
+        )
         self._long_documents = long_documents
         self._first_cuts = {
             document: first
             for document, first, _ in reversed(long_documents.tolist())
         }
         self.num_passes = self.num_documents + len(long_documents)
-        size = sum(len(mapped) for mapped in self._maps)
-        self._must_release = size > _RELEASE_ABOVE_BYTES
 
     @classmethod
     def open(cls, folder: str, vocab_size: int) -> "TokenStore":
@@ -202,26 +191,6 @@ class TokenStore:
         first, stop = self.document_offsets[number : number + 2].tolist()
         return number, first, self._first_cuts.get(number, stop)
 
-    def take(self, places: np.ndarray) -> np.ndarray:
-        """Returns the tokens at `places` <int64>[num], as stored."""
-        if not self._must_release:
-            return self.tokens[places]
-        taken = np.empty(len(places), self.tokens.dtype)
-        for start in range(0, len(places), _TOKENS_PER_RELEASE):
-            block = slice(start, start + _TOKENS_PER_RELEASE)
-            taken[block] = self.tokens[places[block]]
-            self.release()
-        return taken
-
-    def release(self) -> None:
-        """Releases the pages read so far; they are read again when needed.
-
-        Otherwise all pages ever read would count as this process's memory.
-        """
-        if self._must_release and hasattr(mmap, "MADV_DONTNEED"):
-            for mapped in self._maps:
-                mapped.madvise(mmap.MADV_DONTNEED)
-
 
 def _long_documents(store: TokenStore) -> Iterator[tuple[int, int, int]]:
     """Yields (document, first, stop) of the further spans of long documents."""
@@ -243,4 +212,3 @@ def _long_documents(store: TokenStore) -> Iterator[tuple[int, int, int]]:
             cuts = cuts[(cuts > first) & (cuts <= stop)].tolist()
             for start, end in zip(cuts[:-1], cuts[1:], strict=True):
                 yield block + index, start, end
-        store.release()

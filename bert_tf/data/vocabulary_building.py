@@ -4,11 +4,11 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
-import heapq
+import functools
 import itertools
 import math
 import os
-import tempfile
+import sqlite3
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -41,7 +41,9 @@ _BATCHES_PER_WORKER = 2
 _WORDS_PER_CALL = 1 << 16
 # Share of a vocabulary that may be fragments and unused lines, without warning.
 _MAX_SPARE = 0.1
-# About 150 MB in a dict. Beyond that, sorted counts are written to disk.
+# The parts of `CountedText`.
+_SIDES = ("learned", "heldout")
+# About 150 MB in a dict. Beyond that, counts are written to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
 
 
@@ -58,13 +60,12 @@ class WordCounts:
     def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
         self._max_words_in_memory = max_words_in_memory
         self._counts: dict[bytes, int] = {}
-        self._folder: tempfile.TemporaryDirectory | None = None
-        self._runs: list[str] = []
+        self._table = sqlite3.connect("")  # A temporary file, if it is large.
+        self._table.execute("CREATE TABLE words (word BLOB, count INTEGER)")
 
     def close(self) -> None:
-        """Removes the temporary files."""
-        if self._folder:
-            self._folder.cleanup()
+        """Removes the temporary file."""
+        self._table.close()
 
     def add(self, words: Sequence[bytes], counts: Sequence[int]) -> None:
         """Adds counts; words are UTF-8 without spaces and line ends.
@@ -79,33 +80,35 @@ class WordCounts:
             self._spill()
 
     def items(self) -> Iterator[tuple[str, int]]:
-        """Yields each word and its count, ordered by the bytes of the words."""
-        runs = [self._read_run(path) for path in self._runs]
-        merged = heapq.merge(sorted(self._counts.items()), *runs)
-        for word, group in itertools.groupby(merged, key=lambda item: item[0]):
-            yield word.decode("utf-8"), sum(count for _, count in group)
+        """Yields each word and its count, ordered by the bytes of the words.
+
+        Raises:
+          UserError: If the disk for temporary files is full.
+        """
+        self._spill()
+        with _on_disk():
+            for word, count in self._table.execute(
+                "SELECT word, SUM(count) FROM words GROUP BY word ORDER BY word"
+            ):
+                yield word.decode("utf-8"), count
 
     def _spill(self) -> None:
-        try:
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="words-")
-            path = os.path.join(self._folder.name, str(len(self._runs)))
-            with open(path, "wb") as file:
-                for item in sorted(self._counts.items()):
-                    file.write(b"%s %d\n" % item)
-        except OSError as error:
-            raise UserError(
-                f"Word counts cannot be written to {tempfile.gettempdir()} "
-                f"({error}); set TMPDIR to a folder with more room."
-            ) from error
-        self._runs.append(path)
+        with _on_disk():
+            self._table.executemany(
+                "INSERT INTO words VALUES (?, ?)", self._counts.items()
+            )
         self._counts = {}
 
-    def _read_run(self, path: str) -> Iterator[tuple[bytes, int]]:
-        with open(path, "rb") as file:
-            for line in file:
-                word, count = line.split(b" ")
-                yield word, int(count)
+
+@contextlib.contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise UserError(
+            f"Word counts cannot be written to a temporary file ({error}); set "
+            "TMPDIR to a folder with more room."
+        ) from error
 
 
 @dataclasses.dataclass
@@ -150,13 +153,7 @@ def run(config: Flags) -> None:
         contextlib.closing(CountedText()) as text,
     ):
         run.discard()  # As the words of a killed run may be of other text.
-        if config.runner:
-            # Imported here because Apache Beam is optional.
-            from bert_tf.data import beam
-
-            beam.count_text(config, paths, text)
-        else:
-            count_text(config, paths, text)
+        (_count_on_beam if config.runner else count_text)(config, paths, text)
         statistics = vocabulary_learning.gather_statistics(
             text.learned.items(), config.vocab_size, config.min_frequency
         )
@@ -242,10 +239,23 @@ def build_counter(
     return count
 
 
-def count_text(config: Flags, paths: list[str], text: CountedText) -> None:
+def count_text(
+    config: Flags,
+    paths: list[str],
+    text: CountedText,
+    num_earlier: int = 0,
+    in_worker: bool = False,
+) -> None:
     """Reads the documents and adds their words to `text`, on all cores.
 
     TensorFlow operators in threads do the work; Python only reads and sums.
+
+    Args:
+      config: The flags.
+      paths: The files.
+      text: Gets the words.
+      num_earlier: Number of documents in earlier files.
+      in_worker: Whether another process counts other files, and shows progress.
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
@@ -260,7 +270,7 @@ def count_text(config: Flags, paths: list[str], text: CountedText) -> None:
 
     total = corpus.count_bytes(paths)
     with (
-        progress.bar(total, "counting words", "B") as bar,
+        progress.bar(total, "counting words", "B", hidden=in_worker) as bar,
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
     ):
         # Line by line, because a document may be larger than memory.
@@ -270,9 +280,12 @@ def count_text(config: Flags, paths: list[str], text: CountedText) -> None:
                 replace_invalid_utf8=config.replace_invalid_utf8,
                 sample=config.sample,
                 on_bytes=bar.update,
+                may_be_empty=in_worker,
             )
         )
-        for is_heldout, lines in batch_lines(documents, config, text):
+        for is_heldout, lines in _batch_lines(
+            documents, config, text, num_earlier
+        ):
             pending.append((is_heldout, pool.submit(count, tf.constant(lines))))
             while len(pending) > workers * _BATCHES_PER_WORKER:
                 collect()
@@ -280,11 +293,11 @@ def count_text(config: Flags, paths: list[str], text: CountedText) -> None:
             collect()
 
 
-def batch_lines(
+def _batch_lines(
     documents: Iterable[Iterable[str]],
     config: Flags,
     text: CountedText,
-    num_earlier: int = 0,
+    num_earlier: int,
 ) -> Iterator[tuple[bool, list[str]]]:
     """Yields batches of lines and if they are held out; counts documents.
 
@@ -313,6 +326,85 @@ def _quota(num_documents: int, config: Flags) -> int:
     """Returns how many of the first documents are held out."""
     # The small number compensates for rounding: 50 * 0.02 must be one.
     return math.floor(num_documents * config.heldout_fraction + 1e-9)
+
+
+# === With Apache Beam ===
+
+
+def _count_on_beam(config: Flags, paths: list[str], text: CountedText) -> None:
+    """Adds the words to `text` as `count_text` does; workers count each file.
+
+    The documents are counted first, because the number of earlier documents
+    determines which ones are held out.
+    """
+    # Imported here because Apache Beam is optional.
+    from bert_tf.distribute import beam_runner
+
+    # Each worker is one of several on its machine.
+    local = dataclasses.replace(
+        config, runner=None, beam_options="", num_processes=1
+    )
+    work_dir = f"{config.output_file}.work"
+    tf.io.gfile.makedirs(work_dir)
+    try:
+        size = f"{corpus.count_bytes(paths) / 1e6:.1f} MB of {len(paths)} files"
+        step = functools.partial(_count_documents, local, work_dir)
+        what = f"Counting the documents in {size}"
+        beam_runner.run(config, work_dir, what, enumerate(paths), step)
+        counts = [
+            bert_files.read_json(_counted_path(work_dir, file, "documents"))
+            for file in range(len(paths))
+        ]
+        if not (total := sum(counts)):
+            raise corpus.empty_corpus_error(paths, config.sample)
+        earlier = itertools.accumulate(counts, initial=0)
+        elements = zip(range(len(paths)), paths, earlier, strict=False)
+        step = functools.partial(_count_words, local, work_dir)
+        what = f"Counting the words in {size}"
+        beam_runner.run(config, work_dir, what, elements, step)
+        text.num_heldout_documents = _quota(total, config)
+        text.num_documents = total - text.num_heldout_documents
+        for file, name in itertools.product(range(len(paths)), _SIDES):
+            stored = bert_files.read_bytes(_counted_path(work_dir, file, name))
+            pairs = [line.split(b" ") for line in stored.splitlines()]
+            words, numbers = zip(*pairs, strict=True) if pairs else ((), ())
+            getattr(text, name).add(words, [*map(int, numbers)])
+    finally:
+        tf.io.gfile.rmtree(work_dir)
+
+
+def _counted_path(work_dir: str, file: int, name: str) -> str:
+    return os.path.join(work_dir, f"{name}-{file:06d}")
+
+
+def _count_documents(
+    config: Flags, work_dir: str, element: tuple[int, str]
+) -> None:
+    """Writes the number of documents of a numbered file."""
+    file, path = element
+    documents = corpus.read_documents(
+        [path],
+        replace_invalid_utf8=config.replace_invalid_utf8,
+        may_be_empty=True,
+        sample=config.sample,
+    )
+    path = _counted_path(work_dir, file, "documents")
+    bert_files.write_json(path, sum(1 for _ in documents))
+
+
+def _count_words(
+    config: Flags, work_dir: str, element: tuple[int, str, int]
+) -> None:
+    """Writes the words of a numbered file, after so many documents."""
+    file, path, num_earlier = element
+    with contextlib.closing(CountedText()) as text:
+        count_text(config, [path], text, num_earlier, in_worker=True)
+        for name in _SIDES:
+            words = getattr(text, name).items()
+            bert_files.write_text(
+                _counted_path(work_dir, file, name),
+                "".join(f"{word} {count}\n" for word, count in words),
+            )
 
 
 def build_report(

@@ -11,6 +11,7 @@ import logging as py_logging
 import os
 import shlex
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.flags.groups import BeamConfig
 from bert_tf.io import files
@@ -31,27 +33,30 @@ _PROBLEMS = "problems"
 _DEFAULT_OPTIONS = ("--default_sdk_harness_log_level=WARNING",)
 
 
-@dataclasses.dataclass(eq=False, repr=False)
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Step(beam.DoFn):
-    """A step whose `UserError` reaches the launcher.
+    """A function of an element, whose `UserError` reaches the launcher.
 
     Attributes:
       work_dir: A folder that all workers and the launcher share.
+      function: Returns the elements of the next step, if there are any.
     """
 
     work_dir: str
+    function: Callable[[Any], Iterable[Any] | None] | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def work(self, element: Any) -> Iterator[Any]:
-        """Yields the results of an element."""
-        raise NotImplementedError
+    def work(self, element: Any) -> Iterable[Any]:
+        """Returns the results of an element."""
+        return self.function(element) or ()
 
-    def process(self, element: Any, *arguments: Any) -> Iterator[Any]:
+    def process(self, element: Any) -> Iterator[Any]:
         """Runs `work` and stores its `UserError` for the launcher."""
         try:
-            yield from self.work(element, *arguments)
+            with errors.extras(), errors.full_disks():
+                yield from self.work(element)
         except UserError as error:
             name = hashlib.sha256(str(error).encode()).hexdigest()[:16]
             path = os.path.join(self.work_dir, _PROBLEMS, f"{name}.json")
@@ -62,15 +67,17 @@ def run(
     config: BeamConfig,
     work_dir: str,
     what: str,
-    build: Callable[[beam.Pipeline], None],
+    elements: Iterable[Any],
+    *steps: Step | Callable[[Any], Iterable[Any] | None],
 ) -> None:
-    """Builds a pipeline and runs it until it ends.
+    """Runs steps one after another on workers until all elements are done.
 
     Args:
       config: Has the runner and its options.
       work_dir: The folder of the pipeline's steps.
       what: A description of the pipeline for the log.
-      build: Adds the steps.
+      elements: Those of the first step.
+      *steps: Steps, or functions of importable modules.
 
     Raises:
       UserError: If an option is unknown or missing, or if a step raised one;
@@ -103,7 +110,13 @@ def run(
         text = "; ".join(str(error).splitlines())
         raise UserError(f"{config.runner} cannot be used: {text}") from error
     with pipeline:
-        build(pipeline)
+        collection = pipeline | beam.Create([*elements])
+        for number, step in enumerate(steps):
+            if not isinstance(step, Step):
+                step = Step(work_dir=work_dir, function=step)
+            # Else one worker would do all that follows from an element.
+            collection |= f"spread {number}" >> beam.Reshuffle()
+            collection |= f"step {number}" >> beam.ParDo(step)
     paths = tf.io.gfile.glob(os.path.join(problems, "*.json"))
     if paths:
         raise UserError(min(map(files.read_json, paths)))

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from typing import ClassVar
 
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import NORMALIZATIONS
@@ -44,6 +45,9 @@ class TrialConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of all fine-tuning tasks; the original's flags first."""
+
+    # False if the task's head reads the tokens alone.
+    reads_pooler: ClassVar[bool] = True
 
     output_dir: str = options.target(
         help_text="Directory for checkpoints, predictions, logs and the model."
@@ -250,6 +254,11 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
             "Several trials, --keep_best and --early_stopping_patience need "
             "--do_eval, as they select by the dev set.",
         )
+        options.require(
+            self.reads_pooler or not self.new_pooler,
+            "--new_pooler has no effect on this task, whose head does not read "
+            "the pooler; drop it.",
+        )
 
     def _check_start(self) -> None:
         has_files = self.bert_config_file and self.vocab_file
@@ -263,23 +272,13 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
 
     def requested_splits(self) -> dict[str, str]:
         """Returns the splits to process, each with the flag that selects it."""
-        flags = (
-            ("train", "do_train"),
-            ("dev", "do_eval"),
-            ("test", "do_predict"),
-        )
-        return {
-            kind: f"--{flag}" for kind, flag in flags if getattr(self, flag)
-        }
+        flags = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
+        return {x: f"--{y}" for x, y in flags.items() if getattr(self, y)}
 
     def unread_inputs(self) -> frozenset[str]:
         """Returns the flags of inputs that these flags leave unread."""
-        splits = self.requested_splits()
-        unread = {
-            f"{kind}_file"
-            for kind in ("train", "dev", "test")
-            if kind not in splits
-        }
+        unread = {"train", "dev", "test"} - self.requested_splits().keys()
+        unread = {f"{kind}_file" for kind in unread}
         if not self.do_train:  # A trained model may replace them.
             unread |= {"bert_config_file", "vocab_file", "init_checkpoint"}
         return frozenset(unread)

@@ -6,7 +6,6 @@ Shapes:
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -237,12 +236,10 @@ def build_input(
     record_files: list[str],
     vocabulary: Vocabulary | None,
     manifest: Manifest | None,
-    is_chief: bool = True,
 ) -> PretrainingInput:
     """Returns the training input, in batches of a whole step.
 
-    Dynamic masking uses the masking flags in the manifest. The chief writes the
-    counts of records for later runs.
+    Dynamic masking uses the masking flags in the manifest.
     """
     masking = None
     batch_size = config.train_batch_size * config.gradient_accumulation_steps
@@ -280,9 +277,6 @@ def build_input(
         batch_size,
         seed=config.seed,
         masking=masking,
-        # All workers read it, or some would detect damage before others.
-        counts_file=os.path.join(config.output_dir, "record_counts.json"),
-        keep_counts=is_chief,
         max_corrupt=config.max_corrupt_records,
     )
 

@@ -156,11 +156,7 @@ class _PretrainingTrainer(Trainer):
         if config.do_train:
             data = self._data
             self._input = pretraining_input.build_input(
-                config,
-                data.record_files,
-                data.vocabulary,
-                data.manifest,
-                self.coordinator.is_chief,
+                config, data.record_files, data.vocabulary, data.manifest
             )
         start = None
         if checkpoint is None and config.init_checkpoint:

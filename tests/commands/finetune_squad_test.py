@@ -305,7 +305,7 @@ class FinetuneSquadTest(_Case):
             "one value each",
         ),
         ({"ensemble_nbest_files": "a.json"}, "cannot be used with --do_train"),
-        ({"new_pooler": True}, "--new_pooler has no effect on SQuAD"),
+        ({"new_pooler": True}, "--new_pooler has no effect on this task"),
     )
     def test_refuses_conflicting_flags(self, values, message):
         with self.assertRaisesRegex(UserError, message):

@@ -36,7 +36,7 @@ class SlowPagesTest(corpus_case.CorpusCase):
 
     def test_parser_that_ends_is_counted_or_reported(self):
         chunk = Chunk(
-            "a.xml", 0, 0, "wikipedia", corpus_case.page(1, "Text.").encode()
+            "a.xml", 0, "wikipedia", corpus_case.page(1, "Text.").encode()
         )
         parser = wikipedia.PageParser()
         self.enter_context(

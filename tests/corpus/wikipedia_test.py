@@ -19,7 +19,7 @@ _HEADER = (
 
 def _read(page, **options):
     contents = page if isinstance(page, bytes) else page.encode()
-    chunk = Chunk("a.xml", 0, 0, "wikipedia", contents, _HEADER)
+    chunk = Chunk("a.xml", 0, "wikipedia", contents, _HEADER)
     return next(wikipedia.read(chunk, **options))
 
 

@@ -169,14 +169,6 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
             read = np.concatenate([batch[name] for batch in batches])
             self.assertAllEqual(read[: len(stored)], values)
 
-    def test_counts_are_kept_until_a_file_changes(self):
-        cache = os.path.join(self.folder, "counts.json")
-        self._input(counts_file=cache)
-        self.assertTrue(tf.io.gfile.exists(cache))
-        record_files.write(self.files[2], range(100, 104))
-        data = self._input(counts_file=cache)
-        self.assertAllEqual(data.record_counts, [5, 0, 4, 13, 7, 2, 9])
-
     def test_rejects_files_without_records(self):
         with self.assertRaisesRegex(UserError, "no record"):
             PretrainingInput([self.files[1]], 8, 3, 4)
@@ -299,14 +291,11 @@ class DamagedRecordsTest(tf.test.TestCase):
             PretrainingInput(self.paths[1:2], 9, 3, 4, max_corrupt=5)
 
     def test_damaged_lengths_are_refused(self):
-        cache = os.path.join(os.path.dirname(self.paths[0]), "counts.json")
-        self._input(0, counts_file=cache)
         with open(self.paths[1], "r+b") as file:
             file.seek(1)
             file.write(b"\xff")
-        for counts_file in (cache, None):
-            with self.assertRaisesRegex(UserError, "its length is damaged"):
-                self._input(9, counts_file=counts_file)
+        with self.assertRaisesRegex(UserError, "its length is damaged"):
+            self._input(9)
 
 
 class RecordOrderTest(tf.test.TestCase):

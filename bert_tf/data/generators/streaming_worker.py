@@ -42,9 +42,9 @@ _DRAWS_OF_ANOTHER_DOCUMENT = 10
 # Columns of a plan, see `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# How often the mapped pages of a large store are released.
-_PASSES_PER_RELEASE = 128
-_ROWS_PER_RELEASE = 256
+# Rows whose random next sentences are drawn at once: another number would draw
+# others.
+_ROWS_PER_DRAW = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +133,7 @@ def write_part(plan: PartsPlan, part: int) -> None:
     """Writes the counts and then the records of one part, atomically."""
     config, seed = plan.config, plan.config.random_seed
     store = TokenStore.open(plan.store_folder, len(plan.starts_word))
-    planner = InstancePlanner(
-        store,
-        config.max_seq_length,
-        config.short_seq_prob,
-        config.next_sentence_pairs,
-    )
-    instances = planner.plan(
+    instances = InstancePlanner(store, config).plan(
         _passes(plan, part, store.num_passes),
         derive_seed(seed, "instances", part),
     )
@@ -208,25 +202,13 @@ class InstancePlanner:
 
     Args:
       store: The corpus.
-      max_seq_length: Sequence length, [CLS] and [SEP] included.
-      short_seq_prob: Share of passes with a shorter target length.
-      next_sentence_pairs: Whether instances have a segment B.
-
-    Attributes:
-      max_num_tokens: Room for A and B together, without [CLS] and [SEP].
+      config: The flags.
     """
 
-    def __init__(
-        self,
-        store: TokenStore,
-        max_seq_length: int,
-        short_seq_prob: float,
-        next_sentence_pairs: bool,
-    ) -> None:
-        self.max_num_tokens = max_seq_length - (3 if next_sentence_pairs else 2)
-        self._store = store
-        self._short_seq_prob = short_seq_prob
-        self._next_sentence_pairs = next_sentence_pairs
+    def __init__(self, store: TokenStore, config: Flags) -> None:
+        self._store, self._config = store, config
+        # Room for A and B together.
+        self._max_num_tokens = config.max_seq_length - config.num_special_tokens
 
     def plan(self, passes: Iterable[int], seed: int) -> Instances:
         """Plans passes over spans of the corpus and shuffles their instances.
@@ -236,10 +218,8 @@ class InstancePlanner:
         rng = random.Random(seed)
         generator = np.random.default_rng(rng.getrandbits(128))
         plan = array("q")
-        for number, span in enumerate(passes):
+        for span in passes:
             self._plan_pass(plan, span, rng)
-            if number % _PASSES_PER_RELEASE == 0:
-                self._store.release()
         spans = np.array(plan, np.int64).reshape(-1, _COLUMNS)
         del plan
         self._fill_in_random_next(spans, generator)
@@ -256,10 +236,12 @@ class InstancePlanner:
         document, first, stop = self._store.span(span)
         # Python is several times faster with its own numbers.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
-        target = self.max_num_tokens
-        if rng.random() < self._short_seq_prob:  # Once per pass (:230-241).
+        target = self._max_num_tokens
+        if (
+            rng.random() < self._config.short_seq_prob
+        ):  # Once per pass (:230-241).
             target = rng.randint(2, target)
-        draw = rng.random if self._next_sentence_pairs else None
+        draw = rng.random if self._config.next_sentence_pairs else None
         _plan_instances(plan, document, offsets, target, draw)
 
     def _fill_in_random_next(
@@ -267,13 +249,12 @@ class InstancePlanner:
     ) -> None:
         """Replaces the placeholders of `_plan_pass` by random spans."""
         rows = np.flatnonzero(spans[:, _IS_RANDOM])
-        for start in range(0, len(rows), _ROWS_PER_RELEASE):
-            block = rows[start : start + _ROWS_PER_RELEASE]
+        for start in range(0, len(rows), _ROWS_PER_DRAW):
+            block = rows[start : start + _ROWS_PER_DRAW]
             documents, targets = spans[block, _B_START], spans[block, _B_STOP]
             spans[block, _B_START : _B_STOP + 1] = self._random_next(
                 documents, targets, generator
             )
-            self._store.release()
 
     def _random_next(
         self,
@@ -307,7 +288,7 @@ class InstancePlanner:
         a_lengths = a_stops - a_starts
         b_lengths = b_stops - b_starts
         a_kept, b_kept = truncated_lengths(
-            a_lengths, b_lengths, self.max_num_tokens
+            a_lengths, b_lengths, self._max_num_tokens
         )
         return Instances(
             a_starts=a_starts + generator.binomial(a_lengths - a_kept, 0.5),
@@ -315,7 +296,7 @@ class InstancePlanner:
             b_starts=b_starts + generator.binomial(b_lengths - b_kept, 0.5),
             b_lengths=b_kept,
             random_next=random_next.copy(),
-            truncated=a_lengths + b_lengths > self.max_num_tokens,
+            truncated=a_lengths + b_lengths > self._max_num_tokens,
         )
 
 
@@ -421,7 +402,7 @@ def make_records(
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)
     flat_ids = np.zeros(len(instances) * max_seq_length, np.int32)
-    flat_ids[_runs(places, lengths)] = store.take(_runs(starts, lengths))
+    flat_ids[_runs(places, lengths)] = store.tokens[_runs(starts, lengths)]
     flat_ids[rows] = plan.cls_id
     flat_ids[rows + first_sep] = plan.sep_id
     flat_ids[rows + last_sep] = plan.sep_id

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 from google.protobuf import message
 
 from bert_tf.data.records import manifest
@@ -26,27 +25,6 @@ _CHUNK_BYTES = 1 << 22
 _RECORDS_PER_BATCH = 1024
 
 Sizes = Mapping[Feature, int]
-
-
-class _Source:
-    """Buffered bytes of an open file, read mostly forwards.
-
-    Attributes:
-      size: Bytes of the file.
-    """
-
-    def __init__(self, file: tf.io.gfile.GFile) -> None:
-        self._file = file
-        self.size = file.size()
-        self._start, self._chunk = 0, b""
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Returns the bytes from `start` to `stop`, or up to the end."""
-        if start < self._start or stop > self._start + len(self._chunk):
-            self._file.seek(start)
-            self._chunk = self._file.read(max(_CHUNK_BYTES, stop - start))
-            self._start = start
-        return self._chunk[start - self._start : stop - self._start]
 
 
 class CheckedRecord(NamedTuple):
@@ -85,10 +63,11 @@ def read_records(
     nor checked.
     """
     number = start = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        source = _Source(file)
-        while start < source.size:
-            header = source.read(start, start + _HEADER.size)
+    size = files.size(path)
+    with files.open_binary(path) as file:
+        while start < size:
+            file.seek(start)
+            header = file.read(_HEADER.size)
             length, checksum = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
             stop = start + _HEADER.size + length + _CHECKSUM.size
             framed, reason = b"", None
@@ -96,11 +75,11 @@ def read_records(
             if is_whole and masked_crc32c(header[: _LENGTH.size]) != checksum:
                 reason = "its length is damaged, or this is not a record file"
                 stop = None
-            elif stop > source.size:
-                reason = f"the file is truncated, at byte {source.size}"
+            elif stop > size:
+                reason = f"the file is truncated, at byte {size}"
                 stop = None
             elif sizes:
-                framed = source.read(start, stop)
+                framed = header + file.read(length + _CHECKSUM.size)
                 reason = _find_fault(framed, sizes)
             yield CheckedRecord(path, number, start, stop, framed, reason)
             if stop is None:
@@ -130,63 +109,44 @@ def count_records(path: str) -> int:
     return count
 
 
-def find_counts(
-    record_files: Sequence[str],
-    cache_file: str | None = None,
-    keep: bool = True,
-) -> dict[str, int]:
+def find_counts(record_files: Sequence[str]) -> dict[str, int]:
     """Returns the number of records of each file, by path.
 
-    The counts come from the manifests, from a cache of an earlier count, or
-    from the record lengths in the file, without reading the records.
-
-    Args:
-      record_files: The files.
-      cache_file: A JSON file that stores the counts of files without a
-        manifest, so that a resumed run need not count again.
-      keep: Whether to write new counts to the cache.
+    The counts come from the manifests, or from the lengths of the records,
+    whose contents are not read.
 
     Raises:
-      UserError: If a file is truncated or not a record file.
+      UserError: If a file is truncated or not a record file, or is another one
+        than its manifest describes.
     """
     found = manifest.find(record_files)
     described = found.files if found else {}
-    cached = {}
-    if cache_file and files.exists(cache_file):
-        cached = files.read_json(cache_file)
-    stored = cached | described
-    sizes = {path: tf.io.gfile.stat(path).length for path in record_files}
-    # Another size means another file: its stored count is invalid.
-    uncounted = {
-        path: size
-        for path, size in sizes.items()
-        if path not in stored or stored[path]["bytes"] != size
-    }
+    uncounted = {}
+    for path in record_files:
+        size = files.size(path)
+        if path not in described:
+            uncounted[path] = size
+        elif described[path]["bytes"] != size:
+            raise UserError(
+                f"{path} is not the file that {found.source} describes, which "
+                f"had {described[path]['bytes']} bytes. Received: {size} "
+                "bytes; create the records again."
+            )
     counted = _count_files(uncounted)
-    for path in described.keys() & uncounted.keys():
-        raise UserError(
-            f"{path} is not the file that {found.source} describes, which had "
-            f"{described[path]['bytes']} bytes. Received: "
-            f"{uncounted[path]} bytes; create the records again."
-        )
-    if cache_file and keep and uncounted:
-        try:
-            files.write_json(cache_file, cached | counted)
-        except (OSError, tf.errors.OpError) as error:
-            # Without the cache, the next run counts again.
-            logging.warning("%s could not be written: %s", cache_file, error)
-    stored |= counted
-    return {path: stored[path]["records"] for path in record_files}
+    return {
+        path: described[path]["records"] if path in described else counted[path]
+        for path in record_files
+    }
 
 
-def _count_files(sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def _count_files(sizes: Mapping[str, int]) -> dict[str, int]:
     """Counts the records of files; `sizes` has their bytes."""
     if not sizes:
         return {}
     counted = {}
     with progress.bar(sum(sizes.values()), "counting records", "B") as bar:
         for path, size in sizes.items():
-            counted[path] = {"records": count_records(path), "bytes": size}
+            counted[path] = count_records(path)
             bar.update(size)
     return counted
 

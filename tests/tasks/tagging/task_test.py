@@ -257,7 +257,7 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"lstm_size": 5}, "--lstm_size needs"),
         ({"lstm_size": 0, "head": "bilstm"}, "lstm_size"),
         ({"layer_combination": "embeddings"}, "needs --approach=feature"),
-        ({"new_pooler": True}, "--new_pooler has no effect on a tagger"),
+        ({"new_pooler": True}, "--new_pooler has no effect on this task"),
         ({"approach": "feature_based", "head": "bilstm"}, "--head cannot"),
         ({"approach": "feature_based", "num_frozen_layers": 2}, "frozen"),
         ({"approach": "feature_based", "layer_decay": 0.9}, "--layer_decay"),
