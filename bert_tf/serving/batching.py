@@ -513,10 +513,6 @@ def _resolve(pairs: Sequence[tuple[Task, object]]) -> None:
             future.cancel()
 
 
-# TensorFlow Serving's defaults for parameters that are not in the file.
-_DEFAULTS = BatchingOptions(
-    max_batch_size=1000, batch_timeout_micros=0, max_enqueued_batches=10
-)
 # session_bundle_config.proto of TensorFlow Serving 2.20.
 _FIELDS = {
     "max_batch_size": "Int64Value",
@@ -537,7 +533,7 @@ def read_options(path: str) -> BatchingOptions:
     """
     parameters = model_config.new_message("BatchingParameters", **_FIELDS)
     model_config.read_into(parameters, path, "--batching_parameters_file")
-    values = {}
+    values = {"max_batch_size": 1000}  # TensorFlow Serving's default.
     for field, value in parameters.ListFields():
         if _FIELDS[field.name] == "Int64Value":
             values[field.name] = value.value
@@ -549,7 +545,7 @@ def read_options(path: str) -> BatchingOptions:
                 f"{path} sets {field.name}, which this server does not "
                 "support; remove that line."
             )
-    options = BatchingOptions(**(vars(_DEFAULTS) | values))
+    options = BatchingOptions(**values)
     _check_options(options, path)
     return options
 

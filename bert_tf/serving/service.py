@@ -234,47 +234,41 @@ class Service:
         """
         with self.bodies.room() as reserve:
             request = Request(reserve)
-            async with self._recorded(method, request):
-                yield request
-
-    @contextlib.asynccontextmanager
-    async def _recorded(
-        self, method: str, request: Request
-    ) -> AsyncIterator[None]:
-        """Records a request's time and outcome in the metrics."""
-        start = time.perf_counter()
-        status = "OK"
-        try:
-            yield
-        except asyncio.CancelledError:
-            status = "CANCELLED"
-            raise
-        except TimeoutError as error:
-            status = "DEADLINE_EXCEEDED"
-            raise errors.deadline_exceeded("The request timed out.") from error
-        except Exception as error:  # noqa: BLE001  # It becomes the answer.
-            answer = errors.from_exception(error)
-            status = answer.code_name
-            # An error that refers to itself, or to this frame, would keep the
-            # data of its request until the garbage collector comes.
-            if answer is error:
-                del answer
-                raise
-            if status == "INTERNAL":
-                logging.exception("A request failed.")
+            start = time.perf_counter()
+            status = "OK"
             try:
-                raise answer from error
+                yield request
+            except asyncio.CancelledError:
+                status = "CANCELLED"
+                raise
+            except TimeoutError as error:
+                status = "DEADLINE_EXCEEDED"
+                raise errors.deadline_exceeded(
+                    "The request timed out."
+                ) from error
+            except Exception as error:  # noqa: BLE001  # It becomes the answer.
+                answer = errors.from_exception(error)
+                status = answer.code_name
+                # An error that refers to itself, or to this frame, would keep
+                # the data of its request until the garbage collector comes.
+                if answer is error:
+                    del answer
+                    raise
+                if status == "INTERNAL":
+                    logging.exception("A request failed.")
+                try:
+                    raise answer from error
+                finally:
+                    del answer
             finally:
-                del answer
-        finally:
-            servable = request.servable
-            self.metrics.observe_request(
-                servable.name if servable else "",
-                str(servable.version) if servable else "",
-                method,
-                status,
-                start,
-            )
+                servable = request.servable
+                self.metrics.observe_request(
+                    servable.name if servable else "",
+                    str(servable.version) if servable else "",
+                    method,
+                    status,
+                    start,
+                )
 
     def status(
         self, name: str, version: int | None = None, label: str | None = None

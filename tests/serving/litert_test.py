@@ -212,7 +212,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
         with self._serving() as (server, config):
             before = self._ask(config, instances=list(_TEXTS))
             toy_models.copy(self.directory, self.base_path, 2)
-            server.look_for_versions()
+            server._service.manager.refresh()
             states = toy_models.states(config.rest_api_port, "m")
             after = self._ask(config, instances=list(_TEXTS))
         self.assertEqual(states, {"2": "AVAILABLE", "1": "END"})
