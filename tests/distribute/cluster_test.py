@@ -1,14 +1,19 @@
-"""Tests for bert_tf.distribute.cluster."""
+"""Tests for bert_tf.distribute.cluster, with threads as workers."""
 
 import json
+import socket
+import threading
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.distribute import cluster as clusters
 from bert_tf.distribute.cluster import Cluster
+from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
+from tests.support import worker_processes
 
 _WORKERS = "multi_worker_mirrored"
 
@@ -86,6 +91,173 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
         clusters.export(cluster, environment)
         flags = DeviceConfig(distribution_strategy="auto")
         self.assertEqual(clusters.find(flags, environment), cluster)
+
+
+class _WaitingWorker:
+    """A worker that waits in a thread of its own.
+
+    Attributes:
+      error: The exception that it ended with, or None.
+    """
+
+    def __init__(self, hosts, index):
+        self.error = None
+        self._cluster = Cluster(tuple(hosts), index)
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self):
+        try:
+            clusters.wait_for_all(self._cluster, poll_seconds=0.01)
+        except BaseException as error:  # noqa: BLE001 `Preempted` is one.
+            self.error = error
+
+    def join(self):
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.error
+
+
+def _port(host):
+    return int(host.rpartition(":")[2])
+
+
+class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
+    def test_ends_when_all_workers_run(self):
+        hosts = worker_processes.free_hosts(3)
+        with self.assertLogs(level="INFO") as logs:
+            others = [_WaitingWorker(hosts, index) for index in (1, 2)]
+            clusters.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
+        self.assertEqual([other.join() for other in others], [None, None])
+        self.assertIn("All 3 workers are running", "\n".join(logs.output))
+        for host in hosts:  # TensorFlow listens on it next.
+            socket.create_server(("", _port(host))).close()
+
+    @parameterized.parameters(
+        ("", "which does not respond yet"),
+        ("a program", "where another program answers"),
+        ("a name", "whose host name is unknown"),
+    )
+    def test_logs_missing_workers_and_the_reason(self, listener, reason):
+        hosts = [*worker_processes.free_hosts(2)]
+        if listener == "a name":
+            # Without the network, which may be slow.
+            unknown = mock.patch.object(
+                socket, "create_connection", side_effect=socket.gaierror
+            )
+            self.enter_context(unknown)
+        cluster = Cluster(tuple(hosts), 0)
+        if listener == "a program":
+            # It reads the greeting and ends the connection.
+            program = socket.create_server(("", _port(hosts[1])))
+            self.addCleanup(program.close)
+
+            def answer():
+                caller = program.accept()[0]
+                caller.recv(1 << 16)
+                caller.sendall(b"HTTP/1.1 400 Bad request\r\n\r\n")
+                caller.close()
+
+            threading.Thread(target=answer, daemon=True).start()
+        enough = KeyboardInterrupt()
+        with self.assertLogs(level="INFO") as logs:
+            with mock.patch.object(clusters.time, "sleep", side_effect=enough):
+                with self.assertRaises(KeyboardInterrupt):
+                    clusters.wait_for_all(cluster)
+        self.assertIn(
+            f"Waiting for 1 of 2 workers: worker 1 (at {hosts[1]}), {reason}",
+            logs.output[0],
+        )
+
+    def test_ignores_callers_without_a_greeting(self):
+        hosts = worker_processes.free_hosts(2)
+        first = _WaitingWorker(hosts, 0)
+        address = ("127.0.0.1", _port(hosts[0]))
+        lines = [b"", b"GET / HTTP/1.1\n", b"[1]\n", b'{"index": 1}\n']
+        while lines:
+            try:
+                caller = socket.create_connection(address)
+            except ConnectionRefusedError:
+                continue  # It does not listen yet.
+            with caller:
+                caller.sendall(lines.pop())
+        self.assertTrue(first._thread.is_alive())
+        second = _WaitingWorker(hosts, 1)
+        self.assertEqual([first.join(), second.join()], [None, None])
+
+    @parameterized.product(
+        # Index and hosts in the greeting of the other worker: the first one's
+        # command on the second host, two orders, another number of workers.
+        identity=[(0, "ab"), (1, "ba"), (0, "ba"), (1, "abc")],
+        calls=[True, False],
+    )
+    def test_refuses_another_order_or_the_same_index(self, identity, calls):
+        # With `calls` it waits this long for an answer that does not come.
+        self.enter_context(
+            mock.patch.object(
+                clusters, "_SECONDS_TO_ANSWER", 1.0 if calls else 60.0
+            )
+        )
+        hosts = worker_processes.free_hosts(2)
+        names = dict(zip("abc", [*hosts, "c:1"], strict=True))
+        greeting = {
+            "index": identity[0],
+            "hosts": [names[letter] for letter in identity[1]],
+            "stop": False,
+        }
+        line = json.dumps(greeting).encode() + b"\n"
+        # Acts as the other worker.
+        listener = socket.create_server(("", _port(hosts[1])))
+        self.addCleanup(listener.close)
+        first = _WaitingWorker(hosts, 0)
+        if calls:
+            # The first worker calls before the other one can answer.
+            listener.accept()[0].close()
+            address = ("127.0.0.1", _port(hosts[0]))
+            other = socket.create_connection(address)
+        else:
+            other = listener.accept()[0]
+        with other:
+            other.sendall(line)
+            answer = json.loads(other.makefile("rb").readline())
+        self.assertEqual(answer, {"index": 0, "hosts": [*hosts], "stop": False})
+        error = first.join()
+        self.assertIsInstance(error, UserError)
+        self.assertIn("same --worker_hosts", str(error))
+        self.assertIn(
+            f"it is worker {identity[0]} of {','.join(greeting['hosts'])}",
+            str(error),
+        )
+
+    def test_sigterm_stops_all_waiting_workers(self):
+        hosts = worker_processes.free_hosts(3)
+        other = _WaitingWorker(hosts, 1)
+        greet_missing = clusters._Meeting.greet_missing
+
+        def stop_once_two_are_running(meeting):
+            missing = greet_missing(meeting)
+            if threading.current_thread() is threading.main_thread():
+                if missing.keys() == {2}:
+                    raise Preempted("Stopped on SIGTERM.")
+            return missing
+
+        with mock.patch.object(
+            clusters._Meeting, "greet_missing", stop_once_two_are_running
+        ):
+            with self.assertRaisesRegex(Preempted, "on SIGTERM"):
+                # The third worker is never started.
+                clusters.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
+        error = other.join()
+        self.assertIsInstance(error, Preempted)
+        self.assertIn("another worker got SIGTERM", str(error))
+
+    def test_a_port_in_use_is_an_error(self):
+        hosts = worker_processes.free_hosts(2)
+        with socket.create_server(("", _port(hosts[1]))):
+            with self.assertRaisesRegex(
+                UserError, f"Worker 1 cannot listen at {hosts[1]}"
+            ):
+                clusters.wait_for_all(Cluster(hosts, 1))
 
 
 if __name__ == "__main__":
