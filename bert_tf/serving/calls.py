@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -56,13 +57,14 @@ class Call:
 
     Attributes:
       inputs: Its inputs, checked.
-      respond: Builds the response proto from the outputs by name, or None.
+      respond: Builds the response from the outputs by name, a proto or the
+        body of an answer over REST; None if there is no client.
     """
 
     signature: Signature
     inputs: dict[str, np.ndarray]
     outputs: tuple[str, ...]
-    respond: Callable[[Mapping[str, np.ndarray]], message.Message] | None = None
+    respond: Callable[[Mapping[str, np.ndarray]], Any] | None = None
 
 
 def predict(

@@ -1,6 +1,7 @@
 """The REST interface: TensorFlow Serving's paths, bodies and status codes."""
 
 import asyncio
+import dataclasses
 import functools
 import os
 import re
@@ -8,10 +9,8 @@ import urllib.parse
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Coroutine
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from google.protobuf import json_format
 from starlette import applications
 from starlette import middleware
@@ -35,8 +34,6 @@ from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
 
-# Writes the answer from the outputs by name.
-_Write = Callable[[Mapping[str, np.ndarray]], bytes]
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 # http_rest_api_util.cc of TensorFlow Serving.
 _MODEL = r"/v1/models/(?P<name>[^/:]+)"
@@ -153,15 +150,11 @@ class _Api:
         limits = self._service.limits
         document = await self._service.parse(size, _parse, body, limits)
         del body
-        call, write = await self._service.parse(
+        call = await self._service.parse(
             size, _MAKE_CALL[method], document, counted.servable, limits
         )
         del document
-        outputs = await self._service.compute(counted, counted.servable, call)
-        size = sum(value.nbytes for value in outputs.values())
-        if size <= bodies.LARGE_BYTES:
-            return write(outputs)
-        return await asyncio.to_thread(write, outputs)
+        return await self._service.answer(counted, call)
 
     async def _body(
         self, request: requests.Request, reserve: Callable[[int], None]
@@ -204,8 +197,8 @@ def _parse(body: bytes, limits: ServeLimits) -> dict:
 
 def _predict(
     document: dict, servable: Servable, limits: ServeLimits
-) -> tuple[calls.Call, _Write]:
-    """Returns the call for `predict`, and what writes its answer."""
+) -> calls.Call:
+    """Returns the call for `predict`, which responds with a body."""
     name = json_values.signature_name(document) or DEFAULT_SIGNATURE
     if name not in servable.signatures:
         raise errors.invalid(
@@ -215,10 +208,8 @@ def _predict(
     signature = servable.signatures[name]
     inputs, by_rows = json_values.predict_inputs(document, signature)
     signature.check(inputs)
-    return (
-        calls.Call(signature, inputs, tuple(signature.outputs)),
-        lambda outputs: json_values.write_predictions(outputs, by_rows),
-    )
+    write = functools.partial(json_values.write_predictions, by_rows=by_rows)
+    return calls.Call(signature, inputs, tuple(signature.outputs), write)
 
 
 def _of_examples(
@@ -228,13 +219,15 @@ def _of_examples(
     document: dict,
     servable: Servable,
     limits: ServeLimits,
-) -> tuple[calls.Call, _Write]:
+) -> calls.Call:
     """Returns the same as `_predict` for a request of Examples."""
     name = json_values.signature_name(document)
     request = request_class(input=json_values.read_examples(document))
     request.model_spec.signature_name = name
     call = make(request, servable, limits)
-    return call, lambda outputs: write(call.respond(outputs).result)
+    return dataclasses.replace(
+        call, respond=lambda outputs: write(call.respond(outputs).result)
+    )
 
 
 _MAKE_CALL = {

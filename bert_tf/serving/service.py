@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import prometheus_client
@@ -167,10 +168,8 @@ class Service:
             engine, warm_up, self.metrics.observe_version
         )
 
-    async def compute(
-        self, request: Request, servable: Servable, call: Call
-    ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a call, whose memory the request reserves.
+    async def answer(self, request: Request, call: Call) -> Any:
+        """Returns the response to a call, whose memory the request reserves.
 
         Raises:
           RequestError: If there are too many rows, a row or the outputs are too
@@ -198,13 +197,14 @@ class Service:
                 choices = max(choices, longest)
         flag, subject = "max_row_choices", f"A row of {choices}"
         errors.check_limit(choices, self.limits, flag, subject, "choices")
-        await self._check_tokens(servable, call.inputs)
-        outputs = await self._pieces.compute(servable, call, choices)
+        await self._check_tokens(request.servable, call.inputs)
+        outputs = await self._pieces.compute(request.servable, call, choices)
         size = bodies.num_bytes(outputs)
         bodies.check_response(size, self.limits)
-        if size > bodies.LARGE_BYTES:
-            request.reserve(bodies.ANSWER_COPIES * size)
-        return outputs
+        if size <= bodies.LARGE_BYTES:
+            return call.respond(outputs)
+        request.reserve(bodies.ANSWER_COPIES * size)
+        return await asyncio.to_thread(call.respond, outputs)
 
     async def _check_tokens(
         self, servable: Servable, inputs: Mapping[str, np.ndarray]
