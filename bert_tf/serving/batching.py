@@ -189,7 +189,8 @@ class BatchScheduler:
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
-        The servable is acquired until the request is answered.
+        The servable, which the caller has acquired, is acquired once more until
+        the request is answered.
 
         Args:
           servable: The model version.
@@ -225,11 +226,7 @@ class BatchScheduler:
                 raise errors.unavailable("The server is shutting down.")
             if not task.is_piece:
                 self._check_room(task)
-            if not servable.acquire():
-                raise errors.unavailable(
-                    f"Version {servable.version} of model {servable.name} has "
-                    "just been unloaded."
-                )
+            servable.acquire()
             self._queues.setdefault(key, collections.deque()).append(task)
             self._num_queued[task.signature_key()] += task.weight()
             self._changed.notify()

@@ -292,7 +292,7 @@ class ModelManager:
                     f"Servable not found for request: {selector}"
                 )
             servable = model.versions[number].servable
-            # A version is retired under the lock, so this cannot fail.
+            # Not closed yet, as versions are retired under the lock.
             servable.acquire()
             return servable
 
