@@ -1,15 +1,21 @@
-"""Tests for bert_tf.training.xla."""
+"""Tests for bert_tf.training.xla, with the form for GPUs on a CPU."""
 
+import functools
+import re
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.training import losses
 from bert_tf.training import xla
+from bert_tf.training.losses import PretrainingObjective
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
+from bert_tf.training.xla import compiled_functions
 from tests.support import logical_devices
 from tests.support.step_trainer import StepTrainer
 from tests.support.task_trainer import TASKS
@@ -157,6 +163,235 @@ class TasksTest(_TestCase):
         self.assert_compiles(graphs)
         self.assertAllClose(received.losses, expected.losses, 1e-5, 1e-5)
         self.assert_same_weights(received.weights(), expected.weights())
+
+
+_ON_GPU = mock.patch.object(losses, "overwrites_logits", lambda: False)
+
+
+def _build(**options):
+    return StepTrainer(compilation=Compilation("auto", "GPU"), **options)
+
+
+@functools.cache
+def _trained(**options):
+    """Returns a trainer after three steps."""
+    with _ON_GPU:
+        return _build(learning_rate=1e-3, **options).train(1, 2)
+
+
+def _trace(trainer):
+    """Returns the graph of a call."""
+    run = trainer.training_step._run
+    return run.get_concrete_function(
+        trainer.iterator, tf.TensorSpec([], tf.int32)
+    ).graph
+
+
+def _loop(graph):
+    """Returns condition and body of the loop over steps, as `FunctionDef`s."""
+    (loop,) = (op for op in graph.get_operations() if "While" in op.type)
+    functions = {
+        function.signature.name: function
+        for function in graph.as_graph_def().library.function
+    }
+    return [functions[loop.get_attr(part).name] for part in ("cond", "body")]
+
+
+@pytest.mark.slow
+class GpuStepTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        {}, {"max_micro_batch_size": 2, "optimizer": "lamb"}
+    )
+    def test_equals_the_step_of_a_cpu(self, **options):
+        received = _trained(**options)
+        expected = StepTrainer(learning_rate=1e-3, **options).train(1, 2)
+        self.assertEqual(
+            received.training_step.compiled,
+            "XLA (--xla=auto, GPU): the whole step of a device (1 program), "
+            "collectives outside; the updates of all weights, in one program.",
+        )
+        self.assertAllClose(received.metrics, expected.metrics, 1e-5, 1e-5)
+        state = expected.state()
+        for name, value in received.state().items():
+            if "/key/bias" not in name:
+                self.assertAllClose(value, state[name], 3e-5, 3e-5, name)
+
+    @pytest.mark.thorough
+    def test_float16_skips_an_overflow(self):
+        trained = _trained(policy="mixed_float16")
+        scale = trained.training_step.loss_scale
+        scale.restore({"loss_scale": 2.0**60, "calm_steps": 9})
+        before = trained.state()
+        trained.train(1)
+        self.assertTrue(trained.is_finite)
+        after = trained.state()
+        self.assertEqual(after.pop("global_step"), before["global_step"] + 1)
+        for name, value in after.items():
+            self.assertAllEqual(value, before[name], name)
+        self.assertEqual(scale.state()["loss_scale"], 2.0**59)
+
+    def test_a_call_has_few_operations_and_reads_nothing_back(self):
+        graph = _trace(_trained())
+        condition, body = _loop(graph)
+        # Counts, which stay on the host; a flag would come from the device.
+        self.assertEqual(
+            {node.op for node in condition.node_def}, {"Less", "Identity"}
+        )
+        self.assertLess(len(body.node_def), 40)
+        compiled = set(compiled_functions(graph))
+        launched = [
+            node.attr["f"].func.name
+            for node in body.node_def
+            if node.attr["f"].func.name in compiled
+        ]
+        self.assertLen(launched, 3)  # Counts, gradients and updates.
+
+    def test_scatters_nothing_but_the_gradient_of_the_word_table(self):
+        with _ON_GPU:
+            trainer = _build(policy="mixed_bfloat16")
+            step = trainer.training_step
+            program = tf.function(
+                step._replica_step, jit_compile=True, autograph=False
+            )
+            lower = program.experimental_get_compiler_ir(
+                next(trainer.iterator),
+                tf.constant(True),
+                dict.fromkeys(step._metric_names, tf.constant(0.0)),
+            )
+        scattered = re.findall(r"= (\S+) scatter\(", lower(stage="hlo"))
+        # 64 words of width 8.
+        self.assertLen(scattered, 1, scattered)
+        self.assertStartsWith(scattered[0], "f32[64,8]")
+
+    @pytest.mark.thorough
+    def test_a_task_has_a_program_for_each_length(self):
+        expected = TaskTrainer("classification")
+        received = TaskTrainer("classification", kind="GPU")
+        self.assertIn("(2 programs)", received.training_step.compiled)
+        self.assertAllClose(received.losses, expected.losses, 1e-5, 1e-5)
+
+    def test_several_gpus_compile_collectives_only_on_demand(self):
+        auto, on = Compilation("auto", "GPU"), Compilation("on", "GPU")
+        self.assertFalse(auto.includes_collectives(8))
+        self.assertTrue(on.includes_collectives(8))
+        self.assertFalse(on.includes_collectives(1))
+        self.assertFalse(Compilation("on", "CPU").includes_collectives(8))
+
+
+class _Uncompilable(PretrainingObjective):
+    """The pretraining losses, in a way that XLA cannot compile."""
+
+    def compute_sums(self, outputs, rows):
+        sums = super().compute_sums(outputs, rows)
+        loss = sums["masked_lm_sum"]
+        number = tf.strings.to_number(tf.strings.as_string(loss))
+        return sums | {"masked_lm_sum": tf.where(number > -1.0, loss, 0.0)}
+
+
+@pytest.mark.slow
+class FallbackTest(tf.test.TestCase):
+    def _train(self, compilation):
+        trainer = StepTrainer(compilation=compilation, objective=_Uncompilable)
+        return trainer
+
+    def test_a_step_that_does_not_compile_is_computed_without(self):
+        trainer = self._train(Compilation("auto", "GPU"))
+        before = trainer.state()
+        with self.assertRaises(tf.errors.InvalidArgumentError) as caught:
+            trainer.train(1)
+        with self.assertLogs(level="WARNING") as logs:
+            self.assertTrue(trainer.training_step.recover(caught.exception))
+        self.assertLen(logs.output, 1)
+        self.assertIn("only its chains are compiled", logs.output[0])
+        self.assertIn("slower (Detected unsupported op", logs.output[0])
+        for name, value in trainer.state().items():
+            self.assertAllEqual(value, before[name], name)
+
+        trainer.read_again().train(1, 2)
+        self.assertIn("updates of the weights", trainer.training_step.compiled)
+        expected = self._train(Compilation()).train(1, 2)
+        self.assertEqual(trainer.metrics, expected.metrics)
+        # Nothing is left to compile less.
+        self.assertFalse(trainer.training_step.recover(caught.exception))
+
+        # A shape may come, and be compiled, in any step.
+        later = _build().train(1).training_step
+        other = tf.errors.InternalError(None, None, "cuBLAS launch failed")
+        self.assertFalse(later.recover(other))
+        later._is_updating.assign(True)
+        self.assertFalse(later.recover(caught.exception))
+        later._is_updating.assign(False)
+        self.assertTrue(later.recover(caught.exception))
+
+    def test_collectives_fail_alike_outside_of_the_step(self):
+        error = tf.errors.InternalError(
+            None,
+            None,
+            "Graph execution error:\n\nDetected at node Reduce defined at\n"
+            "<stack traces unavailable>\nNCCL operation ncclAllReduce failed",
+        )
+        outside = _build(devices=2).training_step
+        self.assertFalse(outside.recover(error))
+        inside = StepTrainer(devices=2, compilation=Compilation("on", "GPU"))
+        with self.assertLogs(level="WARNING") as logs:
+            self.assertTrue(inside.training_step.recover(error))
+        self.assertIn("slower (NCCL operation ncclAllR", logs.output[0])
+
+    def test_programs_that_the_gpu_cannot_have_are_no_obstacle(self):
+        for error_class, message in (
+            (
+                tf.errors.UnavailableError,
+                "No PTX compilation provider is available.",
+            ),
+            (
+                tf.errors.ResourceExhaustedError,
+                "Shared memory size limit exceeded: requested 163840",
+            ),
+        ):
+            error = error_class(None, None, message)
+            self.assertTrue(_build().training_step.recover(error), message)
+
+    def test_other_devices_and_errors_have_no_other_way(self):
+        on_cpu = self._train(Compilation("on")).training_step
+        compiler = tf.errors.InvalidArgumentError(None, None, "unsupported")
+        self.assertFalse(on_cpu.recover(compiler))
+        on_gpu = self._train(Compilation("auto", "GPU")).training_step
+        for error in (
+            tf.errors.DataLossError(None, None, "corrupted record"),
+            tf.errors.ResourceExhaustedError(None, None, "No space left"),
+            tf.errors.InvalidArgumentError(
+                None, None, "Key: input_ids. [[{{node IteratorGetNext}}]]"
+            ),
+        ):
+            self.assertFalse(on_gpu.recover(error))
+
+
+@pytest.mark.thorough
+class AllReduceTest(tf.test.TestCase):
+    def test_gradients_are_exchanged_in_bfloat16(self):
+        options = {"dropout": 0.0, "batch_size": 6}
+        # TensorFlow keeps the dtypes of collectives for each set of devices,
+        # and this set is no other test's.
+        trainer = StepTrainer(
+            devices=3, all_reduce_dtype="bfloat16", **options
+        ).train(1, 3)
+        _, body = _loop(_trace(trainer))
+        dtypes = {
+            tf.as_dtype(node.attr["T"].type).name
+            for node in body.node_def
+            if node.op == "CollectiveReduceV2"
+        }
+        # Counts and losses stay exact.
+        self.assertEqual(dtypes, {"bfloat16", "float32"})
+        expected = StepTrainer(**options).train(1, 3)
+        for one, other in zip(trainer.metrics, expected.metrics, strict=True):
+            self.assertAllClose(one["loss"], other["loss"], 1e-2)
+        # Each gradient is rounded to 8 bits.
+        norms = np.array(
+            [t.metrics[0]["grad_norm"] for t in (trainer, expected)]
+        )
+        self.assertNotEqual(*norms)
+        self.assertAllClose(*norms, 4e-3)
 
 
 if __name__ == "__main__":
