@@ -102,13 +102,6 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         self.assertLen(logs.output, 1)
         self.assertIn("bug", logs.output[0])
 
-    def test_a_request_that_takes_too_long(self):
-        flags = {"batch_timeout_micros": 10**9, "rest_api_timeout_in_ms": 100}
-        body = {"signature_name": "echo", "instances": ["a"]}
-        with self.serving(**flags) as (_, config):
-            answer = toy_models.predict(config.rest_api_port, body)
-        self.assertEqual(answer, (504, {"error": "The request timed out."}))
-
     def test_refuses_requests_when_the_queue_is_full(self):
         flags = ("max_batch_size", "max_enqueued_batches", "num_batch_threads")
         _, config = self.enterContext(self.serving(**dict.fromkeys(flags, 1)))
