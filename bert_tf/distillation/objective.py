@@ -15,7 +15,6 @@ Shapes:
   I: hidden size of the teacher.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +24,7 @@ import tensorflow as tf
 
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.features import INPUT_MASK
+from bert_tf.flags.options import Flags
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.task import SoftTargets
 from bert_tf.tasks.task import Task
@@ -39,25 +39,6 @@ _SCOPE = "distillation"
 _MIN_LENGTH = 1e-12
 # Minimum probability: smaller ones add nothing to a divergence.
 _MIN_PROBABILITY = 1e-9
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """Weights of the parts of the distillation loss.
-
-    Attributes:
-      soft: Weight of the soft targets, 0 to 1; labels get the rest.
-      hidden: Weight of the hidden states, added to these.
-      attention: Weight of the attention, added as well.
-      temperature: Temperature of the soft targets.
-      hidden_form: "mse" or "cosine", see `hidden_losses`.
-    """
-
-    soft: float
-    hidden: float
-    attention: float
-    temperature: float
-    hidden_form: str
 
 
 class LayerPairs:
@@ -141,6 +122,7 @@ class DistillationObjective(label_losses.Objective):
 
     Args:
       teacher: Returns the teacher's outputs for the model's inputs.
+      flags: Those of run/distill.py.
 
     Attributes:
       variables: Name to variable: trained weights outside the model.
@@ -152,20 +134,20 @@ class DistillationObjective(label_losses.Objective):
         self,
         task: Task,
         teacher: keras.Model,
-        weights: Weights,
+        flags: Flags,
         layer_pairs: LayerPairs,
     ) -> None:
         self._task = task
         self._teacher = teacher
-        self._weights = weights
+        self._flags = flags
         self._layer_pairs = layer_pairs
         self.variables: Mapping[str, keras.Variable] = layer_pairs.variables
         parts = {
-            "soft_target": weights.soft,
-            "hidden": weights.hidden,
-            "attention": weights.attention,
+            "soft_target": flags.distillation_weight,
+            "hidden": flags.hidden_weight,
+            "attention": flags.attention_weight,
         }
-        self._parts = {"label": 1.0 - weights.soft} | {
+        self._parts = {"label": 1.0 - flags.distillation_weight} | {
             part: weight for part, weight in parts.items() if weight
         }
         self.sums = tuple(f"{part}_sum" for part in self._parts)
@@ -228,7 +210,7 @@ class DistillationObjective(label_losses.Objective):
 
     def _soft_target_sum(self, outputs, rows):
         losses = [
-            soft_target_losses(mine, theirs, self._weights.temperature)
+            soft_target_losses(mine, theirs, self._flags.temperature)
             for mine, theirs in zip(
                 self._task.soft_targets(outputs, rows),
                 self._task.soft_targets(rows[_TEACHER], rows),
@@ -240,7 +222,7 @@ class DistillationObjective(label_losses.Objective):
 
     def _hidden_sum(self, outputs, rows):
         losses = [
-            hidden_losses(mine, theirs, self._weights.hidden_form)
+            hidden_losses(mine, theirs, self._flags.hidden_loss)
             for mine, theirs in self._layer_pairs.hidden_states(
                 outputs, rows[_TEACHER]
             )

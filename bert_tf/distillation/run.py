@@ -29,7 +29,6 @@ from bert_tf.distillation import inputs
 from bert_tf.distillation.objective import IS_LABELED
 from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import LayerPairs
-from bert_tf.distillation.objective import Weights
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import experiment as experiments
@@ -240,20 +239,13 @@ class Teacher(ObjectiveSource):
                 widths if config.hidden_weight else None,
                 mine.initializer_range,
             )
-        weights = Weights(
-            config.distillation_weight,
-            config.hidden_weight,
-            config.attention_weight,
-            config.temperature,
-            config.hidden_loss,
-        )
         logging.info(
             "The student has %s parameters, its teacher %s.",
             f"{model.count_params():,}",
             f"{self._model.count_params():,}",
         )
         return DistillationObjective(
-            self._reader.task, self._model, weights, layer_pairs
+            self._reader.task, self._model, config, layer_pairs
         )
 
     def compare(self, split: str) -> Metrics:

@@ -270,8 +270,8 @@ def build_strategy(
       num_devices: GPUs to use, of each worker, or logical CPU devices where
         there is no GPU; 0 means all.
       tpu: Address of the TPU, for "tpu".
-      cluster: The workers, which TF_CONFIG must name too; None for a run of
-        one process.
+      cluster: The workers, which TF_CONFIG must name too, and which have the
+        devices (`check_worker`); None for a run of one process.
 
     Raises:
       UserError: If there are fewer devices.
@@ -279,7 +279,6 @@ def build_strategy(
     if name == "tpu":
         return _build_tpu_strategy(tpu)
     if cluster is not None:
-        check_worker(num_devices, cluster)
         return _build_workers_strategy(num_devices)
     devices = _prepare_devices(name, num_devices)
     # The only worker of a cluster trains as a single machine does.

@@ -189,7 +189,8 @@ class BatchScheduler:
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
-        The servable is acquired until the request is answered.
+        The servable, which the caller has acquired, is acquired once more until
+        the request is answered.
 
         Args:
           servable: The model version.
@@ -225,11 +226,7 @@ class BatchScheduler:
                 raise errors.unavailable("The server is shutting down.")
             if not task.is_piece:
                 self._check_room(task)
-            if not servable.acquire():
-                raise errors.unavailable(
-                    f"Version {servable.version} of model {servable.name} has "
-                    "just been unloaded."
-                )
+            servable.acquire()
             self._queues.setdefault(key, collections.deque()).append(task)
             self._num_queued[task.signature_key()] += task.weight()
             self._changed.notify()
@@ -513,10 +510,6 @@ def _resolve(pairs: Sequence[tuple[Task, object]]) -> None:
             future.cancel()
 
 
-# TensorFlow Serving's defaults for parameters that are not in the file.
-_DEFAULTS = BatchingOptions(
-    max_batch_size=1000, batch_timeout_micros=0, max_enqueued_batches=10
-)
 # session_bundle_config.proto of TensorFlow Serving 2.20.
 _FIELDS = {
     "max_batch_size": "Int64Value",
@@ -537,7 +530,7 @@ def read_options(path: str) -> BatchingOptions:
     """
     parameters = model_config.new_message("BatchingParameters", **_FIELDS)
     model_config.read_into(parameters, path, "--batching_parameters_file")
-    values = {}
+    values = {"max_batch_size": 1000}  # TensorFlow Serving's default.
     for field, value in parameters.ListFields():
         if _FIELDS[field.name] == "Int64Value":
             values[field.name] = value.value
@@ -549,7 +542,7 @@ def read_options(path: str) -> BatchingOptions:
                 f"{path} sets {field.name}, which this server does not "
                 "support; remove that line."
             )
-    options = BatchingOptions(**(vars(_DEFAULTS) | values))
+    options = BatchingOptions(**values)
     _check_options(options, path)
     return options
 

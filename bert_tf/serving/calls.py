@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -56,13 +57,14 @@ class Call:
 
     Attributes:
       inputs: Its inputs, checked.
-      respond: Builds the response proto from the outputs by name, or None.
+      respond: Builds the response from the outputs by name, a proto or the
+        body of an answer over REST; None if there is no client.
     """
 
     signature: Signature
     inputs: dict[str, np.ndarray]
     outputs: tuple[str, ...]
-    respond: Callable[[Mapping[str, np.ndarray]], message.Message] | None = None
+    respond: Callable[[Mapping[str, np.ndarray]], Any] | None = None
 
 
 def predict(
@@ -465,13 +467,11 @@ def _to_array(
     dtype = _dtype(name, proto.dtype)
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
     if proto.tensor_shape.unknown_rank or min(shape, default=0) < 0:
-        raise errors.invalid(
-            f"tensor parsing error: {name}: the shape is not known"
-        )
+        raise _unreadable(name, "the shape is not known")
     if len(shape) > _MAX_RANK:
-        raise errors.invalid(
-            f"tensor parsing error: {name}: {len(shape)} dimensions; at most "
-            f"{_MAX_RANK} are supported"
+        raise _unreadable(
+            name,
+            f"{len(shape)} dimensions; at most {_MAX_RANK} are supported",
         )
     size = math.prod(shape)
     errors.check_limit(
@@ -486,9 +486,11 @@ def _to_array(
     try:
         return tf.make_ndarray(proto)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise errors.invalid(
-            f"tensor parsing error: {name}: {error}"
-        ) from error
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, problem: object) -> errors.RequestError:
+    return errors.invalid(f"tensor parsing error: {name}: {problem}")
 
 
 def _from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
@@ -515,13 +517,9 @@ def _dtype(name: str, number: int) -> tf.DType:
     try:
         dtype = tf.as_dtype(number)
     except TypeError as error:
-        raise errors.invalid(
-            f"tensor parsing error: {name}: unknown type {number}"
-        ) from error
+        raise _unreadable(name, f"unknown type {number}") from error
     if not dtype.is_numpy_compatible:
-        raise errors.invalid(
-            f"tensor parsing error: {name}: {dtype.name} is not supported"
-        )
+        raise _unreadable(name, f"{dtype.name} is not supported")
     return dtype
 
 
@@ -544,10 +542,7 @@ def _strings(name: str, values, size: int) -> np.ndarray:
     """Returns `size` strings; the last one is repeated for missing ones."""
     values = list(values)
     if len(values) > size:
-        raise errors.invalid(
-            f"tensor parsing error: {name}: {len(values)} strings for "
-            f"{size} places"
-        )
+        raise _unreadable(name, f"{len(values)} strings for {size} places")
     last = values[-1] if values else b""
     array = np.empty(size, object)
     array[:] = values + [last] * (size - len(values))

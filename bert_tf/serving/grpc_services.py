@@ -293,15 +293,10 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                     self._service.limits,
                 )
                 _reserve_repeated(counted, request, calls[0])
-                outputs = await _all(
-                    [self._service.compute(counted, servable, x) for x in calls]
+                results = await _all(
+                    [self._service.answer(counted, call) for call in calls]
                 )
-                return inference_pb2.MultiInferenceResponse(
-                    results=[
-                        call.respond(values)
-                        for call, values in zip(calls, outputs, strict=True)
-                    ]
-                )
+                return inference_pb2.MultiInferenceResponse(results=results)
 
     async def GetModelMetadata(self, request, context):
         async with _counted(
@@ -331,10 +326,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                     self._service.limits,
                 )
                 _reserve_repeated(counted, request, call)
-                outputs = await self._service.compute(counted, servable, call)
-                if bodies.num_bytes(outputs) <= bodies.LARGE_BYTES:
-                    return call.respond(outputs)
-                return await asyncio.to_thread(call.respond, outputs)
+                return await self._service.answer(counted, call)
 
 
 class _ModelService(model_service_pb2_grpc.ModelServiceServicer):

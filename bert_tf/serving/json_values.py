@@ -54,7 +54,7 @@ def parse(body: bytes) -> dict[str, Any]:
         # orjson is strict: it refuses NaN and bytes that are not UTF-8.
         document = _parse_leniently(body)
     if not isinstance(document, dict):
-        raise errors.invalid(f"JSON Value: {shown(document)} Is not object")
+        raise _invalid(document, "Is not object")
     return document
 
 
@@ -98,10 +98,7 @@ def decode_b64(value: Any) -> bytes:
       RequestError: If the value has another form or is not base64.
     """
     if not is_b64(value):
-        raise errors.invalid(
-            f"JSON Value: {shown(value)} not formatted correctly for base64 "
-            "data"
-        )
+        raise _invalid(value, "not formatted correctly for base64 data")
     try:
         # Splitting at spaces could make millions of strings.
         text = value[_B64].encode("ascii").translate(None, _SPACES)
@@ -138,6 +135,10 @@ def shown(value: Any) -> str:
     return errors.shortened(text)
 
 
+def _invalid(value: Any, problem: str) -> errors.RequestError:
+    return errors.invalid(f"JSON Value: {shown(value)} {problem}")
+
+
 def _parse_leniently(body: bytes) -> Any:
     try:
         text = body.decode("utf-8-sig", "surrogateescape")
@@ -156,21 +157,18 @@ def read_examples(document: Mapping[str, Any]) -> input_pb2.Input:
       RequestError: If it has no valid examples.
     """
     if _EXAMPLES not in document:
-        raise errors.invalid(
-            f"JSON Value: {shown(document)} When method is "
-            f"classify, key '{_EXAMPLES}' is expected and was not found"
+        raise _invalid(
+            document,
+            f"When method is classify, key '{_EXAMPLES}' is expected and was "
+            "not found",
         )
     examples = document[_EXAMPLES]
     if not isinstance(examples, list):
-        raise errors.invalid(
-            f"JSON Value: {shown(document)} Expecting "
-            f"'{_EXAMPLES}' value to be an list/array"
+        raise _invalid(
+            document, f"Expecting '{_EXAMPLES}' value to be an list/array"
         )
     if not examples:
-        raise errors.invalid(
-            f"JSON Value: {shown(document)} '{_EXAMPLES}' value is "
-            "an empty array"
-        )
+        raise _invalid(document, f"'{_EXAMPLES}' value is an empty array")
     protos = [_example(example) for example in examples]
     if _CONTEXT in document:
         return input_pb2.Input(
@@ -285,9 +283,10 @@ def signature_name(document: Mapping[str, Any]) -> str:
     """
     name = document.get(_SIGNATURE, "")
     if not isinstance(name, str):
-        raise errors.invalid(
-            f"JSON Value: {shown(document)} not formatted correctly. "
-            f"'{_SIGNATURE}' key must be a string value."
+        raise _invalid(
+            document,
+            f"not formatted correctly. '{_SIGNATURE}' key must be a string "
+            "value.",
         )
     return require_utf8(name, "The signature name")
 
@@ -308,9 +307,10 @@ def predict_inputs(
             f"Failed to get input map for signature: {signature.name}"
         )
     if _ROWS in document and _COLUMNS in document:
-        raise errors.invalid(
-            f"JSON Value: {shown(document)} Not formatted correctly "
-            f"expecting only one of '{_COLUMNS}' or '{_ROWS}' keys to exist "
+        raise _invalid(
+            document,
+            f"Not formatted correctly expecting only one of '{_COLUMNS}' or "
+            f"'{_ROWS}' keys to exist ",
         )
     if _ROWS in document:
         return _from_rows(document, signature), True
@@ -324,14 +324,9 @@ def _from_rows(
 ) -> dict[str, np.ndarray]:
     rows = document[_ROWS]
     if not isinstance(rows, list):
-        raise errors.invalid(
-            f"JSON Value: {shown(document)} Excepting '{_ROWS}' to be an "
-            "list/array"
-        )
+        raise _invalid(document, f"Excepting '{_ROWS}' to be an list/array")
     if not rows:
-        raise errors.invalid(
-            f"JSON Value: {shown(document)} No values in '{_ROWS}' array"
-        )
+        raise _invalid(document, f"No values in '{_ROWS}' array")
     if not _is_object(rows[0]):
         if len(signature.inputs) > 1:
             raise errors.invalid(
@@ -422,10 +417,10 @@ def _from_lists(value: Any, dtype: tf.DType) -> np.ndarray:
     values = [value]
     for level, size in enumerate(shape):
         if set(map(type, values)) - {list}:
-            raise errors.invalid(
-                f"JSON Value: {shown(_first_not(values, list))} found at "
-                f"incorrect level: {level + 1} in the JSON DOM. Expected at "
-                f"level: {len(shape)}"
+            raise _invalid(
+                _first_not(values, list),
+                f"found at incorrect level: {level + 1} in the JSON DOM. "
+                f"Expected at level: {len(shape)}",
             )
         for other in set(map(len, values)) - {size}:
             raise errors.invalid(
@@ -502,9 +497,9 @@ def _is_object(value: Any) -> bool:
 
 
 def _type_error(value: Any, dtype: tf.DType) -> errors.RequestError:
-    return errors.invalid(
-        f"JSON Value: {shown(value)} Type: {type_name(value)} is not of "
-        f"expected type: {dtype.name}"
+    return _invalid(
+        value,
+        f"Type: {type_name(value)} is not of expected type: {dtype.name}",
     )
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 
 import numpy as np
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf.errors import UserError
@@ -29,8 +30,6 @@ from bert_tf.serving.saved_model import SavedModel
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.servable import TOKENIZE
-from bert_tf.serving.servable import Engine
-from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 
@@ -61,87 +60,57 @@ _TOKENS_PER_CALL = 128
 _MAX_PADDING = 8
 
 
-class LiteRows:
+def run_rows(
+    model: LiteModel,
+    inputs: Mapping[str, np.ndarray],
+    lengths: np.ndarray,
+    stop: Stop | None = None,
+) -> dict[str, np.ndarray]:
     """Runs rows of a .tflite file, rows of similar length in one call.
 
-    Several threads may call it.
-
     Args:
-      content: The bytes of the .tflite file, with inputs such as `input_ids`
-        <int32>[R, T] and possibly `masked_lm_positions` <int32>[R, P]. A
-        variable second axis of an output has length P if the model has
-        `masked_lm_positions`, else T.
-      num_threads: Threads that compute.
+      model: Has inputs such as `input_ids` <int32>[R, T] and possibly
+        `masked_lm_positions` <int32>[R, P]. A variable second axis of an output
+        has length P if it has `masked_lm_positions`, else T.
+      inputs: At least all of its inputs, [R, T] and [R, P].
+      lengths: <int32>[R], the number of tokens of each row to compute; outputs
+        beyond it are undefined.
+      stop: Ends the computation.
 
-    Raises:
-      UserError: If the bytes are not a .tflite file.
-      ValueError: If the file is damaged.
+    Returns:
+      The outputs by name, with the row axes of the inputs.
     """
-
-    def __init__(self, content: bytes, num_threads: int) -> None:
-        # One interpreter, whose threads share a row, has the lowest latency.
-        self._model = LiteModel(content, num_threads)
-        self.inputs = tuple(self._model.inputs)
-
-    def run(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        lengths: np.ndarray,
-        stop: Stop | None = None,
-    ) -> dict[str, np.ndarray]:
-        """Returns the outputs by name, with the row axes of the inputs.
-
-        Args:
-          inputs: At least all of `inputs`, [R, T] and [R, P].
-          lengths: <int32>[R], the number of tokens of each row to compute;
-            outputs beyond it are undefined.
-          stop: Ends the computation.
-        """
-        count = lengths.size
-        rows = {
-            name: inputs[name].reshape(count, inputs[name].shape[-1])
-            for name in self.inputs
-        }
-        outputs = self._empty(rows, count)
-        if all(x.size for x in rows.values()):
-            for indices, length in _group(lengths.ravel()):
-                if stop:
-                    stop.check()
-                self._run_group(rows, indices, length, outputs)
-        return {
-            name: x.reshape(*lengths.shape, *x.shape[1:])
-            for name, x in outputs.items()
-        }
-
-    def _run_group(
-        self,
-        rows: Mapping[str, np.ndarray],
-        indices: np.ndarray,
-        length: int,
-        outputs: Mapping[str, np.ndarray],
-    ) -> None:
-        """Computes some rows and writes the results into `outputs`."""
+    count = lengths.size
+    rows = {
+        name: inputs[name].reshape(count, inputs[name].shape[-1])
+        for name in model.inputs
+    }
+    width = rows.get(_POSITIONS, rows[INPUT_IDS.name]).shape[1]
+    outputs = {
+        name: np.zeros(
+            [count, *(width if n < 0 else n for n in shape[1:])], dtype
+        )
+        for name, (dtype, shape) in model.outputs.items()
+    }
+    groups = (
+        _group(lengths.ravel()) if all(x.size for x in rows.values()) else ()
+    )
+    for indices, length in groups:
+        if stop:
+            stop.check()
         part = {
             name: x[indices] if name == _POSITIONS else x[indices, :length]
             for name, x in rows.items()
         }
-        for name, value in self._model.run(part).items():
+        for name, value in model.run(part).items():
             if value.ndim > 1:
                 outputs[name][indices, : value.shape[1]] = value
             else:
                 outputs[name][indices] = value
-
-    def _empty(
-        self, rows: Mapping[str, np.ndarray], count: int
-    ) -> dict[str, np.ndarray]:
-        """Returns outputs of zeros for this number of rows."""
-        width = rows.get(_POSITIONS, rows[INPUT_IDS.name]).shape[1]
-        return {
-            name: np.zeros(
-                [count, *(width if n < 0 else n for n in shape[1:])], dtype
-            )
-            for name, (dtype, shape) in self._model.outputs.items()
-        }
+    return {
+        name: x.reshape(*lengths.shape, *x.shape[1:])
+        for name, x in outputs.items()
+    }
 
 
 def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
@@ -161,10 +130,15 @@ def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
         first += len(indices)
 
 
-class Litert(Servable):
+class Litert(SavedModel):
     """A version of a model whose encoder runs in LiteRT.
 
     Args:
+      name: The model's name.
+      version: Its version.
+      directory: The folder of the SavedModel without weights.
+      config: The session's.
+      model: The encoder.
       signature_defs: The signatures for clients; signatures that need the
         SavedModel's weights, such as `attention`, are dropped.
     """
@@ -173,19 +147,20 @@ class Litert(Servable):
         self,
         name: str,
         version: int,
+        directory: str,
+        config: config_pb2.ConfigProto,
+        model: LiteModel,
         signature_defs: Mapping[str, meta_graph_pb2.SignatureDef],
-        graph: SavedModel,
-        rows: LiteRows,
     ) -> None:
-        definitions = {
+        super().__init__(name, version, directory, config)
+        self._model = model
+        self._steps = self.signatures
+        self.signature_defs = {
             key: definition
             for key, definition in signature_defs.items()
             if key in _SIGNATURE_STEPS or key == TOKENIZE
         }
-        self._graph = graph
-        self._rows = rows
-        signatures = saved_model.read_signatures(definitions)
-        super().__init__(name, version, signatures, definitions)
+        self.signatures = saved_model.read_signatures(self.signature_defs)
 
     def run(
         self,
@@ -195,39 +170,35 @@ class Litert(Servable):
         stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
         if signature.name == TOKENIZE:
-            return self._call(TOKENIZE, inputs, outputs, stop)
+            return self._run_step(TOKENIZE, inputs, outputs, stop)
         pack, answer = _SIGNATURE_STEPS[signature.name]
         if pack == PACK_EXAMPLES:
             # The input's name differs between signatures.
             (serialized,) = inputs.values()
             inputs = {EXAMPLES: serialized}
-        packed = self._call(pack, inputs, stop=stop)
-        computed = self._rows.run(packed, packed[ROW_LENGTHS], stop)
+        packed = self._run_step(pack, inputs, self._steps[pack].outputs, stop)
+        computed = run_rows(self._model, packed, packed[ROW_LENGTHS], stop)
         named = {f"{OUTPUT_PREFIX}{name}": x for name, x in computed.items()}
-        return self._call(answer, packed | named, outputs, stop)
+        return self._run_step(answer, packed | named, outputs, stop)
 
     def close(self) -> None:
-        self._graph.close()
-        del self._rows  # Frees the memory of its weights.
+        super().close()
+        del self._model  # Frees the memory of its weights.
 
-    def _call(
+    def _run_step(
         self,
         name: str,
         values: Mapping[str, np.ndarray],
-        outputs: Collection[str] | None = None,
-        stop: Stop | None = None,
+        outputs: Collection[str],
+        stop: Stop | None,
     ) -> dict[str, np.ndarray]:
-        """Runs a signature of the graph; returns by default all its outputs."""
-        signature = self._graph.signatures[name]
-        return self._graph.run(
-            signature,
-            {key: values[key] for key in signature.inputs},
-            tuple(signature.outputs if outputs is None else outputs),
-            stop,
-        )
+        """Runs a signature of the SavedModel."""
+        signature = self._steps[name]
+        inputs = {key: values[key] for key in signature.inputs}
+        return super().run(signature, inputs, outputs, stop)
 
 
-class LitertEngine(Engine):
+class LitertEngine(SavedModelEngine):
     """Loads versions that were exported with --litert.
 
     Args:
@@ -237,8 +208,8 @@ class LitertEngine(Engine):
     """
 
     def __init__(self, num_threads: int = 0, inter_op_threads: int = 0) -> None:
+        super().__init__(num_threads, inter_op_threads)
         self._num_threads = num_threads or os.cpu_count() or 1
-        self._around = SavedModelEngine(num_threads, inter_op_threads)
 
     def load(
         self,
@@ -248,7 +219,8 @@ class LitertEngine(Engine):
         content: bytes | None = None,
     ) -> Litert:
         """Loads a version, with another .tflite file if `content` is one."""
-        if not os.path.isdir(os.path.join(directory, FOLDER)):
+        folder = os.path.join(directory, FOLDER)
+        if not os.path.isdir(folder):
             raise errors.failed_precondition(
                 f"{directory} must have a folder {FOLDER}/ to be served with "
                 "--engine=litert; write a version that has it with "
@@ -260,18 +232,17 @@ class LitertEngine(Engine):
             if content is None:
                 with open(path, "rb") as file:
                     content = file.read()
-            signature_defs = saved_model.read_signature_defs(directory)
-            rows = LiteRows(content, self._num_threads)
+            definitions = saved_model.read_signature_defs(directory)
+            # One interpreter, whose threads share a row, has the lowest
+            # latency.
+            model = LiteModel(content, self._num_threads)
         except OSError as error:
             raise errors.not_found(f"Cannot read {path}: {error}.") from error
         except (UserError, RuntimeError, ValueError) as error:
             raise errors.invalid(
                 f"Not a model to serve: {path}. {error}"
             ) from error
-        graph = self._around.load(
-            name, version, os.path.join(directory, FOLDER)
-        )
-        return Litert(name, version, signature_defs, graph, rows)
+        return Litert(name, version, folder, self._config, model, definitions)
 
     def missing(self, directory: str) -> str | None:
         if not os.path.isfile(
@@ -284,5 +255,5 @@ class LitertEngine(Engine):
             return None
         if not os.path.isfile(os.path.join(directory, MODEL_FILE)):
             return MODEL_FILE
-        lacking = self._around.missing(folder)
+        lacking = super().missing(folder)
         return lacking and os.path.join(FOLDER, lacking)

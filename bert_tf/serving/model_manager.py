@@ -117,7 +117,7 @@ class ModelManager:
                 model_config.check_base_path(model.config, self._engine.missing)
             for model in self._models.values():
                 self._refresh(model)
-                self._check_started(model)
+                self._check_started(model, model.available())
         if poll_seconds > 0:
             threading.Thread(
                 target=self._poll, args=(poll_seconds,), daemon=True
@@ -167,14 +167,8 @@ class ModelManager:
         if is_same:
             model.versions = dict(old.versions)
         chosen = self._load_chosen(model)
-        self._check_started(model)
-        for label, number in config.labels.items():
-            if chosen and number not in chosen:
-                raise UserError(
-                    f"The label {label!r} of model {config.name} names version "
-                    f"{number}, which the policy does not serve. It serves: "
-                    f"{sorted(chosen)}."
-                )
+        # Others of the same path are served until this one takes over.
+        self._check_started(model, sorted(chosen) or model.available())
         if old and old.available() and not (chosen or is_same):
             raise UserError(
                 f"Model {config.name} has no version in {config.base_path!r}, "
@@ -298,13 +292,12 @@ class ModelManager:
                     f"Servable not found for request: {selector}"
                 )
             servable = model.versions[number].servable
-            # A version is retired under the lock, so this cannot fail.
+            # Not closed yet, as versions are retired under the lock.
             servable.acquire()
             return servable
 
-    def _check_started(self, model: Model) -> None:
+    def _check_started(self, model: Model, available: Sequence[int]) -> None:
         """Raises `UserError` if no version or not a label's one is loaded."""
-        available = model.available()
         failed = {
             number: version.error
             for number, version in model.versions.items()

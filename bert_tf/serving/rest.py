@@ -1,6 +1,7 @@
 """The REST interface: TensorFlow Serving's paths, bodies and status codes."""
 
 import asyncio
+import dataclasses
 import functools
 import os
 import re
@@ -8,13 +9,10 @@ import urllib.parse
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Coroutine
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from google.protobuf import json_format
 from starlette import applications
-from starlette import datastructures
 from starlette import middleware
 from starlette import requests
 from starlette import responses
@@ -36,8 +34,6 @@ from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
 
-# Writes the answer from the outputs by name.
-_Write = Callable[[Mapping[str, np.ndarray]], bytes]
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 # http_rest_api_util.cc of TensorFlow Serving.
 _MODEL = r"/v1/models/(?P<name>[^/:]+)"
@@ -48,22 +44,8 @@ _CALL = re.compile(
 )
 _STATUS = re.compile(_MODEL + _VERSION + r"(?P<metadata>/metadata)?", re.I)
 _MAX_VERSION = 2**63 - 1
-_MAX_DIGITS = len(str(_MAX_VERSION))
+_MAX_DIGITS = 20  # All numbers of so many are larger.
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-# The page loads only its own files and calls only its own server; text from
-# users never runs or loads anything.
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
-HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    # JSON and metrics may contain text from users, and are not HTML.
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 
 
 def application(
@@ -89,7 +71,6 @@ def application(
             routing.Mount("/page", staticfiles.StaticFiles(directory=_PAGE)),
         ],
         middleware=[
-            middleware.Middleware(_ResponseHeaders),
             middleware.Middleware(
                 access.AccessMiddleware,
                 hosts=hosts,
@@ -169,15 +150,11 @@ class _Api:
         limits = self._service.limits
         document = await self._service.parse(size, _parse, body, limits)
         del body
-        call, write = await self._service.parse(
+        call = await self._service.parse(
             size, _MAKE_CALL[method], document, counted.servable, limits
         )
         del document
-        outputs = await self._service.compute(counted, counted.servable, call)
-        size = sum(value.nbytes for value in outputs.values())
-        if size <= bodies.LARGE_BYTES:
-            return write(outputs)
-        return await asyncio.to_thread(write, outputs)
+        return await self._service.answer(counted, call)
 
     async def _body(
         self, request: requests.Request, reserve: Callable[[int], None]
@@ -220,8 +197,8 @@ def _parse(body: bytes, limits: ServeLimits) -> dict:
 
 def _predict(
     document: dict, servable: Servable, limits: ServeLimits
-) -> tuple[calls.Call, _Write]:
-    """Returns the call for `predict`, and what writes its answer."""
+) -> calls.Call:
+    """Returns the call for `predict`, which responds with a body."""
     name = json_values.signature_name(document) or DEFAULT_SIGNATURE
     if name not in servable.signatures:
         raise errors.invalid(
@@ -231,10 +208,8 @@ def _predict(
     signature = servable.signatures[name]
     inputs, by_rows = json_values.predict_inputs(document, signature)
     signature.check(inputs)
-    return (
-        calls.Call(signature, inputs, tuple(signature.outputs)),
-        lambda outputs: json_values.write_predictions(outputs, by_rows),
-    )
+    write = functools.partial(json_values.write_predictions, by_rows=by_rows)
+    return calls.Call(signature, inputs, tuple(signature.outputs), write)
 
 
 def _of_examples(
@@ -244,13 +219,15 @@ def _of_examples(
     document: dict,
     servable: Servable,
     limits: ServeLimits,
-) -> tuple[calls.Call, _Write]:
+) -> calls.Call:
     """Returns the same as `_predict` for a request of Examples."""
     name = json_values.signature_name(document)
     request = request_class(input=json_values.read_examples(document))
     request.model_spec.signature_name = name
     call = make(request, servable, limits)
-    return call, lambda outputs: write(call.respond(outputs).result)
+    return dataclasses.replace(
+        call, respond=lambda outputs: write(call.respond(outputs).result)
+    )
 
 
 _MAKE_CALL = {
@@ -315,13 +292,13 @@ def _model(match: re.Match) -> dict:
     label = match["label"]
     if version is not None:
         # Python refuses to convert thousands of digits.
-        digits = version.lstrip("0") or "0"
-        if len(digits) > _MAX_DIGITS or int(digits) > _MAX_VERSION:
+        number = int(version.lstrip("0")[:_MAX_DIGITS] or "0")
+        if number > _MAX_VERSION:
             raise errors.invalid(
                 f"Failed to convert version: {errors.shortened(version)} to "
                 "numeric."
             )
-        version = int(digits)
+        version = number
     return {
         "name": urllib.parse.unquote(match["name"]),
         "version": version,
@@ -385,20 +362,3 @@ class _LargeAnswer(responses.Response):
 
 async def _index(request: requests.Request) -> responses.Response:
     return responses.FileResponse(os.path.join(_PAGE, "index.html"))
-
-
-class _ResponseHeaders:
-    """Adds `HEADERS` to all responses of an application."""
-
-    def __init__(self, app: types.ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(
-        self, scope: types.Scope, receive: types.Receive, send: types.Send
-    ) -> None:
-        async def send_with_headers(message: types.Message) -> None:
-            if message["type"] == "http.response.start":
-                datastructures.MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)

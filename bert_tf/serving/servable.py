@@ -220,13 +220,10 @@ class Servable(abc.ABC):
     def close(self) -> None:
         """Frees the memory. There are no more users."""
 
-    def acquire(self) -> bool:
-        """Adds a user; returns False if the servable is closed."""
+    def acquire(self) -> None:
+        """Adds a user beside others: the servable must not be closed yet."""
         with self._lock:
-            if not self._users:
-                return False
             self._users += 1
-            return True
 
     def release(self) -> None:
         """Removes a user; the last one closes the servable."""

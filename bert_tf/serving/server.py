@@ -131,10 +131,6 @@ class ModelServer:
         if self._error is not None:
             raise self._error
 
-    def look_for_versions(self) -> None:
-        """Loads new versions now, without waiting for the next check."""
-        self._service.manager.refresh()
-
     def stop(self) -> None:
         """Refuses new requests, answers the others and ends."""
         self._service.drain()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import prometheus_client
@@ -167,10 +168,8 @@ class Service:
             engine, warm_up, self.metrics.observe_version
         )
 
-    async def compute(
-        self, request: Request, servable: Servable, call: Call
-    ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a call, whose memory the request reserves.
+    async def answer(self, request: Request, call: Call) -> Any:
+        """Returns the response to a call, whose memory the request reserves.
 
         Raises:
           RequestError: If there are too many rows, a row or the outputs are too
@@ -198,13 +197,14 @@ class Service:
                 choices = max(choices, longest)
         flag, subject = "max_row_choices", f"A row of {choices}"
         errors.check_limit(choices, self.limits, flag, subject, "choices")
-        await self._check_tokens(servable, call.inputs)
-        outputs = await self._pieces.compute(servable, call, choices)
+        await self._check_tokens(request.servable, call.inputs)
+        outputs = await self._pieces.compute(request.servable, call, choices)
         size = bodies.num_bytes(outputs)
         bodies.check_response(size, self.limits)
-        if size > bodies.LARGE_BYTES:
-            request.reserve(bodies.ANSWER_COPIES * size)
-        return outputs
+        if size <= bodies.LARGE_BYTES:
+            return call.respond(outputs)
+        request.reserve(bodies.ANSWER_COPIES * size)
+        return await asyncio.to_thread(call.respond, outputs)
 
     async def _check_tokens(
         self, servable: Servable, inputs: Mapping[str, np.ndarray]
@@ -234,47 +234,41 @@ class Service:
         """
         with self.bodies.room() as reserve:
             request = Request(reserve)
-            async with self._recorded(method, request):
-                yield request
-
-    @contextlib.asynccontextmanager
-    async def _recorded(
-        self, method: str, request: Request
-    ) -> AsyncIterator[None]:
-        """Records a request's time and outcome in the metrics."""
-        start = time.perf_counter()
-        status = "OK"
-        try:
-            yield
-        except asyncio.CancelledError:
-            status = "CANCELLED"
-            raise
-        except TimeoutError as error:
-            status = "DEADLINE_EXCEEDED"
-            raise errors.deadline_exceeded("The request timed out.") from error
-        except Exception as error:  # noqa: BLE001  # It becomes the answer.
-            answer = errors.from_exception(error)
-            status = answer.code_name
-            # An error that refers to itself, or to this frame, would keep the
-            # data of its request until the garbage collector comes.
-            if answer is error:
-                del answer
-                raise
-            if status == "INTERNAL":
-                logging.exception("A request failed.")
+            start = time.perf_counter()
+            status = "OK"
             try:
-                raise answer from error
+                yield request
+            except asyncio.CancelledError:
+                status = "CANCELLED"
+                raise
+            except TimeoutError as error:
+                status = "DEADLINE_EXCEEDED"
+                raise errors.deadline_exceeded(
+                    "The request timed out."
+                ) from error
+            except Exception as error:  # noqa: BLE001  # It becomes the answer.
+                answer = errors.from_exception(error)
+                status = answer.code_name
+                # An error that refers to itself, or to this frame, would keep
+                # the data of its request until the garbage collector comes.
+                if answer is error:
+                    del answer
+                    raise
+                if status == "INTERNAL":
+                    logging.exception("A request failed.")
+                try:
+                    raise answer from error
+                finally:
+                    del answer
             finally:
-                del answer
-        finally:
-            servable = request.servable
-            self.metrics.observe_request(
-                servable.name if servable else "",
-                str(servable.version) if servable else "",
-                method,
-                status,
-                start,
-            )
+                servable = request.servable
+                self.metrics.observe_request(
+                    servable.name if servable else "",
+                    str(servable.version) if servable else "",
+                    method,
+                    status,
+                    start,
+                )
 
     def status(
         self, name: str, version: int | None = None, label: str | None = None

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.training import checkpoint_state_pb2
 
 from bert_tf import errors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
@@ -221,17 +222,12 @@ class CheckpointStore:
             os.path.basename(self._prefix(step))
             for step in self.steps()[: self._keep_max]
         ]
-        files.write_text(
-            os.path.join(self.folder, "checkpoint"),
-            "".join(
-                [f'model_checkpoint_path: "{names[0]}"\n']
-                # The oldest first, as TensorFlow writes them.
-                + [
-                    f'all_model_checkpoint_paths: "{name}"\n'
-                    for name in reversed(names)
-                ]
-            ),
+        state = checkpoint_state_pb2.CheckpointState(
+            model_checkpoint_path=names[0],
+            # The oldest first, as TensorFlow writes them.
+            all_model_checkpoint_paths=reversed(names),
         )
+        files.write_text(os.path.join(self.folder, "checkpoint"), str(state))
 
     def _remove(self, step: int) -> None:
         """Removes a checkpoint, starting with the file that makes it count."""

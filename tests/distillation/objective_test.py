@@ -1,5 +1,7 @@
 """Tests for bert_tf.distillation.objective, against numpy."""
 
+import types
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -9,7 +11,6 @@ from scipy import stats
 
 from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import LayerPairs
-from bert_tf.distillation.objective import Weights
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
@@ -24,7 +25,13 @@ _NO_PAIRS = LayerPairs((), None, 0.02)
 
 
 def _weights(soft=0.3, hidden=0.7, attention=0.0, form="mse"):
-    return Weights(soft, hidden, attention, _HEAT, form)
+    return types.SimpleNamespace(
+        distillation_weight=soft,
+        hidden_weight=hidden,
+        attention_weight=attention,
+        temperature=_HEAT,
+        hidden_loss=form,
+    )
 
 
 def _softmax_kl(teacher, student):

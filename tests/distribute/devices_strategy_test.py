@@ -7,7 +7,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.distribute import devices as device_setup
-from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import UserError
 from tests.support import logical_devices
 
@@ -40,13 +39,6 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_missing_devices(self, name, count, message):
         with self.assertRaisesRegex(UserError, message):
             device_setup.build_strategy(name, count)
-
-    def test_refuses_missing_devices_of_a_worker(self):
-        cluster = Cluster(("a:1", "b:2"), 1)
-        with self.assertRaisesRegex(
-            UserError, r"devices of worker 1 \(at b:2\)"
-        ):
-            device_setup.build_strategy("auto", 2, cluster=cluster)
 
     def test_a_missing_tpu_is_an_error(self):
         with self.assertRaisesRegex(UserError, "No TPU answers at --tpu=''"):

@@ -410,8 +410,8 @@ class BadFilesTest(CertificatesCase, parameterized.TestCase):
         self.assert_refused("--tls_client_ca=.*own.key has", **flags)
 
     @parameterized.parameters(
-        (b'server_kye: "x"', "not a text file of SSLConfig"),
-        (b"\xff\xfe", "not a text file of SSLConfig"),
+        (b'server_kye: "x"', "must be a text file of SSLConfig"),
+        (b"\xff\xfe", "must be a text file of SSLConfig"),
         (b'server_key: "own.key"', "must be the contents of PEM files"),
         (
             b'server_key: "-----BEGIN" server_cert: "-----BEGIN" '

@@ -299,8 +299,6 @@ class BatchSchedulerTest(absltest.TestCase, unittest.IsolatedAsyncioTestCase):
         servable.gate.set()
         result = await future
         self.assertEqual(result["y"].tolist(), [[2]])
-        with self.assertRaisesRegex(errors.RequestError, "unloaded"):
-            _submit(scheduler, servable, [[1]], ())
         self.assertTrue(servable.wait_closed(_TIMEOUT_SECONDS))
         self.assertTrue(servable.is_closed)
         scheduler.stop()

@@ -496,7 +496,7 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
                 version = toy_models.copy(self.directory, base_path, "new")
                 _write_warmup(version, _predict_log("bad"))
                 os.rename(version, os.path.join(base_path, "2"))
-                server.look_for_versions()
+                server._service.manager.refresh()
                 states = toy_models.states(config.rest_api_port)
         self.assertEqual(states, {"1": "AVAILABLE", "2": "END"})
 

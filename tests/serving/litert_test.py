@@ -5,7 +5,6 @@ import os
 import pathlib
 import shutil
 import tempfile
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -212,7 +211,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
         with self._serving() as (server, config):
             before = self._ask(config, instances=list(_TEXTS))
             toy_models.copy(self.directory, self.base_path, 2)
-            server.look_for_versions()
+            server._service.manager.refresh()
             states = toy_models.states(config.rest_api_port, "m")
             after = self._ask(config, instances=list(_TEXTS))
         self.assertEqual(states, {"2": "AVAILABLE", "1": "END"})
@@ -315,13 +314,10 @@ class _Sum:
         return {"of_row": np.repeat(total, 2, 1), "of_pieces": shown + 1}
 
 
-class LiteRowsTest(tf.test.TestCase):
+class RunRowsTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.calls = []
-        self.enter_context(
-            mock.patch.object(litert, "LiteModel", lambda *_: _Sum(self.calls))
-        )
 
     def _run(self, shape, lengths):
         """Returns what is shown of rows that differ, and the outputs."""
@@ -329,8 +325,9 @@ class LiteRowsTest(tf.test.TestCase):
         ids = np.arange(1, 1 + np.prod(shape), dtype=np.int32).reshape(shape)
         mask = np.arange(shape[-1]) < lengths[..., np.newaxis]
         inputs = {"input_ids": ids, "input_mask": mask.astype(np.int32)}
-        rows = litert.LiteRows(b"", 2)
-        outputs = rows.run(inputs | {"else": ids}, lengths)
+        outputs = litert.run_rows(
+            _Sum(self.calls), inputs | {"else": ids}, lengths
+        )
         return ids * mask, mask, outputs
 
     def test_rows_come_back_in_their_order(self):

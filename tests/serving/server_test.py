@@ -66,7 +66,7 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
                 )
                 self.assertEqual(answer, (200, {"results": [8.0]}))
                 path.write_bytes(whole)
-                server.look_for_versions()
+                server._service.manager.refresh()
 
     def test_listens_to_either_port_alone(self):
         for off in ("port", "rest_api_port"):

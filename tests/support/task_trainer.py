@@ -1,13 +1,13 @@
 """Tiny models of each kind of task, trained for a few steps."""
 
 import dataclasses
+import types
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import LayerPairs
-from bert_tf.distillation.objective import Weights
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.finetuning.trial import FinetuneInput
@@ -136,7 +136,13 @@ class TaskTrainer:
                 objective = DistillationObjective(
                     task,
                     self._build(task, config, model_arguments, 4),
-                    Weights(0.5, 1.0, 1.0, 2.0, "mse"),
+                    types.SimpleNamespace(
+                        distillation_weight=0.5,
+                        hidden_weight=1.0,
+                        attention_weight=1.0,
+                        temperature=2.0,
+                        hidden_loss="mse",
+                    ),
                     LayerPairs((1, 2), None, 0.02),
                 )
             self._variables = {
