@@ -1,5 +1,6 @@
 """Tests for export.savedmodel."""
 
+import dataclasses
 import os
 import pathlib
 from unittest import mock
@@ -9,6 +10,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.flags.export import SavedModelConfig
@@ -101,9 +104,7 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         config = SavedModelConfig(
             model_dir=model_dir, output_dir=self.output_dir, ids_only=True
         )
-        with mock.patch.object(
-            savedmodel.assets_extra, "complete", side_effect=fail
-        ):
+        with mock.patch.object(savedmodel, "complete", side_effect=fail):
             with self.assertRaisesRegex(UserError, "It is wrong"):
                 savedmodel.run(config)
         self.assertLen(names, 1)
@@ -135,21 +136,22 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(*map(_variables, contents))
 
-    def test_passes_the_artifact_to_assets_extra(self):
+    def test_publishes_the_artifact(self):
         model_dir = self._write(tiny_exports.classification(doc_stride=3))
         config = SavedModelConfig(
             model_dir=model_dir, output_dir=self.output_dir, model_name="nice"
         )
         with (
-            mock.patch.object(savedmodel, "assets_extra") as extras,
+            mock.patch.object(savedmodel, "complete") as complete,
+            mock.patch.object(savedmodel.artifacts, "publish") as publish,
             mock.patch.object(savedmodel, "ServingModule", _Nothing),
         ):
             savedmodel.run(config)
-        path, artifact, example = extras.publish.call_args.args
+        path, artifact, example = publish.call_args.args
         self.assertEqual(path, os.path.join(self.output_dir, "1"))
-        self.assertIs(example, extras.complete.return_value)
-        stored = extras.complete.call_args.args[3]
-        self.assertEqual(stored.path, model_dir)
+        self.assertIs(example, complete.return_value)
+        export = complete.call_args.args[2]
+        self.assertEqual(export.stored.path, model_dir)
         self.assertEqual(
             artifact.to_json(),
             {
@@ -167,6 +169,48 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
                 "litert": None,
             },
         )
+
+
+class HeadsTest(tf.test.TestCase):
+    def test_default_head_is_that_of_the_task(self):
+        for kind, head in (
+            ("pretraining", "fill_mask"),
+            ("encoder", "embeddings"),
+        ):
+            path = self.create_tempdir().full_path + "/model"
+            stored = formats.read(tiny_model.write(path, kind=kind))
+            self.assertEqual(savedmodel.choose_head("auto", stored), head)
+            with self.assertRaisesRegex(
+                UserError, f"kind='{kind}' .*--head={head}"
+            ):
+                savedmodel.choose_head("tagging", stored)
+
+    def test_custom_tasks_export_their_encoder(self):
+        path = self.create_tempdir().full_path + "/model"
+        stored = formats.read(tiny_model.write(path))
+        stored = dataclasses.replace(
+            stored, task={"kind": "classification", "variant": "stars"}
+        )
+        self.assertEqual(
+            savedmodel.choose_head("embeddings", stored), "embeddings"
+        )
+        for head in ("auto", "classification"):
+            with self.assertRaisesRegex(UserError, "--head=embeddings"):
+                savedmodel.choose_head(head, stored)
+
+    def test_every_kind_of_model_has_a_head(self):
+        kinds = {
+            kind for head in savedmodel.HEADS.values() for kind in head.kinds
+        }
+        self.assertEqual(kinds, set(weight_map.HEADS))
+
+    def test_heads_and_their_flags_match_the_configuration(self):
+        fields = {x.name: x for x in dataclasses.fields(SavedModelConfig)}
+        self.assertCountEqual(
+            fields["head"].metadata["choices"], ["auto", *savedmodel.HEADS]
+        )
+        for head in savedmodel.HEADS.values():
+            self.assertLessEqual(set(head.flags), set(fields))
 
 
 class _Nothing:

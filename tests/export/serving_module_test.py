@@ -14,7 +14,7 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
-from bert_tf.export.verify import texts as test_texts
+from bert_tf.export.verify import reference
 from bert_tf.modeling import task_models
 from bert_tf.modeling.bert import named_variables
 from bert_tf.text.tokenizer import BertTokenizer
@@ -192,7 +192,7 @@ class SavedClassifierTest(tf.test.TestCase):
         # Several lengths, with an empty second text and an empty first one.
         first = ["the cat", "東 dog sat on the mat", ""]
         second = ["", "matting . " * 20, "cat"]
-        serialized = test_texts.to_examples(
+        serialized = reference.to_examples(
             [
                 {"text": text, "text_pair": text_pair}
                 for text, text_pair in zip(first, second, strict=True)
@@ -405,7 +405,7 @@ _SPECS = {
 
 class ExamplesTest(tf.test.TestCase):
     def test_returns_the_features_in_the_specs(self):
-        serialized = test_texts.to_examples(
+        serialized = reference.to_examples(
             [
                 {"text": "ümlaut", "choices": ["a", "b", "c"], "other": "x"},
                 {"choices": [], "text": ""},
@@ -430,7 +430,7 @@ class ExamplesTest(tf.test.TestCase):
         self.assertEqual(empty["choices"].shape, [0, 0])
 
     def test_an_example_without_text_fails(self):
-        without = test_texts.to_examples([{"choices": ["a"]}]).tolist()
+        without = reference.to_examples([{"choices": ["a"]}]).tolist()
         for wrong in (without, [b"no example"]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 serving_module.parse_examples(tf.constant(wrong), _SPECS)

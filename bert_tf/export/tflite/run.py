@@ -33,7 +33,6 @@ from bert_tf.export.tflite.build import Build
 from bert_tf.export.tflite.evaluate import Scores
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.reference import Arrays
 from bert_tf.export.verify.reference import Expected
 from bert_tf.export.verify.reference import Reference
@@ -254,7 +253,7 @@ def verify(content: bytes, build: Build) -> Verification:
     tolerance = verification.TOLERANCES.get(build.config.quantization)
     reference = Reference(
         build.head,
-        build.stored,
+        build.trained,
         tolerance or _CLOSE_IN_INT8,
         ids_only=not takes_text,
     )
@@ -343,7 +342,7 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
     head = reference.head
     for rows in (batches[0][:1], batches[-1]):
         for inputs in split(
-            test_texts.to_inputs(rows), build.config.batch_size
+            reference_lib.to_inputs(rows), build.config.batch_size
         ):
             strings = {x: tf.constant(t, tf.string) for x, t in inputs.items()}
             packed = builds.pack(build, strings)
