@@ -20,7 +20,7 @@ from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.tasks.squad import ensemble as squad_ensemble
 from bert_tf.tasks.squad import triviaqa
-from bert_tf.tasks.squad.files import SquadFiles
+from bert_tf.tasks.squad.examples import SquadFiles
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task_files import DEV
 from bert_tf.training import output as training_output

@@ -26,9 +26,9 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import labels as label_values
+from bert_tf.tasks.classification.examples import ClassificationFiles
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.features import LABEL_IDS
-from bert_tf.tasks.classification.files import ClassificationFiles
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import TEST
