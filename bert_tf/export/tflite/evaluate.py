@@ -29,7 +29,6 @@ from bert_tf.tasks import registry
 from bert_tf.tasks import result_tables
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.classification.task import Prediction
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
@@ -169,7 +168,7 @@ def predict(file: LiteModel, rows: EvalSet) -> list[Any]:
     values = np.stack(outputs.get("probabilities") or outputs["score"])
     splits = features.example_splits
     sums = np.add.reduceat(values.reshape(len(features), -1), splits[:-1])
-    return [*map(Prediction, sums / np.diff(splits)[:, np.newaxis])]
+    return list(sums / np.diff(splits)[:, np.newaxis])
 
 
 def compute_outputs(

@@ -95,8 +95,8 @@ class ScoresTest(_RowsCase):
         file = LiteModel(eval_files.make(name))
         predictor = Predictor(build.model, task, rows.tokenizer)
         self.assertAllClose(
-            np.stack([x.values for x in evaluation.predict(file, rows)]),
-            np.stack([x.values for x in predictor.predict(rows.examples)]),
+            np.stack(evaluation.predict(file, rows)),
+            np.stack(predictor.predict(rows.examples)),
             atol=1e-4,
         )
 
