@@ -223,14 +223,6 @@ def write_version(output_dir: str, version: int) -> Iterator[str]:
         yield temporary
 
 
-@dataclasses.dataclass(frozen=True)
-class Signature:
-    """The inputs and outputs of a signature, by name."""
-
-    inputs: Mapping[str, tf.TensorSpec]
-    outputs: Mapping[str, tf.TensorSpec]
-
-
 def read_graph(version_directory: str) -> meta_graph_pb2.MetaGraphDef:
     """Returns the graph that servers load.
 
@@ -252,26 +244,29 @@ def read_graph(version_directory: str) -> meta_graph_pb2.MetaGraphDef:
     return saved_model.meta_graphs[0]
 
 
-def read_signatures(version_directory: str) -> dict[str, Signature]:
-    """Returns the signatures by name, without TensorFlow's internal one.
+def read_signatures(
+    version_directory: str,
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Describes the "inputs" and "outputs" of signatures, as "<int32>[None]".
+
+    TensorFlow's internal signature is left out.
 
     Raises:
       UserError: If the SavedModel cannot be read.
     """
     definitions = read_graph(version_directory).signature_def
     return {
-        name: Signature(
-            _to_specs(signature.inputs), _to_specs(signature.outputs)
-        )
-        for name, signature in definitions.items()
+        name: {"inputs": _specs(one.inputs), "outputs": _specs(one.outputs)}
+        for name, one in sorted(definitions.items())
         if name != _INTERNAL
     }
 
 
-def _to_specs(tensors) -> dict[str, tf.TensorSpec]:
+def _specs(tensors: Mapping[str, meta_graph_pb2.TensorInfo]) -> dict[str, str]:
     return {
-        name: tf.TensorSpec(info.tensor_shape, info.dtype, name)
-        for name, info in tensors.items()
+        name: f"<{tf.as_dtype(info.dtype).name}>"
+        f"{tf.TensorShape(info.tensor_shape).as_list()}"
+        for name, info in sorted(tensors.items())
     }
 
 
@@ -388,13 +383,7 @@ def write_cards(
             "card": read_sections(_readme(stored)),
         },
         "labels": list(labels),
-        "signatures": {
-            name: {
-                "inputs": _describe(signature.inputs),
-                "outputs": _describe(signature.outputs),
-            }
-            for name, signature in sorted(read_signatures(directory).items())
-        },
+        "signatures": read_signatures(directory),
         "operators": count_operators(directory),
         "tensorflow_serving": _SERVING,
         **measured,
@@ -478,13 +467,6 @@ def _readme(stored: StoredModel) -> str:
         if tf.io.gfile.exists(path):
             return files.read_bytes(path).decode("utf-8", "replace")
     return ""
-
-
-def _describe(specs: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
-    return {
-        name: f"<{spec.dtype.name}>{spec.shape.as_list()}"
-        for name, spec in sorted(specs.items())
-    }
 
 
 def _files(directory: str) -> dict[str, str]:

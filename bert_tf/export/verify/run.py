@@ -276,29 +276,25 @@ def examine_litert(
     return [*checks, check]
 
 
-def call(directory: str, calls: Sequence[Call]) -> list[Answer]:
-    """Loads a SavedModel and returns its answer to each call.
-
-    Raises:
-      UserError: If it cannot be loaded.
-    """
-    return _send(SavedModelEngine().load, directory, calls)
-
-
 def call_litert(
     directory: str, calls: Sequence[Call], content: bytes | None = None
 ) -> list[Answer]:
     """Does as `call` with litert/, or with the contents of a .tflite file."""
     load = functools.partial(LitertEngine().load, content=content)
-    return _send(load, directory, calls)
+    return call(directory, calls, load)
 
 
-def _send(
-    load: Callable[[str, int, str], Servable],
+def call(
     directory: str,
     calls: Sequence[Call],
+    load: Callable[[str, int, str], Servable] | None = None,
 ) -> list[Answer]:
-    """Returns the answers of an engine of the server."""
+    """Returns the answers of an engine of the server, by default TensorFlow's.
+
+    Raises:
+      UserError: If the export cannot be loaded.
+    """
+    load = load or SavedModelEngine().load
     try:
         servable = load("export", 1, directory)
     except errors.RequestError as error:

@@ -185,11 +185,14 @@ class VerificationTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(call["mask"], call["ids"] + 10)
 
     def test_text_is_one_line(self):
-        found = tflite_export.Verification(
-            3, 1200, 0.0123, None, {"agreement of probabilities": 0.98765}
-        )
+        found = {
+            "num_calls": 3,
+            "num_values": 1200,
+            "largest_difference": 0.0123,
+            "agreement": {"agreement of probabilities": 0.98765},
+        }
         self.assertEqual(
-            found.text(),
+            tflite_export.to_line(found),
             "3 calls, 1,200 values, largest difference 0.012, agreement of "
             "probabilities 0.9877",
         )
