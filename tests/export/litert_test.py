@@ -139,7 +139,7 @@ class RowLengthsTest(tf.test.TestCase):
     def test_row_lengths_end_with_the_last_token_or_the_row(self):
         mask = [[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
         for whole, lengths in ((False, [2, 3, 4]), (True, [4, 4, 4])):
-            found = savedmodel._row_lengths(tf.constant(mask), whole)
+            found = serving_module._row_lengths(tf.constant(mask), whole)
             self.assertAllEqual(found, lengths)
 
 
