@@ -166,9 +166,12 @@ def predict(file: LiteModel, rows: EvalSet) -> list[Any]:
     if not _is_classification(task):
         return task.predict(rows.examples, features, outputs, rows.tokenizer)
     values = np.stack(outputs.get("probabilities") or outputs["score"])
-    splits = features.example_splits
-    sums = np.add.reduceat(values.reshape(len(features), -1), splits[:-1])
-    return list(sums / np.diff(splits)[:, np.newaxis])
+    # Means over the windows of an example, which are consecutive.
+    _, firsts, counts = np.unique(
+        features.examples, return_index=True, return_counts=True
+    )
+    sums = np.add.reduceat(values.reshape(len(features), -1), firsts)
+    return list(sums / counts[:, np.newaxis])
 
 
 def compute_outputs(
