@@ -49,7 +49,7 @@ _TURNS = flags.DEFINE_integer("turns", 7, "Turns of each.")
 
 
 def _build_ours(texts_a, texts_b, labels, length, stride):
-    from bert_tf.tasks.classification import features
+    from bert_tf.tasks.classification import task
     from bert_tf.tasks.classification.examples import InputExample
     from bert_tf.text.tokenizer import BertTokenizer
 
@@ -62,7 +62,7 @@ def _build_ours(texts_a, texts_b, labels, length, stride):
     ]
     names = sorted(set(labels))
     return (
-        lambda: features.convert_examples_to_features(
+        lambda: task.convert_examples_to_features(
             examples, tokenizer, length, names, doc_stride=stride
         ),
         lambda: [

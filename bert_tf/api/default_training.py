@@ -24,7 +24,7 @@ from bert_tf import stateless_random
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.tasks.tagging.features import LABEL_IDS
+from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task

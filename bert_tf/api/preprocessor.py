@@ -27,13 +27,13 @@ from bert_tf.tasks import packed_rows
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import InputExample
-from bert_tf.tasks.classification.features import convert_labels
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.task import convert_labels
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
+from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features

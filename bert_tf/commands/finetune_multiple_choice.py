@@ -98,7 +98,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
       UserError: If a file is missing.
     """
     from bert_tf.tasks.multiple_choice import examples
-    from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
+    from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 
     if config.is_custom:
         columns = _columns(config, stored.get("columns") or {})

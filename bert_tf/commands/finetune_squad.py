@@ -198,7 +198,7 @@ def read(config: SquadConfig):
 
 def _files(config: SquadConfig):
     """Returns the `SquadFiles` of the flags, unread."""
-    from bert_tf.tasks.squad.files import SquadFiles
+    from bert_tf.tasks.squad.examples import SquadFiles
 
     paths = {
         kind: config.train_file if kind == "train" else config.predict_file

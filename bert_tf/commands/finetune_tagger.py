@@ -204,17 +204,16 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
       UserError: If a file is missing or invalid, or has no entity to learn.
     """
     from bert_tf.tasks.tagging import examples
-    from bert_tf.tasks.tagging import files
     from bert_tf.tasks.task_files import TRAIN
 
     paths = {
         kind: getattr(config, f"{kind}_file")
-        or files.find_file(config.data_dir, kind)
+        or examples.find_file(config.data_dir, kind)
         for kind in config.requested_splits()
     }
     reading = _reading(config, stored)
     del reading["doc_stride"]
-    task = files.TaggingFiles(
+    task = examples.TaggingFiles(
         name="tagging",
         files=paths,
         labels=tuple(stored.get("labels") or ()),
@@ -229,7 +228,7 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
 
 def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Returns columns, context and stride, from the flags or the model."""
-    from bert_tf.tasks.tagging.files import TaggingFiles
+    from bert_tf.tasks.tagging.examples import TaggingFiles
 
     flags = {
         **config.reading(),

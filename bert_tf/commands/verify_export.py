@@ -27,9 +27,9 @@ class VerifyConfig(ModelSourceConfig):
 
 
 def main(config: VerifyConfig) -> None:
-    from bert_tf.export.verify import run as verification
+    from bert_tf.export import savedmodel
 
-    report = verification.verify(config.export_dir, config.model_dir)
+    report = savedmodel.verify(config.export_dir, config.model_dir)
     sys.stdout.write(report.text())
     report.require_correct()
     sys.stdout.write("The export returns what the model computes.\n")

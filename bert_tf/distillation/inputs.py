@@ -7,12 +7,12 @@ from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.tasks import stored_task
+from bert_tf.tasks.classification.examples import ClassificationFiles
 from bert_tf.tasks.classification.examples import Columns
-from bert_tf.tasks.classification.files import ClassificationFiles
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
-from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
-from bert_tf.tasks.tagging import files as tagging_files
-from bert_tf.tasks.tagging.files import TaggingFiles
+from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
+from bert_tf.tasks.tagging import examples as tagging_examples
+from bert_tf.tasks.tagging.examples import TaggingFiles
 from bert_tf.tasks.task_files import TaskFiles
 
 _Task = TypeVar("_Task", bound=TaskFiles)
@@ -70,7 +70,7 @@ def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
         if official is not None:
             return official.find_files(data_dir, kind)
     if isinstance(task, TaggingFiles):
-        return {kind: tagging_files.find_file(data_dir, kind)}
+        return {kind: tagging_examples.find_file(data_dir, kind)}
     raise UserError(
         "--data_dir is for tasks with official files, and the teacher was "
         f"trained for the task {task.name!r} of kind {task.kind}; give "

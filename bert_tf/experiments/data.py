@@ -29,7 +29,7 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import tables
 from bert_tf.io import text_files
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.multiple_choice import examples as multiple_choice
 
@@ -282,7 +282,7 @@ def _sample(
 def _read_glue(task: Task, path: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of an official file, with one edition's columns."""
     official = glue_tasks.TASKS[task.official]
-    for x in glue.read_split(official, path, ""):
+    for x in classification_examples.read_official(official, path, ""):
         texts = zip(task.columns["texts"], (x.text_a, x.text_b), strict=False)
         yield {**dict(texts), "label": x.label}
 

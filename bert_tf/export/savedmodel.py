@@ -1,21 +1,15 @@
 """Exports a model directory as a SavedModel with serving signatures.
 
-Shapes:
-  B: batch size.
-  R: rows of the model, on one axis or two.
-  T: row length.
-  P: predicted tokens per row.
+It appears once it answers as the model does, which `verify` checks again.
 """
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from bert_tf import errors
@@ -25,30 +19,47 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
-from bert_tf.export import assets_extra
-from bert_tf.export import serving_module
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.heads import registry
-from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.classification import Classification
+from bert_tf.export.heads.classification import MultipleChoice
 from bert_tf.export.heads.head import ServingHead
+from bert_tf.export.heads.head import Source
+from bert_tf.export.heads.pretrained import Embeddings
+from bert_tf.export.heads.pretrained import FillMask
+from bert_tf.export.heads.pretrained import NextSentence
+from bert_tf.export.heads.question_answering import QuestionAnswering
+from bert_tf.export.heads.tagging import Tagging
+from bert_tf.export.serving_module import LitertModule
 from bert_tf.export.serving_module import ServingModule
-from bert_tf.export.tflite import convert as conversion
-from bert_tf.features import INPUT_IDS
-from bert_tf.features import INPUT_MASK
+from bert_tf.export.verify import reference
+from bert_tf.export.verify import run as verification
+from bert_tf.export.verify.run import Report
 from bert_tf.flags import cli
+from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import terminal
 from bert_tf.modeling import inference
-from bert_tf.serving import litert
+from bert_tf.tasks import registry as tasks
 
 _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
-_STATE_PREFIX = "state_"
+# Calls per length; the card has their median.
+_NUM_TIMINGS = 20
+# Rows per warm-up request; with batching, calls often have several.
+_WARMUP_BATCHES = (1, 4)
 
-_Tensors = Mapping[str, tf.Tensor]
-_Specs = dict[str, tf.TensorSpec]
+# The first head of a model is the default.
+HEADS: Mapping[str, type[ServingHead]] = {
+    "classification": Classification,
+    "question_answering": QuestionAnswering,
+    "multiple_choice": MultipleChoice,
+    "tagging": Tagging,
+    "fill_mask": FillMask,
+    "next_sentence": NextSentence,
+    "embeddings": Embeddings,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +67,10 @@ class Export:
     """A model that is ready to be saved.
 
     Attributes:
-      name: The name of the head, a key of `registry.ENTRIES`.
-      model: The model, in its inference form.
+      name: The name of the head, a key of `HEADS`.
+      trained: The part of the model that the head reads, as it is trained,
+        with `reference.OUTPUTS`.
+      model: The same in its inference form.
       precision: "float32" or "bfloat16".
     """
 
@@ -65,6 +78,7 @@ class Export:
     stored: StoredModel
     name: str
     head: ServingHead
+    trained: keras.Model
     model: keras.Model
     precision: str
 
@@ -83,6 +97,12 @@ class Export:
             command=command_line(_SCRIPT, self.config, self.stored),
             litert=None if ids_only else self.config.quantization_of_litert,
         )
+
+    def fuse(self, precision: str) -> keras.Model:
+        """Returns the model in its inference form, in a precision."""
+        if precision == self.precision:
+            return self.model
+        return inference.prepare(self.trained, precision, **self.head.form)
 
 
 def command_line(script: str, config: Any, stored: StoredModel) -> str:
@@ -104,7 +124,7 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
     """
     for path, (artifact, example) in write(config, origin).items():
         logging.info("Wrote %s.", path)
-        assets_extra.publish(path, artifact, example)
+        artifacts.publish(path, artifact, example)
 
 
 def write(
@@ -143,16 +163,14 @@ def write(
             exact_litert = None
             # TensorFlow logs each step of saving.
             with terminal.below(logging.WARNING):
-                ServingModule(
-                    export.head, export.model, artifact.ids_only
-                ).save(temporary)
+                ServingModule(export.head, export.model, ids_only).save(
+                    temporary
+                )
                 if artifact.litert is not None:
-                    exact_litert = _save_litert(
-                        temporary, export, artifact.litert
-                    )
-            example = assets_extra.complete(
-                temporary, artifact, export.head, export.stored, exact_litert
-            )
+                    exact_litert = LitertModule(
+                        export.head, export.fuse("float32")
+                    ).save(temporary, artifact.litert)
+            example = complete(temporary, artifact, export, exact_litert)
             made[os.path.join(output_dir, str(version))] = artifact, example
     return made
 
@@ -167,256 +185,206 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
     """
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
     stored = dataclasses.replace(stored, origin=origin)
-    name, head = registry.build(config, stored)
+    name, head = build_head(config, stored)
     precision = config.precision
     if precision == "auto":
         precision = "bfloat16" if packed_weights.bfloat16_flags() else "float32"
-    model = _build_model(stored, head, precision)
-    return Export(config, stored, name, head, model, precision)
-
-
-def _build_model(
-    stored: StoredModel, head: ServingHead, precision: str
-) -> keras.Model:
-    """Builds the part of a model that a head reads, in its inference form."""
-    model = checkpoint_loading.build_model(
-        stored, head.model_kind, return_attention_probs=True
+    trained = checkpoint_loading.build_model(
+        stored, head.model_kind, **reference.OUTPUTS
     )
-    return inference.prepare(model, precision, **head.model_values)
+    model = inference.prepare(trained, precision, **head.form)
+    return Export(config, stored, name, head, trained, model, precision)
 
 
-def _save_litert(directory: str, export: Export, quantization: str) -> bytes:
-    """Writes litert/ and returns the .tflite file of the model in float32."""
-    model = export.model
-    if export.precision != "float32":
-        model = _build_model(export.stored, export.head, "float32")
-    return LitertModule(export.head, model).save(directory, quantization)
-
-
-class LitertModule:
-    """The graphs and the .tflite file that the server's LiteRT engine runs.
-
-    The .tflite file takes any number of rows of any length. A SavedModel
-    without weights surrounds it. Its signatures convert strings, Examples or
-    ids to rows, and the model's outputs to answers. The tensors between the two
-    have flat names: the model's inputs keep theirs, `row_lengths` is the number
-    of columns of each row that the model must read, and the state that `answer`
-    needs has a prefix.
+def choose_head(name: str, stored: StoredModel) -> str:
+    """Resolves --head to the name of a head.
 
     Args:
-      head: Converts strings to the model's inputs, and its outputs to answers.
-      model: The model in its inference form, in float32.
+      name: One of `HEADS`, or "auto" for the first head of the model.
+      stored: The model.
 
     Raises:
-      UserError: If TensorFlow Lite cannot run the model.
+      UserError: If the model does not have the head.
     """
-
-    def __init__(self, head: ServingHead, model: keras.Model) -> None:
-        if getattr(model, "lstms", None):
+    kind = stored.task["kind"]
+    of_model = [key for key, head in HEADS.items() if kind in head.kinds]
+    variant = stored.task.get("variant")
+    is_served = kind == "classification" and variant in tasks.TASKS
+    if variant is not None and not is_served:
+        # A custom task, which derives its own predictions from the outputs.
+        of_model = [key for key in of_model if HEADS[key].model_kind]
+        if name == "auto":
             raise UserError(
-                "The head must be linear for --litert, as BiLSTMs need "
-                "operators that TensorFlow Lite lacks; drop --litert."
+                f"The model in {stored.path} is for the task {variant!r}, "
+                f"which exports do not support; --head={' or '.join(of_model)} "
+                "exports its encoder."
             )
-        self._head = head
-        self._model = model
-        # Two signatures call it, but the graph holds it once.
-        self._pack_once = tf.function(
-            self._pack_strings,
-            input_signature=[head.input_specs()],
-            autograph=False,
+    if name == "auto":
+        return of_model[0]
+    if name not in of_model:
+        raise UserError(
+            f"The model in {stored.path} is of kind={kind!r} and can be "
+            f"exported with --head={' or '.join(of_model)}. Received: "
+            f"--head={name}."
         )
-        self._pack = serving_module.trace(
-            lambda **strings: self._pack_once(strings), head.input_specs()
-        )
-        packed = _specs_of(self._pack)
-        self._model_inputs = [
-            name
-            for name in packed
-            if name != litert.ROW_LENGTHS and not name.startswith(_STATE_PREFIX)
-        ]
-        self._axes_of_rows = packed[litert.ROW_LENGTHS].shape
-        self._model_specs = {
-            name: tf.TensorSpec([None, None], packed[name].dtype, name)
-            for name in self._model_inputs
-        }
-        self._outputs = _specs_of(
-            serving_module.trace(self._compute, self._model_specs)
-        )
-
-    def save(self, directory: str, quantization: str) -> bytes:
-        """Writes the folder litert/ of a version directory.
-
-        Args:
-          directory: The version directory.
-          quantization: One of `flags.export.LITERT_QUANTIZATIONS`.
-
-        Returns:
-          The .tflite file of the model in float32.
-
-        Raises:
-          UserError: If TensorFlow Lite cannot run the model.
-        """
-        tf.saved_model.save(
-            tf.Module(),
-            os.path.join(directory, litert.FOLDER),
-            signatures=self._signatures(),
-        )
-        exact = conversion.convert(self._compute, self._model_specs)
-        content = exact
-        if quantization != "none":
-            content = conversion.convert(
-                self._compute, self._model_specs, quantization
-            )
-        files.write_bytes(os.path.join(directory, litert.MODEL_FILE), content)
-        return exact
-
-    def _signatures(self):
-        head, examples = self._head, litert.EXAMPLES
-        pack_ids = serving_module.trace(self._pack_ids, head.ids_specs())
-
-        def pack_examples(**inputs):
-            specs = head.input_specs()
-            strings = serving_module.parse_examples(inputs[examples], specs)
-            return self._pack_once(strings)
-
-        functions = {
-            litert.PACK_EXAMPLES: (
-                pack_examples,
-                {examples: serving_module.examples_spec(examples)},
-            ),
-            litert.ANSWER: (
-                lambda **values: head.answer(*self._restore(values)),
-                self._answer_specs(_specs_of(self._pack)),
-            ),
-            litert.ANSWER_IDS: (
-                lambda **values: head.answer_ids(*self._restore(values)),
-                self._answer_specs(_specs_of(pack_ids)),
-            ),
-            litert.TOKENIZE: (
-                functools.partial(serving_module.tokenize, head),
-                serving_module.TOKENIZE_SPECS,
-            ),
-        }
-        traced = {x: serving_module.trace(*y) for x, y in functions.items()}
-        return {litert.PACK: self._pack, litert.PACK_IDS: pack_ids} | traced
-
-    def _answer_specs(self, packed: _Specs) -> _Specs:
-        """Returns the inputs of `answer`: packed rows and model outputs."""
-        specs = {
-            name: spec
-            for name, spec in packed.items()
-            if name != litert.ROW_LENGTHS
-        }
-        for name, spec in self._outputs.items():
-            key = f"{litert.OUTPUT_PREFIX}{name}"
-            # The server restores the original axes of the rows.
-            shape = self._axes_of_rows.concatenate(spec.shape[1:])
-            specs[key] = tf.TensorSpec(shape, spec.dtype, key)
-        return specs
-
-    def _pack_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
-        rows = self._head.pack(serving_module.check_rows(strings))
-        return _flatten(rows, self._head.reads_padding)
-
-    def _pack_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        checks = self._check_ids(inputs)
-        rows = self._head.ids_rows(serving_module.after(checks, inputs))
-        has_token_outputs = len(self._model_inputs) == len(
-            self._head.ids_specs()
-        ) and any(
-            spec.shape.rank > 1 and spec.shape[1] is None
-            for spec in self._outputs.values()
-        )
-        # Clients that send padding get outputs for padding, too.
-        return _flatten(rows, whole=has_token_outputs)
-
-    def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
-        """Returns assertions with clearer messages than LiteRT's own."""
-        config = self._model.bert_config
-        ids = inputs[INPUT_IDS.name]
-        shape = tf.shape(ids)
-        checks = [
-            tf.debugging.assert_equal(
-                tf.shape(x),
-                shape,
-                f"`{name}` must have the shape of `input_ids`.",
-            )
-            for name, x in inputs.items()
-        ]
-        longest = config.max_position_embeddings
-        checks += [
-            tf.debugging.assert_less_equal(
-                shape[-1], longest, f"Rows must have at most {longest} tokens."
-            ),
-            tf.debugging.assert_positive(
-                shape[-1], "Rows must have at least one token."
-            ),
-            tf.debugging.assert_non_negative(
-                ids, "`input_ids` must not be negative."
-            ),
-            tf.debugging.assert_less(
-                ids,
-                config.vocab_size,
-                f"`input_ids` must be less than {config.vocab_size}.",
-            ),
-            serving_module.check_segments(self._model, inputs),
-        ]
-        return checks
-
-    def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns outputs for inputs <int32>[R, T] or [R, P]."""
-        if self._axes_of_rows.rank == 1:
-            return self._head.condense(self._model(inputs, training=False))
-        # The model takes rows on two axes.
-        inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
-        kept = self._head.condense(self._model(inputs, training=False))
-        return {name: tf.squeeze(x, 1) for name, x in kept.items()}
-
-    def _restore(self, values: _Tensors) -> tuple[dict, Rows]:
-        """Returns the model's outputs and the rows that `_flatten` received."""
-        rows = Rows(
-            {name: values[name] for name in self._model_inputs},
-            _strip(values, _STATE_PREFIX),
-        )
-        return _strip(values, litert.OUTPUT_PREFIX), rows
+    return name
 
 
-def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
-    """Returns the tensors of rows under flat names, with `row_lengths`.
+def build_head(
+    config: SavedModelConfig, stored: StoredModel
+) -> tuple[str, ServingHead]:
+    """Returns the name of a model's head, a key of `HEADS`, and the head.
 
-    If `whole`, the model must read padding, too.
+    Raises:
+      UserError: If the flags do not fit the model.
     """
-    state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
-    return {
-        **rows.inputs,
-        **state,
-        litert.ROW_LENGTHS: _row_lengths(rows.inputs[INPUT_MASK.name], whole),
-    }
+    name = choose_head(config.head, stored)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        of_flag = [x for x, y in HEADS.items() if field.name in y.flags]
+        if of_flag and name not in of_flag and value != field.default:
+            raise UserError(
+                f"--{field.name} is for --head={' or '.join(of_flag)}. "
+                f"Received: {value!r} with the head {name}; drop it."
+            )
+    longest = stored.config.max_position_embeddings
+    length = config.max_seq_length or _trained_length(stored)
+    if length > longest:
+        raise UserError(
+            "--max_seq_length must not exceed `max_position_embeddings` of "
+            f"the model, {longest}. Received: {length}."
+        )
+    buckets = config.bucket_lengths()
+    if buckets is None:
+        buckets = tuple(bucket for bucket in BUCKETS if bucket < length)
+    if buckets and buckets[-1] > length:
+        raise UserError(
+            f"--buckets must not exceed the maximum row length, {length}. "
+            f"Received: {config.buckets!r}; raise --max_seq_length, or drop "
+            "longer buckets."
+        )
+    if not buckets or buckets[-1] < length:
+        buckets = (*buckets, length)
+    source = Source(stored, config, length, buckets)
+    return name, HEADS[name].build(source)
 
 
-def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
-    """Returns <int32>[R], the number of columns up to the last token of a row.
+def _trained_length(stored: StoredModel) -> int:
+    """Returns the maximum row length that a model was trained with.
 
-    If `whole`, that is T for every row.
+    Where the model does not store it, returns the default of its task, or
+    without a task the number of positions.
     """
-    length = tf.shape(input_mask)[-1]
-    places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
-    last = tf.reduce_max(places, -1)
-    # Rows of padding only are read whole.
-    return tf.where((last == 0) | whole, length, last)
+    longest = stored.config.max_position_embeddings
+    if stored.task["kind"] in tasks.TASKS:
+        return tasks.from_stored(stored).max_seq_length
+    return min(stored.task.get("max_seq_length", longest), longest)
 
 
-def _strip(values: _Tensors, prefix: str) -> dict[str, tf.Tensor]:
-    return {
-        name.removeprefix(prefix): x
-        for name, x in values.items()
-        if name.startswith(prefix)
-    }
+def complete(
+    directory: str,
+    artifact: Artifact,
+    export: Export,
+    exact_litert: bytes | None = None,
+) -> dict[str, Any]:
+    """Adds the files beside the graph and verifies the whole export.
+
+    Args:
+      directory: A version directory with graph and variables, under its
+        temporary name. Adds assets.extra/ (warm-up requests, vocabulary,
+        labels, model cards) and batching_params.pbtxt to it.
+      artifact: Its description.
+      export: What was exported.
+      exact_litert: For an export with litert/, the .tflite file of the model
+        in float32.
+
+    Returns:
+      One row for serving_default, JSON values by name.
+
+    Raises:
+      UserError: If the outputs of the export differ from the model's.
+    """
+    head, stored = export.head, export.stored
+    artifacts.write_texts(directory, stored.vocabulary, head.labels)
+    reference.write_requests(
+        os.path.join(directory, artifacts.WARMUP_FILE),
+        artifact.model_name,
+        reference.warmup_requests(head, artifact.ids_only, _WARMUP_BATCHES),
+    )
+    example = reference.example(head, artifact.ids_only)
+    report = verification.examine(
+        directory,
+        artifact,
+        head,
+        export.trained,
+        stored.path,
+        num_timings=_NUM_TIMINGS,
+        exact_litert=exact_litert,
+    )
+    logging.info("%s", report.text().rstrip())
+    report.require_correct()
+    artifacts.write_cards(
+        directory,
+        artifact,
+        stored,
+        head.labels,
+        report.to_json(artifact.buckets),
+        example,
+    )
+    return example
 
 
-def _specs_of(function) -> _Specs:
-    """Returns the output specs of a traced function."""
-    return {
-        name: tf.TensorSpec(x.shape, x.dtype, name)
-        for name, x in function.structured_outputs.items()
-    }
+def verify(export_dir: str, model_dir: str) -> Report:
+    """Compares a published export with its model.
+
+    Args:
+      export_dir: A version directory, or the directory above it.
+      model_dir: The model directory.
+
+    Returns:
+      The report, whose `faults` are empty if the export is correct.
+
+    Raises:
+      UserError: If the export or the model is missing.
+    """
+    directory = artifacts.find_version(export_dir)
+    artifact = artifacts.read(directory)
+    stored = checkpoint_loading.read(model_dir, flag="--model_dir")
+    report = compare(directory, artifact, stored)
+    checks = (*report.checks, verification.check_files(directory))
+    return dataclasses.replace(report, checks=checks)
+
+
+def compare(directory: str, artifact: Artifact, stored: StoredModel) -> Report:
+    """Compares a version directory with a model as its card describes it.
+
+    Raises:
+      UserError: If the directory has no valid SavedModel.
+    """
+    head = restore_head(artifact, stored)
+    model = checkpoint_loading.build_model(
+        stored, head.model_kind, **reference.OUTPUTS
+    )
+    return verification.examine(directory, artifact, head, model, stored.path)
+
+
+def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
+    """Builds the head of an export again.
+
+    Args:
+      artifact: The description of the export.
+      stored: Its model.
+    """
+    flags = HEADS[artifact.head].flags
+    settings = {x: v for x, v in artifact.settings.items() if x in flags}
+    if "doc_stride" in settings:
+        # Taggers store 0 for a single window.
+        settings["doc_stride"] = settings["doc_stride"] or None
+    config = SavedModelConfig(
+        model_dir=stored.path,
+        output_dir="",
+        model_name=artifact.model_name,
+        **settings,
+    )
+    source = Source(stored, config, artifact.max_seq_length, artifact.buckets)
+    return HEADS[artifact.head].build(source)

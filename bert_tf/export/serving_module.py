@@ -1,4 +1,4 @@
-"""Signatures of a SavedModel: builds them, and reads them from its file.
+"""Signatures of a SavedModel, and of the graphs around a .tflite file.
 
 Padding is not computed, except where its outputs are read or returned, and in
 the signature that other programs than TensorFlow read.
@@ -12,8 +12,6 @@ Shapes:
   N: attention heads.
 """
 
-import collections
-import dataclasses
 import functools
 import os
 from collections.abc import Callable
@@ -22,17 +20,18 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from google.protobuf import message
-from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.saved_model import fingerprinting_utils
 
 from bert_tf.errors import UserError
+from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
+from bert_tf.export.tflite import convert as conversion
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.io import files
 from bert_tf.modeling import layouts
+from bert_tf.serving import litert
 
 FILE = "saved_model.pb"
 SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -54,10 +53,10 @@ OUTPUTS_OF_METHOD = {
     "regress": ("outputs",),
 }
 
-# tf.saved_model.save adds this signature.
-_INTERNAL = "__saved_model_init_op"
+_STATE_PREFIX = "state_"
 
 _Tensors = Mapping[str, tf.Tensor]
+_Specs = dict[str, tf.TensorSpec]
 
 _Condense = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
 
@@ -89,7 +88,7 @@ class ServingModule:
         )
         functions = self._ids_functions() if ids_only else self._functions()
         self.signatures = {
-            name: trace(function, specs)
+            name: conversion.trace(function, specs)
             for name, (function, specs) in functions.items()
         }
         variables = {
@@ -295,19 +294,6 @@ def tokenize(head: ServingHead, text: tf.Tensor) -> dict[str, tf.Tensor]:
     }
 
 
-def trace(
-    function: Callable[..., dict[str, tf.Tensor]],
-    specs: Mapping[str, tf.TensorSpec],
-):
-    """Traces a function and gives its output tensors their names."""
-
-    def named(**inputs):
-        outputs = function(**inputs)
-        return {name: tf.identity(x, name) for name, x in outputs.items()}
-
-    return tf.function(named, autograph=False).get_concrete_function(**specs)
-
-
 def compute(
     model: keras.Model,
     inputs: Mapping[str, tf.Tensor],
@@ -393,70 +379,6 @@ def compute(
     return outputs
 
 
-@dataclasses.dataclass(frozen=True)
-class Signature:
-    """The inputs and outputs of a signature, by name."""
-
-    inputs: Mapping[str, tf.TensorSpec]
-    outputs: Mapping[str, tf.TensorSpec]
-
-
-def read_graph(version_directory: str) -> meta_graph_pb2.MetaGraphDef:
-    """Returns the graph that servers load.
-
-    Raises:
-      UserError: If the file is missing or cannot be read.
-    """
-    path = os.path.join(version_directory, FILE)
-    files.require_file(path, "--export_dir")
-    saved_model = saved_model_pb2.SavedModel()
-    try:
-        saved_model.ParseFromString(files.read_bytes(path))
-    except message.DecodeError as error:
-        raise UserError(f"{path} is not a SavedModel: {error}.") from error
-    if len(saved_model.meta_graphs) != 1:
-        raise UserError(
-            f"{path} must hold one graph. Received: "
-            f"{len(saved_model.meta_graphs)}."
-        )
-    return saved_model.meta_graphs[0]
-
-
-def read_signatures(version_directory: str) -> dict[str, Signature]:
-    """Returns the signatures by name, without TensorFlow's internal one.
-
-    Raises:
-      UserError: If the SavedModel cannot be read.
-    """
-    definitions = read_graph(version_directory).signature_def
-    return {
-        name: Signature(_specs(signature.inputs), _specs(signature.outputs))
-        for name, signature in definitions.items()
-        if name != _INTERNAL
-    }
-
-
-def _specs(tensors) -> dict[str, tf.TensorSpec]:
-    return {
-        name: tf.TensorSpec(info.tensor_shape, info.dtype, name)
-        for name, info in tensors.items()
-    }
-
-
-def count_operators(version_directory: str) -> dict[str, int]:
-    """Counts the operators of a SavedModel; function calls do not count.
-
-    Raises:
-      UserError: If the SavedModel cannot be read.
-    """
-    graph = read_graph(version_directory).graph_def
-    counts = collections.Counter(node.op for node in graph.node)
-    for function in graph.library.function:
-        counts.update(node.op for node in function.node_def)
-    own = {function.signature.name for function in graph.library.function}
-    return {name: counts[name] for name in sorted(counts.keys() - own)}
-
-
 def _set_methods(directory: str, methods: Mapping[str, str]) -> None:
     """Sets the method names of signatures, which tf.saved_model.save cannot."""
     saved = saved_model_pb2.SavedModel()
@@ -468,3 +390,232 @@ def _set_methods(directory: str, methods: Mapping[str, str]) -> None:
         file.write(saved.SerializeToString(deterministic=True))
     # The fingerprint has a checksum of the file.
     fingerprinting_utils.write_fingerprint(directory)
+
+
+class LitertModule:
+    """The graphs and the .tflite file that the server's LiteRT engine runs.
+
+    The .tflite file takes any number of rows of any length. A SavedModel
+    without weights surrounds it. Its signatures convert strings, Examples or
+    ids to rows, and the model's outputs to answers. The tensors between the two
+    have flat names: the model's inputs keep theirs, `row_lengths` is the number
+    of columns of each row that the model must read, and the state that `answer`
+    needs has a prefix.
+
+    Args:
+      head: Converts strings to the model's inputs, and its outputs to answers.
+      model: The model in its inference form, in float32.
+
+    Raises:
+      UserError: If TensorFlow Lite cannot run the model.
+    """
+
+    def __init__(self, head: ServingHead, model: keras.Model) -> None:
+        if getattr(model, "lstms", None):
+            raise UserError(
+                "The head must be linear for --litert, as BiLSTMs need "
+                "operators that TensorFlow Lite lacks; drop --litert."
+            )
+        self._head = head
+        self._model = model
+        # Two signatures call it, but the graph holds it once.
+        self._pack_once = tf.function(
+            self._pack_strings,
+            input_signature=[head.input_specs()],
+            autograph=False,
+        )
+        self._pack = conversion.trace(
+            lambda **strings: self._pack_once(strings), head.input_specs()
+        )
+        packed = _output_specs(self._pack)
+        self._model_inputs = [
+            name
+            for name in packed
+            if name != litert.ROW_LENGTHS and not name.startswith(_STATE_PREFIX)
+        ]
+        self._axes_of_rows = packed[litert.ROW_LENGTHS].shape
+        self._model_specs = {
+            name: tf.TensorSpec([None, None], packed[name].dtype, name)
+            for name in self._model_inputs
+        }
+        self._outputs = _output_specs(
+            conversion.trace(self._compute, self._model_specs)
+        )
+
+    def save(self, directory: str, quantization: str) -> bytes:
+        """Writes the folder litert/ of a version directory.
+
+        Args:
+          directory: The version directory.
+          quantization: One of `flags.export.LITERT_QUANTIZATIONS`.
+
+        Returns:
+          The .tflite file of the model in float32.
+
+        Raises:
+          UserError: If TensorFlow Lite cannot run the model.
+        """
+        tf.saved_model.save(
+            tf.Module(),
+            os.path.join(directory, litert.FOLDER),
+            signatures=self._signatures(),
+        )
+        exact = conversion.convert(self._compute, self._model_specs)
+        content = exact
+        if quantization != "none":
+            content = conversion.convert(
+                self._compute, self._model_specs, quantization
+            )
+        files.write_bytes(os.path.join(directory, litert.MODEL_FILE), content)
+        return exact
+
+    def _signatures(self):
+        head, examples = self._head, litert.EXAMPLES
+        pack_ids = conversion.trace(self._pack_ids, head.ids_specs())
+
+        def pack_examples(**inputs):
+            specs = head.input_specs()
+            strings = parse_examples(inputs[examples], specs)
+            return self._pack_once(strings)
+
+        functions = {
+            litert.PACK_EXAMPLES: (
+                pack_examples,
+                {examples: examples_spec(examples)},
+            ),
+            litert.ANSWER: (
+                lambda **values: head.answer(*self._restore(values)),
+                self._answer_specs(_output_specs(self._pack)),
+            ),
+            litert.ANSWER_IDS: (
+                lambda **values: head.answer_ids(*self._restore(values)),
+                self._answer_specs(_output_specs(pack_ids)),
+            ),
+            litert.TOKENIZE: (
+                functools.partial(tokenize, head),
+                TOKENIZE_SPECS,
+            ),
+        }
+        traced = {x: conversion.trace(*y) for x, y in functions.items()}
+        return {litert.PACK: self._pack, litert.PACK_IDS: pack_ids} | traced
+
+    def _answer_specs(self, packed: _Specs) -> _Specs:
+        """Returns the inputs of `answer`: packed rows and model outputs."""
+        specs = {
+            name: spec
+            for name, spec in packed.items()
+            if name != litert.ROW_LENGTHS
+        }
+        for name, spec in self._outputs.items():
+            key = f"{litert.OUTPUT_PREFIX}{name}"
+            # The server restores the original axes of the rows.
+            shape = self._axes_of_rows.concatenate(spec.shape[1:])
+            specs[key] = tf.TensorSpec(shape, spec.dtype, key)
+        return specs
+
+    def _pack_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
+        rows = self._head.pack(check_rows(strings))
+        return _flatten(rows, self._head.reads_padding)
+
+    def _pack_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        checks = self._check_ids(inputs)
+        rows = self._head.ids_rows(after(checks, inputs))
+        has_token_outputs = len(self._model_inputs) == len(
+            self._head.ids_specs()
+        ) and any(
+            spec.shape.rank > 1 and spec.shape[1] is None
+            for spec in self._outputs.values()
+        )
+        # Clients that send padding get outputs for padding, too.
+        return _flatten(rows, whole=has_token_outputs)
+
+    def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
+        """Returns assertions with clearer messages than LiteRT's own."""
+        config = self._model.bert_config
+        ids = inputs[INPUT_IDS.name]
+        shape = tf.shape(ids)
+        checks = [
+            tf.debugging.assert_equal(
+                tf.shape(x),
+                shape,
+                f"`{name}` must have the shape of `input_ids`.",
+            )
+            for name, x in inputs.items()
+        ]
+        longest = config.max_position_embeddings
+        checks += [
+            tf.debugging.assert_less_equal(
+                shape[-1], longest, f"Rows must have at most {longest} tokens."
+            ),
+            tf.debugging.assert_positive(
+                shape[-1], "Rows must have at least one token."
+            ),
+            tf.debugging.assert_non_negative(
+                ids, "`input_ids` must not be negative."
+            ),
+            tf.debugging.assert_less(
+                ids,
+                config.vocab_size,
+                f"`input_ids` must be less than {config.vocab_size}.",
+            ),
+            check_segments(self._model, inputs),
+        ]
+        return checks
+
+    def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns outputs for inputs <int32>[R, T] or [R, P]."""
+        if self._axes_of_rows.rank == 1:
+            return self._head.condense(self._model(inputs, training=False))
+        # The model takes rows on two axes.
+        inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
+        kept = self._head.condense(self._model(inputs, training=False))
+        return {name: tf.squeeze(x, 1) for name, x in kept.items()}
+
+    def _restore(self, values: _Tensors) -> tuple[dict, Rows]:
+        """Returns the model's outputs and the rows that `_flatten` received."""
+        rows = Rows(
+            {name: values[name] for name in self._model_inputs},
+            _strip(values, _STATE_PREFIX),
+        )
+        return _strip(values, litert.OUTPUT_PREFIX), rows
+
+
+def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
+    """Returns the tensors of rows under flat names, with `row_lengths`.
+
+    If `whole`, the model must read padding, too.
+    """
+    state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
+    return {
+        **rows.inputs,
+        **state,
+        litert.ROW_LENGTHS: _row_lengths(rows.inputs[INPUT_MASK.name], whole),
+    }
+
+
+def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
+    """Returns <int32>[R], the number of columns up to the last token of a row.
+
+    If `whole`, that is T for every row.
+    """
+    length = tf.shape(input_mask)[-1]
+    places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
+    last = tf.reduce_max(places, -1)
+    # Rows of padding only are read whole.
+    return tf.where((last == 0) | whole, length, last)
+
+
+def _strip(values: _Tensors, prefix: str) -> dict[str, tf.Tensor]:
+    return {
+        name.removeprefix(prefix): x
+        for name, x in values.items()
+        if name.startswith(prefix)
+    }
+
+
+def _output_specs(function) -> _Specs:
+    """Returns the output specs of a traced function."""
+    return {
+        name: tf.TensorSpec(x.shape, x.dtype, name)
+        for name, x in function.structured_outputs.items()
+    }

@@ -18,9 +18,9 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import BuildTask
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
-from bert_tf.tasks.squad import ensemble as squad_ensemble
+from bert_tf.tasks.squad import predictions as squad_predictions
 from bert_tf.tasks.squad import triviaqa
-from bert_tf.tasks.squad.files import SquadFiles
+from bert_tf.tasks.squad.examples import SquadFiles
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task_files import DEV
 from bert_tf.training import output as training_output
@@ -168,7 +168,7 @@ def _combine(config: FinetuneConfig, task: SquadTask) -> dict[str, Metrics]:
     examples = task.load(split).data[split].examples
     combined = {
         prediction.qas_id: prediction
-        for prediction in squad_ensemble.combine(
+        for prediction in squad_predictions.combine(
             paths, config.version_2_with_negative
         )
     }

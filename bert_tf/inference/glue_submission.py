@@ -24,7 +24,7 @@ from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.glue_tasks import GlueTask
@@ -67,7 +67,9 @@ class _Part:
 
     def read(self) -> list[InputExample]:
         """Returns the examples to predict."""
-        examples = glue.read_split(self.task, self.path, self.split)
+        examples = classification_examples.read_official(
+            self.task, self.path, self.split
+        )
         official = _OFFICIAL_ROWS[self.name]
         if len(examples) != official:
             logging.warning(
@@ -257,11 +259,13 @@ def _predict_majority(part: _Part, num_rows: int) -> str:
     """Predicts the majority label of the training set for every row."""
     folder = os.path.dirname(part.path)
     path = part.task.find_file(folder, "train", flag="--glue_dir")
-    training = glue.read_split(part.task, path, "train")
+    training = classification_examples.read_official(part.task, path, "train")
     # The first seen among equals.
     label = collections.Counter(x.label for x in training).most_common(1)[0][0]
     logging.info("%s: predicting %s for every row.", part.name, label)
-    return glue.submission_text(part.task, [label] * num_rows)
+    return classification_examples.submission_text(
+        part.task, [label] * num_rows
+    )
 
 
 def _predict(
@@ -282,7 +286,7 @@ def _predict(
                 float(x[0]) if is_score else task.label(x)
                 for x in predictor.predict(chunk, bar.update)
             ]
-    return glue.submission_text(part.task, answers)
+    return classification_examples.submission_text(part.task, answers)
 
 
 def _zip(texts: Mapping[str, str]) -> bytes:

@@ -21,6 +21,7 @@ from bert_tf.text import windows as text_windows
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
+LABEL_IDS = "label_ids"
 # The tokenizer is fast for many texts at once; this bounds memory.
 _TEXTS_PER_CALL = 2048
 

@@ -10,10 +10,10 @@ from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import stored_files
-from bert_tf.tasks.classification.files import ClassificationFiles
-from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
-from bert_tf.tasks.squad.files import SquadFiles
-from bert_tf.tasks.tagging.files import TaggingFiles
+from bert_tf.tasks.classification.examples import ClassificationFiles
+from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
+from bert_tf.tasks.squad.examples import SquadFiles
+from bert_tf.tasks.tagging.examples import TaggingFiles
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.text.vocabulary import Vocabulary
 

@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.experiments import data
 from bert_tf.io import files
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
 from tests.support import experiment_inputs
 from tests.support import files_case
@@ -173,7 +173,9 @@ class PrepareTest(DataTestCase):
         read = {}
         for split in ("train", "dev"):
             path = official.find_file(folder, split)
-            read[split] = glue.read_split(official, path, split)
+            read[split] = classification_examples.read_official(
+                official, path, split
+            )
         self.assertEqual([len(x) for x in read.values()], [10, 3])
         for x in read["train"]:
             number = int(x.text_a.split()[1])

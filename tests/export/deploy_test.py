@@ -11,7 +11,7 @@ import tensorflow as tf
 import yaml
 from absl.testing import parameterized
 
-from bert_tf.export import assets_extra
+from bert_tf.export import artifact as artifacts
 from bert_tf.flags import cli
 from bert_tf.flags.serve import ServeConfig
 from tests.support import environments
@@ -59,7 +59,7 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
         ports = {x["name"]: x["containerPort"] for x in container["ports"]}
         self.assertEqual(
             ports,
-            {"grpc": assets_extra.GRPC_PORT, "rest": assets_extra.REST_PORT},
+            {"grpc": artifacts.GRPC_PORT, "rest": artifacts.REST_PORT},
         )
         for service in ("bert", "bert-pods"):
             for port in documents["Service", service]["spec"]["ports"]:
@@ -110,10 +110,10 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_image_and_files_are_those_of_the_usage_instructions(self):
         (container,) = _pod(_read("tensorflow_serving"))["containers"]
-        self.assertEqual(container["image"], assets_extra.IMAGE)
+        self.assertEqual(container["image"], artifacts.IMAGE)
         names = [word.rpartition("/")[2] for word in container["args"]]
-        self.assertIn(assets_extra.CONFIG_FILE, names)
-        self.assertIn(assets_extra.BATCHING_FILE, names)
+        self.assertIn(artifacts.CONFIG_FILE, names)
+        self.assertIn(artifacts.BATCHING_FILE, names)
 
     @parameterized.parameters(*_SERVERS)
     def test_containers_have_no_privileges(self, name):
@@ -145,8 +145,8 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(config.model_base_path, "/models/bert")
         # On localhost, other pods could not connect.
         self.assertEqual(config.host, "0.0.0.0")
-        self.assertEqual(config.port, assets_extra.GRPC_PORT)
-        self.assertEqual(config.rest_api_port, assets_extra.REST_PORT)
+        self.assertEqual(config.port, artifacts.GRPC_PORT)
+        self.assertEqual(config.rest_api_port, artifacts.REST_PORT)
 
 
 class DockerTest(tf.test.TestCase):
@@ -180,8 +180,8 @@ class DockerTest(tf.test.TestCase):
         readme = (_FOLDER / "README.md").read_text(encoding="utf-8")
         (line,) = re.findall(r"(?m)^python run/serve.py (.*)$", readme)
         config = _serve_flags(shlex.split(line))
-        self.assertEqual(config.rest_api_port, assets_extra.REST_PORT)
-        self.assertIn(assets_extra.IMAGE, readme)
+        self.assertEqual(config.rest_api_port, artifacts.REST_PORT)
+        self.assertIn(artifacts.IMAGE, readme)
         for file in _FOLDER.iterdir():
             if file.suffix == ".yaml" or file.name == "Dockerfile":
                 self.assertIn(f"`{file.name}`", readme)

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
+from bert_tf.export.verify import reference
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.reference import Call
 from bert_tf.modeling import bert as models
 from bert_tf.text.tokenizer import BertTokenizer
@@ -56,7 +56,7 @@ class GoldenTextsTest(tf.test.TestCase):
             rows = [json.loads(line) for line in file]
         self.assertGreater(len(rows), 4000)
         version = _export(self.create_tempdir().full_path, vocab_file)
-        texts = test_texts.to_array([row["text"] for row in rows])
+        texts = reference.to_array([row["text"] for row in rows])
         call = Call("tokenize", {"text": texts})
         (answer,) = verification.call(version, [call])
         self.assertIsNone(answer.error)

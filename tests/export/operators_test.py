@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
 from tests.support import every_head
 
@@ -44,11 +45,11 @@ class OperatorsTest(tf.test.TestCase, parameterized.TestCase):
             (published.ids_dir, set()),
         ):
             version = os.path.join(folder, "1")
-            found = serving_module.count_operators(version)
+            found = artifacts.count_operators(version)
             self.assertContainsSubset(found, core | text)
             self.assertIn("MatMul", {x.removeprefix("Batch") for x in found})
             self.assertEmpty([x for x in found if _REFUSED.fullmatch(x)])
-            graph = serving_module.read_graph(version)
+            graph = artifacts.read_graph(version)
             self.assertEmpty(graph.asset_file_def)
             for function in graph.graph_def.library.function:
                 # Few servers link XLA.
@@ -59,13 +60,13 @@ class SavedModelFileTest(tf.test.TestCase):
     def test_rejects_invalid_saved_models(self):
         folder = self.create_tempdir()
         with self.assertRaisesRegex(UserError, "no such file"):
-            serving_module.read_graph(folder.full_path)
+            artifacts.read_graph(folder.full_path)
         folder.create_file(serving_module.FILE, "text")
         with self.assertRaisesRegex(UserError, "not a SavedModel"):
-            serving_module.read_graph(folder.full_path)
+            artifacts.read_graph(folder.full_path)
         folder.create_file(serving_module.FILE, "")
         with self.assertRaisesRegex(UserError, "one graph"):
-            serving_module.read_graph(folder.full_path)
+            artifacts.read_graph(folder.full_path)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.export import savedmodel
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.run import Answer
 from bert_tf.io import files
@@ -31,7 +32,7 @@ class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
         """Calls all signatures with the texts of the exporter."""
         published = every_head.publish()[name]
         with mock.patch.object(verification, "call", self._call):
-            report = verification.verify(
+            report = savedmodel.verify(
                 published.output_dir, published.model_dir
             )
         self.assertEmpty(report.faults, report.text())

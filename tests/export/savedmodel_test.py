@@ -1,5 +1,6 @@
 """Tests for export.savedmodel."""
 
+import dataclasses
 import os
 import pathlib
 from unittest import mock
@@ -9,6 +10,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.flags.export import SavedModelConfig
@@ -123,6 +126,40 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEndsWith(
                 line, f" --model_dir={name} --output_dir=served"
             )
+
+
+class HeadsTest(tf.test.TestCase):
+    def test_default_head_is_that_of_the_task(self):
+        for kind, head in (
+            ("pretraining", "fill_mask"),
+            ("encoder", "embeddings"),
+        ):
+            path = self.create_tempdir().full_path + "/model"
+            stored = formats.read(tiny_model.write(path, kind=kind))
+            self.assertEqual(savedmodel.choose_head("auto", stored), head)
+            with self.assertRaisesRegex(
+                UserError, f"kind='{kind}' .*--head={head}"
+            ):
+                savedmodel.choose_head("tagging", stored)
+
+    def test_custom_tasks_export_their_encoder(self):
+        path = self.create_tempdir().full_path + "/model"
+        stored = formats.read(tiny_model.write(path))
+        stored = dataclasses.replace(
+            stored, task={"kind": "classification", "variant": "stars"}
+        )
+        self.assertEqual(
+            savedmodel.choose_head("embeddings", stored), "embeddings"
+        )
+        for head in ("auto", "classification"):
+            with self.assertRaisesRegex(UserError, "--head=embeddings"):
+                savedmodel.choose_head(head, stored)
+
+    def test_every_kind_of_model_has_a_head(self):
+        kinds = {
+            kind for head in savedmodel.HEADS.values() for kind in head.kinds
+        }
+        self.assertEqual(kinds, set(weight_map.HEADS))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import bert_tf
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.export import serving_module
-from bert_tf.export.verify import texts as test_texts
+from bert_tf.export.verify import reference
 from bert_tf.modeling import task_models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -144,7 +144,7 @@ class SavedClassifierTest(tf.test.TestCase):
         # Several lengths, with an empty second text and an empty first one.
         first = ["the cat", "東 dog sat on the mat", ""]
         second = ["", "matting . " * 20, "cat"]
-        serialized = test_texts.to_examples(
+        serialized = reference.to_examples(
             [
                 {"text": text, "text_pair": text_pair}
                 for text, text_pair in zip(first, second, strict=True)
@@ -292,7 +292,7 @@ _SPECS = {
 
 class ExamplesTest(tf.test.TestCase):
     def test_an_example_without_text_fails(self):
-        without = test_texts.to_examples([{"choices": ["a"]}]).tolist()
+        without = reference.to_examples([{"choices": ["a"]}]).tolist()
         for wrong in (without, [b"no example"]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 serving_module.parse_examples(tf.constant(wrong), _SPECS)

@@ -121,8 +121,8 @@ def _tagging_weights(task, config):
     return weights
 
 
-def _unseen(directory, artifact, stored, **_):
+def _unseen(directory, artifact, head, model, source, **_):
     """Stands in for the verification."""
     check = verification.Check("answers", "left to the tests")
     latencies = (0.0,) * len(artifact.buckets)
-    return verification.Report(directory, stored.path, (check,), latencies)
+    return verification.Report(directory, source, (check,), latencies)

@@ -12,8 +12,8 @@ import numpy as np
 
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
-from bert_tf.export import serving_module
-from bert_tf.export.heads import registry as heads
+from bert_tf.export import savedmodel
+from bert_tf.export.verify import reference
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.reference import Reference
 from tests.support import every_head
@@ -81,15 +81,14 @@ class IdsRequests:
 
 
 def _plan(directory, model_dir):
-    signatures = serving_module.read_signatures(directory)
+    signatures = artifacts.read_signatures(directory)
     stored = checkpoint_loading.read(model_dir, flag="--model_dir")
     artifact = artifacts.read(directory)
-    expected = Reference(
-        heads.restore(artifact, stored),
-        stored,
-        _TOLERANCE,
-        artifact.ids_only,
+    head = savedmodel.restore_head(artifact, stored)
+    model = checkpoint_loading.build_model(
+        stored, head.model_kind, **reference.OUTPUTS
     )
+    expected = Reference(head, model, _TOLERANCE, artifact.ids_only)
     planned = list(expected.plan(signatures))
     if not planned:
         raise ValueError(f"There is no call for {directory}.")

@@ -151,6 +151,11 @@ class ServingHead:
                 )
         return labels
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """Arguments of `modeling.inference.prepare`: what the head reads."""
+        return {"return_all_layers": False, **self.model_values}
+
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns the specs of the input strings, by default <string>[B]."""
         return {

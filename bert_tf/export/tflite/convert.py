@@ -39,7 +39,6 @@ from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.python.optimize import calibrator as calibrators
 
 from bert_tf.errors import UserError
-from bert_tf.export import serving_module
 from bert_tf.io import terminal
 from bert_tf.modeling.layers import Projection
 
@@ -117,7 +116,7 @@ def convert(
     with tempfile.TemporaryDirectory() as folder:
         saved = os.path.join(folder, "saved_model")
         module = tf.Module()
-        traced = serving_module.trace(function, specs)
+        traced = trace(function, specs)
         module.weights = list(traced.graph.variables)
         with terminal.below(logging.WARNING):
             tf.saved_model.save(module, saved, signatures={SIGNATURE: traced})
@@ -149,6 +148,19 @@ def convert(
             f"Received: {', '.join(wrong)}."
         )
     return content
+
+
+def trace(
+    function: Callable[..., dict[str, tf.Tensor]],
+    specs: Mapping[str, tf.TensorSpec],
+):
+    """Traces a function and gives its output tensors their names."""
+
+    def named(**inputs):
+        outputs = function(**inputs)
+        return {name: tf.identity(x, name) for name, x in outputs.items()}
+
+    return tf.function(named, autograph=False).get_concrete_function(**specs)
 
 
 def operators(content: bytes) -> collections.Counter[str]:

@@ -166,11 +166,12 @@ def predict(file: LiteModel, rows: EvalSet) -> list[Any]:
     if not _is_classification(task):
         return task.predict(rows.examples, features, outputs, rows.tokenizer)
     values = np.stack(outputs.get("probabilities") or outputs["score"])
-    # Means over the rows of each text.
-    starts = np.flatnonzero(np.diff(features.examples, prepend=-1))
-    sums = np.add.reduceat(values.reshape(len(features), -1), starts)
-    counts = np.bincount(features.examples)[:, np.newaxis]
-    return list(sums / counts)
+    # Means over the windows of an example, which are consecutive.
+    _, firsts, counts = np.unique(
+        features.examples, return_index=True, return_counts=True
+    )
+    sums = np.add.reduceat(values.reshape(len(features), -1), firsts)
+    return list(sums / counts[:, np.newaxis])
 
 
 def compute_outputs(

@@ -33,7 +33,6 @@ from bert_tf.export.tflite.build import Build
 from bert_tf.export.tflite.evaluate import Scores
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.reference import Arrays
 from bert_tf.export.verify.reference import Expected
 from bert_tf.export.verify.reference import Reference
@@ -58,41 +57,16 @@ _Call = tuple[Arrays, Expected]
 
 
 @dataclasses.dataclass(frozen=True)
-class Verification:
-    """The result of comparing a file with its model.
+class Built:
+    """A file that was verified and is not written yet.
 
     Attributes:
-      largest_difference: The largest difference of numbers, relative to the
-        largest number of the output if that is above 1.
-      tolerance: The largest allowed difference; None in int8.
-      agreement: For each output with decisions, the share of those that equal
-        the model's, between 0 and 1; for `embedding`, the lowest cosine.
+      verification: The result of `verify`.
     """
-
-    num_calls: int
-    num_values: int
-    largest_difference: float
-    tolerance: float | None
-    agreement: Mapping[str, float]
-
-    def text(self) -> str:
-        """Returns the result as a line of text."""
-        agreement = "".join(
-            f", {name} {value:.4g}" for name, value in self.agreement.items()
-        )
-        return (
-            f"{self.num_calls} calls, {self.num_values:,} values, largest "
-            f"difference {self.largest_difference:.2g}{agreement}"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """A file that was verified and is not written yet."""
 
     build: Build
     content: bytes
-    verification: Verification
+    verification: Mapping[str, Any]
 
     def report(self) -> dict[str, Any]:
         """Returns the report on the file, JSON values by name."""
@@ -114,7 +88,7 @@ class Built:
             "bytes": len(self.content),
             "sha256": hashlib.sha256(self.content).hexdigest(),
             "operators": dict(conversion.operators(self.content)),
-            "verification": dataclasses.asdict(self.verification),
+            "verification": self.verification,
             "versions": {
                 "python": platform.python_version(),
                 "tensorflow": tf.__version__,
@@ -191,7 +165,7 @@ def make(build: Build) -> Built:
     if not build.takes_text:  # The readers of metadata support only ids.
         content = metadata.describe(content, build)
     found = verify(content, build)
-    logging.info("%s: %s.", build.config.quantization, found.text())
+    logging.info("%s: %s.", build.config.quantization, to_line(found))
     return Built(build, content, found)
 
 
@@ -243,8 +217,27 @@ def find_warning(build: Build) -> str | None:
     )
 
 
-def verify(content: bytes, build: Build) -> Verification:
+def to_line(verification: Mapping[str, Any]) -> str:
+    """Returns the result of `verify` as a line of text."""
+    agreement = "".join(
+        f", {name} {value:.4g}"
+        for name, value in verification["agreement"].items()
+    )
+    return (
+        f"{verification['num_calls']} calls, {verification['num_values']:,} "
+        "values, largest difference "
+        f"{verification['largest_difference']:.2g}{agreement}"
+    )
+
+
+def verify(content: bytes, build: Build) -> dict[str, Any]:
     """Compares the outputs of a file with those that its model must return.
+
+    Returns:
+      `num_calls`, `num_values`, `largest_difference` (of numbers, relative to
+      the largest number of the output if that is above 1), `tolerance` (None
+      in int8) and `agreement`: for each output with decisions, the share of
+      those that equal the model's; for `embedding`, the lowest cosine.
 
     Raises:
       UserError: If the outputs differ.
@@ -254,7 +247,7 @@ def verify(content: bytes, build: Build) -> Verification:
     tolerance = verification.TOLERANCES.get(build.config.quantization)
     reference = Reference(
         build.head,
-        build.stored,
+        build.trained,
         tolerance or _CLOSE_IN_INT8,
         ids_only=not takes_text,
     )
@@ -288,13 +281,13 @@ def verify(content: bytes, build: Build) -> Verification:
     }
     if cosines:
         agreement["least cosine"] = min(cosines)
-    return Verification(
-        found.num_calls,
-        found.num_compared,
-        found.largest,
-        tolerance,
-        agreement,
-    )
+    return {
+        "num_calls": found.num_calls,
+        "num_values": found.num_compared,
+        "largest_difference": found.largest,
+        "tolerance": tolerance,
+        "agreement": agreement,
+    }
 
 
 def _decisions(build: Build) -> dict[str, verification.Decide]:
@@ -343,7 +336,7 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
     head = reference.head
     for rows in (batches[0][:1], batches[-1]):
         for inputs in split(
-            test_texts.to_inputs(rows), build.config.batch_size
+            reference_lib.to_inputs(rows), build.config.batch_size
         ):
             strings = {x: tf.constant(t, tf.string) for x, t in inputs.items()}
             packed = builds.pack(build, strings)

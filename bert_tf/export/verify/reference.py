@@ -1,4 +1,7 @@
-"""The calls that verify an export, and the answers that it must give.
+"""The calls that warm up and verify an export, and the answers it must give.
+
+Texts that reveal errors are listed here. Texts with a given number of tokens
+are generated from the vocabulary of the model.
 
 The head and the model are built from the model directory, and the head is
 called eagerly. So an export must have the settings, labels, weights and
@@ -13,25 +16,33 @@ Shapes:
 """
 
 import dataclasses
+import os
+import random
 from collections.abc import Callable
 from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
 
-from bert_tf.checkpoints import load as checkpoint_loading
-from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.errors import UserError
 from bert_tf.export import serving_module
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
-from bert_tf.export.verify import texts as test_texts
-from bert_tf.export.verify.texts import Row
+from bert_tf.io import files
 from bert_tf.tasks.predict import MODEL_INPUTS
+from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import MASK
 
+# A string for each input, or a list of strings for inputs with another axis.
+Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
 Answerer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
 
@@ -46,6 +57,78 @@ TIMES_FOR_LOGITS = 10
 # one of each pair, and one between numbers a tenth of the disturbance apart
 # in all but one of ten.
 _DISTURBANCES = 4
+
+# The outputs of a model that `Reference` reads.
+OUTPUTS = {"return_all_layers": True, "return_attention_probs": True}
+
+# The maximum of TensorFlow Serving.
+MAX_REQUESTS = 1000
+
+_NUM_CHOICES = 2
+_QUESTION_WORDS = 3
+# Keyed by the names of a head's input strings.
+_EXAMPLES: Mapping[tuple[str, ...], Row] = {
+    ("text",): {"text": "A fine film from Paris."},
+    ("text", "text_pair"): {
+        "text": "The cat sat on the mat.",
+        "text_pair": "Then it slept.",
+    },
+    ("question", "context"): {
+        "question": "Where did the cat sit?",
+        "context": "The cat sat on the mat, and the dog by the door.",
+    },
+    ("text", "choices"): {
+        "text": "The cat sat on the",
+        "choices": ["mat.", "number seven."],
+    },
+}
+_MASKED_EXAMPLE = {"text": f"The cat sat on the {MASK}."}
+
+TEXTS = (
+    "",
+    " \t\n",
+    "A fine film.",
+    "the cat sat on the mat.",
+    "Don't stop-believing, it's 3.14 o'clock (or so); \"really\"?!",
+    "UPPER lower MiXeD İstanbul ΣΊΣΥΦΟΣ Straße ǅ ﬁne",
+    "café cafe\u0301 naïve Ångström Å ü u\u0308 ñ o\u0302\u0323",
+    "Привет, мир! Γειά σου Κόσμε. Ærøskøbing łódź",
+    "東京は日本の首都です。 中国 𠮷野家 한국어 문장 각",
+    "مرحبا بالعالم \u200fשלום עולם\u200e नमस्ते दुनिया สวัสดีชาวโลก",
+    "👩\u200d👩\u200d👧 🇫🇷 😀😀 ❤️ ☕ ™ © ½ ² № ℝ ﷺ",
+    "zero\u200bwidth soft\u00adhyphen no\u00a0break line\u2028end \ufeffmark",
+    "NUL\x00in\x01side \x7f\x85 tab\tnew\nline\r\nend \ufffd replaced",
+    "[CLS] typed [SEP] tokens [MASK] [PAD] [UNK] [unused1] ##s ##",
+    "<html>&amp; https://example.org/a?b=c#d user@example.org $5 50% ~`^|\\",
+    "a" * 200 + " " + "a" * 201 + " " + "ab" * 5000,
+    "supercalifragilisticexpialidocious antidisestablishmentarianism " * 3,
+    "." * 300,
+    "long ago, in a far land, the dog sat down and 東 said: hm! " * 400,
+)
+# Invalid UTF-8, which is ignored: a stray byte, a truncated character, an
+# overlong one, a surrogate. Some heads need a [MASK].
+INVALID = (
+    b"a \xff b [MASK]",
+    b"c \xe6\x9d [MASK]",
+    b"\xc0\xaf d \xed\xa0\x80 [MASK]",
+)
+QUESTIONS = (
+    "Where does the dog sit?",
+    "What is 東京 the capital of ?",
+    "Who wrote it, and when and where and why and for whom? " * 20,
+    "¿Qué?",
+)
+CONTEXTS = (
+    "The dog sat on the mat, and the cat sat by the door.",
+    "東京は日本の首都です。 Tokyo (東京) is the capital of  Japan.",
+    "In 1998, Zoë O\u2019Brien-Łukasz paid €1,250.50 to the cafe\u0301: twice.",
+    "One two three. " * 150 + "The dog sat on the mat in the end.",
+    "word",
+)
+SENTENCES = (
+    "Angela Merkel visited Paris, France on 3 July 2019.",
+    "U.N. official Ekeus heads for Baghdad.",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +177,7 @@ class Reference:
 
     Args:
       head: The head.
-      stored: The stored model, which is computed in float32.
+      model: The model as it is trained, in float32, with `OUTPUTS`.
       tolerance: The largest allowed difference of numbers.
       ids_only: Whether the signatures take token ids instead of strings.
     """
@@ -102,7 +185,7 @@ class Reference:
     def __init__(
         self,
         head: ServingHead,
-        stored: StoredModel,
+        model: keras.Model,
         tolerance: float,
         ids_only: bool = False,
     ) -> None:
@@ -114,12 +197,7 @@ class Reference:
         self._layer = getattr(head, "layer", -1)
         self._function: Callable | None = None
         self._disturbance = TIMES_FOR_LOGITS * tolerance
-        self._model = checkpoint_loading.build_model(
-            stored,
-            head.model_kind,
-            return_all_layers=True,
-            return_attention_probs=True,
-        )
+        self._model = model
 
     def batches(self) -> list[list[Row]]:
         """Returns the rows of each call: texts of each length, and mixed."""
@@ -130,12 +208,12 @@ class Reference:
             for bucket in head.buckets
             for more in (0, 1)
         }
-        by_length = test_texts.of_length(
+        by_length = of_length(
             head.tokenizer, sorted(x for x in lengths if x > 0)
         )
-        rows = test_texts.make_rows(
+        rows = make_rows(
             head.inputs,
-            [*by_length, *test_texts.TEXTS, *test_texts.SENTENCES],
+            [*by_length, *TEXTS, *SENTENCES],
             head.tokenizer,
             head.max_seq_length,
             "masked_lm_logits" in head.outputs,
@@ -157,7 +235,7 @@ class Reference:
         if serving_module.ATTENTION in signatures:
             yield Call(
                 serving_module.ATTENTION,
-                test_texts.to_inputs(batches[0]),
+                to_inputs(batches[0]),
                 f"{len(batches[0])} rows",
                 self.expect_attention(batches[0]),
             )
@@ -172,11 +250,11 @@ class Reference:
             found = self.expect(rows)
             expected = self.for_predict(found)
             name = f"batch {number} of {len(rows)}"
-            yield Call(serving, test_texts.to_inputs(rows), name, expected)
+            yield Call(serving, to_inputs(rows), name, expected)
             # Single rows run the same code.
             if len(rows) == 1 and number > 0:
                 continue
-            examples = test_texts.to_examples(rows)
+            examples = to_examples(rows)
             yield Call(from_examples, {"examples": examples}, name, expected)
             if method in signatures:
                 others = found.only(found.values.keys() - expected.values)
@@ -185,18 +263,18 @@ class Reference:
         raw, decoded = (
             [_replace_texts(batches[0][0], text) for text in texts]
             for texts in (
-                test_texts.INVALID,
-                [x.decode("utf-8", "ignore") for x in test_texts.INVALID],
+                INVALID,
+                [x.decode("utf-8", "ignore") for x in INVALID],
             )
         )
         yield Call(
             serving,
-            test_texts.to_inputs(raw),
+            to_inputs(raw),
             "bytes that are not UTF-8",
             self.for_predict(self.expect(decoded)),
         )
         # An empty batch.
-        empty = {x: v[:0] for x, v in test_texts.to_inputs(rows).items()}
+        empty = {x: v[:0] for x, v in to_inputs(rows).items()}
         nothing = Expected({x: v[:0] for x, v in expected.values.items()})
         for signature, inputs in (
             (serving, empty),
@@ -220,17 +298,17 @@ class Reference:
     def _plan_tokens(self) -> Iterator[Call]:
         """Yields calls of `tokenize` that cover the whole vocabulary."""
         column = [
-            *test_texts.TEXTS,
-            *test_texts.QUESTIONS,
-            *test_texts.CONTEXTS,
-            *test_texts.of_vocabulary(self.head.tokenizer, _TEXTS_PER_CALL),
+            *TEXTS,
+            *QUESTIONS,
+            *CONTEXTS,
+            *of_vocabulary(self.head.tokenizer, _TEXTS_PER_CALL),
         ]
         for first in range(0, len(column), _TEXTS_PER_CALL):
             part = column[first : first + _TEXTS_PER_CALL]
             values = serving_module.tokenize(self.head, tf.constant(part))
             yield Call(
                 serving_module.TOKENIZE,
-                {"text": test_texts.to_array(part)},
+                {"text": to_array(part)},
                 f"texts {first} to {first + len(part) - 1}",
                 Expected({name: x.numpy() for name, x in values.items()}),
             )
@@ -350,5 +428,231 @@ def pad(packed: Arrays, length: int) -> dict[str, np.ndarray]:
 
 def to_tensors(rows: Sequence[Row]) -> dict[str, tf.Tensor]:
     """Returns a tensor for each input string of a head."""
-    inputs = test_texts.to_inputs(rows)
+    inputs = to_inputs(rows)
     return {name: tf.constant(x, tf.string) for name, x in inputs.items()}
+
+
+def write_requests(path: str, model_name: str, calls: Sequence[Call]) -> None:
+    """Writes warm-up requests, a TFRecord file of PredictionLogs."""
+    tf.io.gfile.makedirs(os.path.dirname(path))
+    with (
+        files.atomic_file(path) as temporary,
+        tf.io.TFRecordWriter(temporary) as writer,
+    ):
+        for call in calls:
+            log = prediction_log_pb2.PredictionLog()
+            request = log.predict_log.request
+            request.model_spec.name = model_name
+            request.model_spec.signature_name = call.signature
+            for name, values in call.inputs.items():
+                dtype = tf.string if values.dtype == object else None
+                request.inputs[name].CopyFrom(
+                    tf.make_tensor_proto(values, dtype, values.shape)
+                )
+            writer.write(log.SerializeToString())
+
+
+def read_requests(path: str) -> list[Call]:
+    """Reads the calls of a file of warm-up requests.
+
+    Raises:
+      UserError: If the file is missing, or TensorFlow Serving would reject it.
+    """
+    files.require_file(path, "--export_dir")
+    calls = []
+    try:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            log = prediction_log_pb2.PredictionLog.FromString(record)
+            request = log.predict_log.request
+            inputs = {
+                name: tf.make_ndarray(proto)
+                for name, proto in request.inputs.items()
+            }
+            calls.append(Call(request.model_spec.signature_name, inputs))
+    except tf.errors.DataLossError as error:
+        raise UserError(f"{path} is damaged: {error.message}.") from error
+    if len(calls) > MAX_REQUESTS:
+        raise UserError(
+            f"{path} must have at most {MAX_REQUESTS} requests. Received: "
+            f"{len(calls)}."
+        )
+    return calls
+
+
+def warmup_requests(
+    head: ServingHead, ids_only: bool = False, counts: Sequence[int] = (1,)
+) -> list[Call]:
+    """Returns requests of rows that fill each of the buckets of a head.
+
+    Args:
+      head: The head.
+      ids_only: Whether the signature takes token ids instead of strings.
+      counts: The numbers of rows of the requests for a bucket.
+    """
+    calls = []
+    for bucket in head.buckets:
+        for count in counts:
+            rows = [_row(head, bucket, seed) for seed in range(count)]
+            inputs = to_inputs(rows)
+            if ids_only:
+                packed = head.pack(
+                    {x: tf.constant(v, tf.string) for x, v in inputs.items()}
+                ).inputs
+                inputs = {x: packed[x].numpy() for x in head.ids_specs()}
+            calls.append(Call(serving_module.SERVING, inputs))
+    return calls
+
+
+def _row(head: ServingHead, bucket: int, seed: int) -> Row:
+    """Returns a row of words that fills the bucket with its special tokens."""
+    first, *others = head.inputs
+    room = bucket - 2 - len(others)
+    size = room
+    if others:
+        size = bucket // 2 - 1
+    if "question" in head.inputs:
+        size = min(_QUESTION_WORDS, bucket // 3)
+    if "masked_lm_logits" in head.outputs:
+        size -= 1
+    text, other = of_length(
+        head.tokenizer, [max(size, 1), max(room - size, 1)], seed
+    )
+    if "masked_lm_logits" in head.outputs:
+        text = f"{MASK} {text}"
+    row: dict[str, Any] = {first: text}
+    for name in others:
+        row[name] = [other] * _NUM_CHOICES if name == "choices" else other
+    return row
+
+
+def example(head: ServingHead, ids_only: bool = False) -> dict[str, Any]:
+    """Returns one row for serving_default, as JSON values."""
+    if ids_only:
+        inputs = warmup_requests(head, ids_only)[0].inputs
+        return {name: values[0].tolist() for name, values in inputs.items()}
+    if "masked_lm_logits" in head.outputs:
+        return dict(_MASKED_EXAMPLE)
+    return dict(_EXAMPLES[head.inputs])
+
+
+def make_rows(
+    inputs: Sequence[str],
+    column: Sequence[str],
+    tokenizer: BertTokenizer,
+    longest: int,
+    is_masked: bool = False,
+) -> list[Row]:
+    """Returns a row for each text, with other texts for its other inputs.
+
+    Args:
+      inputs: The names of a head's input strings.
+      column: The texts.
+      tokenizer: The tokenizer of the model.
+      longest: The maximum number of tokens of a row.
+      is_masked: Whether to put one to three [MASK]s into each text.
+    """
+    if is_masked:
+        column = [_mask(text, number) for number, text in enumerate(column)]
+    if len(inputs) == 1:
+        return [{inputs[0]: text} for text in column]
+    first, second = inputs
+    if second == "context":
+        column = [*column, *CONTEXTS]
+        questions = (QUESTIONS * len(column))[: len(column)]
+        pairs = zip(questions, column, strict=True)
+    elif second == "choices":
+        typed = [text for text in column if text.strip()]
+        pairs = (
+            (text, [typed[(i + 5 * n) % len(typed)] for n in range(2 + i % 3)])
+            for i, text in enumerate(column)
+        )
+    else:
+        # Either text of a pair may be the longer one, or empty.
+        lengths = [1 + 7 * number % longest for number in range(len(column))]
+        others = of_length(tokenizer, lengths, 1)
+        others[1::2] = (TEXTS * len(others))[1 : len(others) : 2]
+        pairs = zip(column, others, strict=True)
+    return [{first: text, second: other} for text, other in pairs]
+
+
+def _mask(text: str, number: int) -> str:
+    half = len(text) // 2
+    return (
+        f"{text} {MASK}",
+        f"{MASK}{text}{MASK}",
+        f"{text[:half]} {MASK}, {MASK} {text[half:]} {MASK}",
+    )[number % 3]
+
+
+def of_length(
+    tokenizer: BertTokenizer, lengths: Sequence[int], seed: int = 0
+) -> list[str]:
+    """Returns texts of random words with given numbers of tokens.
+
+    The words are entries of the vocabulary that are one token as text.
+
+    Args:
+      tokenizer: The tokenizer of the model.
+      lengths: The number of tokens of each text.
+      seed: The seed of the random words.
+    """
+    tokens = [
+        token
+        for token in tokenizer.vocabulary.tokens
+        if token.isalpha() and not token.startswith("[")
+    ] or ["."]
+    counts = tokenizer.tokenize(tokens).row_lengths().numpy()
+    words = [x for x, n in zip(tokens, counts, strict=True) if n == 1] or ["."]
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, k=length)) for length in lengths]
+
+
+def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
+    """Returns texts that contain all entries of the vocabulary.
+
+    Args:
+      tokenizer: The tokenizer of the model.
+      words_per_text: The number of entries per text.
+    """
+    mark = vocabulary_lib.CONTINUATION
+    words = []
+    for token in tokenizer.vocabulary.tokens:
+        # A continuation token needs a word to continue.
+        word = token if token == mark else token.removeprefix(mark)
+        words.append(f"a{word}" if word != token else word)
+    return [
+        " ".join(words[first : first + words_per_text])
+        for first in range(0, len(words), words_per_text)
+    ]
+
+
+def to_inputs(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """Returns the tensors of rows, <string>[B] or [B, choices]."""
+    return {name: to_array([row[name] for row in rows]) for name in rows[0]}
+
+
+def to_array(values: Sequence[Any]) -> np.ndarray:
+    """Returns texts as bytes [B], or lists of texts as [B, longest]."""
+    is_flat = not isinstance(values[0], list)
+    rows = [[x] for x in values] if is_flat else values
+    found = np.full((len(rows), max(map(len, rows))), b"", object)
+    for row, texts in zip(found, rows, strict=True):
+        row[: len(texts)] = [*map(_to_bytes, texts)]
+    return found[:, 0] if is_flat else found
+
+
+def to_examples(rows: Sequence[Row]) -> np.ndarray:
+    """Returns serialized tf.train.Examples of rows, <string>[B]."""
+    serialized = np.empty(len(rows), object)
+    for number, row in enumerate(rows):
+        example = tf.train.Example()
+        for name, value in row.items():
+            values = value if isinstance(value, list) else [value]
+            feature = example.features.feature[name]
+            feature.bytes_list.value.extend(map(_to_bytes, values))
+        serialized[number] = example.SerializeToString()
+    return serialized
+
+
+def _to_bytes(text: str | bytes) -> bytes:
+    return text.encode("utf-8") if isinstance(text, str) else text

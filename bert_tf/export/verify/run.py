@@ -10,6 +10,7 @@ are only reported.
 import dataclasses
 import functools
 import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -17,20 +18,20 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
+import keras
 import numpy as np
 from absl import logging
 from scipy import special
 
-from bert_tf.checkpoints import load as checkpoint_loading
-from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import serving_module
-from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.heads import registry as heads
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.serving_module import SERVING
+from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify.reference import TIMES_FOR_LOGITS
 from bert_tf.export.verify.reference import Arrays
 from bert_tf.export.verify.reference import Call
@@ -43,6 +44,7 @@ from bert_tf.serving import errors
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.servable import Servable
+from bert_tf.text.vocabulary import Vocabulary
 
 # The largest allowed difference of numbers: by the precision of a SavedModel,
 # and by the quantization of a .tflite file. Weights in int8 have none; there
@@ -130,6 +132,32 @@ class Report:
                 lines.append(f"         And {more} more faults.")
         return "\n".join(lines) + "\n"
 
+    def to_json(self, lengths: Sequence[int]) -> dict[str, Any]:
+        """Returns what a model card has of it.
+
+        Args:
+          lengths: The lengths of the rows that were timed.
+        """
+        return {
+            "latency": {
+                "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+                "p50_ms": [
+                    {"length": length, "rows": 1, "milliseconds": value}
+                    for length, value in zip(
+                        lengths, self.latencies, strict=True
+                    )
+                ],
+            },
+            "verification": [
+                {
+                    "check": check.name,
+                    "detail": check.detail,
+                    "largest_difference": check.largest,
+                }
+                for check in self.checks
+            ],
+        }
+
     def require_correct(self) -> None:
         """Raises a `UserError` of one sentence if there are faults."""
         faults = self.faults
@@ -142,31 +170,12 @@ class Report:
             )
 
 
-def verify(export_dir: str, model_dir: str) -> Report:
-    """Compares a published export with its model.
-
-    Args:
-      export_dir: A version directory, or the directory above it.
-      model_dir: The model directory.
-
-    Returns:
-      The report, whose `faults` are empty if the export is correct.
-
-    Raises:
-      UserError: If the export or the model is missing.
-    """
-    directory = artifacts.find_version(export_dir)
-    artifact = artifacts.read(directory)
-    stored = checkpoint_loading.read(model_dir, flag="--model_dir")
-    report = examine(directory, artifact, stored)
-    checks = (*report.checks, _check_files(directory))
-    return dataclasses.replace(report, checks=checks)
-
-
 def examine(
     directory: str,
     artifact: Artifact,
-    stored: StoredModel,
+    head: ServingHead,
+    model: keras.Model,
+    source: str,
     num_timings: int = 0,
     exact_litert: bytes | None = None,
 ) -> Report:
@@ -175,7 +184,9 @@ def examine(
     Args:
       directory: The version directory.
       artifact: The description of the export.
-      stored: The model.
+      head: Its head.
+      model: The model as it is trained, with `reference.OUTPUTS`.
+      source: The path of the model, for the report.
       num_timings: The number of timed calls per warm-up request of one row.
       exact_litert: For an export with litert/, the .tflite file of the model
         in float32, if it is known.
@@ -183,28 +194,26 @@ def examine(
     Raises:
       UserError: If the directory has no valid SavedModel.
     """
-    signatures = serving_module.read_signatures(directory)
-    checks = [_check_vocabulary(directory, stored)]
+    signatures = artifacts.read_signatures(directory)
+    checks = [_check_vocabulary(directory, head.tokenizer.vocabulary)]
     names = {SERVING, *(() if artifact.ids_only else serving_module.OF_STRINGS)}
     if missing := sorted(names - set(signatures)):
         # Calls would fail, too, and hide the reason.
         fault = f"there is no {' and no '.join(missing)}"
         shown = ", ".join(sorted(signatures))
         checks.append(Check("signatures", shown, (fault,)))
-        return Report(directory, stored.path, tuple(checks))
+        return Report(directory, source, tuple(checks))
     tolerance = TOLERANCES[artifact.precision]
     least = tolerance
     if artifact.litert is not None:
         least = max(tolerance, TOLERANCES["none"])
-    ids_only = artifact.ids_only
     # Silences a warning for every long text.
     with terminal.below(logging.ERROR):
-        head = heads.restore(artifact, stored)
-        reference = Reference(head, stored, least, ids_only)
+        reference = Reference(head, model, least, artifact.ids_only)
         calls = list(reference.plan(signatures))
     warmups = []
     path = os.path.join(directory, artifacts.WARMUP_FILE)
-    for number, one in enumerate(warmup.read(path)):
+    for number, one in enumerate(reference_lib.read_requests(path)):
         is_row = all(len(x) == 1 for x in one.inputs.values())
         repeats = num_timings if is_row else 0
         name = f"request {number}"
@@ -221,7 +230,7 @@ def examine(
         checks += examine_litert(
             directory, artifact.litert, calls, warmups, exact_litert
         )
-    return Report(directory, stored.path, tuple(checks), _medians(of_warmups))
+    return Report(directory, source, tuple(checks), _medians(of_warmups))
 
 
 def examine_litert(
@@ -267,29 +276,25 @@ def examine_litert(
     return [*checks, check]
 
 
-def call(directory: str, calls: Sequence[Call]) -> list[Answer]:
-    """Loads a SavedModel and returns its answer to each call.
-
-    Raises:
-      UserError: If it cannot be loaded.
-    """
-    return _send(SavedModelEngine().load, directory, calls)
-
-
 def call_litert(
     directory: str, calls: Sequence[Call], content: bytes | None = None
 ) -> list[Answer]:
     """Does as `call` with litert/, or with the contents of a .tflite file."""
     load = functools.partial(LitertEngine().load, content=content)
-    return _send(load, directory, calls)
+    return call(directory, calls, load)
 
 
-def _send(
-    load: Callable[[str, int, str], Servable],
+def call(
     directory: str,
     calls: Sequence[Call],
+    load: Callable[[str, int, str], Servable] | None = None,
 ) -> list[Answer]:
-    """Returns the answers of an engine of the server."""
+    """Returns the answers of an engine of the server, by default TensorFlow's.
+
+    Raises:
+      UserError: If the export cannot be loaded.
+    """
+    load = load or SavedModelEngine().load
     try:
         servable = load("export", 1, directory)
     except errors.RequestError as error:
@@ -326,11 +331,10 @@ def _medians(answers: Sequence[Answer]) -> tuple[float, ...]:
     return tuple(statistics.median(one) for one in times if one)
 
 
-def _check_vocabulary(directory: str, stored: StoredModel) -> Check:
+def _check_vocabulary(directory: str, vocabulary: Vocabulary) -> Check:
     path = os.path.join(directory, artifacts.VOCAB_FILE)
     files.require_file(path, "--export_dir")
-    expected = stored.vocabulary.to_text() if stored.vocabulary else ""
-    is_same = files.read_bytes(path) == expected.encode("utf-8")
+    is_same = files.read_bytes(path) == vocabulary.to_text().encode("utf-8")
     return Check(
         "vocabulary",
         artifacts.VOCAB_FILE,
@@ -352,7 +356,7 @@ def _check_warmups(
     return Check(name, f"{len(calls)} requests", tuple(faults))
 
 
-def _check_files(directory: str) -> Check:
+def check_files(directory: str) -> Check:
     """Compares the files with the checksums in the model card."""
     path = os.path.join(directory, artifacts.CARD_FILE)
     checksums = files.read_json_object(path).get("sha256")

@@ -1,24 +1,38 @@
-"""Classification examples: texts and labels from tables and Python values."""
+"""Classification examples: own tables, GLUE's files and Python values."""
 
 import dataclasses
 import json
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
+from typing import Self
 
 from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import tables
+from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import labels as label_values
+from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
+from bert_tf.tasks.task_files import TEST
+from bert_tf.tasks.task_files import TRAIN
+from bert_tf.tasks.task_files import TaskFiles
 
+# Labels of rows whose annotators did not agree; -1.0 where labels are scores.
+_NO_GOLD_LABEL = ("-", "-1", "-1.0")
+# Labels of test sets whose labels the leaderboard keeps secret.
+_HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
+# The range of STS-B's scores.
+_LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
 # Keyed by the number of texts in a row.
 _ROW_FORMS = {1: "a text", 2: "a pair of texts"}
 
@@ -375,3 +389,275 @@ def parse_row(row: Any, choices: Sequence[tuple[str, ...]]) -> InputExample:
             f"A row must be {expected}, not empty. Received: {row!r}."
         )
     return InputExample("", *texts)
+
+
+def read_official_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
+    """Yields the texts of a file to predict, row by row; labels are not read.
+
+    For tasks with a single text, each line of a .txt file is a text.
+
+    Raises:
+      UserError: If the file is not a valid table or lacks a column, or a text
+        is missing; empty texts are kept, as in the original.
+    """
+    table = read_official_table(task, path)
+    is_lines = _holds_lines(task, path)
+    texts = (
+        (tables.TEXT_COLUMN,) if is_lines else _official_columns(task, table)
+    )
+    for row in table.rows:
+        yield make_example(path, row, texts, may_be_empty=True)
+
+
+def read_official_table(task: GlueTask, path: str) -> tables.Table:
+    """Opens a file to predict; see `read_official_texts`."""
+    is_lines = _holds_lines(task, path)
+    return _open_official(task, path, ".txt" if is_lines else None)
+
+
+def _holds_lines(task: GlueTask, path: str) -> bool:
+    return tables.file_ending(path) == ".txt" and not task.is_pair
+
+
+def read_official(
+    task: GlueTask, path: str, split: str, language: str = "zh"
+) -> list[InputExample]:
+    """Reads an official file by the column names in its header.
+
+    Logs how many rows are left out, as their annotators did not agree on a
+    label ("-") or they have too many or too few columns, and how many have an
+    empty text, which is kept, as in the original.
+
+    Only the rows in `language` are read of XNLI's dev and test. Test files may
+    lack labels.
+
+    Raises:
+      UserError: If the file is not a valid table or lacks a column, a row is
+        broken (unless `task.has_broken_rows`), or a label is missing or
+        unknown.
+    """
+    broken: list[int] = []
+    is_test = split.startswith("test")
+    # The leaderboard numbers the rows of a test, so none may be left out.
+    may_break = task.has_broken_rows and not is_test
+    table = _open_official(
+        task, path, on_broken_row=broken.append if may_break else None
+    )
+    examples, num_without_label = _official_examples(
+        task, table, is_test, language
+    )
+    if not examples:
+        raise UserError(
+            f"{path} has no row to use for the split {split} of {task.title}"
+            f"{f' in {language!r}' if task.has_languages else ''}."
+        )
+    check_all_or_none(examples)
+    num_empty = sum(map(has_empty_text, examples))
+    for count, problem in (
+        (num_without_label, "rows without gold label, left out"),
+        (len(broken), "rows with wrong columns, left out"),
+        (num_empty, "examples with an empty text, kept"),
+    ):
+        if count:
+            logging.warning("%s: %d %s.", path, count, problem)
+    return examples
+
+
+def _open_official(
+    task: GlueTask,
+    path: str,
+    ending: str | None = None,
+    on_broken_row: Callable[[int], None] | None = None,
+) -> tables.Table:
+    # Old editions name their tab-separated files .txt.
+    if tables.file_ending(path) == ".txt":
+        ending = ending or ".tsv"
+    return tables.read_table(
+        path,
+        ending=ending,
+        columns_without_header=task.columns_without_header,
+        columns_of_longer_rows=task.columns_of_longer_rows,
+        on_broken_row=on_broken_row,
+    )
+
+
+def _official_examples(
+    task: GlueTask, table: tables.Table, is_test: bool, language: str
+) -> tuple[list[InputExample], int]:
+    """Returns the examples, and the number of rows without a gold label."""
+    texts = _official_columns(task, table)
+    if not is_test and set(task.label_columns).isdisjoint(table.columns):
+        table.require(task.label_columns[:1])
+    examples = []
+    num_without_gold_label = 0
+    for row in table.rows:
+        if (
+            task.has_languages
+            and row.values.get("language", language) != language
+        ):
+            continue
+        # Each row of a .jsonl file has its own columns.
+        value = next(
+            (row.values[x] for x in task.label_columns if x in row.values), None
+        )
+        is_hidden = is_test and task.submissions
+        if str(value).strip() in _NO_GOLD_LABEL and not is_hidden:
+            num_without_gold_label += 1
+            continue
+        where = f"{table.path}, line {row.line}"
+        label = _official_label(task, where, value, is_test)
+        examples.append(
+            make_example(table.path, row, texts, label, may_be_empty=True)
+        )
+    return examples, num_without_gold_label
+
+
+def _official_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
+    for columns in task.texts:
+        if set(columns) <= set(table.columns):
+            return columns
+    table.require(task.texts[0])
+    return task.texts[0]
+
+
+def _official_label(
+    task: GlueTask, where: str, value: Any, is_test: bool
+) -> str | float | None:
+    name = ""
+    if value is not None:
+        name = label_values.parse_name(where, value)
+    if is_test and name in _HIDDEN:
+        return None
+    if not name:
+        raise UserError(f"{where} has no label.")
+    if task.labels is None:
+        return label_values.parse_number(where, name)
+    name = task.aliases.get(name, name)
+    label_values.check_known(where, name, task.labels)
+    return name
+
+
+def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
+    """Returns a submission file of the leaderboard, for `task.submissions`.
+
+    There is a label (or a score) for each row of the test file.
+
+    Raises:
+      UserError: If a prediction is not a label of the task.
+    """
+    lines = ["index\tprediction"]
+    for index, prediction in enumerate(predictions):
+        if task.labels is None:
+            score = min(max(float(prediction), _LEAST_SCORE), _GREATEST_SCORE)
+            # With three digits, like the official baselines.
+            prediction = f"{score:.3f}"
+        elif prediction not in task.labels:
+            raise UserError(
+                f"The predictions of {task.title} must be among "
+                f"{', '.join(task.labels)}. Received: {prediction!r} for row "
+                f"{index}."
+            )
+        lines.append(f"{index}\t{prediction}")
+    return "\n".join(lines) + "\n"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationFiles(TaskFiles):
+    """Files of texts with a label, labels or a score for each.
+
+    Attributes:
+      labels: Their names in the order of their ids; None for regression, and
+        until the training data are read.
+      problem_type: "single_label", "multi_label" or "regression".
+      columns: The columns of a custom file; None for a model that does not
+        name them.
+      label_separator: The separator of the labels in a multi-label row.
+      class_weights: The weight of each label; None if all are equal.
+      official: The task with official files, or None.
+      language: The language of the rows to read from XNLI's files.
+    """
+
+    kind: ClassVar[str] = "classification"
+
+    name: str = "custom"
+    labels: tuple[str, ...] | None = None
+    problem_type: ProblemType = "single_label"
+    columns: Columns | None = None
+    label_separator: str = ","
+    class_weights: tuple[float, ...] | None = None
+    official: GlueTask | None = None
+    language: str = "zh"
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arguments that task.json has, without defaults.
+
+        Without a type, a model with one label is a regression, as in Hugging
+        Face Transformers.
+        """
+        arguments = super().stored(values)
+        labels, columns = values.get("labels"), values.get("columns")
+        if labels is not None and len(labels) == 1:
+            arguments.setdefault("problem_type", "regression")
+        is_score = arguments.get("problem_type") == "regression"
+        if columns is not None:
+            columns = columns | {"labels": tuple(columns.get("labels", ()))}
+            arguments["columns"] = Columns(**columns)
+        if weights := values.get("class_weights"):
+            arguments["class_weights"] = tuple(weights)
+        has_names = labels is not None and not is_score
+        return arguments | {
+            "labels": tuple(labels) if has_names else None,
+            "official": glue_tasks.TASKS.get(values.get("name", "custom")),
+        }
+
+    def read(self, split: str) -> Sequence[InputExample]:
+        path = self.files[split]
+        if self.official is not None:
+            return read_official(self.official, path, split, self.language)
+        return read_examples(
+            path,
+            self.columns,
+            self.problem_type,
+            self.labels,
+            may_lack_labels=split.startswith(TEST),
+            label_separator=self.label_separator,
+        )
+
+    def with_labels_of(self, path: str) -> Self:
+        """Returns the files with the labels of a training set, if not known.
+
+        They are also read to evaluate a model that does not name its labels.
+        """
+        if self.labels is not None or self.problem_type == "regression":
+            return self
+        training = dataclasses.replace(self, files={TRAIN: path}).load(TRAIN)
+        examples = training.data[TRAIN].examples
+        return dataclasses.replace(
+            self,
+            labels=gather_labels(examples, path),
+            data=training.data,
+        )
+
+    def read_inputs(
+        self, path: str, keep_empty: bool = False
+    ) -> Iterator[InputExample]:
+        """Yields the texts of a file with the columns of the training data.
+
+        `keep_empty` yields empty texts, too, instead of refusing them.
+        """
+        if self.official is not None:
+            return read_official_texts(self.official, path)
+        return read_texts(path, self.column_choices, keep_empty)
+
+    def read_table(self, path: str) -> tables.Table | None:
+        if self.official is not None:
+            return read_official_table(self.official, path)
+        return super().read_table(path)
+
+    @property
+    def column_choices(self) -> Sequence[Columns]:
+        """The columns that a file to predict may have."""
+        if self.columns is None:
+            return USUAL_COLUMNS
+        return (self.columns,)

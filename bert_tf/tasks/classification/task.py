@@ -1,7 +1,7 @@
 """The classification and regression task, for texts and pairs of texts.
 
 Shapes:
-  N: rows of features.
+  N: rows of features, or examples.
   B: batch size.
   L: number of labels; 1 for regression.
 """
@@ -20,15 +20,16 @@ from sklearn import metrics as sklearn_metrics
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.tasks import metrics
+from bert_tf.tasks import packed_rows
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import examples as classification_examples
-from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import labels as label_values
+from bert_tf.tasks.classification.examples import ClassificationFiles
 from bert_tf.tasks.classification.examples import InputExample
-from bert_tf.tasks.classification.features import LABEL_IDS
-from bert_tf.tasks.classification.files import ClassificationFiles
+from bert_tf.tasks.classification.labels import ProblemType
+from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import TEST
@@ -42,6 +43,70 @@ _FORMS = {
     "multi_label": "yes_or_no",
     "regression": "score",
 }
+
+
+def convert_examples_to_features(
+    examples: Sequence[InputExample],
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
+    labels: Sequence[str] | None = None,
+    problem_type: ProblemType = "single_label",
+    doc_stride: int | None = None,
+) -> PackedRows:
+    """Tokenizes, truncates and packs examples as the original does.
+
+    Source: convert_single_example (run_classifier.py:377-453 of the
+    original). Padding comes with `PackedRows.batch`. All windows
+    of an example have its `label_ids`.
+
+    Args:
+      examples: All with a label or all without.
+      tokenizer: The tokenizer.
+      max_seq_length: The maximum number of tokens, with [CLS] and [SEP].
+      labels: L labels in the order of their ids; unused for regression.
+      problem_type: The problem type of the labels.
+      doc_stride: The distance between the starts of windows of long texts, in
+        tokens (see `text_windows.cut`); None truncates long texts.
+
+    Raises:
+      UserError: If `max_seq_length` leaves no room for a token.
+    """
+    texts_a = [example.text_a for example in examples]
+    texts_b = [example.text_b for example in examples]
+    if all(text is None for text in texts_b):
+        texts_b = None
+    rows = packed_rows.pack_texts(
+        texts_a, texts_b, tokenizer, max_seq_length, doc_stride
+    )
+    label_ids = convert_labels(examples, labels, problem_type)
+    if label_ids is None:
+        return rows
+    targets = {LABEL_IDS: label_ids[rows.examples]}
+    return dataclasses.replace(rows, targets=targets)
+
+
+def convert_labels(
+    examples: Sequence[InputExample],
+    labels: Sequence[str] | None,
+    problem_type: ProblemType,
+) -> np.ndarray | None:
+    """Returns the `label_ids` of examples; by problem type.
+
+    They are <int32>[N] ids of single labels; <float32>[N, L] with 1 for each of
+    several labels; <float32>[N] scores; or None without labels.
+    """
+    values = [example.label for example in examples]
+    if not values or values[0] is None:
+        return None
+    if problem_type == "regression":
+        return np.array(values, np.float32)
+    ids = {label: index for index, label in enumerate(labels)}
+    if problem_type == "single_label":
+        return np.array([ids[label] for label in values], np.int32)
+    label_ids = np.zeros([len(values), len(ids)], np.float32)
+    for row, names in zip(label_ids, values, strict=True):
+        row[[ids[name] for name in names]] = 1.0
+    return label_ids
 
 
 # The labels' probabilities, <float32>[L], or the score of a regression.
@@ -91,7 +156,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         is_training: bool = False,
     ) -> PackedRows:
         """Converts examples to rows, one per example or per window."""
-        features = classification_features.convert_examples_to_features(
+        features = convert_examples_to_features(
             examples,
             tokenizer,
             self.max_seq_length,
@@ -251,9 +316,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         examples: Sequence[InputExample],
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
-        label_ids = classification_features.convert_labels(
-            examples, self.labels, self.problem_type
-        )
+        label_ids = convert_labels(examples, self.labels, self.problem_type)
         predicted = self.predicted_ids(predictions)
         if self.official is not None and self.labels is not None:
             # GLUE's F1 is for id 1, but a model may order labels differently.
@@ -300,9 +363,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
             "multi_label": (self._write_scores, "label_scores"),
             "regression": (result_tables.write_score_scatter, "score_scatter"),
         }[self.problem_type]
-        label_ids = classification_features.convert_labels(
-            examples, self.labels, self.problem_type
-        )
+        label_ids = convert_labels(examples, self.labels, self.problem_type)
         path = self.report_path(output_dir, split, name)
         write(path, label_ids, self.predicted_ids(predictions))
 

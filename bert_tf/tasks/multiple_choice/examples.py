@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
 
 import numpy as np
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import OfficialFiles
+from bert_tf.tasks.task_files import TaskFiles
 
 # Whole numbers, also as written by programs that read columns as floats.
 _INDEX = re.compile(r"[0-9]+(\.0+)?")
@@ -329,3 +333,60 @@ def _reorder(
             )
         )
     return reordered
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultipleChoiceFiles(TaskFiles):
+    """Files of contexts with choices.
+
+    Attributes:
+      columns: The columns of the files.
+    """
+
+    kind: ClassVar[str] = "multiple_choice"
+
+    name: str = "custom"
+    columns: Columns
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = super().stored(values)
+        columns = arguments.get("columns", {"context": "context"})
+        choices = tuple(columns.get("choices", ("choices",)))
+        return arguments | {
+            "columns": Columns(**columns | {"choices": choices})
+        }
+
+    def read(self, split: str) -> list[MultipleChoiceExample]:
+        path = self.files[split]
+        examples = read_examples(
+            path,
+            self.columns,
+            may_lack_labels=split.startswith(TEST),
+            columns_without_header=self._columns_without_header,
+            name_flags=self.name not in OFFICIAL,
+        )
+        most = max(len(example.choices) for example in examples)
+        num_fewer = sum(len(example.choices) < most for example in examples)
+        if num_fewer:
+            logging.warning(
+                "%s: %d of %d examples have fewer than %d choices.",
+                path,
+                num_fewer,
+                len(examples),
+                most,
+            )
+        return examples
+
+    def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
+        return read_inputs(path, self.columns, self._columns_without_header)
+
+    def read_table(self, path: str) -> tables.Table | None:
+        return tables.read_table(
+            path, columns_without_header=self._columns_without_header
+        )
+
+    @property
+    def _columns_without_header(self) -> tuple[str, ...]:
+        official = OFFICIAL.get(self.name)
+        return official.columns_without_header if official else ()

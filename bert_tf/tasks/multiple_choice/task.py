@@ -28,10 +28,10 @@ from bert_tf.tasks import packed_rows
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
-from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
-from bert_tf.tasks.multiple_choice.files import MultipleChoiceFiles
+from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
+from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer

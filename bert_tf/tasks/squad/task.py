@@ -16,8 +16,8 @@ from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad import predictions as squad_predictions
 from bert_tf.tasks.squad.examples import SquadExample
+from bert_tf.tasks.squad.examples import SquadFiles
 from bert_tf.tasks.squad.features import SquadFeatures
-from bert_tf.tasks.squad.files import SquadFiles
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import DEV

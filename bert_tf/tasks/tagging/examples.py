@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
+from typing import Literal
 from typing import NamedTuple
 
 from absl import logging
@@ -22,6 +24,10 @@ from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.io import text_files
 from bert_tf.tasks.tagging import schemes
+from bert_tf.tasks.task_files import TEST
+from bert_tf.tasks.task_files import USUAL_STEMS
+from bert_tf.tasks.task_files import TaskFiles
+from bert_tf.tasks.task_files import existing_files
 
 # The document of a sentence that shares it with no other.
 ALONE = -1
@@ -47,6 +53,10 @@ _RECORDS = (".jsonl", ".json", ".parquet")
 _TABLES = (".csv", *_RECORDS)
 # The lines that determine the format of a .txt file.
 _NUM_PEEKED_LINES = 100
+# The possible names of files in --data_dir, without ending.
+_STEMS = {**USUAL_STEMS, "dev": ("dev", "valid", "validation", "devel")}
+_CONLL_NAMES = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
+_ENDINGS = (".txt", ".conll", ".tsv", ".bio", ".iob")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +211,7 @@ def _read_records(
             example = parse_row(row.values[TEXT] if has_text else words)
             tags = _find(row.values, _SPANS if has_text else _TAGS, tag_column)
             if has_text and tags is not None:
-                tags, moved = _to_tags(tags, example.offsets)
+                tags, moved = schemes.from_spans(tags, example.offsets)
                 num_moved += moved
             if tags is not None and (
                 not isinstance(tags, (list, tuple))
@@ -233,30 +243,6 @@ def _find(values: Mapping[str, Any], names, column: int | str | None) -> Any:
     """Returns the value of a named column, else of one of the usual names."""
     names = (column,) if isinstance(column, str) else names
     return next((values[x] for x in names if values.get(x) is not None), None)
-
-
-def _to_tags(spans: Any, offsets: Any) -> tuple[list[str], int]:
-    """Returns tags by [start, end, label], and the spans with other ends."""
-    tags, num_moved = [schemes.OUTSIDE] * len(offsets), 0
-    for span in spans:
-        try:
-            start, end, label = span
-            places = [
-                place
-                for place, (first, last) in enumerate(offsets)
-                if first < end and last > start and tags[place] == "O"
-            ]
-            name = "_".join(label.split())
-        except (AttributeError, TypeError, ValueError) as error:
-            raise UserError(
-                "Expected spans [start, end, label] of the text. Received: "
-                f"{span!r:.80}."
-            ) from error
-        for place in places:
-            tags[place] = f"{'I' if place > places[0] else 'B'}-{name}"
-        ends = [offsets[x] for x in places]
-        num_moved += not ends or (ends[0][0], ends[-1][1]) != (start, end)
-    return tags, num_moved
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -424,14 +410,8 @@ def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
     Raises:
       UserError: If there is no entity.
     """
-    types = sorted(
-        {
-            tag[2:]
-            for x in examples
-            for tag in x.tags or ()
-            if tag != schemes.OUTSIDE
-        }
-    )
+    tags = {tag for x in examples for tag in x.tags or ()} - {schemes.OUTSIDE}
+    types = sorted({tag[2:] for tag in tags})
     if not types:
         raise UserError(
             "Expected entities to learn, in tags such as B-PER. Received: no "
@@ -442,19 +422,17 @@ def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
 
 def count_unknown_types(
     examples: Iterable[TaggingExample], labels: Sequence[str]
-) -> dict[str, int]:
+) -> collections.Counter[str]:
     """Counts the entities whose type has no label, by type.
 
     They cannot be predicted and count as missed.
     """
     known = set(labels)
-    return dict(
-        collections.Counter(
-            tag[2:]
-            for example in examples
-            for tag in example.tags or ()
-            if tag.startswith("B-") and tag not in known
-        )
+    return collections.Counter(
+        tag[2:]
+        for example in examples
+        for tag in example.tags or ()
+        if tag.startswith("B-") and tag not in known
     )
 
 
@@ -615,3 +593,103 @@ def _has_columns(path: str) -> bool:
             return False
     # "Send an E-mail" is a text, although E- ends an entity in BIOES.
     return len(widths) == 1 and not begins.isdisjoint(("O", "B-", "I-"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingFiles(TaskFiles):
+    """Files of words with a tag for each.
+
+    Attributes:
+      labels: "O" and the tags B-type and I-type of each type; none until the
+        training data are read.
+      word_column: The column of the words: a number or a name, as for
+        `read_examples`.
+      tag_column: The column of the tags.
+      sentence_column, comment_prefix, tag_names: As for `read_examples`.
+      context: The unit that a window may span: "document" or "sentence".
+    """
+
+    kind: ClassVar[str] = "tagging"
+
+    name: str = "custom"
+    labels: tuple[str, ...] = ()
+    word_column: int | str = 0
+    tag_column: int | str = -1
+    sentence_column: int | str | None = None
+    comment_prefix: str | None = None
+    tag_names: tuple[str, ...] | None = None
+    context: Literal["document", "sentence"] = "document"
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        labels = tuple(values.get("labels") or ())
+        return super().stored(values) | {"labels": labels}
+
+    def read(self, split: str) -> Sequence[TaggingExample]:
+        path = self.files[split]
+        examples = read_examples(
+            path,
+            self.word_column,
+            self.tag_column,
+            may_lack_tags=split.startswith(TEST),
+            **{x: getattr(self, x) for x in OPTIONS},
+        )
+        has_documents = any(
+            x.document not in (ALONE, index) for index, x in enumerate(examples)
+        )
+        if not self.labels and self.context == "document" and not has_documents:
+            logging.info(
+                "%s has no -DOCSTART- lines, so each sentence is a document "
+                "and its own context.",
+                path,
+            )
+        unknown = count_unknown_types(examples, self.labels)
+        if unknown and self.labels:
+            logging.warning(
+                "%s: %d entities have types without a label in the model and "
+                "count as missed: %s.",
+                path,
+                unknown.total(),
+                ", ".join(f"{name} ({n})" for name, n in unknown.items()),
+            )
+        return examples
+
+    def read_inputs(self, path: str) -> Iterator[TaggingExample]:
+        yield from read_inputs(
+            path, self.word_column, self.sentence_column, self.comment_prefix
+        )
+
+    def read_table(self, path: str) -> tables.Table | None:
+        form = (self.word_column, self.sentence_column, self.comment_prefix)
+        is_lines = tables.file_ending(path) == ".txt"
+        if is_lines or not has_texts(path, *form):
+            return None
+        return super().read_table(path)
+
+    def check_inputs(self, path: str) -> None:
+        form = (self.word_column, self.sentence_column, self.comment_prefix)
+        if has_texts(path, *form):
+            # Splitting the texts into words would import TensorFlow.
+            open_texts(path, self.word_column)
+        else:
+            super().check_inputs(path)
+
+
+def find_file(folder: str, kind: str) -> str:
+    """Returns the one file of a split in a folder.
+
+    Raises:
+      UserError: If there is none, or several.
+    """
+    names = [_CONLL_NAMES[kind]]
+    names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
+    packed = (name + ending for name in names for ending in ("", ".gz"))
+    existing = [*existing_files(folder, packed)]
+    if len(existing) != 1:
+        raise UserError(
+            f"--data_dir must have one file of the {kind} set, for instance "
+            f"{names[0]}, {names[1]} or {names[2]}, or name it with "
+            f"--{kind}_file. Received: "
+            f"{', '.join(existing) or 'none of them'} in {folder}."
+        )
+    return existing[0]

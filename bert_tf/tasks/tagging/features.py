@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import packed_rows
+from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import TaggingExample
@@ -26,7 +27,6 @@ from bert_tf.text import packing
 from bert_tf.text import word_windows
 from bert_tf.text.tokenizer import BertTokenizer
 
-LABEL_IDS = "label_ids"
 LABEL_WEIGHTS = "label_weights"
 
 # The tokenizer is fast for many texts at once; this bounds memory.

@@ -3,7 +3,10 @@
 import re
 from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import Any
 from typing import Literal
+
+from bert_tf.errors import UserError
 
 OUTSIDE = "O"
 # Letters of BIOES, BILOU and BMES that begin an entity or continue it.
@@ -114,3 +117,27 @@ def _with_previous(tags: Iterable[str]):
     for tag in tags:
         yield tag, previous
         previous = tag
+
+
+def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:
+    """Returns tags by [start, end, label], and the spans with other ends."""
+    tags, num_moved = [OUTSIDE] * len(offsets), 0
+    for span in spans:
+        try:
+            start, end, label = span
+            places = [
+                place
+                for place, (first, last) in enumerate(offsets)
+                if first < end and last > start and tags[place] == OUTSIDE
+            ]
+            name = "_".join(label.split())
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                "Expected spans [start, end, label] of the text. Received: "
+                f"{span!r:.80}."
+            ) from error
+        for place in places:
+            tags[place] = f"{'I' if place > places[0] else 'B'}-{name}"
+        ends = [offsets[x] for x in places]
+        num_moved += not ends or (ends[0][0], ends[-1][1]) != (start, end)
+    return tags, num_moved

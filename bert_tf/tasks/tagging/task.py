@@ -29,14 +29,14 @@ from bert_tf.tasks import metrics
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
+from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import TaggingExample
-from bert_tf.tasks.tagging.features import LABEL_IDS
+from bert_tf.tasks.tagging.examples import TaggingFiles
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.features import TaggingFeatures
-from bert_tf.tasks.tagging.files import TaggingFiles
 from bert_tf.tasks.tagging.schemes import OUTSIDE
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer

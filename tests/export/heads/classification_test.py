@@ -14,7 +14,7 @@ from bert_tf.export.heads.classification import Classification
 from bert_tf.export.heads.classification import MultipleChoice
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
-from bert_tf.export.verify import texts as test_texts
+from bert_tf.export.verify import reference
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification import glue_tasks
@@ -90,7 +90,7 @@ class MultipleChoiceTest(tf.test.TestCase):
             (5, 8, 12),
             tasks.from_stored(formats.read(path)),
         )
-        examples = test_texts.to_examples(
+        examples = reference.to_examples(
             [{"text": text, "choices": choices} for text, choices in _ROWS]
         )
         parsed = serving_module.parse_examples(

@@ -108,7 +108,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         expected = _expect(built, rows)
         answer = model.run(rows)
         if quantization == "dynamic":
-            self.assertIsNone(built.verification.tolerance)
+            self.assertIsNone(built.verification["tolerance"])
             self.assertEqual(set(answer), set(expected))
             return
         self._assert_same(

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.export.verify import reference
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify import texts
 from bert_tf.export.verify.reference import Call
 from bert_tf.export.verify.reference import Expected
 from bert_tf.export.verify.run import Answer
@@ -17,7 +17,7 @@ _PROBABILITIES = np.array([[0.2, 0.8], [0.7, 0.3], [0.5, 0.5]], np.float32)
 def _expected(doubtful=(False, False, False)):
     return Expected(
         {
-            "label": texts.to_array(_LABELS),
+            "label": reference.to_array(_LABELS),
             "probabilities": _PROBABILITIES,
         },
         {"label": np.array(doubtful)},
@@ -89,13 +89,13 @@ class CompareTest(tf.test.TestCase):
         self.assertEqual(found.largest, np.inf)
 
     def test_texts_must_be_equal(self):
-        changed = texts.to_array(["no", "umlaut", "no"])
+        changed = reference.to_array(["no", "umlaut", "no"])
         (fault,) = _compare(label=changed).faults
         self.assertIn("label is 'umlaut' in row 1", fault)
         self.assertIn("'ümlaut'", fault)
 
     def test_doubtful_choices_may_differ_only_in_their_rows(self):
-        changed = texts.to_array(["no", "ümlaut", "yes"])
+        changed = reference.to_array(["no", "ümlaut", "yes"])
         outputs = dict(_expected().values) | {"label": changed}
         for doubtful, count in (
             ((False, False, True), 0),

@@ -10,12 +10,13 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
+from bert_tf.export import savedmodel
 from bert_tf.export.heads import pretrained
-from bert_tf.export.heads import registry as heads
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
-from bert_tf.export.verify import run as verification
+from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks.classification import task as classification_task
@@ -31,11 +32,14 @@ def _build(folder, name, tolerance=1e-5, **flags):
     config = SavedModelConfig(
         model_dir=model_dir, output_dir="x", **values, **flags
     )
-    key = heads.choose(config.head, stored)
+    key = savedmodel.choose_head(config.head, stored)
     length = every_head.MAX_SEQ_LENGTH
     source = Source(stored, config, length, (5, 8, length))
-    head = heads.ENTRIES[key].build(source)
-    return Reference(head, stored, tolerance), stored
+    head = savedmodel.HEADS[key].build(source)
+    model = checkpoint_loading.build_model(
+        stored, head.model_kind, **reference_lib.OUTPUTS
+    )
+    return Reference(head, model, tolerance), stored
 
 
 class ReferenceTest(files_case.FolderCase):
@@ -121,7 +125,7 @@ class FaultTest(tf.test.TestCase, parameterized.TestCase):
             return of_all(self)[-2:]
 
         with mock.patch.object(Reference, "batches", batches):
-            report = verification.examine(directory, artifact, change(stored))
+            report = savedmodel.compare(directory, artifact, change(stored))
         return " ".join(report.faults)
 
     @parameterized.parameters(*every_head.NAMES)

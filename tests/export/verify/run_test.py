@@ -15,11 +15,9 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
-from bert_tf.export import assets_extra
 from bert_tf.export import savedmodel
 from bert_tf.export import serving_module
-from bert_tf.export import warmup
-from bert_tf.export.heads import registry as heads
+from bert_tf.export.verify import reference
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.reference import Call
 from bert_tf.export.verify.reference import Reference
@@ -58,10 +56,14 @@ def _export(folder):
     """Exports a classifier of pairs; returns model and version directory."""
     model = tiny_exports.write(folder, tiny_exports.classification(pair=True))
     version = tiny_exports.export(model, os.path.join(folder, "pairs"))
-    stored = checkpoint_loading.read(model)
-    artifact = tiny_exports.artifact()
-    head = heads.restore(artifact, stored)
-    assets_extra.complete(version, artifact, head, stored)
+    export = savedmodel.prepare(
+        SavedModelConfig(
+            model_dir=model,
+            output_dir=os.path.join(folder, "pairs"),
+            buckets=tiny_exports.BUCKETS,
+        )
+    )
+    savedmodel.complete(version, tiny_exports.artifact(), export)
     return model, version
 
 
@@ -83,7 +85,7 @@ class VerifyTest(files_case.FolderCase):
         """Returns the faults by check, without checksums."""
         artifact = artifacts.read(version)
         stored = checkpoint_loading.read(model or self.model)
-        report = verification.examine(version, artifact, stored)
+        report = savedmodel.compare(version, artifact, stored)
         with self.assertRaisesRegex(UserError, "differs from"):
             report.require_correct()
         return {
@@ -93,7 +95,7 @@ class VerifyTest(files_case.FolderCase):
         }
 
     def test_accepts_a_correct_export(self):
-        report = verification.verify(self.version, self.model)
+        report = savedmodel.verify(self.version, self.model)
         self.assertEmpty(report.faults)
         names = [check.name.partition(" by ")[0] for check in report.checks]
         self.assertContainsSubset(
@@ -128,7 +130,7 @@ class VerifyTest(files_case.FolderCase):
         version = self._copy()
         os.remove(os.path.join(version, "variables", "variables.index"))
         with self.assertRaisesRegex(UserError, "that TensorFlow can load"):
-            verification.verify(version, self.model)
+            savedmodel.verify(version, self.model)
 
     def test_detects_another_vocabulary(self):
         # The same words with two ids swapped.
@@ -166,7 +168,7 @@ class VerifyTest(files_case.FolderCase):
         inputs = {"body": np.array([b"the cat"], object)}
         call = Call("serving_default", inputs)
         path = os.path.join(version, artifacts.WARMUP_FILE)
-        warmup.write(path, "pairs", [call])
+        reference.write_requests(path, "pairs", [call])
         with mock.patch.object(Reference, "plan", lambda *_: []):
             faults = self._faults(version)
         self.assertIn("request 0 fails", faults["warm-up"][0])
@@ -176,7 +178,7 @@ class VerifyTest(files_case.FolderCase):
         with open(os.path.join(version, "batching_params.pbtxt"), "a") as file:
             file.write("# more\n")
         os.remove(os.path.join(version, artifacts.LABELS_FILE))
-        check = verification._check_files(version)
+        check = verification.check_files(version)
         self.assertCountEqual(
             check.faults,
             [
@@ -188,12 +190,12 @@ class VerifyTest(files_case.FolderCase):
     def test_invalid_exports_raise_one_sentence(self):
         for path in (self.folder, os.path.join(self.folder, "nothing")):
             with self.assertRaisesRegex(UserError, "--export_dir must be"):
-                verification.verify(path, self.model)
+                savedmodel.verify(path, self.model)
         version = self._copy()
         self.assertEqual(artifacts.find_version(self.folder), version)
         os.remove(os.path.join(version, artifacts.CARD_FILE))
         with self.assertRaisesRegex(UserError, "model_card.json"):
-            verification.verify(self.folder, self.model)
+            savedmodel.verify(self.folder, self.model)
 
     def test_exporter_does_not_publish_a_wrong_export(self):
         output = os.path.join(self.folder, "out")

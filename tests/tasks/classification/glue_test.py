@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
 from tests.support import files_case
 from tests.support.glue_layouts import LAYOUTS
@@ -20,8 +20,12 @@ class GlueTest(files_case.FilesCase):
     def read(self, name, split, **options):
         task = glue_tasks.get_task(name)
         path = task.find_file(str(self.folder), split)
-        with mock.patch.object(glue.logging, "warning") as warn:
-            examples = glue.read_split(task, path, split, **options)
+        with mock.patch.object(
+            classification_examples.logging, "warning"
+        ) as warn:
+            examples = classification_examples.read_official(
+                task, path, split, **options
+            )
         self.counts = {x.args[3]: x.args[2] for x in warn.call_args_list}
         return examples
 
@@ -172,7 +176,7 @@ class GlueTest(files_case.FilesCase):
         self.assertEqual([e.guid for e in read], ["xnli.dev.tsv:4"])
         task = glue_tasks.get_task("xnli")
         path = task.find_file(str(self.folder), "train", "de")
-        (example,) = glue.read_split(task, path, "train")
+        (example,) = classification_examples.read_official(task, path, "train")
         self.assertEqual(example.label, "contradiction")
         with self.assertRaisesRegex(UserError, "no row to use .* in 'fr'"):
             self.read("xnli", "dev", language="fr")
@@ -183,7 +187,9 @@ class GlueTest(files_case.FilesCase):
         self.assertEqual([e.text_a for e in read], ["A", " ", "B"])
         self.assertEqual(self.counts, {"examples with an empty text, kept": 1})
         path = str(self.folder / "train.tsv")
-        texts = glue.read_texts(glue_tasks.get_task("sst-2"), path)
+        texts = classification_examples.read_official_texts(
+            glue_tasks.get_task("sst-2"), path
+        )
         self.assertEqual([e.text_a for e in texts], ["A", " ", "B"])
 
     @parameterized.parameters(
@@ -217,7 +223,9 @@ class GlueTest(files_case.FilesCase):
             "diagnostic-full.tsv",
             "Domain\tPremise\tHypothesis\tLabel\nNews\tA\tB\tneutral\n",
         )
-        (example,) = glue.read_texts(glue_tasks.get_task(task), path)
+        (example,) = classification_examples.read_official_texts(
+            glue_tasks.get_task(task), path
+        )
         self.assertEqual((example.text_a, example.text_b), ("A", "B"))
 
     def test_broken_rows_of_qqp_are_counted(self):
@@ -269,19 +277,21 @@ class GlueTest(files_case.FilesCase):
 
     def test_submissions(self):
         self.assertEqual(
-            glue.submission_text(
+            classification_examples.submission_text(
                 glue_tasks.get_task("rte"), ["entailment", "not_entailment"]
             ),
             "index\tprediction\n0\tentailment\n1\tnot_entailment\n",
         )
         self.assertEqual(
-            glue.submission_text(
+            classification_examples.submission_text(
                 glue_tasks.get_task("sts-b"), [3.14159, -0.5, 5.25]
             ),
             "index\tprediction\n0\t3.142\n1\t0.000\n2\t5.000\n",
         )
         with self.assertRaisesRegex(UserError, "CoLA .*0, 1.*'2' for row 1"):
-            glue.submission_text(glue_tasks.get_task("cola"), ["0", "2"])
+            classification_examples.submission_text(
+                glue_tasks.get_task("cola"), ["0", "2"]
+            )
 
     @parameterized.parameters(
         ("mnli", "train", "mnli/train3000.jsonl.gz", 3000, 0),
@@ -297,7 +307,7 @@ class GlueTest(files_case.FilesCase):
     )  # fmt: skip
     def test_real_files(self, name, split, file, num_examples, unlabeled):
         task = glue_tasks.get_task(name)
-        read = glue.read_split(task, data(file), split)
+        read = classification_examples.read_official(task, data(file), split)
         self.assertLen(read, num_examples)
         counts = collections.Counter(e.label for e in read)
         expected = {None} if unlabeled is None else set(task.labels)

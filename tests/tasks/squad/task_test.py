@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.tasks.squad import ensemble as squad_ensemble
+from bert_tf.tasks.squad import predictions as squad_predictions
 from bert_tf.tasks.squad.predictions import NbestPrediction
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
@@ -265,7 +265,7 @@ class SquadEnsembleTest(files_case.FilesCase):
             {"a": _entries(z=0.5, w=0.5), "b": _entries(y=0.8, x=0.2)},
             {"a": _entries(w=0.7, z=0.3), "b": _entries(x=0.6, v=0.4)},
         )
-        predictions = squad_ensemble.combine(paths)
+        predictions = squad_predictions.combine(paths)
         self.assertEqual([one.qas_id for one in predictions], ["b", "a"])
         # Two of three systems prefer x.
         self.assertEqual([one.answer() for one in predictions], ["x", "z"])
@@ -279,7 +279,7 @@ class SquadEnsembleTest(files_case.FilesCase):
             {"a": _entries(x=0.7, none=0.3), "b": _entries(none=1.0)},
             {"a": _entries(none=0.8, y=0.1, x=0.1), "b": _entries(none=1.0)},
         )
-        first, second = squad_ensemble.combine(
+        first, second = squad_predictions.combine(
             paths, version_2_with_negative=True
         )
         self.assertEqual([one.text for one in first.nbest], ["", "x", "y"])
@@ -301,7 +301,7 @@ class SquadEnsembleTest(files_case.FilesCase):
                 "v2_cased.threshold-3.0.predictions",
             )
         }
-        predictions = squad_ensemble.combine([path], True)
+        predictions = squad_predictions.combine([path], True)
         for threshold, name in (
             (0.0, "v2_cased.predictions"),
             (-3.0, "v2_cased.threshold-3.0.predictions"),
@@ -321,11 +321,11 @@ class SquadEnsembleTest(files_case.FilesCase):
             {"a": _entries(x=1.0), "c": _entries(x=1.0)},
         )
         with self.assertRaisesRegex(UserError, "run_1.json .*: 2 .* as 'b'"):
-            squad_ensemble.combine(paths)
+            squad_predictions.combine(paths)
 
     def test_rejects_no_files(self):
         with self.assertRaisesRegex(UserError, "needs the n-best file"):
-            squad_ensemble.combine([])
+            squad_predictions.combine([])
 
     @parameterized.parameters(
         ([], "must hold one JSON object.* Received: list"),
@@ -338,7 +338,7 @@ class SquadEnsembleTest(files_case.FilesCase):
     )
     def test_rejects_invalid_files(self, values, message):
         with self.assertRaisesRegex(UserError, message):
-            squad_ensemble.combine(self._write(values), True)
+            squad_predictions.combine(self._write(values), True)
 
 
 if __name__ == "__main__":
