@@ -35,6 +35,9 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import unpad as unpadding
 
+# From so many times on, small models get worse on other text by reading theirs
+# again (Muennighoff et al. 2023, "Scaling data-constrained language models").
+_MOST_READINGS = 40
 # Batches to estimate the share of padding from.
 _SAMPLED_BATCHES = 8
 _UNKNOWN_ID = "The records hold a token id that a model with"
@@ -229,6 +232,30 @@ def _warn_of_cut(config: Flags, manifest: Manifest | None) -> None:
     cut = counts.describe_cut(predictions, config.max_predictions_per_seq)
     if cut:
         logging.warning("--masked_lm_prob=%g: %s", share, cut)
+
+
+def warn_of_little_text(config: Flags, manifest: Manifest) -> None:
+    """Warns if a run reads the same text too often to learn from it."""
+    duplicates = manifest.flags.get("dupe_factor")
+    counts = RecordCounts.from_dict(manifest.counts)
+    if not duplicates or not counts.num_instances:
+        return
+    batch_size = config.train_batch_size * config.gradient_accumulation_steps
+    rows = config.num_train_steps * batch_size
+    times = rows * duplicates / counts.num_instances
+    tokens = counts.num_pieces / duplicates
+    if times > _MOST_READINGS:
+        logging.warning(
+            "The records hold %.2g million tokens of text, which %d steps read "
+            "%d times: the model will remember it rather than learn the "
+            "language, and held-out scores will fall. Give %.2g million "
+            "tokens or more (a million is about 3.5 MB of English), or fewer "
+            "--num_train_steps.",
+            tokens / 1e6,
+            config.num_train_steps,
+            times,
+            tokens * times / _MOST_READINGS / 1e6,
+        )
 
 
 def build_input(

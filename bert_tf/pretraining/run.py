@@ -369,6 +369,10 @@ class _PretrainingTrainer(Trainer):
     def _watch_progress(self, source: PretrainingInput, width: int) -> None:
         """Finds the frequency line, and prepares scores on held-out records."""
         if self.coordinator.is_chief:
+            if self._data.manifest:
+                pretraining_input.warn_of_little_text(
+                    self._flags, self._data.manifest
+                )
             text = plateau.sample(
                 pretraining_input.read_epoch(source),
                 self._data.bert_config.vocab_size,

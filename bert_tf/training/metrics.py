@@ -20,9 +20,9 @@ HELD_OUT = "held_out_"
 _FORMS = {
     "loss": "loss {:.3f}",
     "masked_lm_accuracy": "masked LM {:.1%}",
-    "masked_lm_frequency_loss": "frequency line {:.3f}",
     "next_sentence_accuracy": "next sentence {:.1%}",
     "masked_lm_perplexity": "perplexity {:.4g}",
+    "masked_lm_frequency_loss": "frequency line {:.3f}",
     "tokens_seen": "{:,.0f} tokens",
     "learning_rate": "rate {:.2e}",
     "tokens_per_second": "{:,.0f} tokens/s",

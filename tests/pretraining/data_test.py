@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
+from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.records import manifest as manifests
 from bert_tf.distribute.coordinator import Coordinator
@@ -122,6 +123,24 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
             pretraining_input._with_vocab_size(
                 own, dataclasses.replace(recipe, vocab_size=4), vocabulary
             )
+
+    def test_warns_of_text_that_is_read_too_often(self):
+        counts = RecordCounts(num_instances=600, num_pieces=90_000)
+        manifest = dataclasses.replace(
+            self._manifest(dupe_factor=3), counts=counts.to_dict()
+        )
+        for steps, warns in ((800, False), (1600, True)):
+            config = tiny_pretraining.make_config(
+                self.folder, train_batch_size=10, num_train_steps=steps
+            )
+            with mock.patch.object(logging, "warning") as warning:
+                pretraining_input.warn_of_little_text(config, manifest)
+            self.assertEqual(warning.called, warns)
+        text = warning.call_args.args[0] % warning.call_args.args[1:]
+        # 16,000 rows of 200 in each of three passes.
+        self.assertIn("0.03 million tokens of text, which 1600 steps", text)
+        self.assertIn("read 80 times", text)
+        self.assertIn("Give 0.06 million tokens", text)
 
     def test_dynamic_masking_uses_the_flags_of_the_records(self):
         def masking(manifest, **flags):

@@ -129,6 +129,57 @@ class FlagFilesTest(tf.test.TestCase):
         ).decode("utf-8")
         self.assertIn("global_step = 4", results)
 
+    @pytest.mark.thorough
+    def test_cpu_recipe_goes_from_text_to_a_model(self):
+        text = "--input_file=docs/pretraining.md,docs/serving.md"
+        _succeed(
+            self.root,
+            [
+                "run/learn_vocabulary.py",
+                "--flagfile=cpu_vocabulary.flags",
+                text,
+                "--output_file=cpu/vocab.txt",
+                "--vocab_size=900",  # A later flag counts more.
+            ],
+        )
+        data = [
+            "run/create_pretraining_data.py",
+            "--flagfile=cpu_data.flags",
+            text,
+            "--vocab_file=cpu/vocab.txt",
+        ]
+        _succeed(
+            self.root,
+            [*data, "--output_file=cpu/train.tfrecord"],
+            [
+                *data,
+                "--output_file=cpu/heldout.tfrecord",
+                "--masked_lm_prob=0.15",
+                "--max_predictions_per_seq=10",
+                "--dupe_factor=1",
+            ],
+        )
+        (log,) = _succeed(
+            self.root,
+            [
+                "run/pretrain.py",
+                "--flagfile=cpu.flags",
+                "--input_file=cpu/train.tfrecord",
+                "--eval_input_file=cpu/heldout.tfrecord",
+                "--output_dir=output/cpu",
+                "--num_train_steps=4",
+                "--train_batch_size=8",
+            ],
+        )
+        self.assertIn("frequency line", log)
+        self.assertIn("has learned no language yet", log)
+        for name in ("eval_results.txt", "model/bert_config.json"):
+            self.assertTrue((self.root / "output/cpu" / name).exists(), name)
+        config = files.read_json(
+            str(self.root / "output/cpu/model/bert_config.json")
+        )
+        self.assertEqual(config["vocab_size"], 900)
+
 
 if __name__ == "__main__":
     tf.test.main()
