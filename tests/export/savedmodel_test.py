@@ -118,8 +118,11 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(*map(_variables, contents))
 
     def test_commands_name_no_temporary_folder(self):
-        config = SavedModelConfig(model_dir="/tmp/m", output_dir="served")
-        for origin, name in ((None, "/tmp/m"), ("a Keras model", "MODEL_DIR")):
+        config = SavedModelConfig(model_dir="models/m", output_dir="served")
+        for origin, name in (
+            (None, "models/m"),
+            ("a Keras model", "MODEL_DIR"),
+        ):
             line = savedmodel.command_line(
                 "x.py", config, mock.Mock(origin=origin)
             )

@@ -1,11 +1,14 @@
 """Tests of the flag files of pretraining, in the root."""
 
 import contextlib
+import math
 
 import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
 
+from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
+from bert_tf.commands.learn_vocabulary import LearnVocabularyConfig
 from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.flags import cli
 from bert_tf.io import files
@@ -14,12 +17,14 @@ from tests.support import repository
 # Phases differ in these, as their sequences have different lengths.
 _OF_LENGTH = {"input_file", "max_seq_length", "max_predictions_per_seq"}
 _FLAG_FILES = sorted(path.name for path in repository.ROOT.glob("*.flags"))
+# Recipes of other commands, and for CPUs, whose inputs have no fixed names.
+_OF_CPU = {"cpu.flags", "cpu_data.flags", "cpu_vocabulary.flags"}
 
 
 class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
-    def _parse(self, *args):
+    def _parse(self, *args, config_class=PretrainConfig):
         values = flags.FlagValues()
-        read_config = cli.define_flags(PretrainConfig, values)
+        read_config = cli.define_flags(config_class, values)
         values(["pretrain.py", *args])
         return read_config()
 
@@ -28,7 +33,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         # Nested flag files have paths from the root.
         self.enter_context(contextlib.chdir(repository.ROOT))
 
-    @parameterized.parameters(_FLAG_FILES)
+    @parameterized.parameters(sorted(set(_FLAG_FILES) - _OF_CPU))
     def test_parses_into_an_existing_configuration(self, name):
         config = self._parse(f"--flagfile={name}")
         bert_config = files.read_bert_config(config.bert_config_file)
@@ -82,6 +87,30 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(config.weight_decay_rate, 0.01)
         self.assertEqual(config.input_file, "data/pretraining/*.tfrecord")
         self.assertEqual(config.vocab_file, "data/vocab.txt")
+
+    def test_recipe_for_cpus_fits_together(self):
+        def parse(config_class, recipe, *names):
+            paths = (f"--{name}=x" for name in names)
+            return self._parse(
+                f"--flagfile={recipe}.flags", *paths, config_class=config_class
+            )
+
+        config = parse(PretrainConfig, "cpu", "input_file", "output_dir")
+        paths = ("input_file", "output_file")
+        vocabulary = parse(LearnVocabularyConfig, "cpu_vocabulary", *paths)
+        data = parse(
+            CreatePretrainingDataConfig, "cpu_data", *paths, "vocab_file"
+        )
+        bert_config = files.read_bert_config(config.bert_config_file)
+        self.assertEqual(vocabulary.vocab_size, bert_config.vocab_size)
+        self.assertEqual(
+            bert_config.max_position_embeddings, data.max_seq_length
+        )
+        self.assertEqual(config.max_seq_length, data.max_seq_length)
+        self.assertEqual(config.masked_lm_prob, data.masked_lm_prob)
+        self.assertEqual(config.use_next_sentence, data.next_sentence_pairs)
+        share = data.masked_lm_prob * data.max_seq_length
+        self.assertEqual(data.max_predictions_per_seq, math.ceil(share))
 
     def test_flags_after_the_file_override_it(self):
         config = self._parse("--flagfile=base.flags", "--num_train_steps=1")
