@@ -203,7 +203,9 @@ class PretrainTest(pretrain_case.PretrainCase):
             mock.patch.object(evaluation, "_SECONDS_BETWEEN", 0.0),
             mock.patch.object(evaluation, "_TIMES_ITS_COST", 0.0),
         ):
-            log = self.pretrain(do_eval=True, eval_input_file=path)
+            log = self.pretrain(
+                do_eval=True, eval_input_file=path, iterations_per_loop=4
+            )
         lines = [
             line
             for line in self.metrics()
