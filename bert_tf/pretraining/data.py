@@ -421,6 +421,14 @@ def reading(
       UserError: If a record cannot be read or used, or if the workers do not
         have the same records.
     """
+    agree(source, devices)
+    # Closed here, as a process that stops early does not run finalizers.
+    with contextlib.closing(source), explaining(source, vocab_size):
+        yield
+
+
+def agree(source: PretrainingInput, devices: Devices) -> None:
+    """Raises a `UserError` if the workers do not have the same records."""
     devices.coordinator.agree(
         {
             f"the number of records in {path}": int(count)
@@ -434,9 +442,6 @@ def reading(
         },
         "records, damaged ones included",
     )
-    # Closed here, as a process that stops early does not run finalizers.
-    with contextlib.closing(source), explaining(source, vocab_size):
-        yield
 
 
 @contextlib.contextmanager

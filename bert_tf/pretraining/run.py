@@ -385,6 +385,8 @@ class _PretrainingTrainer(Trainer):
                 self._flags, text, width, self.step, self._tokens_before
             )
         if self._flags.eval_input_file and self._eval_input:
+            # With fewer batches than the others a worker would wait forever.
+            pretraining_input.agree(self._eval_input, self.devices)
             self._held_out = evaluation.HeldOut(
                 self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
             )

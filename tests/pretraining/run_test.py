@@ -203,10 +203,13 @@ class PretrainTest(pretrain_case.PretrainCase):
         with (
             mock.patch.object(evaluation, "_SECONDS_BETWEEN", 0.0),
             mock.patch.object(evaluation, "_TIMES_ITS_COST", 0.0),
+            mock.patch.object(pretraining.pretraining_input, "agree") as agree,
         ):
             log = self.pretrain(
                 do_eval=True, eval_input_file=path, iterations_per_loop=4
             )
+        # To train on, to score, to evaluate.
+        self.assertEqual(agree.call_count, 3)
         lines = [
             line
             for line in self.metrics()
