@@ -161,16 +161,19 @@ class Watch:
             tokens = step * self._tokens_per_step
         self._tokens = tokens
         self._loss = math.nan
+        self._weight = 0.0
         self._held_out = math.nan
         self._remembers = False
         self._has_warned = False
 
     def add(self, masked_lm_loss: float, num_steps: int) -> None:
         """Takes the mean loss of some steps."""
-        if math.isnan(self._loss):
-            self._loss = masked_lm_loss
+        if not self._weight:
+            self._loss = 0.0
         share = 1 - math.exp(-num_steps / _AVERAGED_STEPS)
-        self._loss += share * (masked_lm_loss - self._loss)
+        self._weight += share * (1 - self._weight)
+        # Over the weight, or a short run has the loss of its first step.
+        self._loss += share / self._weight * (masked_lm_loss - self._loss)
 
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Takes the loss on held-out records."""

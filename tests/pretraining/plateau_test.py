@@ -177,6 +177,12 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         warning = watch.warning(step)
         self.assertEqual(warning is not None, expected)
 
+    def test_a_short_run_has_not_the_loss_of_its_first_step(self):
+        watch = plateau.Watch(_Flags(), TextSample(5.5, 1.0), 128)
+        for loss in (7.6, 5.6, 5.6, 5.6):
+            watch.add(loss, 1)
+        self.assertIn("This one has 6.085 ", watch.describe())
+
     def test_tokens_of_a_second_phase(self):
         watch = plateau.Watch(_Flags(), TextSample(5.5, 1.0), 128, 100, 800)
         self.assertEqual(watch.tokens(102), 800 + 2 * 65536)
