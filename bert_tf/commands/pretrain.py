@@ -76,7 +76,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     adam_beta2: float = options.training(
         0.999,
         "Decay rate of the mean of squared gradients.",
-        at_least=0,
+        above=0,  # Bias correction takes its logarithm.
         below=1,
     )
     iterations_per_loop: int = options.reporting(

@@ -234,27 +234,30 @@ def _warn_of_cut(config: Flags, manifest: Manifest | None) -> None:
         logging.warning("--masked_lm_prob=%g: %s", share, cut)
 
 
-def warn_of_little_text(config: Flags, manifest: Manifest) -> None:
-    """Warns if a run reads the same text too often to learn from it."""
+def warn_of_little_text(
+    config: Flags, manifest: Manifest, step: int = 0
+) -> None:
+    """Warns if the rest of a run reads the same text too often to learn."""
     duplicates = manifest.flags.get("dupe_factor")
     counts = RecordCounts.from_dict(manifest.counts)
     if not duplicates or not counts.num_instances:
         return
     batch_size = config.train_batch_size * config.gradient_accumulation_steps
-    rows = config.num_train_steps * batch_size
+    num_steps = config.num_train_steps - step
+    rows = num_steps * batch_size
     times = rows * duplicates / counts.num_instances
     tokens = counts.num_pieces / duplicates
     if times > _MOST_READINGS:
         logging.warning(
-            "The records hold %.2g million tokens of text, which %d steps read "
-            "%d times: the model will remember it rather than learn the "
-            "language, and held-out scores will fall. Give %.2g million "
-            "tokens or more (a million is about 3.5 MB of English), or fewer "
+            "The records hold %s tokens of text, which %d steps read %d "
+            "times: the model will remember it rather than learn the "
+            "language, and held-out scores will fall. Give %s tokens or more "
+            "(a million is about 3.5 MB of English), or fewer "
             "--num_train_steps.",
-            tokens / 1e6,
-            config.num_train_steps,
+            f"{tokens:,.0f}",
+            num_steps,
             times,
-            tokens * times / _MOST_READINGS / 1e6,
+            f"{tokens * times / _MOST_READINGS:,.0f}",
         )
 
 
@@ -339,10 +342,9 @@ def check_ids(dataset: tf.data.Dataset, vocab_size: int) -> tf.data.Dataset:
     """
 
     def check(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        largest = tf.reduce_max(batch["input_ids"])
-        check = tf.debugging.Assert(
-            largest < vocab_size, [_UNKNOWN_ID, largest]
-        )
+        ids = tf.concat([batch["input_ids"], batch["masked_lm_ids"]], axis=1)
+        is_known = tf.reduce_all((ids >= 0) & (ids < vocab_size))
+        check = tf.debugging.Assert(is_known, [_UNKNOWN_ID])
         with tf.control_dependencies([check]):
             return {name: tf.identity(x) for name, x in batch.items()}
 
@@ -355,10 +357,17 @@ def share_of_tokens(source: PretrainingInput, step: int) -> float:
     return float(np.mean([batch[INPUT_MASK.name] for batch in dataset]))
 
 
-def read_epoch(source: PretrainingInput) -> Iterator[Mapping[str, np.ndarray]]:
-    """Returns the batches, [B, ...] each, of the first epoch."""
-    count = -(-source.num_records // source.batch_size)
-    return source.dataset(0).take(count).as_numpy_iterator()
+def read_epoch(
+    source: PretrainingInput, vocab_size: int
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """Yields the batches, [B, ...] each, of the first epoch alone."""
+    left = source.num_records
+    for batch in check_ids(source.dataset(), vocab_size).as_numpy_iterator():
+        # The stream goes on with the same records.
+        yield {name: rows[:left] for name, rows in batch.items()}
+        left -= source.batch_size
+        if left <= 0:
+            return
 
 
 def read_batch(source: PretrainingInput, step: int) -> Mapping[str, np.ndarray]:
@@ -412,6 +421,14 @@ def reading(
       UserError: If a record cannot be read or used, or if the workers do not
         have the same records.
     """
+    agree(source, devices)
+    # Closed here, as a process that stops early does not run finalizers.
+    with contextlib.closing(source), explaining(source, vocab_size):
+        yield
+
+
+def agree(source: PretrainingInput, devices: Devices) -> None:
+    """Raises a `UserError` if the workers do not have the same records."""
     devices.coordinator.agree(
         {
             f"the number of records in {path}": int(count)
@@ -425,9 +442,6 @@ def reading(
         },
         "records, damaged ones included",
     )
-    # Closed here, as a process that stops early does not run finalizers.
-    with contextlib.closing(source), explaining(source, vocab_size):
-        yield
 
 
 @contextlib.contextmanager

@@ -134,10 +134,20 @@ class Watch:
       config: The flags of run/pretrain.py.
       text: The sample of its records.
       width: `hidden_size` of the model.
+      step: Steps done before.
+      tokens: Their tokens, which may be in other batches; None if unknown.
     """
 
-    def __init__(self, config: Flags, text: TextSample, width: int) -> None:
-        self.line = text.frequency_loss
+    def __init__(
+        self,
+        config: Flags,
+        text: TextSample,
+        width: int,
+        step: int = 0,
+        tokens: int | None = None,
+    ) -> None:
+        # It is 0 where each token is seen in its place: nothing to learn.
+        self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text
         self._rate = _RATE / width
@@ -146,24 +156,36 @@ class Watch:
             * config.gradient_accumulation_steps
             * config.max_seq_length
         )
+        self._step = step
+        if tokens is None:
+            tokens = step * self._tokens_per_step
+        self._tokens = tokens
         self._loss = math.nan
+        self._weight = 0.0
         self._held_out = math.nan
+        self._remembers = False
         self._has_warned = False
 
     def add(self, masked_lm_loss: float, num_steps: int) -> None:
         """Takes the mean loss of some steps."""
-        if math.isnan(self._loss):
-            self._loss = masked_lm_loss
+        if not self._weight:
+            self._loss = 0.0
         share = 1 - math.exp(-num_steps / _AVERAGED_STEPS)
-        self._loss += share * (masked_lm_loss - self._loss)
+        self._weight += share * (1 - self._weight)
+        # Over the weight, or a short run has the loss of its first step.
+        self._loss += share / self._weight * (masked_lm_loss - self._loss)
 
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Takes the loss on held-out records."""
         self._held_out = masked_lm_loss
+        # Later the loss in training may be that of a better model.
+        self._remembers = self._has_left(self._loss) and not self._has_left(
+            masked_lm_loss
+        )
 
     def tokens(self, step: int) -> int:
         """Returns the positions, padding included, of the steps done."""
-        return step * self._tokens_per_step
+        return self._tokens + (step - self._step) * self._tokens_per_step
 
     def describe(self) -> str:
         """Returns a sentence on line and loss; "" without predictions."""
@@ -177,11 +199,12 @@ class Watch:
             f"{state}."
         )
 
-    def warning(self, step: int, last_step: int) -> str | None:
+    def warning(self, step: int) -> str | None:
         """Returns a warning with its cause, once, if there is reason for it."""
+        last_step = self._config.num_train_steps
         is_late = (
             self.tokens(step) >= _PATIENCE_TOKENS
-            and step >= _PATIENCE_SHARE * self._config.num_train_steps
+            and step >= _PATIENCE_SHARE * last_step
         )
         if self._has_warned or not (is_late or step == last_step):
             return None
@@ -195,7 +218,7 @@ class Watch:
     def _cause(self, step: int) -> str | None:
         tokens = f"{self.tokens(step) / 1e6:.1f} million tokens"
         if self._has_left(self._loss):
-            if self._has_left(self._held_out):
+            if not self._remembers:
                 return None
             return (
                 f"After {tokens} the masked-LM loss is {self._loss:.2f} in "
@@ -204,28 +227,33 @@ class Watch:
                 f"model remembers its records; {self._more_text()}"
             )
         return (
-            f"After {tokens} the masked-LM loss is {self._loss:.2f}, about "
-            f"that of the frequency of tokens alone, {self.line:.2f}: the "
-            f"model has learned no language yet. {self._advice(step)}"
+            f"After {tokens} the masked-LM loss is {self._loss:.2f}, where the "
+            f"frequency of tokens alone gives {self.line:.2f}: the model has "
+            f"learned no language yet. {self._advice()}"
         )
 
-    def _advice(self, step: int) -> str:
+    def _advice(self) -> str:
         """Returns the likeliest reason, and the flag to change."""
         config = self._config
         rate, good = config.learning_rate, f"{self._rate:.0e}"
-        steps = max(2 * _PATIENCE_TOKENS / self._tokens_per_step, 2 * step)
+        steps = max(
+            2 * _PATIENCE_TOKENS / self._tokens_per_step,
+            2 * config.num_train_steps,
+        )
         steps = math.ceil(steps / 100) * 100
         if self._text.distinct < 0.5:
             return (
                 f"Only {self._text.distinct:.0%} of the records differ; "
                 f"{self._more_text()}"
             )
-        if rate > 2 * self._rate:
-            return f"--learning_rate={rate:g} is high for it; try {good}."
-        if rate < self._rate / 10:
-            return f"--learning_rate={rate:g} is low for it; try {good}."
+        if config.optimizer != "lamb":  # Its rates are relative to weights.
+            if rate > 2 * self._rate:
+                return f"--learning_rate={rate:g} is high for it; try {good}."
+            if rate < self._rate / 10:
+                return f"--learning_rate={rate:g} is low for it; try {good}."
         warm_up = config.num_warmup_steps
-        if config.optimizer == "bert_adam" and warm_up < _UNCORRECTED_STEPS:
+        is_short = warm_up < _UNCORRECTED_STEPS < config.num_train_steps
+        if config.optimizer == "bert_adam" and is_short:
             return (
                 f"--num_warmup_steps={warm_up} is short for "
                 "--optimizer=bert_adam, whose first updates are up to three "
@@ -234,13 +262,16 @@ class Watch:
                 f"--learning_rate={rate:g}."
             )
         return (
-            "The schedule is short: models leave this plateau after some 10 "
-            "million tokens, large ones later. Try "
+            "Models leave this plateau after some 10 million tokens, large "
+            "ones later: try "
             f"--num_train_steps={steps}, or half of --learning_rate={rate:g}."
         )
 
     def _more_text(self) -> str:
-        return (
+        text = (
             "give run/create_pretraining_data.py more text, or a smaller "
-            "--dupe_factor, and train with --dynamic_masking."
+            "--dupe_factor"
         )
+        if self._config.dynamic_masking:
+            return f"{text}."
+        return f"{text}, and train with --dynamic_masking."

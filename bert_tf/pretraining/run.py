@@ -92,6 +92,7 @@ class _PretrainingTrainer(Trainer):
         self._unpad: bool | None = None  # None before it is chosen.
         self._is_new_phase = False
         self._start: dict[str, Any] = {}
+        self._tokens_before: int | None = None
 
     def identify(self) -> Mapping[str, Any]:
         """Reads model configuration, records and vocabulary."""
@@ -146,6 +147,7 @@ class _PretrainingTrainer(Trainer):
         if not self._is_new_phase:  # Other records have other padding.
             self._unpad = metadata.get("unpad")
         self._start = metadata.get("initial_weights", {})
+        self._tokens_before = metadata.get("tokens_seen")
         if config.do_eval:
             # Errors in the evaluation data are raised before training.
             self._eval_input = pretraining_input.build_evaluation_input(
@@ -371,15 +373,20 @@ class _PretrainingTrainer(Trainer):
         if self.coordinator.is_chief:
             if self._data.manifest:
                 pretraining_input.warn_of_little_text(
-                    self._flags, self._data.manifest
+                    self._flags, self._data.manifest, self.step
                 )
+            vocab_size = self._data.bert_config.vocab_size
             text = plateau.sample(
-                pretraining_input.read_epoch(source),
-                self._data.bert_config.vocab_size,
+                pretraining_input.read_epoch(source, vocab_size),
+                vocab_size,
                 self._data.bert_config.left_to_right,
             )
-            self._watch = plateau.Watch(self._flags, text, width)
+            self._watch = plateau.Watch(
+                self._flags, text, width, self.step, self._tokens_before
+            )
         if self._flags.eval_input_file and self._eval_input:
+            # With fewer batches than the others a worker would wait forever.
+            pretraining_input.agree(self._eval_input, self.devices)
             self._held_out = evaluation.HeldOut(
                 self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
             )
@@ -408,8 +415,8 @@ class _PretrainingTrainer(Trainer):
             self.write_held_out(step, results)
             if watch:
                 watch.add_held_out(results["masked_lm_loss"])
-        if watch and (warning := watch.warning(step, self.last_step)):
-            logging.warning("%s", warning)
+        if watch and (warning := watch.warning(step)):
+            logging.warning("%s", errors.name_programs(warning))
 
     def _choose_unpad(self, is_faster: Callable[[], bool]) -> None:
         """Chooses whether to leave padding out, or keeps the choice."""
@@ -431,6 +438,7 @@ class _PretrainingTrainer(Trainer):
             "devices": self._describe_devices(),
             "micro_batch_size": self.training_step.plan.micro_batch_size,
             "unpad": self._unpad,
+            "tokens_seen": self._watch and self._watch.tokens(self.step),
             **({"initial_weights": self._start} if self._start else {}),
         }
 
@@ -456,7 +464,10 @@ class _PretrainingTrainer(Trainer):
     ) -> Callable[[int], dict[str, float]]:
         return evaluation.build_evaluation(
             self.model,
-            self._eval_input.evaluation_dataset(),
+            pretraining_input.check_ids(
+                self._eval_input.evaluation_dataset(),
+                self._data.bert_config.vocab_size,
+            ),
             num_batches,
             self.devices.strategy,
             self._flags.use_next_sentence,

@@ -409,6 +409,7 @@ class Trainer(abc.ABC):
         if self._log is not None:
             with self._attempting():
                 self._log.write(step, results, training_metrics.HELD_OUT)
+                self._logged_step = step
 
     def _write_metrics(self, step: int, means: Mapping[str, float]) -> None:
         """Writes a metrics line, with the throughput."""

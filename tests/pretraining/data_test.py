@@ -4,6 +4,7 @@ import dataclasses
 import os
 from unittest import mock
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
@@ -138,9 +139,19 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(warning.called, warns)
         text = warning.call_args.args[0] % warning.call_args.args[1:]
         # 16,000 rows of 200 in each of three passes.
-        self.assertIn("0.03 million tokens of text, which 1600 steps", text)
+        self.assertIn("30,000 tokens of text, which 1600 steps", text)
         self.assertIn("read 80 times", text)
-        self.assertIn("Give 0.06 million tokens", text)
+        self.assertIn("Give 60,000 tokens", text)
+        # The steps before read other records.
+        with mock.patch.object(logging, "warning") as warning:
+            pretraining_input.warn_of_little_text(config, manifest, 800)
+        warning.assert_not_called()
+
+    def test_an_epoch_has_each_record_once(self):
+        source = PretrainingInput([self.path], 8, 3, 8)
+        batches = pretraining_input.read_epoch(source, 64)
+        ids = np.concatenate([batch["input_ids"][:, 0] for batch in batches])
+        self.assertAllEqual(np.sort(ids), range(20))
 
     def test_dynamic_masking_uses_the_flags_of_the_records(self):
         def masking(manifest, **flags):
@@ -199,8 +210,9 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
             {"same_rate": 0.1, "dynamic_masking": False},
             "--same_rate needs --dynamic_masking",
         ),
+        ({"adam_beta2": 0.0}, "adam_beta2 must be above 0"),
     )
-    def test_refuses_mask_rates(self, flags, message):
+    def test_refuses_rates(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             tiny_pretraining.make_config(
                 self.folder, **{"dynamic_masking": True} | flags

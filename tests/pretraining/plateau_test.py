@@ -22,6 +22,7 @@ class _Flags:
     train_batch_size: int = 512
     gradient_accumulation_steps: int = 1
     max_seq_length: int = 128
+    dynamic_masking: bool = False
 
 
 class FrequencyLossTest(tf.test.TestCase, parameterized.TestCase):
@@ -114,7 +115,14 @@ class SampleTest(tf.test.TestCase):
         sample = plateau.sample([batch], 25)
         watch = plateau.Watch(_Flags(), sample, 128)
         watch.add(0.0, 1)
-        self.assertIsNone(watch.warning(1000, 1000))
+        self.assertIsNone(watch.warning(1000))
+        self.assertEqual(watch.describe(), "")
+
+    def test_nothing_to_learn_where_each_token_is_in_its_place(self):
+        batch = self._batch(np.random.default_rng(1), 50, (0.0, 1.0, 0.0))
+        watch = plateau.Watch(_Flags(), plateau.sample([batch], 25), 128)
+        watch.add(0.01, 1)
+        self.assertIsNone(watch.warning(1000))
         self.assertEqual(watch.describe(), "")
 
 
@@ -129,39 +137,60 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         ({"learning_rate": 1e-2}, "--learning_rate=0.01 is high.*2e-03"),
         ({"learning_rate": 1e-4}, "--learning_rate=0.0001 is low.*2e-03"),
         (
-            {"optimizer": "bert_adam", "num_warmup_steps": 250},
+            {
+                "optimizer": "bert_adam",
+                "num_warmup_steps": 250,
+                "num_train_steps": 1500,
+            },
             "--num_warmup_steps=250 is short.*--optimizer=adamw",
         ),
-        ({}, "--num_train_steps=700"),
-        ({"distinct": 0.1}, "Only 10% .*--dupe_factor"),
+        # All of a shorter schedule would be warm-up.
+        ({"optimizer": "bert_adam", "num_warmup_steps": 9}, "steps=2000"),
+        ({"optimizer": "lamb", "learning_rate": 6e-3}, "=0.006.$"),
+        ({}, "--num_train_steps=2000"),  # More than there are.
+        ({"distinct": 0.1}, "Only 10% .*--dupe_factor.*--dynamic_masking"),
+        ({"distinct": 0.1, "dynamic_masking": True}, "--dupe_factor.$"),
     )
     def test_names_the_flag(self, changes, message):
         watch = self._watch(5.45, **changes)
-        self.assertRegex(watch.warning(310, 1000), message)
+        self.assertRegex(watch.warning(310), message)
         # Once.
-        self.assertIsNone(watch.warning(1000, 1000))
+        self.assertIsNone(watch.warning(1000))
 
     def test_a_model_that_remembers_its_records(self):
-        watch = self._watch(4.0)
-        self.assertIsNone(watch.warning(310, 1000))
+        watch = self._watch(5.5)
+        # Scored before the model left the plateau.
         watch.add_held_out(5.6)
-        self.assertRegex(watch.warning(400, 1000), "remembers.*--dupe_factor")
+        watch.add(4.0, 1000)
+        self.assertIsNone(watch.warning(310))
+        watch.add_held_out(5.6)
+        self.assertRegex(watch.warning(400), "remembers.*--dupe_factor")
 
     @parameterized.parameters(
-        (300, 1000, 1000, False),  # 19.7 million tokens.
-        (310, 1000, 1000, True),
-        (310, 2000, 2000, False),  # Less than a fifth of the schedule.
-        (20, 20, 1000, True),  # The end.
+        (300, 1000, False),  # 19.7 million tokens.
+        (310, 1000, True),
+        (310, 2000, False),  # Less than a fifth of the schedule.
+        (20, 20, True),  # The end.
     )
-    def test_when_it_is_time(self, step, last_step, num_train_steps, expected):
+    def test_when_it_is_time(self, step, num_train_steps, expected):
         watch = self._watch(5.5, num_train_steps=num_train_steps)
-        warning = watch.warning(step, last_step)
+        warning = watch.warning(step)
         self.assertEqual(warning is not None, expected)
+
+    def test_a_short_run_has_not_the_loss_of_its_first_step(self):
+        watch = plateau.Watch(_Flags(), TextSample(5.5, 1.0), 128)
+        for loss in (7.6, 5.6, 5.6, 5.6):
+            watch.add(loss, 1)
+        self.assertIn("This one has 6.085 ", watch.describe())
+
+    def test_tokens_of_a_second_phase(self):
+        watch = plateau.Watch(_Flags(), TextSample(5.5, 1.0), 128, 100, 800)
+        self.assertEqual(watch.tokens(102), 800 + 2 * 65536)
 
     def test_two_percent_below_the_line(self):
         for share, expected in itertools.product((0.985, 0.975), (1, 3)):
             watch = self._watch(5.5 * share)
-            warning = watch.warning(1000 * expected, 1000 * expected)
+            warning = watch.warning(1000 * expected)
             self.assertEqual(warning is None, share < 0.98)
             self.assertIn(
                 "no more" if share > 0.98 else "knows more", watch.describe()

@@ -190,6 +190,7 @@ class PretrainTest(pretrain_case.PretrainCase):
         # 0.01 * (1 - 5 / 6): the schedule continues.
         last = self.metrics()[-1]
         self.assertEqual(last["step"], 6)
+        self.assertEqual(last["tokens_seen"], 3 * 4 * 8 + 3 * 4 * 16)
         self.assertAllClose(last["learning_rate"], 0.01 / 6)
         # Resuming the second phase is no change.
         log = self.pretrain(input_file=records, **longer)
@@ -202,8 +203,13 @@ class PretrainTest(pretrain_case.PretrainCase):
         with (
             mock.patch.object(evaluation, "_SECONDS_BETWEEN", 0.0),
             mock.patch.object(evaluation, "_TIMES_ITS_COST", 0.0),
+            mock.patch.object(pretraining.pretraining_input, "agree") as agree,
         ):
-            log = self.pretrain(do_eval=True, eval_input_file=path)
+            log = self.pretrain(
+                do_eval=True, eval_input_file=path, iterations_per_loop=4
+            )
+        # To train on, to score, to evaluate.
+        self.assertEqual(agree.call_count, 3)
         lines = [
             line
             for line in self.metrics()
@@ -293,12 +299,21 @@ class PretrainErrorsTest(pretrain_case.PretrainCase):
         with self.assertRaisesRegex(UserError, f"(?s).*{other.hash}"):
             self.pretrain(vocab_file=self.path("other.txt"))
 
-    def test_refuses_ids_outside_the_vocabulary(self):
-        records = tiny_pretraining.write_records(
-            self.path("x.tfrecord"), [7, 64, 3, 4], with_manifest=False
-        )
-        with self.assertRaisesRegex(UserError, "vocab_size=64"):
-            self.pretrain(input_file=records)
+    @parameterized.parameters(
+        ("input_ids", 64), ("masked_lm_ids", 64), ("input_ids", -1)
+    )
+    def test_refuses_ids_outside_the_vocabulary(self, name, token):
+        record = record_files.make_features(7)
+        record[name][0] = token
+        path = self.path("x.tfrecord")
+        with tf.io.TFRecordWriter(path) as writer:
+            writer.write(record_files.serialize(record))
+        for flags in (
+            {"input_file": path},
+            {"eval_input_file": path, "do_eval": True, "do_train": False},
+        ):
+            with self.assertRaisesRegex(UserError, "vocab_size=64"):
+                self.pretrain(**flags)
 
     @pytest.mark.slow
     def test_refuses_to_resume_with_other_settings(self):
