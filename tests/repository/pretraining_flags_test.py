@@ -103,9 +103,8 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         )
         bert_config = files.read_bert_config(config.bert_config_file)
         self.assertEqual(vocabulary.vocab_size, bert_config.vocab_size)
-        self.assertEqual(
-            bert_config.max_position_embeddings, data.max_seq_length
-        )
+        # So that fine-tuning takes its default length.
+        self.assertEqual(bert_config.max_position_embeddings, 128)
         self.assertEqual(config.max_seq_length, data.max_seq_length)
         self.assertEqual(config.masked_lm_prob, data.masked_lm_prob)
         self.assertEqual(config.use_next_sentence, data.next_sentence_pairs)
