@@ -127,7 +127,8 @@ def _recognized(path: str) -> list[str]:
 def check_folder(path: str) -> None:
     """Checks that a local folder of a model holds no pipe, device or socket.
 
-    Of a prefix, such as a checkpoint's, the files that begin with it count.
+    For a prefix, such as that of a checkpoint, all files that begin with it
+    are taken.
 
     Raises:
       UserError: If it does, as reading it could last forever.

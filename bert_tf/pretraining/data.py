@@ -37,7 +37,7 @@ from bert_tf.training import unpad as unpadding
 
 # From so many times on, small models get worse on other text by reading theirs
 # again (Muennighoff et al. 2023, "Scaling data-constrained language models").
-_MOST_READINGS = 40
+_MOST_READINGS = 50
 # Batches to estimate the share of padding from.
 _SAMPLED_BATCHES = 8
 _UNKNOWN_ID = "The records hold a token id that a model with"

@@ -141,7 +141,7 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         # 16,000 rows of 200 in each of three passes.
         self.assertIn("30,000 tokens of text, which 1600 steps", text)
         self.assertIn("read 80 times", text)
-        self.assertIn("Give 60,000 tokens", text)
+        self.assertIn("Give 48,000 tokens", text)
         # The steps before read other records.
         with mock.patch.object(logging, "warning") as warning:
             pretraining_input.warn_of_little_text(config, manifest, 800)
