@@ -227,11 +227,14 @@ def _warn_of_cut(config: Flags, manifest: Manifest | None) -> None:
         return
     counts = RecordCounts.from_dict(manifest.counts)
     lengths = np.arange(len(counts.length_histogram))
-    share = max(config.masked_lm_prob, config.final_masked_lm_prob or 0.0)
+    share, flag = max(
+        (config.masked_lm_prob, "masked_lm_prob"),
+        (config.final_masked_lm_prob or 0.0, "final_masked_lm_prob"),
+    )
     predictions = masks.num_predictions(lengths, share, config.max_seq_length)
     cut = counts.describe_cut(predictions, config.max_predictions_per_seq)
     if cut:
-        logging.warning("--masked_lm_prob=%g: %s", share, cut)
+        logging.warning("--%s=%g: %s", flag, share, cut)
 
 
 def warn_of_little_text(
