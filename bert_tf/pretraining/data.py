@@ -227,11 +227,14 @@ def _warn_of_cut(config: Flags, manifest: Manifest | None) -> None:
         return
     counts = RecordCounts.from_dict(manifest.counts)
     lengths = np.arange(len(counts.length_histogram))
-    share = max(config.masked_lm_prob, config.final_masked_lm_prob or 0.0)
+    share, flag = max(
+        (config.masked_lm_prob, "masked_lm_prob"),
+        (config.final_masked_lm_prob or 0.0, "final_masked_lm_prob"),
+    )
     predictions = masks.num_predictions(lengths, share, config.max_seq_length)
     cut = counts.describe_cut(predictions, config.max_predictions_per_seq)
     if cut:
-        logging.warning("--masked_lm_prob=%g: %s", share, cut)
+        logging.warning("--%s=%g: %s", flag, share, cut)
 
 
 def warn_of_little_text(
@@ -244,8 +247,7 @@ def warn_of_little_text(
         return
     batch_size = config.train_batch_size * config.gradient_accumulation_steps
     num_steps = config.num_train_steps - step
-    rows = num_steps * batch_size
-    times = rows * duplicates / counts.num_instances
+    times = num_steps * batch_size * duplicates / counts.num_instances
     tokens = counts.num_pieces / duplicates
     if times > _MOST_READINGS:
         logging.warning(
@@ -363,7 +365,6 @@ def read_epoch(
     """Yields the batches, [B, ...] each, of the first epoch alone."""
     left = source.num_records
     for batch in check_ids(source.dataset(), vocab_size).as_numpy_iterator():
-        # The stream goes on with the same records.
         yield {name: rows[:left] for name, rows in batch.items()}
         left -= source.batch_size
         if left <= 0:

@@ -157,10 +157,9 @@ class Watch:
             * config.max_seq_length
         )
         self._step = step
-        if tokens is None:
-            tokens = step * self._tokens_per_step
-        self._tokens = tokens
-        self._loss = math.nan
+        own = step * self._tokens_per_step
+        self._tokens = own if tokens is None else tokens
+        self._loss = 0.0
         self._weight = 0.0
         self._held_out = math.nan
         self._remembers = False
@@ -168,8 +167,6 @@ class Watch:
 
     def add(self, masked_lm_loss: float, num_steps: int) -> None:
         """Takes the mean loss of some steps."""
-        if not self._weight:
-            self._loss = 0.0
         share = 1 - math.exp(-num_steps / _AVERAGED_STEPS)
         self._weight += share * (1 - self._weight)
         # Over the weight, or a short run has the loss of its first step.
@@ -179,9 +176,8 @@ class Watch:
         """Takes the loss on held-out records."""
         self._held_out = masked_lm_loss
         # Later the loss in training may be that of a better model.
-        self._remembers = self._has_left(self._loss) and not self._has_left(
-            masked_lm_loss
-        )
+        has_left = self._has_left(self._loss)
+        self._remembers = has_left and not self._has_left(masked_lm_loss)
 
     def tokens(self, step: int) -> int:
         """Returns the positions, padding included, of the steps done."""
@@ -189,7 +185,7 @@ class Watch:
 
     def describe(self) -> str:
         """Returns a sentence on line and loss; "" without predictions."""
-        if math.isnan(self.line) or math.isnan(self._loss):
+        if math.isnan(self.line) or not self._weight:
             return ""
         has_left = self._has_left(self._loss)
         state = "knows more" if has_left else "knows no more"
@@ -236,10 +232,8 @@ class Watch:
         """Returns the likeliest reason, and the flag to change."""
         config = self._config
         rate, good = config.learning_rate, f"{self._rate:.0e}"
-        steps = max(
-            2 * _PATIENCE_TOKENS / self._tokens_per_step,
-            2 * config.num_train_steps,
-        )
+        last = config.num_train_steps
+        steps = 2 * max(_PATIENCE_TOKENS / self._tokens_per_step, last)
         steps = math.ceil(steps / 100) * 100
         if self._text.distinct < 0.5:
             return (
@@ -252,7 +246,7 @@ class Watch:
             if rate < self._rate / 10:
                 return f"--learning_rate={rate:g} is low for it; try {good}."
         warm_up = config.num_warmup_steps
-        is_short = warm_up < _UNCORRECTED_STEPS < config.num_train_steps
+        is_short = warm_up < _UNCORRECTED_STEPS < last
         if config.optimizer == "bert_adam" and is_short:
             return (
                 f"--num_warmup_steps={warm_up} is short for "
@@ -268,10 +262,7 @@ class Watch:
         )
 
     def _more_text(self) -> str:
-        text = (
+        return (
             "give run/create_pretraining_data.py more text, or a smaller "
-            "--dupe_factor"
+            "--dupe_factor, and train with --dynamic_masking."
         )
-        if self._config.dynamic_masking:
-            return f"{text}."
-        return f"{text}, and train with --dynamic_masking."

@@ -98,7 +98,7 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         manifest = dataclasses.replace(self._manifest(), counts=counts)
         for rate, warns in ((0.4, False), (0.5, True)):
             config = tiny_pretraining.make_config(
-                self.folder, dynamic_masking=True, masked_lm_prob=rate
+                self.folder, dynamic_masking=True, final_masked_lm_prob=rate
             )
             with mock.patch.object(logging, "warning") as warning:
                 pretraining_input.build_input(
@@ -107,6 +107,7 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(warning.called, warns)
         # Half of 5, 7 and 8 tokens are 2, 4 and 4, and 3 fit.
         self.assertIn("5 of 28 are left out", warning.call_args.args[-1])
+        self.assertIn("final_masked_lm_prob", warning.call_args.args)
 
     def test_a_recipe_follows_the_vocabulary(self):
         vocabulary = Vocabulary(tiny_model.TOKENS)

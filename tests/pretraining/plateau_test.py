@@ -22,7 +22,6 @@ class _Flags:
     train_batch_size: int = 512
     gradient_accumulation_steps: int = 1
     max_seq_length: int = 128
-    dynamic_masking: bool = False
 
 
 class FrequencyLossTest(tf.test.TestCase, parameterized.TestCase):
@@ -148,8 +147,7 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         ({"optimizer": "bert_adam", "num_warmup_steps": 9}, "steps=2000"),
         ({"optimizer": "lamb", "learning_rate": 6e-3}, "=0.006.$"),
         ({}, "--num_train_steps=2000"),  # More than there are.
-        ({"distinct": 0.1}, "Only 10% .*--dupe_factor.*--dynamic_masking"),
-        ({"distinct": 0.1, "dynamic_masking": True}, "--dupe_factor.$"),
+        ({"distinct": 0.1}, "Only 10% .*--dupe_factor"),
     )
     def test_names_the_flag(self, changes, message):
         watch = self._watch(5.45, **changes)
