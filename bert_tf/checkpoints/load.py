@@ -206,9 +206,9 @@ def build_model(
     weights = stored.weights.select(
         lambda name: weight_map.part_of(name) not in skipped
     )
-    kwargs = _choose_head(stored, weights, chosen, kwargs)
     if chosen in huggingface.LABELLED:
         kwargs |= _choose_labels(stored, weights, chosen, labels, num_labels)
+    kwargs = _choose_head(stored, weights, chosen, kwargs)
     model = as_class(_MODELS[chosen])(stored.config, **kwargs)
     layers = stored.config.num_hidden_layers
     new_layers = tuple(

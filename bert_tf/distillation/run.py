@@ -252,9 +252,8 @@ class Teacher(ObjectiveSource):
         """Returns the teacher's metrics, computed once for all trials."""
         if split not in self._metrics:
             logging.info("The teacher's metrics on %s:", split)
-            size = self._config.eval_batch_size
             evaluated = Evaluator(
-                self._model, self._reader, size, self._config, self._devices
+                self._model, self._reader, self._config, self._devices
             ).evaluate(split, self._task, select_threshold=True)
             self._metrics[split] = {
                 PREFIX + name: value

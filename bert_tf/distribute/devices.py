@@ -19,7 +19,6 @@ from bert_tf.distribute import packed_weights
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
-from bert_tf.flags import options
 from bert_tf.flags.groups import DeviceConfig
 
 # Flags that have an effect on training steps alone, if they have this value.
@@ -185,8 +184,6 @@ def _without_effect(
     flags: DeviceConfig, kind: str, strategy: tf.distribute.Strategy
 ) -> Iterator[str]:
     """Yields a sentence for each flag without effect on these devices."""
-    if names := options.ignored_flags(flags):
-        yield f"These flags of the original have no effect: {names}."
     if flags.tpu_name and kind != "TPU":
         yield "--tpu_name has no effect without --use_tpu."
     if flags.tensor_float_32 is not None and not has_tensor_float_32(kind):

@@ -211,14 +211,12 @@ def write_version(output_dir: str, version: int) -> Iterator[str]:
     """Yields a temporary directory that becomes the version on success.
 
     A killed process leaves a directory whose name is not a number, which no
-    server loads and the next export removes.
+    server loads and `locks.one_writer` of the next export removes.
 
     Raises:
       UserError: If another process created the version meanwhile.
     """
     final = os.path.join(output_dir, str(version))
-    if not paths.is_remote(output_dir):
-        files.clear_temporaries(output_dir, _WRITTEN.pattern)
     with files.atomic_directory(final, replace=False) as temporary:
         yield temporary
 

@@ -74,29 +74,12 @@ class Export:
       precision: "float32" or "bfloat16".
     """
 
-    config: SavedModelConfig
     stored: StoredModel
     name: str
     head: ServingHead
     trained: keras.Model
     model: keras.Model
     precision: str
-
-    def artifact(self, version: int, ids_only: bool) -> Artifact:
-        """Returns the description of the resulting export."""
-        name = self.config.served_name
-        return Artifact(
-            model_name=f"{name}{_IDS_SUFFIX}" if ids_only else name,
-            version=version,
-            head=self.name,
-            precision=self.precision,
-            ids_only=ids_only,
-            max_seq_length=self.head.max_seq_length,
-            buckets=self.head.buckets,
-            settings=self.head.settings(),
-            command=command_line(_SCRIPT, self.config, self.stored),
-            litert=None if ids_only else self.config.quantization_of_litert,
-        )
 
     def fuse(self, precision: str) -> keras.Model:
         """Returns the model in its inference form, in a precision."""
@@ -105,9 +88,9 @@ class Export:
         return inference.prepare(self.trained, precision, **self.head.form)
 
 
-def command_line(script: str, config: Any, stored: StoredModel) -> str:
-    """Returns the command that repeats an export."""
-    if stored.origin is not None:
+def command_line(script: str, config: Any, origin: str | None) -> str:
+    """Returns the command that repeats an export; `origin` as for `run`."""
+    if origin is not None:
         config = dataclasses.replace(config, model_dir="MODEL_DIR")
     return cli.command_line(script, config)
 
@@ -143,6 +126,7 @@ def write(
     keras_backend.require_tensorflow()
     if config.quantization_of_litert:
         errors.require("tflite")
+    command = command_line(_SCRIPT, config, origin)
     targets = {config.output_dir: False}
     if config.ids_only:
         targets[config.output_dir.rstrip("/") + _IDS_SUFFIX] = True
@@ -156,7 +140,19 @@ def write(
         made = {}
         # No version directory appears before all of them are complete.
         for output_dir, ids_only in targets.items():
-            artifact = export.artifact(version, ids_only)
+            suffix = _IDS_SUFFIX if ids_only else ""
+            artifact = Artifact(
+                model_name=config.served_name + suffix,
+                version=version,
+                head=export.name,
+                precision=export.precision,
+                ids_only=ids_only,
+                max_seq_length=export.head.max_seq_length,
+                buckets=export.head.buckets,
+                settings=export.head.settings(),
+                command=command,
+                litert=None if ids_only else config.quantization_of_litert,
+            )
             temporary = stack.enter_context(
                 artifacts.write_version(output_dir, version)
             )
@@ -193,7 +189,7 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
         stored, head.model_kind, **reference.OUTPUTS
     )
     model = inference.prepare(trained, precision, **head.form)
-    return Export(config, stored, name, head, trained, model, precision)
+    return Export(stored, name, head, trained, model, precision)
 
 
 def choose_head(name: str, stored: StoredModel) -> str:

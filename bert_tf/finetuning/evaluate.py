@@ -1,9 +1,11 @@
 """Scores and predicts splits, writes the results, and stops training early."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -157,24 +159,24 @@ class Evaluator:
     """Evaluates one model on any number of splits.
 
     Args:
-      batch_size: Rows per batch.
-      config: The flags on padding.
+      config: The flags on splits, batch sizes and padding.
     """
 
     def __init__(
         self,
         model: keras.Model,
         reader: SplitReader,
-        batch_size: int,
         config: FinetuneConfig,
         devices: Devices,
     ) -> None:
+        self.config = config
+        self.devices = devices
         self._reader = reader
-        self._config = config
-        self._devices = devices
-        self._batch_width = batch_size * model.bert_config.hidden_size
-        self._computer = task_prediction.OutputComputer(
-            model, reader.task, batch_size, devices.strategy
+        self._width = model.bert_config.hidden_size
+        self._computer = functools.cache(
+            lambda batch_size: task_prediction.OutputComputer(
+                model, reader.task, batch_size, devices.strategy
+            )
         )
 
     def evaluate(
@@ -188,26 +190,31 @@ class Evaluator:
         lengths = task_prediction.allowed_lengths(
             features.lengths,
             task.max_seq_length,
-            self._config.num_length_buckets,
+            self.config.num_length_buckets,
         )
-        self._computer.unpad = unpadding.choose(
-            self._config.unpad,
-            self._devices.kind,
+        doing = "evaluating"
+        batch_size = self.config.eval_batch_size
+        if split.startswith(TEST):
+            doing = "predicting"
+            batch_size = self.config.predict_batch_size
+        computer = self._computer(batch_size)
+        computer.unpad = unpadding.choose(
+            self.config.unpad,
+            self.devices.kind,
             lambda: unpadding.pays(
                 length_buckets.share_of_tokens(features.lengths, lengths),
-                self._batch_width * lengths[-1],
+                batch_size * self._width * lengths[-1],
             ),
             reads_padding=task.reads_padding,
         )
-        doing = "predicting" if split.startswith(TEST) else "evaluating"
         with progress.bar(
             len(features),
             doing,
             "row",
-            hidden=not self._devices.coordinator.is_chief,
+            hidden=not self.devices.coordinator.is_chief,
             leave=False,
         ) as bar:
-            computed = self._computer.compute(features, lengths, bar.update)
+            computed = computer.compute(features, lengths, bar.update)
 
         def predict(task: Task) -> list[Any]:
             return task.predict(
@@ -228,12 +235,51 @@ class Evaluator:
         return Evaluated(task, split, examples, predictions, metrics)
 
 
+def evaluate_splits(
+    evaluator: Evaluator,
+    task: Task,
+    compare: Callable[[str], Metrics],
+    output_dir: str,
+    global_step: int,
+    before: Mapping[str, Metrics],
+) -> tuple[Task, dict[str, Metrics]]:
+    """Scores dev and predicts test as the flags request; the chief writes.
+
+    Args:
+      evaluator: The evaluator of the model.
+      task: The reader's task, with or without a threshold.
+      compare: Returns reference metrics to report beside those of a split.
+      output_dir: The folder of results and predictions.
+      global_step: The step of the model.
+      before: The results of splits that may not be evaluated again.
+
+    Returns:
+      The task with the threshold selected on dev, and split to metrics.
+    """
+    is_chief = evaluator.devices.coordinator.is_chief
+    dev = task.splits(DEV) if evaluator.config.do_eval else ()
+    test = task.splits(TEST) if evaluator.config.do_predict else ()
+    results = {}
+    for split in (*dev, *test):
+        # The first of several dev sets selects the threshold, as in the paper.
+        # Choices made while the model was trained stay.
+        evaluated = evaluator.evaluate(split, task, split in dev[:1])
+        task = evaluated.task
+        if evaluated.metrics:
+            results[split] = evaluated.metrics | compare(split)
+        if is_chief:
+            _write_predictions(output_dir, evaluated)
+    if results and is_chief:
+        write_results(output_dir, global_step, {**before, **results})
+    return task, results
+
+
 def describe(metrics: Mapping[str, float]) -> str:
     """Returns metrics in one line."""
     return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
-def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
+def _write_predictions(output_dir: str, evaluated: Evaluated) -> None:
     """Writes <split>_predictions.jsonl and the task's own report files.
 
     Lines of dev sets also have the texts and the gold labels.
@@ -249,13 +295,17 @@ def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
             evaluated.examples, evaluated.predictions, strict=True
         )
     ]
-    files.write_text(
-        os.path.join(output_dir, f"{evaluated.split}_predictions.jsonl"),
-        "".join(f"{line}\n" for line in lines),
-    )
-    evaluated.task.write_report(
-        output_dir, evaluated.split, evaluated.examples, evaluated.predictions
-    )
+    with training_output.writing("The predictions", output_dir):
+        files.write_text(
+            os.path.join(output_dir, f"{evaluated.split}_predictions.jsonl"),
+            "".join(f"{line}\n" for line in lines),
+        )
+        evaluated.task.write_report(
+            output_dir,
+            evaluated.split,
+            evaluated.examples,
+            evaluated.predictions,
+        )
 
 
 def read_results(output_dir: str, global_step: int) -> dict[str, Metrics]:
@@ -277,10 +327,6 @@ def write_results(
     split's name, as in eval_accuracy_mismatched; metrics of a test set begin
     with its name.
     """
-    files.write_json(
-        os.path.join(output_dir, RESULTS_FILE),
-        {"global_step": global_step} | results,
-    )
     lines: dict[str, float | int] = {"global_step": global_step}
     first = next((x for x in results if x.startswith(DEV)), "")
     for split, metrics in results.items():
@@ -291,6 +337,11 @@ def write_results(
         lines |= {f"{start}{x}{end}": value for x, value in metrics.items()}
     if "loss" in results.get(first, {}):
         lines["loss"] = results[first]["loss"]  # The original writes it twice.
-    training_output.write_results(
-        os.path.join(output_dir, EVAL_RESULTS_FILE), lines
-    )
+    with training_output.writing("The results", output_dir):
+        files.write_json(
+            os.path.join(output_dir, RESULTS_FILE),
+            {"global_step": global_step} | results,
+        )
+        training_output.write_results(
+            os.path.join(output_dir, EVAL_RESULTS_FILE), lines
+        )

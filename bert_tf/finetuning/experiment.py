@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+import os
 from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,6 @@ from bert_tf.config import fields_affecting
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.finetuning import pretrained_model as pretrained_models
-from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.flags.finetune import FinetuneConfig
@@ -30,9 +28,8 @@ from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
 from bert_tf.training.preemption import Preemption
 
-# Builds the task from the flags and, without --do_train, the model's task.json.
-BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
-
+# The folder of several trials.
+RUNS_FOLDER = "runs"
 # Precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
@@ -83,7 +80,7 @@ class Experiment:
     Attributes:
       stored: The model that trials start from, or the model to evaluate.
       output_dir: The folder of a trial.
-      trial: The hyperparameters of a trial, in `for_trial`.
+      trial: The hyperparameters of a trial, in `trials`.
     """
 
     config: FinetuneConfig
@@ -109,25 +106,28 @@ class Experiment:
             if split in self.task.files and data.sha256
         }
 
-    def hashes_of(self, kinds: Collection[str]) -> dict[str, str]:
-        """Returns the hashes of the splits of some kinds, "dev" or others."""
+    def _hashes_of(self, kinds: Collection[str]) -> dict[str, str]:
         hashes = self.data_hashes.items()
         return {x: y for x, y in hashes if x.split("_")[0] in kinds}
 
-    def build_evaluator(self, model: keras.Model, batch_size: int) -> Evaluator:
-        """Returns an evaluator of a model on the experiment's data."""
-        return Evaluator(
-            model, self.reader, batch_size, self.config, self.devices
-        )
+    @property
+    def requested_hashes(self) -> dict[str, str]:
+        """The hashes of the dev and test sets to evaluate, by split."""
+        return self._hashes_of(self.config.requested_splits().keys() - {TRAIN})
 
-    def for_trial(self, trial: TrialConfig, output_dir: str) -> "Experiment":
-        """Returns the experiment with the task as a trial has it."""
-        task, layers = self.task, trial.layer_combination
-        if layers is not None:
-            task = dataclasses.replace(task, layer_combination=layers)
-        return dataclasses.replace(
-            self, task=task, trial=trial, output_dir=output_dir
-        )
+    def trials(self) -> list["Experiment"]:
+        """Returns the experiment as each trial has it: task and folder."""
+        trials, each = self.config.trials(), []
+        for trial in trials:
+            own = dataclasses.replace(self, trial=trial)
+            if (layers := trial.layer_combination) is not None:
+                task = dataclasses.replace(self.task, layer_combination=layers)
+                own = dataclasses.replace(own, task=task)
+            if len(trials) > 1:
+                folder = os.path.join(self.output_dir, RUNS_FOLDER, trial.name)
+                own = dataclasses.replace(own, output_dir=folder)
+            each.append(own)
+        return each
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Experiment:
         kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
         return (
             {f"--{name}": values[name] for name in values if name in counted}
-            | _name_data(self.hashes_of(kinds))
+            | _name_data(self._hashes_of(kinds))
             | {"the vocabulary": self.stored.vocabulary.hash}
             | _hash_model(config, self.stored)
             | dict(self.objective_source.identity)
@@ -188,18 +188,6 @@ class Experiment:
             f"Cannot resume the trial in {where}",
             self.config.allow_changed_data,
         )
-
-
-def read(
-    config: FinetuneConfig,
-    build_task: BuildTask,
-    devices: Devices,
-    preemption: Preemption,
-) -> Experiment:
-    """Reads the model and the data of the flags."""
-    stored = pretrained_models.read(config)
-    task = build_task(config, None if config.do_train else stored.task)
-    return prepare(config, task, stored, devices, preemption)
 
 
 def prepare(

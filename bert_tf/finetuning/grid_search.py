@@ -17,6 +17,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.finetuning import trial as trials
 from bert_tf.finetuning.evaluate import Metrics
+from bert_tf.finetuning.experiment import RUNS_FOLDER
 from bert_tf.finetuning.experiment import Experiment
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
@@ -25,7 +26,6 @@ from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TEST
 from bert_tf.training import checkpoints
 
-RUNS_FOLDER = "runs"
 TABLE_FILE = "runs.txt"
 # Written last, in the folder of a finished trial.
 _RUN_FILE = "run.json"

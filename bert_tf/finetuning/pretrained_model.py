@@ -46,53 +46,41 @@ def read(config: FinetuneConfig) -> StoredModel:
     --pretrained_model_dir it is the trained model of --output_dir, if there is
     one.
     """
-    if not config.do_train and has_trained_model(config):
-        return _read_trained(config)
-    if config.pretrained_model_dir:
-        stored = formats.read(config.pretrained_model_dir)
-        stored = check_case(stored, config.do_lower_case)
-    elif config.do_train or config.init_checkpoint:
+    trained = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
+    is_trained = not (
+        config.do_train or config.pretrained_model_dir
+    ) and model_directory.recognizes(trained)
+    source = trained if is_trained else config.pretrained_model_dir
+    if not (source or config.do_train or config.init_checkpoint):
+        raise UserError(
+            f"There is no trained model in {trained}; add --do_train, or give "
+            "a fine-tuned one with --pretrained_model_dir."
+        )
+    if is_trained:
+        names = ("init_checkpoint", "bert_config_file", "vocab_file")
+        unused = ", ".join(f"--{x}" for x in names if getattr(config, x))
+        unused = f", so {unused} are ignored" if unused else ""
+        logging.info("The model is %s%s.", trained, unused)
+    if not source:
         stored = _read_original_checkpoint(config)
     else:
-        raise UserError(
-            f"There is no trained model in {_trained_model_path(config)}; add "
-            "--do_train, or give a fine-tuned one with --pretrained_model_dir."
-        )
-    return adapt(stored, config)
-
-
-def _read_trained(config: FinetuneConfig) -> StoredModel:
-    """Reads the trained model of --output_dir, which replaces other flags."""
-    path = _trained_model_path(config)
-    stored = check_case(formats.read(path), config.do_lower_case)
-    names = ("init_checkpoint", "bert_config_file", "vocab_file")
-    unused = ", ".join(f"--{name}" for name in names if getattr(config, name))
-    unused = f", so {unused} are ignored" if unused else ""
-    logging.info("The model is %s%s.", path, unused)
+        stored = formats.read(source)
+    stored = check_case(stored, config.do_lower_case)
+    if is_trained:
+        _check_normalization(stored, config)
+    else:
+        stored = adapt(stored, config)
     options.require_length(config, stored.config, stored.path)
-    _check_normalization(stored, config)
     return stored
-
-
-def has_trained_model(config: FinetuneConfig) -> bool:
-    """Returns whether --output_dir has the model to evaluate."""
-    return not config.pretrained_model_dir and model_directory.recognizes(
-        _trained_model_path(config)
-    )
-
-
-def _trained_model_path(config: FinetuneConfig) -> str:
-    return os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
 
 
 def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
     """Returns a model with the flags that override its configuration."""
+    stored = with_normalization(stored, config)
     overrides = options.set_values(config, *_OVERRIDES)
     stored = dataclasses.replace(
         stored, config=dataclasses.replace(stored.config, **overrides)
     )
-    stored = with_normalization(stored, config)
-    options.require_length(config, stored.config, stored.path)
     layers = stored.config.num_hidden_layers
     unfrozen = layers - config.num_frozen_layers
     options.require(
@@ -178,7 +166,7 @@ def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
         stored = dataclasses.replace(
             stored, tokenizer_settings=settings, lower_case_is_derived=True
         )
-    return check_case(stored, config.do_lower_case)
+    return stored
 
 
 def draw_weights(bert_config: BertConfig, seed: int) -> Tensors:
@@ -336,9 +324,9 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
     names, as a checkpoint of the original, their number counts.
     """
     actual, expected = stored.task, task.to_json()
-    if not task.is_compatible_with(actual):
-        return False
     if _form(actual.get("kind"), actual) != _form(task.kind, expected):
+        return False
+    if not task.is_compatible_with(actual):
         return False
     problem_type = expected.get("problem_type")
     if actual.get("problem_type") not in (None, problem_type):

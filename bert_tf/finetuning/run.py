@@ -6,7 +6,6 @@ to --output_dir.
 """
 
 import dataclasses
-import functools
 import gc
 import os
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from absl import logging
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.finetuning import evaluate as task_evaluation
 from bert_tf.finetuning import experiment as experiments
@@ -27,22 +27,23 @@ from bert_tf.finetuning import grid_search
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
-from bert_tf.finetuning.experiment import BuildTask
 from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.grid_search import FinishedTrial
 from bert_tf.finetuning.trial import Trial
 from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.io import train_log
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
-from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
+from bert_tf.training.preemption import Preemption
+
+# Builds the task from the flags and, without --do_train, the model's task.json.
+BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
 
 # Commands that use the model.
 _NEXT_COMMANDS = (
@@ -59,7 +60,21 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
       Split to metrics.
     """
     with preemptions.prepare(config) as place:
-        return run_experiment(experiments.read(config, build_task, *place))
+        return run_on(config, build_task, *place)
+
+
+def run_on(
+    config: FinetuneConfig,
+    build_task: BuildTask,
+    devices: Devices,
+    preemption: Preemption,
+) -> dict[str, Metrics]:
+    """Reads model and data, and runs all trials, on devices that are ready."""
+    stored = pretrained_models.read(config)
+    task = build_task(config, None if config.do_train else stored.task)
+    return run_experiment(
+        experiments.prepare(config, task, stored, devices, preemption)
+    )
 
 
 def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
@@ -79,11 +94,11 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
         train_log.open_in(folder)
     if not config.do_train:
         return _evaluate_stored_model(experiment)
-    trials = config.trials()
-    if len(trials) == 1:
-        results = _run_trial(experiment.for_trial(trials[0], folder))
+    each = experiment.trials()
+    if len(each) == 1:
+        results = _run_trial(each[0])
     else:
-        results = _run_trials(experiment, trials)
+        results = _run_trials(experiment, each)
     if coordinator.is_chief:
         training_output.print_report(folder, results, _NEXT_COMMANDS)
     return results
@@ -93,7 +108,7 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
 
 
 def _run_trials(
-    experiment: Experiment, trials: Sequence[TrialConfig]
+    experiment: Experiment, each: Sequence[Experiment]
 ) -> dict[str, Metrics]:
     """Runs all trials that have not finished, and keeps the best one.
 
@@ -103,12 +118,7 @@ def _run_trials(
 
     All workers run each trial together; the chief records the results.
     """
-    kinds = experiment.config.requested_splits().keys() - {TRAIN}
-    requested = experiment.hashes_of(kinds)
-    folder = os.path.join(experiment.output_dir, grid_search.RUNS_FOLDER)
-    each = [
-        experiment.for_trial(x, os.path.join(folder, x.name)) for x in trials
-    ]
+    requested = experiment.requested_hashes
     # Read all of them first: report changed settings before training starts.
     finished = [grid_search.read(x) for x in each]
     for index, (trial, own) in enumerate(zip(finished, each, strict=True)):
@@ -123,7 +133,7 @@ def _run_trials(
         logging.info(
             "Trial %d of %d%s: %s.",
             index + 1,
-            len(trials),
+            len(each),
             state,
             own.trial.name,
         )
@@ -162,51 +172,55 @@ def _do_and_record(
 
 
 def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
-    """Runs one trial and frees its device memory."""
-    tf.io.gfile.makedirs(experiment.output_dir)
+    """Trains, evaluates and predicts, and writes the results and the model."""
+    task, coordinator = experiment.task, experiment.coordinator
+    output_dir = experiment.output_dir
+    tf.io.gfile.makedirs(output_dir)
     trial = Trial(experiment)
     trial.restore_or_initialize()
+    first_step = trial.step
     try:
-        return _train_and_evaluate(trial, experiment)
+        trial.train()
+        step, before, stored_task = trial.chosen_step, {}, {}
+        is_trained = trial.step == first_step and coordinator.is_chief
+        if is_trained:
+            stored_task = training_output.read_task(output_dir, step)
+            if stored_task:  # Keep the scores of splits not evaluated again.
+                before = task_evaluation.read_results(output_dir, step)
+        # All workers predict with the same threshold.
+        stored_task = coordinator.from_chief(stored_task)
+        if not task.splits(DEV):  # Otherwise dev selects the threshold again.
+            task = task.with_threshold(stored_task)
+        task, results = task_evaluation.evaluate_splits(
+            trial.evaluator,
+            task,
+            experiment.objective_source.compare,
+            output_dir,
+            step,
+            before,
+        )
+        evaluations = trial.evaluations
+        scored = [split for split in results if split.startswith(DEV)]
+        if scored and not experiment.config.selects_evaluation:
+            final = results[scored[0]]
+            trial.write_summaries("eval", final)
+            if evaluations:  # They lack what is compared at the end only.
+                final = {x: y for x, y in final.items() if x in evaluations[0]}
+            evaluations = [*evaluations, {"global_step": trial.step} | final]
+        if coordinator.is_chief:
+            results_of_model = stored_task.get("results", {}) | results
+            _write_model(
+                experiment, task, trial.weights(), step, results_of_model
+            )
+            training_output.draw_learning_curves(
+                output_dir,
+                evaluations,
+                None,
+                f"Fine-tuning for {_subject(task)}",
+            )
+        return results
     finally:
         trial.release()  # Other trials may follow.
-
-
-def _train_and_evaluate(
-    trial: Trial, experiment: Experiment
-) -> dict[str, Metrics]:
-    """Trains, evaluates and predicts, then writes the results."""
-    task, coordinator = experiment.task, experiment.coordinator
-    output_dir, first_step = experiment.output_dir, trial.step
-    trial.train()
-    step, before, stored_task = trial.chosen_step, {}, {}
-    is_trained = trial.step == first_step and coordinator.is_chief
-    if is_trained and training_output.model_is_written(output_dir, step):
-        # Keep the scores of splits not evaluated again.
-        before = task_evaluation.read_results(output_dir, step)
-        stored_task = _read_model(output_dir).task
-    # All workers predict with the same threshold.
-    stored_task = coordinator.from_chief(stored_task)
-    if not task.splits(DEV):  # Otherwise dev selects the threshold again.
-        task = task.with_threshold(stored_task)
-    task, results = _evaluate(experiment, task, trial.evaluator, step, before)
-    evaluations = trial.evaluations
-    scored = [split for split in results if split.startswith(DEV)]
-    if scored and not experiment.config.selects_evaluation:
-        final = results[scored[0]]
-        trial.write_summaries("eval", final)
-        if evaluations:  # They lack what is compared at the end only.
-            final = {
-                name: final[name] for name in final if name in evaluations[0]
-            }
-        evaluations = [*evaluations, {"global_step": trial.step} | final]
-    if coordinator.is_chief:
-        training_output.draw_learning_curves(
-            output_dir, evaluations, None, f"Fine-tuning for {_subject(task)}"
-        )
-        results_of_model = stored_task.get("results", {}) | results
-        _write_model(experiment, task, trial.weights(), step, results_of_model)
-    return results
 
 
 # === Stored models ===
@@ -214,11 +228,12 @@ def _train_and_evaluate(
 
 def _evaluate_finished_trial(experiment: Experiment) -> dict[str, Metrics]:
     """Evaluates a finished trial on splits that it was not evaluated on."""
-    stored = _read_model(experiment.output_dir)
-    before, step = stored.task.get("results", {}), _step_of(stored)
-    task, results = _evaluate_model(experiment, stored, before)
+    stored = model_directory.read_model(
+        os.path.join(experiment.output_dir, model_directory.MODEL_FOLDER)
+    )
+    task, before, results = _evaluate_model(experiment, stored)
     if experiment.coordinator.is_chief:
-        weights = dict(stored.weights)
+        step, weights = _step_of(stored), dict(stored.weights)
         _write_model(experiment, task, weights, step, before | results)
     return results
 
@@ -226,23 +241,24 @@ def _evaluate_finished_trial(experiment: Experiment) -> dict[str, Metrics]:
 def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
     """Evaluates and predicts with the model that the experiment starts from."""
     task, stored = experiment.task, experiment.stored
-    output_dir, before = experiment.output_dir, {}
-    is_own = pretrained_models.has_trained_model(experiment.config)
-    if is_own:
-        # Keep the scores of splits that are not evaluated again.
-        written = task_evaluation.read_results(output_dir, _step_of(stored))
-        before = stored.task.get("results", {}) | written
-    tuned, results = _evaluate_model(experiment, stored, before)
+    output_dir = experiment.output_dir
+    # Else it is another one, of --pretrained_model_dir.
+    is_own = not experiment.config.pretrained_model_dir and stored.path == (
+        os.path.join(output_dir, model_directory.MODEL_FOLDER)
+    )
+    tuned, _, results = _evaluate_model(experiment, stored, is_own)
     if tuned == task or not experiment.coordinator.is_chief:
         return results
     if is_own:
         old, new = task.to_json(), tuned.to_json()
         changes = {name: x for name, x in new.items() if x != old[name]}
         card = os.path.join(stored.path, model_directory.README_FILE)
-        _write_directory(
-            stored,
+        training_output.write_model_directory(
             output_dir,
+            stored.config,
             dict(stored.weights),
+            stored.vocabulary,
+            stored.tokenizer_settings,
             {**stored.task, **changes},
             files.read_bytes(card).decode(),
         )
@@ -257,72 +273,41 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
 
 
 def _evaluate_model(
-    experiment: Experiment, stored: StoredModel, before: Mapping[str, Metrics]
-) -> tuple[Task, dict[str, Metrics]]:
-    """Calls `_evaluate` for a stored model."""
-    task = experiment.task
+    experiment: Experiment, stored: StoredModel, is_own: bool = True
+) -> tuple[Task, dict[str, Metrics], dict[str, Metrics]]:
+    """Evaluates a stored model.
+
+    The scores that a model of the folder has on other splits are kept.
+
+    Returns:
+      As `evaluate_splits`, with the earlier results in between.
+    """
     model = pretrained_models.build_model(
-        stored, task, experiment.devices, keep_head=True
+        stored, experiment.task, experiment.devices, keep_head=True
     )
-    build = functools.partial(experiment.build_evaluator, model)
-    return _evaluate(experiment, task, build, _step_of(stored), before)
+    step, before = _step_of(stored), {}
+    if is_own:
+        written = task_evaluation.read_results(experiment.output_dir, step)
+        before = stored.task.get("results", {}) | written
+    evaluator = Evaluator(
+        model, experiment.reader, experiment.config, experiment.devices
+    )
+    task, results = task_evaluation.evaluate_splits(
+        evaluator,
+        experiment.task,
+        experiment.objective_source.compare,
+        experiment.output_dir,
+        step,
+        before,
+    )
+    return task, before, results
 
 
 def _step_of(stored: StoredModel) -> int:
     return int(stored.task.get("global_step", 0))
 
 
-def _evaluate(
-    experiment: Experiment,
-    task: Task,
-    build_evaluator: Callable[[int], Evaluator],
-    global_step: int,
-    before: Mapping[str, Metrics],
-) -> tuple[Task, dict[str, Metrics]]:
-    """Scores dev and predicts test as the flags request; the chief writes.
-
-    `before` are the results of splits that may not be evaluated again.
-
-    Returns:
-      The task with the threshold selected on dev, and split to metrics.
-    """
-    config, is_chief = experiment.config, experiment.coordinator.is_chief
-    output_dir, results = experiment.output_dir, {}
-    for is_requested, kind, batch_size in (
-        (config.do_eval, DEV, config.eval_batch_size),
-        (config.do_predict, TEST, config.predict_batch_size),
-    ):
-        if not is_requested:
-            continue
-        evaluator = build_evaluator(batch_size)
-        for number, split in enumerate(task.splits(kind)):
-            # The first of several dev sets selects the threshold, as in the
-            # paper. Choices made while the model was trained stay.
-            select_threshold = kind == DEV and number == 0
-            evaluated = evaluator.evaluate(split, task, select_threshold)
-            task = evaluated.task
-            if evaluated.metrics:
-                reference = experiment.objective_source.compare(split)
-                results[split] = evaluated.metrics | reference
-            if is_chief:
-                with training_output.writing("The predictions", output_dir):
-                    task_evaluation.write_predictions(output_dir, evaluated)
-    if results and is_chief:
-        with training_output.writing("The results", output_dir):
-            task_evaluation.write_results(
-                output_dir, global_step, dict(before) | results
-            )
-    return task, results
-
-
 # === Model directories ===
-
-
-def _read_model(output_dir: str) -> StoredModel:
-    """Returns the model of a finished trial."""
-    return model_directory.read_model(
-        os.path.join(output_dir, model_directory.MODEL_FOLDER)
-    )
 
 
 def _write_model(
@@ -355,18 +340,8 @@ def _write_model(
         f"{cli.program('run/predict.py')} --model_dir=. --input_file=... "
         "--output_file=...",
     )
-    _write_directory(stored, experiment.output_dir, weights, task_json, card)
-
-
-def _write_directory(
-    stored: StoredModel,
-    output_dir: str,
-    weights: Mapping[str, np.ndarray],
-    task_json: Mapping[str, Any],
-    card: str,
-) -> None:
     training_output.write_model_directory(
-        output_dir,
+        experiment.output_dir,
         stored.config,
         weights,
         stored.vocabulary,

@@ -11,11 +11,10 @@ from bert_tf.config import fields_affecting
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import evaluate as task_evaluation
-from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Metrics
-from bert_tf.finetuning.experiment import BuildTask
+from bert_tf.finetuning.run import BuildTask
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.tasks.squad import predictions as squad_predictions
@@ -73,9 +72,7 @@ def run(
     with preemptions.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
             config = _train_on_triviaqa(config, devices, preemption, build_task)
-        return finetuning.run_experiment(
-            experiments.read(config, build_squad, devices, preemption)
-        )
+        return finetuning.run_on(config, build_squad, devices, preemption)
 
 
 # === TriviaQA ===
@@ -131,9 +128,7 @@ def _train_on_triviaqa(
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
         coordinator.from_chief(coordinator.is_chief and _convert(config, first))
-        finetuning.run_experiment(
-            experiments.read(first, build_task, devices, preemption)
-        )
+        finetuning.run_on(first, build_task, devices, preemption)
         if coordinator.is_chief:
             files.write_json(done_file, recipe)
         # Other workers wait until the chief has written the model.

@@ -10,7 +10,6 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -250,7 +249,7 @@ class Trial(Trainer):
             while True:
                 # Evaluate first: it may have stopped during an evaluation.
                 if self._selection.is_due(self.step):
-                    self._evaluate(self.evaluator(self._flags.eval_batch_size))
+                    self._evaluate()
                 if self.step >= self.last_step or self._selection.should_stop():
                     break
                 self.run_steps(
@@ -278,11 +277,10 @@ class Trial(Trainer):
         )
 
     @functools.cached_property
-    def evaluator(self) -> Callable[[int], Evaluator]:
-        """Builds an evaluator of the model for a batch size, once for each."""
-        return functools.cache(
-            functools.partial(self._experiment.build_evaluator, self.model)
-        )
+    def evaluator(self) -> Evaluator:
+        """The evaluator of the model."""
+        data = self._experiment.reader
+        return Evaluator(self.model, data, self._flags, self.devices)
 
     def release(self) -> None:
         """Frees the memory of weights and slots, which ends the trial.
@@ -303,10 +301,10 @@ class Trial(Trainer):
 
     # === Evaluations during training ===
 
-    def _evaluate(self, evaluator: Evaluator) -> None:
+    def _evaluate(self) -> None:
         """Scores dev and saves a checkpoint that includes the scores."""
         try:
-            metrics = self._score_dev(evaluator)
+            metrics = self._score_dev()
             self.write_summaries("eval", metrics)
         except BaseException:
             # Preemption above all: the trial resumes at this step.
@@ -317,11 +315,11 @@ class Trial(Trainer):
             raise
         self.checkpoints.save(self.step)
 
-    def _score_dev(self, evaluator: Evaluator) -> dict[str, float]:
+    def _score_dev(self) -> dict[str, float]:
         """Scores dev; saves the weights if the best ones are to be kept."""
         task = self._experiment.task
         (split, *_) = task.splits(DEV)
-        evaluated = evaluator.evaluate(split, task, select_threshold=True)
+        evaluated = self.evaluator.evaluate(split, task, select_threshold=True)
         # All workers compare the same numbers.
         metrics = self.coordinator.from_chief(evaluated.metrics)
         if metrics:

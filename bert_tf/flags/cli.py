@@ -239,6 +239,7 @@ def run(main: Callable[[Any], None]) -> None:
             # Before `main` imports TensorFlow, which imports Keras.
             keras_backend.require_tensorflow()
             config = read_config()
+            _warn_of_ignored(config)
             if isinstance(config, ModelSourceConfig):
                 config.set_environment()
             with interrupt, errors.extras(), errors.full_disks():
@@ -258,6 +259,18 @@ def run(main: Callable[[Any], None]) -> None:
             sys.exit(INTERRUPTED)
 
     app.run(absl_main, flags_parser=parse_flags)
+
+
+def _warn_of_ignored(config: Any) -> None:
+    names = ", ".join(
+        f"--{_flag_name(field)}"
+        for field in dataclasses.fields(config)
+        if field.metadata["group"] == IGNORED and getattr(config, field.name)
+    )
+    if names:
+        logging.warning(
+            "These flags of the original have no effect: %s.", names
+        )
 
 
 def _flag_error(error: flags.Error, config_cls: type) -> str:

@@ -58,15 +58,6 @@ def ignored(default: Any) -> Any:
     )
 
 
-def ignored_flags(config: Any) -> str:
-    """Returns the flags without effect that are given, for a message."""
-    return ", ".join(
-        f"--{field.name}"
-        for field in dataclasses.fields(config)
-        if field.metadata["group"] == IGNORED and getattr(config, field.name)
-    )
-
-
 def require(condition: bool, message: str) -> None:
     """Raises `UserError` unless the condition holds."""
     if not condition:

@@ -24,7 +24,6 @@ from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
-from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
@@ -45,8 +44,6 @@ def run(config: Flags) -> None:
       UserError: For bad flags, files or models.
     """
     keras_backend.require_tensorflow()
-    if names := options.ignored_flags(config):
-        logging.warning("These flags are ignored: %s.", names)
     files.require_file(config.input_file, "--input_file")
     files.require_writable(config.output_file, "--output_file")
     files.require_other(config.output_file, config.input_file)

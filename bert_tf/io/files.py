@@ -539,6 +539,5 @@ def read_json_object(path: str) -> dict[str, Any]:
 
 def read_bert_config(path: str) -> BertConfig:
     """Reads a `bert_config.json`; see `paths.resolve_config`."""
-    path = paths.resolve_config(path)
-    require_file(path, "--bert_config_file")
+    path = require_file(paths.resolve_config(path), "--bert_config_file")
     return BertConfig.from_dict(read_json_object(path), path)

@@ -100,7 +100,8 @@ def one_writer(
     """Locks an output; a second process that writes to it is refused.
 
     A missing folder is created, and removed at the end if it is empty. The lock
-    is on the folder itself, so it adds no file. Remote outputs are not locked.
+    is on the folder itself, so it adds no file; what killed processes left in
+    it is removed. Remote outputs are not locked.
 
     Args:
       path: The value of the flag: a folder.
@@ -134,6 +135,8 @@ def one_writer(
             raise UserError(
                 f"{flag}={path} {reason} ({error}); choose another."
             ) from error
+        if not is_replaced:
+            files.clear_temporaries(path)
         yield
     finally:
         if is_replaced and descriptor is not None:

@@ -276,7 +276,7 @@ class _PretrainingTrainer(Trainer):
         training_output.draw_learning_curves(
             config.output_dir, [results] if results else []
         )
-        if step == first_step and training_output.model_is_written(
+        if step == first_step and training_output.read_task(
             config.output_dir, step
         ):
             return

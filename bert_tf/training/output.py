@@ -75,9 +75,8 @@ def start_over(config: Any, coordinator: Coordinator) -> None:
         return
     folder = config.output_dir
     if coordinator.is_chief and tf.io.gfile.isdir(folder):
-        removed = run_folder.remove_registered(
-            folder.rstrip("/"), run_folder.inputs_of(config)
-        )
+        inputs = run_folder.inputs_of(config)
+        removed = run_folder.remove_registered(folder.rstrip("/"), inputs)
         others = {*tf.io.gfile.listdir(folder)} - {train_log.FILE}
         if others and not removed:
             raise UserError(
@@ -123,13 +122,13 @@ def describe_checkpoints(
             logging.error("%s could not be written: %s", path, error)
 
 
-def model_is_written(output_dir: str, step: int) -> bool:
-    """Returns whether the model directory has the model of a step."""
+def read_task(output_dir: str, step: int) -> dict[str, Any]:
+    """Returns the task.json of the model of a step; {} without that model."""
     path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
     if not model_directory.recognizes(path):
-        return False
+        return {}
     task = files.read_json(os.path.join(path, model_directory.TASK_FILE))
-    return task.get("global_step") == step
+    return task if task.get("global_step") == step else {}
 
 
 def write_results(path: str, results: Mapping[str, float | int]) -> None:

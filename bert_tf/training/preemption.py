@@ -116,7 +116,5 @@ def prepare(
                     stack.enter_context(
                         locks.one_writer(folder, "--output_dir")
                     )
-                    # Killed runs may leave some.
-                    files.clear_temporaries(folder)
                 stack.enter_context(run_folder.registering(folder))
             yield devices, preemption

@@ -25,6 +25,7 @@ from bert_tf.export.verify import reference
 from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
+from bert_tf.io import locks
 from bert_tf.serving import batching
 from tests.support import live_server
 from tests.support import tiny_exports
@@ -85,7 +86,8 @@ class VersionDirectoryTest(tf.test.TestCase):
         gone.wait()
         for name in (f"1.tmp-{gone.pid}-0a1b2c3d", "1.tmp-1-0a1b2c3d"):
             os.makedirs(os.path.join(self.path, name, "variables"))
-        self._write(2, "two")
+        with locks.one_writer(self.path, "--output_dir"):
+            self._write(2, "two")
         self.assertCountEqual(os.listdir(self.path), ["1.tmp-1-0a1b2c3d", "2"])
 
     def test_keeps_versions_of_other_processes(self):

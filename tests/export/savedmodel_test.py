@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import pathlib
-from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -123,9 +122,7 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
             (None, "models/m"),
             ("a Keras model", "MODEL_DIR"),
         ):
-            line = savedmodel.command_line(
-                "x.py", config, mock.Mock(origin=origin)
-            )
+            line = savedmodel.command_line("x.py", config, origin)
             self.assertEndsWith(
                 line, f" --model_dir={name} --output_dir=served"
             )

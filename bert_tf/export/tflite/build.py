@@ -63,7 +63,7 @@ class Build(savedmodel.Export):
     @property
     def command(self) -> str:
         """The command line that reproduces the file."""
-        return savedmodel.command_line(_SCRIPT, self.config, self.stored)
+        return savedmodel.command_line(_SCRIPT, self.config, self.stored.origin)
 
 
 def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
@@ -93,7 +93,7 @@ def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
             max_seq_length=config.max_seq_length or export.head.max_seq_length,
         )
     _require_form(config, export.model)
-    return Build(**vars(export) | {"config": config})
+    return Build(**vars(export), config=config)
 
 
 def _require_form(config: TfliteConfig, model: keras.Model) -> None:
