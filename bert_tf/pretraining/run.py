@@ -29,7 +29,9 @@ from bert_tf.modeling import encoder
 from bert_tf.pretraining import data as pretraining_input
 from bert_tf.pretraining import evaluation
 from bert_tf.pretraining import plateau
+from bert_tf.pretraining import samples
 from bert_tf.pretraining.data import PretrainingData
+from bert_tf.text.vocabulary import MASK
 from bert_tf.training import losses
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import optimizer as optimizers
@@ -254,12 +256,19 @@ class _PretrainingTrainer(Trainer):
         if results is not None:
             self.write_summaries("eval", results)
         if self.coordinator.is_chief:
+            vocabulary = self._data.vocabulary
+            samples.fill_in(self.output_dir, vocabulary, self.model)
             self._write_output(results, first_step)
             training_output.print_report(
                 config.output_dir,
                 {"evaluation": results} if results else {},
                 self._next_commands,
-                self._watch.describe() if self._watch else "",
+                {
+                    "Language:": self._watch.describe() if self._watch else "",
+                    "Masked words:": "\n".join(
+                        samples.describe(self.output_dir)
+                    ),
+                },
             )
         if not self.coordinator.from_chief(self.checkpoints.wait()):
             raise UserError(
@@ -302,6 +311,7 @@ class _PretrainingTrainer(Trainer):
 
     def _build_card(self, results: Mapping[str, float]) -> str:
         """Returns the text of the model card."""
+        words = dict(enumerate(samples.describe(self.output_dir), 1))
         manifest = self._data.manifest
         data = {"record files": ", ".join(self._data.record_files)}
         if manifest:
@@ -321,6 +331,7 @@ class _PretrainingTrainer(Trainer):
                 **({"Initial weights": self._start} if self._start else {}),
                 "Devices of the last steps": self._describe_devices(),
                 "Metrics": dict(results),
+                **({"Masked words": words} if words else {}),
             },
             errors.name_programs(self._next_commands[0].format(".")),
         )
@@ -384,6 +395,8 @@ class _PretrainingTrainer(Trainer):
             self._watch = plateau.Watch(
                 self._flags, text, width, self.step, self._tokens_before
             )
+            if self.checkpoints.step is None:
+                self._fill_in_before(source)
         if self._flags.eval_input_file and self._eval_input:
             # With fewer batches than the others a worker would wait forever.
             pretraining_input.agree(self._eval_input, self.devices)
@@ -391,6 +404,19 @@ class _PretrainingTrainer(Trainer):
                 self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
             )
             self._held_out.start()
+
+    def _fill_in_before(self, source: PretrainingInput) -> None:
+        """Chooses and fills in sentences of held-out, else of own records."""
+        config, data, found = self._flags, self._data, []
+        if config.eval_input_file and self._eval_input:
+            source = self._eval_input
+        vocab_size = data.bert_config.vocab_size
+        has_masks = not data.bert_config.left_to_right
+        if has_masks and MASK in (data.vocabulary or ()):
+            with pretraining_input.explaining(source, vocab_size):
+                dataset = source.evaluation_dataset()
+                found = samples.choose(dataset, data.vocabulary)
+        samples.fill_in(self.output_dir, data.vocabulary, self.model, found)
 
     def describe_progress(self, step: int) -> dict[str, float]:
         values = {"tokens_seen": self._watch.tokens(step)}

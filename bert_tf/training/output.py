@@ -55,6 +55,7 @@ _FILES = (
     ("eval_results.json", "scores"),
     ("eval_results.txt", "scores, in the original's format"),
     ("runs.txt", "scores of all trials"),
+    ("masked_words.json", "sentences filled in before and after training"),
     (LEARNING_CURVES_FILE, "loss and scores by step"),
     (train_log.FILE, "the log"),
 )
@@ -150,7 +151,7 @@ def print_report(
     output_dir: str,
     results: Mapping[str, Mapping[str, float]],
     commands: Sequence[str],
-    note: str = "",
+    notes: Mapping[str, str] | None = None,
 ) -> None:
     """Prints scores, files and the next commands, at the end of a run.
 
@@ -158,15 +159,16 @@ def print_report(
       output_dir: The output directory.
       results: Metrics by split.
       commands: The commands, with {} for the path of the model.
-      note: A sentence below the scores.
+      notes: Other texts by title, shown below the scores.
     """
     texts = {}
     if results:
         texts["Scores:"] = "\n".join(
             _score_line(split, metrics) for split, metrics in results.items()
         )
-    if note:
-        texts["Language:"] = textwrap.fill(note, 76)
+    for title, note in filter(all, (notes or {}).items()):
+        lines = (textwrap.fill(x, 76) for x in note.splitlines())
+        texts[title] = "\n".join(lines)
     names = {x.rstrip("/") for x in tf.io.gfile.listdir(output_dir)}
     files_of_run = {
         name: text

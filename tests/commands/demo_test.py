@@ -105,8 +105,15 @@ class DemoTest(files_case.FolderCase):
             "library_2_steps/served/library/1",
         ):
             self.assertTrue(os.path.exists(f"{self.folder}/{name}"), name)
-        for shown in ("run/pretrain.py --", demo.MASKED, *demo.SENTENCES):
+        for shown in (
+            "run/pretrain.py --flagfile=cpu.flags",
+            demo.MASKED,
+            "loss of word frequencies",
+            *demo.SENTENCES,
+        ):
             self.assertIn(shown, text)
+        # At the end of pretraining, and at that of the demo.
+        self.assertEqual(text.count("  in text: "), 10)
 
         # Nothing is done again, except for the server.
         with (
@@ -124,7 +131,7 @@ class DemoTest(files_case.FolderCase):
                 f"{self.folder}/{name}_2_steps",
                 f"{self.folder}/{name}_{demo.TRAIN_STEPS}_steps",
             )
-        with self.assertRaisesRegex(UserError, "must be 0.17 or more"):
+        with self.assertRaisesRegex(UserError, "must be 0.2 or more"):
             self._run(0)
 
 
