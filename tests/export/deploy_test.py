@@ -200,7 +200,6 @@ class ImageTest(tf.test.TestCase):
         report = environments.run(
             *(*pip, "--report=-", *_pip_arguments("train")),
             cwd=_ROOT,
-            env=environments.clean_environment(),
         )
         # CUDA's libraries are gigabytes, so pip only resolves them.
         self.assertIn('"name": "nvidia-cudnn-cu12"', report)
@@ -222,7 +221,6 @@ class ImageTest(tf.test.TestCase):
         self.assertIn("ERROR: The base path of model none", result.stderr)
         environments.run(
             *(python, "-c", "from bert_tf.serving import litert, server"),
-            env=environments.clean_environment(),
         )
 
 

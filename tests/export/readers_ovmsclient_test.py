@@ -87,7 +87,6 @@ class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
         with live_server.serve(folder, models) as (grpc, rest):
             environments.run(
                 *(python, _PROGRAM, grpc, rest, requests, answers),
-                env=environments.clean_environment(),
             )
         with open(answers, encoding="utf-8") as file:
             cls.answers = dict(zip(calls, json.load(file), strict=True))

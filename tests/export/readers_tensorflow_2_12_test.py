@@ -53,7 +53,6 @@ class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
         files.write_json(asked, requests)
         environments.run(
             *(_python(), program.__file__, directory, asked, answered),
-            env=environments.clean_environment(),
         )
         return [
             Answer({x: program.decode(y) for x, y in answer.items()})

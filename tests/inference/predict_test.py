@@ -324,13 +324,6 @@ class PredictTest(files_case.FilesCase):
         ):
             self._run(path)
 
-    @parameterized.parameters("encoder", "pretraining")
-    def test_refuses_a_model_without_a_task(self, kind):
-        path = tiny_model.write(f"{self.folder}/{kind}", kind=kind)
-        texts = self.write("texts.txt", "cat")
-        with self.assertRaisesRegex(UserError, f"kind='{kind}'; fine-tune it"):
-            self._run(texts, model_dir=path)
-
     def test_refuses_invalid_paths(self):
         with self.assertRaisesRegex(UserError, "--input_file: no such file"):
             self._run(f"{self.folder}/nothing.csv")

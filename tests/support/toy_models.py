@@ -22,6 +22,7 @@ from tests.support import ports
 
 TIMEOUT_SECONDS = 60
 PREDICT = "/v1/models/toy:predict"
+_SIGNATURES = ("echo", "log", "total", "share", "slow", "classify", "regress")
 
 
 class _Toy(tf.Module):
@@ -117,16 +118,8 @@ def _save(toy, path):
     tf.saved_model.save(
         toy,
         path,
-        signatures={
-            "serving_default": toy.mixed,
-            "echo": toy.echo,
-            "log": toy.log,
-            "total": toy.total,
-            "share": toy.share,
-            "slow": toy.slow,
-            "classify": toy.classify,
-            "regress": toy.regress,
-        },
+        signatures={"serving_default": toy.mixed}
+        | {name: getattr(toy, name) for name in _SIGNATURES},
     )
 
 

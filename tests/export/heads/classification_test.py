@@ -105,18 +105,6 @@ class MultipleChoiceTest(tf.test.TestCase):
             self.answer["probabilities"][-1], np.full([3], 1 / 3), atol=1e-6
         )
 
-    def test_ids_have_an_axis_of_choices(self):
-        for name, spec in self.head.ids_specs().items():
-            self.assertEqual(spec.shape.rank, 3)
-            self.assertEqual(self.inputs[name].shape, [5, 3, 12])
-        outputs = self.model(self.inputs)
-        self.assertAllClose(
-            self.head.answer_ids(outputs, Rows(self.inputs))["probabilities"][
-                2
-            ],
-            self.answer["probabilities"][2],
-        )
-
     @pytest.mark.slow
     def test_many_choices_of_a_text_are_computed_in_parts(self):
         words = ["cat", "dog", "mat", "sat", "the", "sitting"]

@@ -21,17 +21,7 @@ def _tokenizer():
 
 
 def _example(context, question="what is it?", **values):
-    dataset = [
-        {
-            "paragraphs": [
-                {
-                    "context": context,
-                    "qas": [{"id": "q", "question": question, "answers": []}],
-                }
-            ]
-        }
-    ]
-    (example,) = squad_examples.build_examples(dataset, False)
+    example = squad_examples.make_example("q", question, context)
     return dataclasses.replace(example, **values)
 
 
