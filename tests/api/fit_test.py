@@ -174,10 +174,7 @@ class ClassWeightsTest(fit_case.FitCase, tf.test.TestCase):
         model = self.new(compiled=compiled, head_dropout_prob=0.0)
         y = np.array(fit_case.IDS)
         loss = model.fit(
-            fit_case.TEXTS,
-            y,
-            class_weight={"good": 3.0},
-            verbose=0,
+            fit_case.TEXTS, y, class_weight={"good": 3.0}, verbose=0
         ).history["loss"]
         losses = fit_case.softmax_losses(
             model(model.preprocessor(fit_case.TEXTS))["logits"], y
@@ -493,10 +490,7 @@ class LossesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ).history
 
     def test_losses_and_metrics_of_several_outputs(self):
-        model = self.new(
-            "question_answering",
-            fit_case.compiled(),
-        )
+        model = self.new("question_answering", fit_case.compiled())
         features, y = model.preprocessor(fit_case.QUESTIONS, fit_case.ANSWERS)
         scores = fit_case.scores(model, features, y)
         logits = model(features)
@@ -514,11 +508,7 @@ class LossesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(scores["loss"], total, rtol=1e-5)
 
     def test_tokens_without_a_label_do_not_count(self):
-        model = self.new(
-            "tagging",
-            fit_case.compiled(),
-            labels=["O", "X"],
-        )
+        model = self.new("tagging", fit_case.compiled(), labels=["O", "X"])
         tags = [["O", "X", "O", 1], ["O"]]
         features, y = model.preprocessor(fit_case.SENTENCES, tags)
         self.assertEqual(y.tolist()[1], [-1, 0] + [-1] * 6)
@@ -541,8 +531,7 @@ class LossesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         features, ids = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
         scores = fit_case.scores(model, features, np.eye(2)[ids])
         self.assertAllClose(
-            fit_case.scores(model, fit_case.TEXTS, fit_case.LABELS),
-            scores,
+            fit_case.scores(model, fit_case.TEXTS, fit_case.LABELS), scores
         )
         losses = fit_case.softmax_losses(model(features)["logits"], ids)
         self.assertAllClose(scores["loss"], losses.mean(), rtol=1e-5)

@@ -83,16 +83,8 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             _QUESTIONS,
             [{"answers": [], **question} for question in _QUESTIONS],
         ),
-        (
-            _TAGGING,
-            _SENTENCES,
-            [{"text": sentence} for sentence in _SENTENCES],
-        ),
-        (
-            _CHOICES,
-            _CHOICE_ROWS,
-            [{**row, "label": 1} for row in _CHOICE_ROWS],
-        ),
+        (_TAGGING, _SENTENCES, [{"text": sentence} for sentence in _SENTENCES]),
+        (_CHOICES, _CHOICE_ROWS, [{**row, "label": 1} for row in _CHOICE_ROWS]),
     )
     def test_all_forms_of_a_row_are_equal(self, task, rows, *others):
         model = self._load(task)
@@ -166,10 +158,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         (row,) = named.predict([("cat", "dog")], verbose=0)
         self.assertEqual(list(row["probabilities"]), ["a", "b", "c"])
         nameless = self._load(
-            _CLASSIFICATION,
-            "classification",
-            num_labels=2,
-            new_parts=["head"],
+            _CLASSIFICATION, "classification", num_labels=2, new_parts=["head"]
         )
         (row,) = nameless.predict(["the cat"], verbose=0)
         self.assertEqual(list(row["probabilities"]), ["0", "1"])

@@ -590,12 +590,7 @@ class BadInputTest(files_case.FolderCase):
 
     @parameterized.product(
         source=FORMATS,
-        contents=(
-            b"",
-            b'{"vocab_size": 16, "hid',
-            b"\xff\xfe\x00",
-            b"[1, 2]",
-        ),
+        contents=(b"", b'{"vocab_size": 16, "hid', b"\xff\xfe\x00", b"[1, 2]"),
     )
     def test_damaged_config(self, source, contents):
         path = self._copy(source)

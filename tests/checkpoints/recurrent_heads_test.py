@@ -156,10 +156,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(UserError, 'new_parts=."head"'):
                 bert_tf.load_model(path, **arguments)
         model = bert_tf.load_model(
-            path,
-            new_parts=["head"],
-            labels=["O", "B-y"],
-            **_FEATURE_BASED,
+            path, new_parts=["head"], labels=["O", "B-y"], **_FEATURE_BASED
         )
         self.assertLen(model.lstms, 2)
         word_embeddings = "bert/embeddings/word_embeddings"

@@ -451,8 +451,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         request = os.path.join(self.folder, "folders.json")
         files.write_json(request, list(folders))
         output = environments.run(
-            *(sys.executable, "-c", _READ_PYTORCH, packages, request),
-            cwd=_ROOT,
+            *(sys.executable, "-c", _READ_PYTORCH, packages, request), cwd=_ROOT
         )
         answers = json.loads(output.splitlines()[-1])
         for path, expected in folders.items():

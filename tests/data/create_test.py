@@ -206,10 +206,7 @@ class InterruptedRunTest(record_case.RecordCase):
 
 
 class StartOverTest(record_case.RecordCase):
-    @parameterized.parameters(
-        ({}, _SHARDS),
-        (_SHARDS, {}),
-    )
+    @parameterized.parameters(({}, _SHARDS), (_SHARDS, {}))
     @pytest.mark.slow
     def test_another_data_set_is_replaced(self, before, after):
         pretraining_data.create(self._config(**before, random_seed=6))

@@ -480,9 +480,7 @@ class StudentTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
         path = tiny_model.write_task(
-            self.path("teacher"),
-            _STUDENT_TASK,
-            config=tiny_model.CONFIG,
+            self.path("teacher"), _STUDENT_TASK, config=tiny_model.CONFIG
         )
         self.teacher = formats.read(path)
 
@@ -614,10 +612,7 @@ class StudentTest(files_case.FilesCase):
 
     @parameterized.parameters(
         ({}, "Give --num_hidden_layers"),
-        (
-            {"pretrained_model_dir": "x", "hidden_size": 8},
-            "--hidden_size can",
-        ),
+        ({"pretrained_model_dir": "x", "hidden_size": 8}, "--hidden_size can"),
         (
             {"pretrained_model_dir": "x", "initialize_from_teacher": False},
             "--noinitialize_from_teacher cannot",

@@ -287,8 +287,7 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
         explained = self._explain(error, gone=[2])
         self.assertIsInstance(explained, UserError)
         self.assertStartsWith(
-            str(explained),
-            "Worker 2 (at c:3) is gone or not responding",
+            str(explained), "Worker 2 (at c:3) is gone or not responding"
         )
         explained = self._explain(error, gone=[0, 2])
         self.assertStartsWith(

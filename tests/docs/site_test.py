@@ -312,10 +312,7 @@ class CommandsTest(tf.test.TestCase, parameterized.TestCase):
             config_cls = inspect.get_annotations(script.main)["config"]
             values = flags.FlagValues()
             read_config = cli.define_flags(config_cls, values)
-            with (
-                self.subTest(" ".join(command)),
-                contextlib.chdir(_ROOT),
-            ):
+            with self.subTest(" ".join(command)), contextlib.chdir(_ROOT):
                 words = [command[0], *flag_files.expand(command[1:])]
                 self.assertEqual(values(words), command[:1])
                 self.assertIsInstance(read_config(), config_cls)
@@ -387,8 +384,7 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
             rows * inner * columns for rows, inner, columns in shapes
         )
         self.assertEqual(
-            scaling_table.operations(config, length, predictions),
-            6 * products,
+            scaling_table.operations(config, length, predictions), 6 * products
         )
 
 

@@ -52,7 +52,7 @@ class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
         ]
         files.write_json(asked, requests)
         environments.run(
-            *(_python(), program.__file__, directory, asked, answered),
+            *(_python(), program.__file__, directory, asked, answered)
         )
         return [
             Answer({x: program.decode(y) for x, y in answer.items()})

@@ -230,10 +230,7 @@ class SavedClassifierTest(tf.test.TestCase):
         }
         exact, rounded = (
             loaded["serving_default"](**strings)
-            for loaded in (
-                self.loaded,
-                tf.saved_model.load(version).signatures,
-            )
+            for loaded in (self.loaded, tf.saved_model.load(version).signatures)
         )
         self.assertEqual(rounded["probabilities"].dtype, tf.float32)
         self.assertAllClose(

@@ -504,8 +504,7 @@ class OutputRowsTest(files_case.FilesCase):
             ".TSV", tiny_exports.squad(), _ANSWER, keep_columns="text"
         )
         self.assertEqual(
-            header,
-            "text\tid\tanswer\tstart\tend\tscore\tno_answer_score\n",
+            header, "text\tid\tanswer\tstart\tend\tscore\tno_answer_score\n"
         )
         self.assertEqual(line, "a b\t\tin the end\t3\t9\t0.5\t1e-07\n")
 

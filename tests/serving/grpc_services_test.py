@@ -309,9 +309,7 @@ _EXAMPLES = TensorSpec(tf.string, (None,))
 _NUMBERS = TensorSpec(tf.float32, (None, None))
 _STRINGS = TensorSpec(tf.string, (None, None))
 _CALLS_CLASSIFY = Signature(
-    "classify",
-    {"inputs": _EXAMPLES},
-    {"classes": _STRINGS, "scores": _NUMBERS},
+    "classify", {"inputs": _EXAMPLES}, {"classes": _STRINGS, "scores": _NUMBERS}
 )
 _CALLS_REGRESS = Signature(
     "regress", {"inputs": _EXAMPLES}, {"outputs": _NUMBERS}

@@ -100,8 +100,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
     def _post(self, path, body):
         """Asks the server itself; returns the status and the answer."""
         request = urllib.request.Request(
-            f"http://{self.address}/v1/models/{path}",
-            json.dumps(body).encode(),
+            f"http://{self.address}/v1/models/{path}", json.dumps(body).encode()
         )
         try:
             with urllib.request.urlopen(request) as answer:

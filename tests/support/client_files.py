@@ -107,9 +107,7 @@ def send(program, packages, requests):
     paths = [os.path.join(path, x) for x in ("requests", "answers")]
     pathlib.Path(paths[0]).write_text(json.dumps(requests))
     python = environments.make(environment_name(packages), *packages)
-    environments.run(
-        *(python, str(_HERE / program), *paths),
-    )
+    environments.run(*(python, str(_HERE / program), *paths))
     return json.loads(pathlib.Path(paths[1]).read_text("utf-8"))
 
 

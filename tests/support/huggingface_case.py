@@ -83,17 +83,9 @@ NEXT_SENTENCE = rows_of("cls.seq_relationship", 2)
 # Kind, class, and its heads.
 CLASSES = (
     ("encoder", "BertModel", POOLER),
-    (
-        "pretraining",
-        "BertForPreTraining",
-        POOLER | MASKED_LM | NEXT_SENTENCE,
-    ),
+    ("pretraining", "BertForPreTraining", POOLER | MASKED_LM | NEXT_SENTENCE),
     ("masked_lm", "BertForMaskedLM", MASKED_LM),
-    (
-        "next_sentence",
-        "BertForNextSentencePrediction",
-        POOLER | NEXT_SENTENCE,
-    ),
+    ("next_sentence", "BertForNextSentencePrediction", POOLER | NEXT_SENTENCE),
     (
         "classification",
         "BertForSequenceClassification",

@@ -136,9 +136,7 @@ def serving(base_path=None, **flags):
     port, rest_api_port = ports.free(2)
     flags = {"port": port, "rest_api_port": rest_api_port} | flags
     config = ServeConfig(
-        model_base_path=base_path,
-        file_system_poll_wait_seconds=0,
-        **flags,
+        model_base_path=base_path, file_system_poll_wait_seconds=0, **flags
     )
     server = ModelServer(config)
     server.start()

@@ -541,13 +541,7 @@ class GraphTest(tf.test.TestCase):
     def test_eager_values(self):
         self.assertEqual(
             self.expected[0].to_list(),
-            [
-                [0, 8, 3, 4, 10, 1, 8],
-                [],
-                [19, 20, 22, 24],
-                [8],
-                [15, 16],
-            ],
+            [[0, 8, 3, 4, 10, 1, 8], [], [19, 20, 22, 24], [8], [15, 16]],
         )
 
     def test_tf_function_and_pipelines_agree_with_eager(self):

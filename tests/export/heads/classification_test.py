@@ -85,10 +85,7 @@ class MultipleChoiceTest(tf.test.TestCase):
         cls.model = bert_tf.load_model(path)
         cls.tokenizer = bert_tf.load_tokenizer(path)
         cls.head = MultipleChoice(
-            cls.tokenizer,
-            12,
-            (5, 8, 12),
-            tasks.from_stored(formats.read(path)),
+            cls.tokenizer, 12, (5, 8, 12), tasks.from_stored(formats.read(path))
         )
         examples = reference.to_examples(
             [{"text": text, "choices": choices} for text, choices in _ROWS]

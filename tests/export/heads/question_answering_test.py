@@ -156,8 +156,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         predictions = squad_goldens.read_json(f"{expected}.predictions.json")
         n_best = squad_goldens.read_json(f"{expected}.nbest_predictions.json")
         self.assertEqual(
-            [answer["answer"] for answer in answers],
-            list(predictions.values()),
+            [answer["answer"] for answer in answers], list(predictions.values())
         )
         for answer, context, entries in zip(
             answers, strings["context"], n_best.values(), strict=True

@@ -51,7 +51,7 @@ class OpenvinoTest(tf.test.TestCase, parameterized.TestCase):
         path = os.path.join(folder, "requests.json")
         pathlib.Path(path).write_text(json.dumps(requests))
         environments.run(
-            *(environments.make("openvino", *_PACKAGES), _PROGRAM, path),
+            *(environments.make("openvino", *_PACKAGES), _PROGRAM, path)
         )
         cls.outputs = {
             case: dict(np.load(request["outputs"]))

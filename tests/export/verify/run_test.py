@@ -44,9 +44,7 @@ def setUpModule():
     # Enough to find what is broken here; the exporter sends all of them in the
     # tests of what other programs read.
     mock.patch.object(
-        Reference,
-        "batches",
-        lambda self: [_ROWS[:1], _ROWS],
+        Reference, "batches", lambda self: [_ROWS[:1], _ROWS]
     ).start()
 
 
@@ -252,10 +250,7 @@ _PROBABILITIES = np.array([[0.2, 0.8], [0.7, 0.3], [0.5, 0.5]], np.float32)
 
 def _expected(doubtful=(False, False, False)):
     return Expected(
-        {
-            "label": reference.to_array(_LABELS),
-            "probabilities": _PROBABILITIES,
-        },
+        {"label": reference.to_array(_LABELS), "probabilities": _PROBABILITIES},
         {"label": np.array(doubtful)},
     )
 

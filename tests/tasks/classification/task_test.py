@@ -303,8 +303,7 @@ class InputsTest(files_case.FilesCase):
         )
 
     @parameterized.parameters(
-        ("A b", "A b", None),
-        ({"body": "A", "x": 3}, "A", None),
+        ("A b", "A b", None), ({"body": "A", "x": 3}, "A", None)
     )
     def test_rows_of_texts(self, row, text_a, text_b):
         task = _single(columns=Columns("body"))

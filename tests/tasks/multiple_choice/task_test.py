@@ -138,8 +138,7 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         self.assertFalse(self.task.is_labeled([]))
 
     @parameterized.parameters(
-        ("dev", "confusion_matrix"),
-        ("test", "test_confusion_matrix"),
+        ("dev", "confusion_matrix"), ("test", "test_confusion_matrix")
     )
     def test_report_with_columns_of_choices(self, split, name):
         folder = self.create_tempdir().full_path

@@ -91,9 +91,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(packed.num_truncated, 1)
 
     @parameterized.parameters(
-        {"max_seq_length": 5},
-        {"doc_stride": 0},
-        {"max_query_length": 0},
+        {"max_seq_length": 5}, {"doc_stride": 0}, {"max_query_length": 0}
     )
     def test_rejects_lengths_without_room(self, **options):
         with self.assertRaisesRegex(UserError, "--max_seq_length greater by 4"):

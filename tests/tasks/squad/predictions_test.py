@@ -70,10 +70,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
                     "\u015at\u00e9ve\tSMITH's\u202fson",
                 ),
                 ("\u015at\u00e9ve", "\u015at\u00e9ve"),
-                (
-                    "The \u015at\u00e9ve SMITH",
-                    "The  \u015at\u00e9ve\tSMITH",
-                ),
+                ("The \u015at\u00e9ve SMITH", "The  \u015at\u00e9ve\tSMITH"),
                 (
                     "The \u015at\u00e9ve SMITH's son",
                     "The  \u015at\u00e9ve\tSMITH's\u202fson",
