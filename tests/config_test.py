@@ -131,21 +131,6 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
             BertConfig.from_json(text, "x.json")
 
 
-class OptionTest(tf.test.TestCase):
-    def test_required_and_optional(self):
-        @dataclasses.dataclass(frozen=True)
-        class Config:
-            depth: int = option(help_text="How deep.")
-            width: int = option(7, "How wide.", name="broad")
-
-        self.assertEqual(Config(depth=3), Config(depth=3, width=7))
-        with self.assertRaises(TypeError):
-            Config()
-        width = dataclasses.fields(Config)[1]
-        self.assertEqual(width.metadata["name"], "broad")
-        self.assertEqual(width.metadata["help"], "How wide.")
-
-
 class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("LearnVocabularyConfig", {"num_unused": 98}, "--num_unused.*98"),

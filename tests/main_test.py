@@ -1,17 +1,15 @@
 """Tests of `bert-tf`: its help, its commands and its errors."""
 
 import importlib
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
 from bert_tf import __main__ as program
+from tests.support import scripts
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -25,13 +23,10 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
         # Importing TensorFlow fails.
         folder = self.create_tempdir()
         folder.create_file("tensorflow.py", "raise SystemExit('imported')")
-        return subprocess.run(
-            [sys.executable, "-m", "bert_tf", *words],
+        return scripts.python(
+            *("-m", "bert_tf", *words),
             cwd=cwd or folder.full_path,
-            env=os.environ | {"PYTHONPATH": f"{folder.full_path}:{_ROOT}"},
-            capture_output=True,
-            text=True,
-            check=False,
+            variables={"PYTHONPATH": f"{folder.full_path}:{_ROOT}"},
         )
 
     def test_help_has_a_line_for_each_command(self):

@@ -166,9 +166,7 @@ class BarsTest(_Pictures, tf.test.TestCase):
         figure, panels = reports.new_panels("Title", [2, 2])
         for axes in panels:
             reports.draw_bars(
-                axes,
-                ["one", "two"],
-                {"ours": [1, -2], "the paper's": [3, 4]},
+                axes, ["one", "two"], {"ours": [1, -2], "the paper's": [3, 4]}
             )
         reports.add_legend(figure)
         self.assertEqual(

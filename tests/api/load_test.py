@@ -10,18 +10,15 @@ from absl.testing import parameterized
 import bert_tf
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
-from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
-from bert_tf.text.vocabulary import Vocabulary
-from tests.support import tiny_model
+from tests.support import stored_models
 from tests.support.shared_data import golden
 
-_LABELS = ("no", "maybe", "yes")
+_LABELS = stored_models.LABELS
 _POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
 # Kind, the class that is built, the names of its head's outputs.
 _KINDS = (
@@ -43,31 +40,6 @@ _KINDS = (
     ("multiple_choice", "BertForMultipleChoice", ("logits",)),
 )
 _BY_KIND = {kind: rest for kind, *rest in _KINDS}
-
-
-def _stored(kind, path="", labels=_LABELS, config=tiny_model.CONFIG):
-    """Returns a stored model in memory, with random weights."""
-    parts = {"bert", weight_map.POOLER, *weight_map.HEADS[kind]}
-    rng = np.random.default_rng(4)
-    weights = {
-        row.name: rng.normal(
-            size=weight_map.shape_of(row, config, len(_LABELS)), scale=0.5
-        ).astype(np.float32)
-        for row in weight_map.rows(config)
-        if weight_map.part_of(row.name) in parts
-    }
-    task = {"kind": kind, "max_seq_length": 12}
-    if kind in ("classification", "tagging"):
-        task["labels"] = None if labels is None else list(labels)
-    vocabulary = Vocabulary(tiny_model.TOKENS)
-    return StoredModel(
-        path=path,
-        config=config,
-        weights=Tensors.from_arrays(weights),
-        vocabulary=vocabulary,
-        tokenizer_settings=stored_model.tokenizer_settings(vocabulary, True),
-        task=task,
-    )
 
 
 def _values(model):
@@ -104,7 +76,7 @@ class _ModelTest(tf.test.TestCase, parameterized.TestCase):
 class LoadModelTest(_ModelTest):
     @parameterized.parameters(*_KINDS)
     def test_loads_every_kind_from_every_own_format(self, kind, cls, outputs):
-        stored = _stored(kind)
+        stored = stored_models.build(kind)
         new = set()
         if kind in ("masked_lm", "next_sentence"):
             new = set(weight_map.pretraining_shapes(stored.config))
@@ -122,7 +94,7 @@ class LoadModelTest(_ModelTest):
 
     @parameterized.parameters("question_answering", "tagging", "masked_lm")
     def test_a_pooler_that_no_output_uses_may_be_missing(self, kind):
-        stored = _stored(kind)
+        stored = stored_models.build(kind)
         path = self._write("huggingface", stored)
         with self.assertNoLogs("absl", "WARNING"):
             model = bert_tf.load_model(path)
@@ -137,7 +109,7 @@ class LoadModelTest(_ModelTest):
         self.assertRegex(logs.output[0], "has no bert/pooler: .* randomly")
 
     def test_paths_may_be_path_objects(self):
-        stored = _stored("encoder")
+        stored = stored_models.build("encoder")
         path = pathlib.Path(self._write("bert_tf", stored))
         model = bert_tf.load_model(path, cache_dir=path / "unused")
         self._assert_weights(model, stored.weights)
@@ -151,7 +123,7 @@ class LoadModelTest(_ModelTest):
         self._assert_weights(bert_tf.load_model(copy), stored.weights)
 
     def test_options_of_the_model(self):
-        path = self._write("bert_tf", _stored("classification"))
+        path = self._write("bert_tf", stored_models.build("classification"))
         model = bert_tf.load_model(
             path,
             name="judge",
@@ -196,7 +168,7 @@ class OtherKindTest(_ModelTest):
         )
     )
     def test_new_head_on_an_encoder(self, kind, arguments):
-        stored = _stored("encoder")
+        stored = stored_models.build("encoder")
         with (
             self.assertNoLogs("absl", "WARNING"),
             self.assertLogs("absl", "INFO") as logs,
@@ -211,7 +183,7 @@ class OtherKindTest(_ModelTest):
         )
 
     def test_new_head_in_place_of_the_old(self):
-        stored = _stored("classification")
+        stored = stored_models.build("classification")
         head = ("output_weights", "output_bias")
         for arguments, labels, count in (
             ({}, _LABELS, 3),
@@ -231,14 +203,14 @@ class OtherKindTest(_ModelTest):
             self._assert_weights(model, expected, head)
 
     def test_new_pooler(self):
-        stored = _stored("question_answering")
+        stored = stored_models.build("question_answering")
         with self.assertNoLogs("absl", "WARNING"):
             model = checkpoint_loading.build_model(stored, new_parts=["pooler"])
         self._assert_weights(model, stored.weights, _POOLER)
 
     def test_stored_labels_apply_to_the_stored_kind_only(self):
-        stored = _stored("classification")
-        both = {**stored.weights, **_stored("tagging").weights}
+        stored = stored_models.build("classification")
+        both = {**stored.weights, **stored_models.build("tagging").weights}
         stored = dataclasses.replace(stored, weights=Tensors.from_arrays(both))
         self.assertEqual(checkpoint_loading.build_model(stored).labels, _LABELS)
         model = checkpoint_loading.build_model(stored, "tagging")
@@ -267,7 +239,7 @@ class OtherKindTest(_ModelTest):
     def test_refuses_arguments_that_do_not_fit(self, kind, arguments, message):
         with self.assertRaisesRegex(UserError, message):
             checkpoint_loading.build_model(
-                _stored(kind, "somewhere"), **arguments
+                stored_models.build(kind), **arguments
             )
 
     @parameterized.parameters(3, None, b"model", True)

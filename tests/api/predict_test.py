@@ -1,10 +1,13 @@
-"""Tests for `predict` of the models of bert_tf.api.load."""
+"""Tests of `predict`, of raw rows and labels, and of data sets of them."""
 
 import contextlib
 import dataclasses
 import io
 import json
+import tempfile
+from unittest import mock
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +16,7 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.api import preprocessor
+from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
 from bert_tf.modeling.bert import named_variables
 from bert_tf.tasks.classification.examples import Columns
@@ -21,6 +25,7 @@ from bert_tf.tasks.multiple_choice.examples import Columns as ChoiceColumns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import fit_case
 from tests.support import tiny_model
 
 _CLASSIFICATION = ClassificationTask(
@@ -78,16 +83,8 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             _QUESTIONS,
             [{"answers": [], **question} for question in _QUESTIONS],
         ),
-        (
-            _TAGGING,
-            _SENTENCES,
-            [{"text": sentence} for sentence in _SENTENCES],
-        ),
-        (
-            _CHOICES,
-            _CHOICE_ROWS,
-            [{**row, "label": 1} for row in _CHOICE_ROWS],
-        ),
+        (_TAGGING, _SENTENCES, [{"text": sentence} for sentence in _SENTENCES]),
+        (_CHOICES, _CHOICE_ROWS, [{**row, "label": 1} for row in _CHOICE_ROWS]),
     )
     def test_all_forms_of_a_row_are_equal(self, task, rows, *others):
         model = self._load(task)
@@ -161,10 +158,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         (row,) = named.predict([("cat", "dog")], verbose=0)
         self.assertEqual(list(row["probabilities"]), ["a", "b", "c"])
         nameless = self._load(
-            _CLASSIFICATION,
-            "classification",
-            num_labels=2,
-            new_parts=["head"],
+            _CLASSIFICATION, "classification", num_labels=2, new_parts=["head"]
         )
         (row,) = nameless.predict(["the cat"], verbose=0)
         self.assertEqual(list(row["probabilities"]), ["0", "1"])
@@ -217,6 +211,404 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(preprocessor._unpads(_CLASSIFICATION))
         reader = dataclasses.replace(_SQUAD, mask_padding=False)
         self.assertFalse(preprocessor._unpads(reader))
+
+
+class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (fit_case.TEXTS, fit_case.LABELS),
+        (np.array(fit_case.TEXTS), np.array(fit_case.IDS)),
+        (
+            pd.Series(fit_case.TEXTS),
+            pd.Series(fit_case.LABELS, dtype="category"),
+        ),
+        (pd.DataFrame({"x": fit_case.TEXTS}), np.float32(fit_case.IDS)),
+        (tf.constant(fit_case.TEXTS), tf.constant(fit_case.LABELS)),
+    )
+    def test_single_labels(self, x, y):
+        features, labels = self.new().preprocessor(x, y)
+        self.assertAllEqual(labels, np.int32(fit_case.IDS))
+        self.assertEqual(features["input_ids"].shape, (5, 8))
+        self.assertAllEqual(features["input_mask"].sum(-1), [8, 5, 4, 3, 5])
+        self.assertAllEqual(features["input_ids"][2], [2, 5, 7, 3, 0, 0, 0, 0])
+
+    @parameterized.parameters(
+        ([["a"], [], ["c", "a"]],),
+        (np.array([[1, 0, 0], [0, 0, 0], [1, 0, 1]]),),
+        ([{0}, set(), {"a", 2}],),
+    )
+    def test_several_labels(self, y):
+        model = self.new(labels=["a", "b", "c"])
+        _, labels = model.preprocessor(fit_case.TEXTS[:3], y)
+        self.assertAllEqual(labels, [[1, 0, 0], [0, 0, 0], [1, 0, 1]])
+        self.assertEqual(
+            model.preprocessor.task_values["problem_type"], "multi_label"
+        )
+        scores = fit_case.scores(model, fit_case.TEXTS[:3], y)
+        logits = model(model.preprocessor(fit_case.TEXTS[:3]))["logits"].numpy()
+        terms = np.logaddexp(0, logits) - labels * logits
+        self.assertAllClose(scores["loss"], terms.mean(), rtol=1e-5)
+        self.assertAllClose(scores["accuracy"], np.mean((logits > 0) == labels))
+        self.assertIn("labels", model.predict(["cat"], verbose=0)[0])
+
+    def test_scores(self):
+        model = self.new(num_labels=1)
+        y = [0.5, 1, 2.0, 3, -1]
+        scores = fit_case.scores(model, fit_case.TEXTS, y)
+        values = model(model.preprocessor(fit_case.TEXTS))["logits"].numpy()[
+            :, 0
+        ]
+        self.assertAllClose(scores["loss"], np.mean((values - y) ** 2))
+        self.assertAllClose(
+            scores["mean_absolute_error"], np.mean(np.abs(values - y))
+        )
+
+    def test_weights_of_rows_and_classes(self):
+        model = self.new()
+        logits = model(model.preprocessor(fit_case.TEXTS))["logits"]
+        losses = fit_case.softmax_losses(logits, np.array(fit_case.IDS))
+        weights = np.float32([1, 2, 0, 4, 0.5])
+        loss = model.evaluate(
+            fit_case.TEXTS,
+            fit_case.LABELS,
+            sample_weight=weights,
+            verbose=0,
+            return_dict=True,
+        )["loss"]
+        # As Keras, which divides by the number of rows.
+        self.assertAllClose(loss, np.mean(losses * weights), rtol=1e-5)
+        self.assertEqual(
+            model.preprocessor.class_weight({"good": 2.0, 0: 1.0}),
+            {1: 2.0, 0: 1.0},
+        )
+        with self.assertRaisesRegex(UserError, "are bad, good.*'best'"):
+            model.fit(
+                fit_case.TEXTS, fit_case.LABELS, class_weight={"best": 1.0}
+            )
+
+    def test_answers_in_windows(self):
+        model = self.new("question_answering")
+        features, y, weights = model.preprocessor(
+            fit_case.QUESTIONS, fit_case.ANSWERS, [2.0, 3.0]
+        )
+        ids = features["input_ids"]
+        first = [one for one in range(len(ids)) if y["start_positions"][one]]
+        found = [
+            ids[one, y["start_positions"][one] : y["end_positions"][one] + 1]
+            for one in first
+        ]
+        tokenizer = model.preprocessor.tokenizer
+        self.assertAllEqual(found[0], tokenizer.tokenize(["mat"]).to_list()[0])
+        self.assertAllEqual(found[1], tokenizer.tokenize(["dogs"]).to_list()[0])
+        self.assertGreater(len(ids), 2)
+        self.assertEqual(weights.tolist(), [2.0] + [3.0] * (len(ids) - 1))
+        _, none = model.preprocessor(fit_case.QUESTIONS, [("", 0), ("dogs", 2)])
+        self.assertEqual(none["start_positions"][0], 0)
+
+    def test_choices(self):
+        model = self.new("multiple_choice")
+        features, y = model.preprocessor(fit_case.CHOICES, [1, 2])
+        self.assertEqual(features["input_ids"].shape, (2, 3, 8))
+        self.assertAllEqual(y, [1, 2])
+        loss = fit_case.scores(model, fit_case.CHOICES, [1, 2])
+        logits = model(features)["logits"].numpy()
+        logits[0, 2] = -1e9
+        losses = fit_case.softmax_losses(logits, y)
+        self.assertAllClose(loss["loss"], losses.mean(), rtol=1e-5)
+
+    @parameterized.parameters(
+        ("classification", ["cat", "dog"], ["bad", "fine"], "Row 1.*'fine'"),
+        ("classification", ["cat", "dog"], [0, 2], "Row 1.*from 0 to 1.*2"),
+        ("classification", ["cat", "dog"], [0], "each of 2 rows.*: 1"),
+        ("classification", ["cat", None], [0, 1], "Row 1.*None"),
+        ("tagging", [["cat"], ["a", "dog"]], [["O"], ["O"]], "Row 1.*2 tags"),
+        (
+            "question_answering",
+            fit_case.QUESTIONS,
+            (["mat", "東"], [19, 5]),
+            "Row 1",
+        ),
+        (
+            "question_answering",
+            fit_case.QUESTIONS,
+            ["mat", "dogs"],
+            "Row 0.*'mat'",
+        ),
+        ("multiple_choice", fit_case.CHOICES, [0, 3], "Row 1.*from 0 to 2"),
+    )
+    def test_wrong_labels(self, kind, x, y, message):
+        options = {"labels": ["O", "X"]} if kind == "tagging" else {}
+        with self.assertRaisesRegex(UserError, message):
+            self.new(kind, **options).fit(x, y)
+
+    def test_columns_of_polars_may_be_texts(self):
+        for values, expected in ((["a"], True), ([1.0], False)):
+            # Its dtype has no `kind`.
+            column = mock.Mock(spec=["dtype", "to_numpy"], dtype=object())
+            column.to_numpy.return_value = np.array(values)
+            self.assertEqual(raw_rows.is_text(column), expected)
+
+
+_TEXTS = ["the cat sat on the mat", "dogs"]
+
+
+class PreprocessTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.path = tiny_model.write(
+            tempfile.mkdtemp(), config=tiny_model.ONE_LAYER
+        )
+        cls.tokenizer = bert_tf.load_tokenizer(cls.path)
+
+    def test_calling_a_tokenizer_packs(self):
+        tokens = self.tokenizer.tokenize(_TEXTS)
+        second = self.tokenizer.tokenize(["cat cat", ""])
+        packed = bert_tf.pack(tokens, second, 16, self.tokenizer.vocabulary)
+        received = self.tokenizer(_TEXTS, ["cat cat", None])
+        for name, value in packed.items():
+            self.assertAllEqual(received[name], value)
+        graph = tf.function(self.tokenizer.__call__)(tf.constant(_TEXTS))
+        self.assertAllEqual(
+            graph["input_ids"], self.tokenizer(_TEXTS)["input_ids"]
+        )
+        self.assertEqual(graph["input_ids"].shape, (2, 8))
+        short = self.tokenizer(_TEXTS, max_seq_length=4)["input_ids"]
+        self.assertAllEqual(short[0], [2, 5, 6, 3])
+
+    def test_wrong_arguments(self):
+        with self.assertRaisesRegex(UserError, "knows no labels"):
+            bert_tf.preprocess(self.tokenizer, _TEXTS, [0, 1])
+        own = bert_tf.BertModel(tiny_model.ONE_LAYER)
+        with self.assertRaisesRegex(UserError, "Received: BertModel"):
+            bert_tf.preprocess(own, _TEXTS)
+        with self.assertRaisesRegex(UserError, "list of texts.*'the cat"):
+            self.tokenizer(_TEXTS[0])
+
+
+_TAGS = [["O", "X", "O", "X"], ["O"]]
+_COLUMNS = {
+    "context": [row["context"] for row in fit_case.CHOICES],
+    "choices": tf.ragged.constant([x["choices"] for x in fit_case.CHOICES]),
+}
+_slices = tf.data.Dataset.from_tensor_slices
+
+
+def _tagged():
+    """Returns words and indices of tags, in tensors."""
+    return tf.data.Dataset.from_generator(
+        lambda: zip(fit_case.SENTENCES, [[0, 1, 0, 1], [0]], strict=True),
+        output_signature=(
+            tf.TensorSpec([None], tf.string),
+            tf.TensorSpec([None], tf.int32),
+        ),
+    )
+
+
+class RowDatasetsTest(
+    fit_case.FitCase, tf.test.TestCase, parameterized.TestCase
+):
+    def _check(self, model, x, y, *datasets):
+        """Compares scores and predictions with those of lists."""
+        expected = fit_case.scores(model, x, y)
+        answers = model.predict(x, verbose=0)
+        for dataset in datasets:
+            for one in (dataset, dataset.ragged_batch(2)):
+                scores = model.evaluate(one, verbose=0, return_dict=True)
+                self.assertAllClose(scores, expected)
+                self.assertEqual(model.predict(one, verbose=0), answers)
+
+    def new(self, kind, **options):
+        compiled = {"optimizer": "sgd", "metrics": ["accuracy"]}
+        return super().new(kind, compiled, **options)
+
+    @pytest.mark.slow
+    def test_questions(self):
+        model = self.new("question_answering")
+        data = _slices((fit_case.QUESTIONS, fit_case.ANSWERS))
+        self._check(model, fit_case.QUESTIONS, fit_case.ANSWERS, data)
+        weights = tf.constant([2.0, 3.0])
+        weighted = model.evaluate(
+            fit_case.QUESTIONS,
+            fit_case.ANSWERS,
+            sample_weight=weights,
+            verbose=0,
+        )
+        data = _slices((fit_case.QUESTIONS, fit_case.ANSWERS, weights))
+        self.assertAllClose(model.evaluate(data, verbose=0), weighted)
+        # Of three questions the second has two windows or more.
+        inputs = model.preprocessor.training_data(data.batch(1))[0]
+        (_, _, first), (features, labels, second) = inputs
+        self.assertEqual(first.numpy().tolist(), [2.0])
+        self.assertGreater(len(features["input_ids"]), 1)
+        self.assertEqual(set(second.numpy()), {3.0})
+        self.assertEqual(set(labels), {"start_positions", "end_positions"})
+        history = model.fit(data.shuffle(2), epochs=2, verbose=0).history
+        self.assertLen(history["loss"], 2)
+
+    @pytest.mark.slow
+    def test_words(self):
+        model = self.new("tagging", labels=["O", "X"])
+        ragged = _slices(
+            (tf.ragged.constant(fit_case.SENTENCES), tf.ragged.constant(_TAGS))
+        )
+        self._check(model, fit_case.SENTENCES, _TAGS, ragged, _tagged())
+        padded = model.evaluate(_tagged().padded_batch(2), verbose=0)
+        expected = model.evaluate(fit_case.SENTENCES, _TAGS, verbose=0)
+        self.assertAllClose(padded, expected)
+        texts = _slices(["the cat", "dogs"])
+        self.assertEqual(
+            model.predict(texts, verbose=0),
+            model.predict(["the cat", "dogs"], verbose=0),
+        )
+
+    @pytest.mark.slow
+    def test_choices(self):
+        model = self.new("multiple_choice")
+        data = _slices((_COLUMNS, [1, 2]))
+        self._check(model, fit_case.CHOICES, [1, 2], data)
+        with self.assertRaisesRegex(UserError, "repeat"):
+            model.predict(data.repeat(), verbose=0)
+        wrong = _slices((_COLUMNS, [1, 7]))
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "Row 1 .* from 0 to 2"
+        ):
+            model.evaluate(wrong, verbose=0)
+
+
+_ROWS = fit_case.TEXTS
+_ROW_LABELS = fit_case.LABELS
+_STREAM_TAGS = [["X", "O", "X", "O"], ["O"]]
+# Rows and labels, by kind.
+_BATCHES = {
+    "classification": (_ROWS, _ROW_LABELS),
+    "question_answering": (fit_case.QUESTIONS, fit_case.ANSWERS),
+    "tagging": (fit_case.SENTENCES, _STREAM_TAGS),
+    "multiple_choice": (fit_case.CHOICES, [1, 2]),
+    "masked_lm": (_ROWS,),
+}
+_OPTIONS = {
+    "question_answering": {"max_seq_length": 10},
+    "tagging": {"labels": ["O", "X"]},
+}
+
+
+class _Batches(keras.utils.PyDataset):
+    """Batches of raw rows."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return _ROWS, _ROW_LABELS
+
+
+class BatchesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_BATCHES)
+    def test_every_kind_of_model_reads_them(self, kind):
+        batch = _BATCHES[kind]
+        model = self.new(
+            kind, compiled={"optimizer": "sgd"}, **_OPTIONS.get(kind, {})
+        )
+        expected = model.evaluate(*batch, verbose=0)
+        data = model.preprocessor(*batch)
+        data = data if isinstance(data, tuple) else (data,)
+        self.assertAllClose(
+            model.evaluate((data for _ in range(1)), steps=1, verbose=0),
+            expected,
+        )
+        self.assertAllClose(model.test_on_batch(*batch), expected)
+        before = [one.numpy() for one in model.trainable_weights]
+        loss = model.train_on_batch(*batch, return_dict=True)["loss"]
+        self.assertTrue(np.isfinite(loss))
+        changes = [
+            np.abs(now.numpy() - old).max()
+            for now, old in zip(model.trainable_weights, before, strict=True)
+        ]
+        self.assertGreater(max(changes), 0)
+
+    def test_predictions(self):
+        model = self.new()
+        expected = model.predict(_ROWS, verbose=0)
+        self.assertEqual(model.predict_on_batch(_ROWS), expected)
+        logits = model(_ROWS)["logits"]
+        self.assertAllClose(
+            tf.nn.softmax(logits)[:, 1],
+            [row["probabilities"]["good"] for row in expected],
+        )
+        self.assertAllEqual(model(np.array(_ROWS))["logits"], logits)
+
+    @pytest.mark.slow
+    def test_batches_after_fit_have_a_constant_rate(self):
+        model = self.new()
+        model.fit(_ROWS, _ROW_LABELS, verbose=0)
+        self.assertEqual(float(model.optimizer.learning_rate), 0)
+        for step in (1, 2):
+            model.train_on_batch(_ROWS, _ROW_LABELS)
+            self.assertEqual(int(model.optimizer.iterations), step)
+        self.assertAllClose(model.optimizer.learning_rate, 5e-5)
+
+    def test_mistakes_are_one_sentence(self):
+        model = self.new(compiled={"optimizer": "sgd"})
+        for stream in (_Batches(), (batch for batch in _Batches())):
+            for call in (model.fit, model.evaluate, model.predict):
+                with self.assertRaisesRegex(UserError, "tf.data.Dataset of"):
+                    call(stream, verbose=0)
+        features = (model.preprocessor(_ROWS, _ROW_LABELS) for _ in range(1))
+        model.fit(features, verbose=0)
+        with self.assertRaisesRegex(UserError, "Received: symbolic texts"):
+            model(keras.Input((), dtype="string"))
+        bare = bert_tf.BertForClassification(model.bert_config, num_labels=2)
+        with self.assertRaisesRegex(UserError, "load_model returned reads raw"):
+            bare(_ROWS)
+
+
+class TextDatasetsTest(
+    fit_case.FitCase, tf.test.TestCase, parameterized.TestCase
+):
+    @pytest.mark.slow
+    def test_data_sets_of_strings(self):
+        model = self.new(compiled={"optimizer": "sgd", "metrics": "accuracy"})
+        data = _slices((fit_case.TEXTS, fit_case.LABELS))
+        expected = fit_case.scores(model, fit_case.TEXTS, fit_case.LABELS)
+        indexed = _slices((fit_case.TEXTS, fit_case.IDS)).batch(5)
+        for one in (data, indexed):
+            scores = model.evaluate(one, verbose=0, return_dict=True)
+            self.assertAllClose(scores, expected, rtol=1e-5)
+        features = model.preprocessor(fit_case.TEXTS)
+        for one in (data, data.map(lambda x, y: x).batch(3)):
+            self.assertAllClose(
+                model.predict(one, verbose=0)["logits"],
+                model(features)["logits"],
+                atol=1e-5,
+            )
+        pairs = _slices(((fit_case.TEXTS, fit_case.TEXTS), fit_case.LABELS))
+        (x, _), *_ = model.preprocessor.training_data(pairs)[0]
+        self.assertEqual(x["input_ids"].shape, (5, 12))
+        self.assertAllGreater(tf.reduce_sum(x["segment_ids"], -1), 0)
+        wrong = _slices((fit_case.TEXTS, ["x"] * 5))
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "Row 0 .*'bad'.*'x'"
+        ):
+            model.evaluate(wrong, verbose=0)
+
+    @parameterized.parameters(
+        (tf.ragged.constant([["a"], [], ["c", "a"]]),),
+        (tf.constant([["a", ""], ["", ""], ["c", "a"]]),),
+        (tf.constant([[1.0, 0, 0], [0, 0, 0], [1, 0, 1]]),),
+    )
+    @pytest.mark.slow
+    def test_several_labels(self, y):
+        texts = fit_case.TEXTS[:3]
+        compiled = {"optimizer": "sgd", "metrics": ["accuracy"]}
+        labels = ["a", "b", "c"]
+        model = self.new(compiled=compiled, labels=labels)
+        expected = fit_case.scores(model, texts, [["a"], [], ["c", "a"]])
+        model = self.new(compiled=compiled, labels=labels)
+        data = _slices((texts, y))
+        for one in (data, data.ragged_batch(2)):
+            scores = model.evaluate(one, verbose=0, return_dict=True)
+            self.assertAllClose(scores, expected)
+        self.assertTrue(model.preprocessor.is_multi_label)
 
 
 if __name__ == "__main__":

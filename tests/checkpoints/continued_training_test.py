@@ -16,6 +16,7 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.training import state as training_state
 from bert_tf.training.losses import PretrainingObjective
 from bert_tf.training.step import TrainingStep
+from tests.support import files_case
 from tests.support import golden_training
 from tests.support.shared_data import golden
 
@@ -43,10 +44,9 @@ def _continue_training(stored, num_steps):
     return losses, training_state.read(variables, optimizer)
 
 
-class ContinuedTrainingTest(tf.test.TestCase):
+class ContinuedTrainingTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         for name in (
             "after_12_steps.ckpt.index",
             "after_12_steps.ckpt.data-00000-of-00001",

@@ -11,14 +11,13 @@ from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.commands.extend_vocabulary import ExtendVocabularyConfig
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import reference_tokenizer
+from tests.support import stored_models
 from tests.support import tiny_layers
 from tests.support import tiny_model
 from tests.support.shared_data import golden
@@ -42,29 +41,19 @@ def _config(vocab_size=39, positions=16):
     )
 
 
-def _stored(
-    shapes=None, tokens=_TOKENS, lower_case=True, preserve=False, **changes
-):
+def _stored(preserve=False):
     """Returns a model whose weights differ everywhere."""
-    config = _config(len(tokens))
-    shapes = (shapes or weight_map.pretraining_shapes)(config)
-    vocabulary = Vocabulary(tokens)
-    values = {
-        "path": "somewhere",
-        "config": config,
-        "weights": Tensors.from_arrays(
-            {
-                name: tiny_layers.normal(*shape, seed=i)
-                for i, (name, shape) in enumerate(shapes.items())
-            }
+    vocabulary = Vocabulary(_TOKENS)
+    parts = ("bert", "bert/pooler", *weight_map.HEADS["pretraining"])
+    return stored_models.of_weights(
+        stored_models.weights(parts, _config()),
+        _config(),
+        vocabulary,
+        tokenizer_settings=stored_model.tokenizer_settings(
+            vocabulary, True, preserve_special_tokens=preserve
         ),
-        "vocabulary": vocabulary,
-        "tokenizer_settings": stored_model.tokenizer_settings(
-            vocabulary, lower_case, preserve_special_tokens=preserve
-        ),
-        "task": {"kind": "pretraining", "max_seq_length": 16},
-    }
-    return StoredModel(**(values | changes))
+        task={"kind": "pretraining", "max_seq_length": 16},
+    )
 
 
 def _expected_rows(table, tokens, words):

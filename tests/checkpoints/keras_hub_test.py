@@ -1,5 +1,6 @@
 """Tests for bert_tf.checkpoints.keras_hub."""
 
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -15,24 +16,140 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import keras_hub
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.modeling import bert as bert_model
 from bert_tf.text.vocabulary import Vocabulary
-from tests.support import keras_hub_case as case
+from tests.support import stored_models
 from tests.support import tiny_layers
 from tests.support import tiny_model
 from tests.support.shared_data import golden
 
+VOCABULARY = Vocabulary(tiny_model.TOKENS)
+CONFIG = tiny_layers.replace(
+    vocab_size=len(VOCABULARY), attention_probs_dropout_prob=0.2
+)
+ENCODER = ("bert", "bert/pooler")
+TEXT = "The cat, dogs sitting on 東mat."
 
-class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+
+def make_stored(*heads, config=CONFIG, parts=ENCODER, **task):
+    """Returns a model with distinct weights and three labels."""
+    values = stored_models.weights((*parts, *heads), config)
+    stored = stored_models.of_weights(values, config, VOCABULARY, path="there")
+    return dataclasses.replace(stored, task=stored.task | task)
+
+
+def make_stored_with(**changes):
+    """Returns the encoder with other fields replaced."""
+    config = changes.get("config", CONFIG)
+    vocabulary = changes.get("vocabulary", VOCABULARY)
+    settings = stored_model.tokenizer_settings(vocabulary, True)
+    changes = {"tokenizer_settings": settings} | changes
+    return dataclasses.replace(make_stored(config=config), **changes)
+
+
+def make_inputs(config=CONFIG):
+    """Returns inputs with padding and segments, by our and their names."""
+    ours = tiny_layers.inputs(batch=4, length=7)
+    ours["input_ids"] %= config.vocab_size
+    ours["segment_ids"] %= config.type_vocab_size
+    return ours, {
+        "token_ids": ours["input_ids"],
+        "padding_mask": ours["input_mask"],
+        "segment_ids": ours["segment_ids"],
+    }
+
+
+def build_our_model(stored):
+    model = bert_model.BertModel(stored.config)
+    checkpoint_loading.load_into(model, dict(stored.weights))
+    return model
+
+
+def compute_our_outputs(stored, inputs):
+    return build_our_model(stored)(inputs)
+
+
+def rename_golden_inputs(golden_outputs):
+    return {
+        "token_ids": golden_outputs["input_ids"],
+        "padding_mask": golden_outputs["input_mask"],
+        "segment_ids": golden_outputs["segment_ids"],
+    }
+
+
+class PresetCase:
+    def setUp(self):
+        super().setUp()
+        self.directory = self.create_tempdir().full_path
+
+    def write(self, stored=None, **options):
+        return keras_hub.write_model(
+            self.directory, stored or make_stored(), **options
+        )
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def edit(self, name, **changes):
+        """Changes the config in a JSON file of the preset."""
+        values = files.read_json(self.path(name))
+        values["config"].update(changes)
+        files.write_json(self.path(name), values)
+
+    def their_backbone(self, seed=5, **changes):
+        """Returns a KerasHub backbone with distinct weights."""
+        arguments = {
+            "vocabulary_size": len(VOCABULARY),
+            "num_layers": 3,
+            "num_heads": 2,
+            "hidden_dim": 8,
+            "intermediate_dim": 12,
+            "dropout": 0.25,
+            "max_sequence_length": 9,
+            "num_segments": 3,
+        }
+        backbone = their_library.models.BertBackbone(**arguments | changes)
+        return tiny_layers.randomize(backbone, seed)
+
+    def their_tokenizer(self, **settings):
+        return their_library.models.BertTokenizer(
+            vocabulary=list(VOCABULARY.tokens), **settings
+        )
+
+    def assert_same_outputs(self, ours, theirs, mask):
+        tokens = mask.astype(bool)
+        self.assertAllClose(
+            ours["sequence_output"].numpy()[tokens],
+            theirs["sequence_output"].numpy()[tokens],
+            rtol=0,
+            atol=1e-5,
+        )
+        self.assertAllClose(
+            ours["pooled_output"], theirs["pooled_output"], rtol=0, atol=1e-5
+        )
+
+    def assert_same_model(self, received, expected):
+        self.assertEqual(received.config, expected.config)
+        self.assertEqual(
+            dict(received.weights.shapes), dict(expected.weights.shapes)
+        )
+        for name, value in expected.weights.items():
+            self.assertEqual(received.weights[name].dtype, np.float32)
+            self.assertAllEqual(received.weights[name], value, name)
+
+
+class BackboneTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_outputs_match_the_originals(self):
         prefix = golden("model/bert_model.ckpt.index").removesuffix(".index")
         backbone = keras_hub.build_backbone(tf1_checkpoint.read_model(prefix))
         expected = np.load(golden("model/forward.npz"))
-        outputs = backbone(case.rename_golden_inputs(expected))
+        outputs = backbone(rename_golden_inputs(expected))
         self.assert_same_outputs(
             outputs,
             {name: tf.constant(expected[name]) for name in outputs},
@@ -40,7 +157,7 @@ class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_no_pooler(self):
-        stored = case.make_stored("cls/predictions", parts=("bert",))
+        stored = make_stored("cls/predictions", parts=("bert",))
         with self.assertRaisesRegex(UserError, "masked_lm. has none; convert"):
             keras_hub.build_backbone(stored)
         with self.assertRaisesRegex(UserError, "has a pooler, and there"):
@@ -58,9 +175,7 @@ class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         ),
     )
     def test_unsupported_configs_are_refused(self, changes, message):
-        stored = case.make_stored(
-            config=BertConfig(**vars(case.CONFIG) | changes)
-        )
+        stored = make_stored(config=BertConfig(**vars(CONFIG) | changes))
         with self.assertRaisesRegex(UserError, message):
             keras_hub.build_backbone(stored)
         with self.assertRaisesRegex(UserError, message):
@@ -68,17 +183,17 @@ class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(os.listdir(self.directory))
 
 
-class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_from_preset_finds_everything(self):
-        stored = case.make_stored()
+        stored = make_stored()
         sentences = self.write(stored)
         # A preset does not refer to other files.
         moved = self.create_tempdir().full_path + "/moved"
         shutil.move(self.directory, moved)
-        inputs, theirs = case.make_inputs()
+        inputs, theirs = make_inputs()
         backbone = their_library.models.BertBackbone.from_preset(moved)
         self.assert_same_outputs(
-            case.compute_our_outputs(stored, inputs),
+            compute_our_outputs(stored, inputs),
             backbone(theirs),
             inputs["input_mask"],
         )
@@ -87,7 +202,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         tokenizer = their_library.models.BertTokenizer.from_preset(moved)
         self.assertEqual(tokenizer.get_vocabulary(), tiny_model.TOKENS)
         self.assertAllEqual(
-            tokenizer(case.TEXT), stored.build_tokenizer().tokenize(case.TEXT)
+            tokenizer(TEXT), stored.build_tokenizer().tokenize(TEXT)
         )
         text = " ".join(sentences)
         self.assertIn("tanh form of GELU", text)
@@ -121,9 +236,9 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             "preserve_special_tokens": preserve,
         }
         self.write(
-            case.make_stored_with(
+            make_stored_with(
                 tokenizer_settings=stored_model.tokenizer_settings(
-                    case.VOCABULARY, **settings
+                    VOCABULARY, **settings
                 )
             )
         )
@@ -135,20 +250,18 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_classifier(self):
-        stored = case.make_stored(
+        stored = make_stored(
             "output",
             labels=["no", "yes", "who knows"],
             max_seq_length=6,
             problem_type="multi_label",
         )
         sentences = self.write(stored)
-        inputs, theirs = case.make_inputs()
+        inputs, theirs = make_inputs()
         classifier = their_library.models.BertTextClassifier.from_preset(
             self.directory
         )
-        pooled = case.compute_our_outputs(stored, inputs)[
-            "pooled_output"
-        ].numpy()
+        pooled = compute_our_outputs(stored, inputs)["pooled_output"].numpy()
         expected = (
             pooled @ stored.weights["output_weights"].T
             + stored.weights["output_bias"]
@@ -156,7 +269,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(classifier(theirs), expected, rtol=0, atol=1e-5)
         self.assertEqual(classifier.dropout, 0.1)
         self.assertEqual(classifier.preprocessor.sequence_length, 6)
-        packed = classifier.preprocessor([case.TEXT])["token_ids"]
+        packed = classifier.preprocessor([TEXT])["token_ids"]
         self.assertEqual(packed.shape, (1, 6))
         self.assertIn("no place for labels, problem_type", sentences[0])
         received = keras_hub.read_model(self.directory)
@@ -175,7 +288,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         inputs = np.load(golden("model/forward.npz"))
         expected = np.load(golden("model/classifier.npz"))
         self.assertAllClose(
-            classifier(case.rename_golden_inputs(inputs)),
+            classifier(rename_golden_inputs(inputs)),
             expected["logits"],
             rtol=0,
             atol=1e-5,
@@ -186,7 +299,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         # KerasHub strips them, so two of them would be one.
         config = tiny_layers.replace(vocab_size=17)
         one = Vocabulary([*tiny_model.TOKENS, "\u2028"])
-        stored = case.make_stored_with(config=config, vocabulary=one)
+        stored = make_stored_with(config=config, vocabulary=one)
         self.assertIn("end: '\\u2028'.", " ".join(self.write(stored)))
         tokenizer = their_library.models.BertTokenizer.from_preset(
             self.directory
@@ -195,19 +308,19 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             tokenizer("the dog"), [one.id("the"), one.id("dog")]
         )
         two = Vocabulary([*one.tokens, "\u3000"])
-        stored = case.make_stored_with(
+        stored = make_stored_with(
             config=tiny_layers.replace(vocab_size=18), vocabulary=two
         )
         with self.assertRaisesRegex(UserError, "would hold a wordpiece"):
             self.write(stored)
 
 
-class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
     def _assert_read_as(self, backbone):
         received = keras_hub.read_model(self.directory)
-        inputs, theirs = case.make_inputs(received.config)
+        inputs, theirs = make_inputs(received.config)
         self.assert_same_outputs(
-            case.compute_our_outputs(received, inputs),
+            compute_our_outputs(received, inputs),
             backbone(theirs),
             inputs["input_mask"],
         )
@@ -265,8 +378,8 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         tiny_layers.randomize(classifier.output_dense, seed=8)
         classifier.save_to_preset(self.directory)
         received = keras_hub.read_model(self.directory)
-        inputs, theirs = case.make_inputs(received.config)
-        outputs = case.compute_our_outputs(received, inputs)
+        inputs, theirs = make_inputs(received.config)
+        outputs = compute_our_outputs(received, inputs)
         weights = received.weights
         logits = outputs["pooled_output"] @ weights["output_weights"].T
         logits += weights["output_bias"]
@@ -274,7 +387,7 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             received.task, {"kind": "classification", "max_seq_length": 8}
         )
-        self.assertEqual(received.vocabulary.tokens, case.VOCABULARY.tokens)
+        self.assertEqual(received.vocabulary.tokens, VOCABULARY.tokens)
         settings = received.tokenizer_settings
         self.assertTrue(settings["lower_case"])
         self.assertFalse(settings["strip_accents"])
@@ -315,9 +428,9 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
 
     def test_vocabulary_added_by_the_user(self):
         self.their_backbone().save_to_preset(self.directory)
-        case.VOCABULARY.write(self.path("vocab.txt"))
+        VOCABULARY.write(self.path("vocab.txt"))
         received = keras_hub.read_model(self.directory)
-        self.assertEqual(received.vocabulary.tokens, case.VOCABULARY.tokens)
+        self.assertEqual(received.vocabulary.tokens, VOCABULARY.tokens)
         self.assertTrue(received.tokenizer_settings["lower_case"])
         self.assertTrue(received.lower_case_is_derived)
 
@@ -331,12 +444,12 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
                 keras_hub.read_model(self.directory)
 
 
-class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+class BadInputTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.preset = cls.enter_context(tempfile.TemporaryDirectory())
-        keras_hub.write_model(cls.preset, case.make_stored("output"))
+        keras_hub.write_model(cls.preset, make_stored("output"))
 
     def setUp(self):
         super().setUp()

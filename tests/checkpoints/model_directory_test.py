@@ -14,7 +14,6 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
-from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
@@ -23,6 +22,7 @@ from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import stored_models
 
 _TOKENS = [
     "[PAD]",
@@ -46,27 +46,10 @@ _CONFIG = BertConfig(
 _TASK = {"kind": "pretraining", "max_seq_length": 10}
 
 
-def _weights(config=_CONFIG):
-    """Returns weights with different values."""
-    model = bert_model.BertForPretraining(config)
-    rng = np.random.default_rng(0)
-    return {
-        name: rng.normal(size=variable.shape).astype(np.float32)
-        for name, variable in bert_model.named_variables(model).items()
-    }
-
-
-def _weights_of(kind):
-    """Returns encoder, pooler and the heads of a kind; three labels."""
-    parts = ("bert", "bert/pooler", *weight_map.HEADS[kind])
-    rng = np.random.default_rng(2)
-    return {
-        row.name: rng.normal(
-            size=weight_map.shape_of(row, _CONFIG, num_labels=3)
-        ).astype(np.float32)
-        for row in weight_map.rows(_CONFIG)
-        if weight_map.part_of(row.name) in parts
-    }
+def _weights(kind="pretraining"):
+    """Returns weights with different values; heads have three labels."""
+    stored = stored_models.build(kind, tokens=_TOKENS, **_CONFIG.to_dict())
+    return dict(stored.weights)
 
 
 class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
@@ -166,7 +149,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
                 self._write(task=task)
         with self.assertRaisesRegex(UserError, "names 2 labels.*tagging has 3"):
             self._write(
-                weights=_weights_of("tagging"),
+                weights=_weights("tagging"),
                 task={"kind": "tagging", "labels": ["O", "B"]},
             )
         for name, value, message in (
@@ -190,11 +173,10 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         os.makedirs(self.path)
         model_directory.write_model(
             self.path,
-            stored_model.StoredModel(
-                path="somewhere",
-                config=_CONFIG,
-                weights=Tensors.from_arrays(self.weights),
-                vocabulary=self.vocabulary,
+            stored_models.of_weights(
+                self.weights,
+                _CONFIG,
+                self.vocabulary,
                 tokenizer_settings=self.settings,
                 task=_TASK,
                 optimizer_state=Tensors.from_arrays(state),

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import pathlib
 import tarfile
 import threading
 import zipfile
@@ -18,6 +19,7 @@ from bert_tf.checkpoints import names
 from bert_tf.errors import UserError
 from bert_tf.io import download
 from bert_tf.recipes import releases
+from tests.support import files_case
 from tests.support import made_once
 from tests.support import model_server
 from tests.support import stored_models
@@ -31,11 +33,7 @@ def _make(folder):
 
 
 def _files(folder):
-    contents = {}
-    for name in os.listdir(folder):
-        with open(os.path.join(folder, name), "rb") as file:
-            contents[name] = file.read()
-    return contents
+    return {x.name: x.read_bytes() for x in pathlib.Path(folder).iterdir()}
 
 
 def _zip(files, folder="uncased_L-12_H-768_A-12/"):
@@ -57,7 +55,7 @@ def _tar(files):
     return stream.getvalue()
 
 
-class NamesTest(tf.test.TestCase, parameterized.TestCase):
+class NamesTest(files_case.FolderCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -66,7 +64,6 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.cache = os.path.join(self.folder, "cache")
         self.server = self.enter_context(model_server.ModelServer())
         self.enter_context(contextlib.chdir(self.folder))

@@ -9,7 +9,6 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -68,14 +67,10 @@ def _stored(kind, cls, arguments):
         name: variable.numpy()
         for name, variable in bert_model.named_variables(model).items()
     }
-    return StoredModel(
-        path="made",
-        config=_DEEP,
-        weights=stored_models.Tensors.from_arrays(values),
-        vocabulary=vocabulary,
-        tokenizer_settings=tiny_model.BertTokenizer(vocabulary).settings(),
-        task={"kind": kind} | task,
-    ), values
+    stored = stored_models.of_weights(
+        values, _DEEP, vocabulary, task={"kind": kind} | task
+    )
+    return stored, values
 
 
 class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
@@ -161,10 +156,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(UserError, 'new_parts=."head"'):
                 bert_tf.load_model(path, **arguments)
         model = bert_tf.load_model(
-            path,
-            new_parts=["head"],
-            labels=["O", "B-y"],
-            **_FEATURE_BASED,
+            path, new_parts=["head"], labels=["O", "B-y"], **_FEATURE_BASED
         )
         self.assertLen(model.lstms, 2)
         word_embeddings = "bert/embeddings/word_embeddings"

@@ -72,8 +72,7 @@ class TfHubTest(files_case.FolderCase):
         stored = formats.read(self.model(name))
         config = stored.config
         self.assertEqual(
-            (config.num_hidden_layers, config.num_attention_heads),
-            (layers, 4),
+            (config.num_hidden_layers, config.num_attention_heads), (layers, 4)
         )
         self.assertEqual(
             (config.hidden_size, config.intermediate_size), (32, 64)

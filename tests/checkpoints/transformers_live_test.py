@@ -1,6 +1,10 @@
 """Tests against transformers itself, in an environment with PyTorch."""
 
+import contextlib
+import csv
 import dataclasses
+import gzip
+import io
 import json
 import os
 import pathlib
@@ -8,6 +12,7 @@ import pickle
 import shutil
 import sys
 import tempfile
+import unittest
 
 import numpy as np
 import pytest
@@ -19,9 +24,81 @@ import bert_tf
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface import model as huggingface
 from bert_tf.io import files
-from tests.support import english_lines
 from tests.support import environments
 from tests.support import minilm
+from tests.support.shared_data import data
+from tests.support.shared_data import golden
+
+_FOLDERS = (
+    "banking77",
+    "clinc150",
+    "codah",
+    "comve",
+    "corpus",
+    "mnli",
+    "qnli",
+    "snli",
+    "squad",
+    "wikigold",
+    "wnli",
+    "wnut17",
+)
+_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".conll")
+
+
+def read() -> list[str]:
+    """Returns every line of every text, each once, in a fixed order.
+
+    Questions, contexts, cells of tables and words of tagged sentences, and also
+    labels and numbers, which do no harm.
+    """
+    lines, folders = {}, [golden("squad_dev")]
+    with contextlib.suppress(unittest.SkipTest):
+        folders += [data(name) for name in _FOLDERS]
+    for folder in folders:
+        for path in sorted(pathlib.Path(folder).rglob("*")):
+            name = path.name.removesuffix(".gz")
+            suffix = pathlib.Path(name).suffix
+            if path.is_file() and suffix in _SUFFIXES:
+                contents = path.read_bytes()
+                if path.suffix == ".gz":
+                    contents = gzip.decompress(contents)
+                for text in _texts(contents.decode("utf-8"), suffix):
+                    lines.update(dict.fromkeys(text.split("\n")))
+    lines.pop("", None)
+    return list(lines)
+
+
+def _texts(contents: str, suffix: str):
+    if suffix == ".txt":
+        return [contents]
+    if suffix == ".conll":
+        # A line has a word and its tags; a blank line ends a sentence.
+        return [
+            " ".join(w for x in sentence.split("\n") for w in x.split()[:1])
+            for sentence in contents.split("\n\n")
+            if sentence.strip()
+        ]
+    if suffix == ".csv":
+        rows = csv.reader(io.StringIO(contents, newline=""))
+        return [cell for row in rows for cell in row]
+    if suffix == ".tsv":
+        return contents.replace("\t", "\n").split("\n")
+    if suffix == ".jsonl":
+        lines = contents.split("\n")
+        return [t for x in lines if x for t in _strings(json.loads(x))]
+    return _strings(json.loads(contents))
+
+
+def _strings(value):
+    """Yields every string in a JSON value, except keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        values = value.values() if isinstance(value, dict) else value
+        for child in values:
+            yield from _strings(child)
+
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PROGRAM = str(_ROOT / "tests/support/transformers_program.py")
@@ -108,9 +185,7 @@ def _peer_answers(folder, requests):
         request["output"] = os.path.join(folder, f"output{index}.npz")
     path = os.path.join(folder, "requests.json")
     files.write_json(path, requests)
-    environments.run(
-        *(python, _PROGRAM, path), env=environments.clean_environment()
-    )
+    environments.run(*(python, _PROGRAM, path))
     return [np.load(request["output"]) for request in requests]
 
 
@@ -133,7 +208,7 @@ class MinilmLiveTest(tf.test.TestCase):
     def test_ids_match_its_own_tokenizer_on_all_english_text(self):
         folder = self.create_tempdir().full_path
         path = minilm.directory()
-        lines = english_lines.read()
+        lines = read()
         file = _write_text(folder, "lines.txt", "\n".join(lines))
         request = {"do": "tokenize", "model": path, "lines_file": file}
         (theirs,) = _peer_answers(folder, [request])
@@ -376,8 +451,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         request = os.path.join(self.folder, "folders.json")
         files.write_json(request, list(folders))
         output = environments.run(
-            *(sys.executable, "-c", _READ_PYTORCH, packages, request),
-            cwd=_ROOT,
+            *(sys.executable, "-c", _READ_PYTORCH, packages, request), cwd=_ROOT
         )
         answers = json.loads(output.splitlines()[-1])
         for path, expected in folders.items():

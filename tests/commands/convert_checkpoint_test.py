@@ -11,6 +11,7 @@ from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
+from tests.support import files_case
 from tests.support import scripts
 from tests.support import stored_models
 
@@ -27,10 +28,9 @@ cli.run(convert_checkpoint.main)
 
 
 @pytest.mark.slow
-class ConvertCheckpointTest(tf.test.TestCase):
+class ConvertCheckpointTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.stored = stored_models.build()
         self.source = os.path.join(self.folder, "model")
         os.mkdir(self.source)

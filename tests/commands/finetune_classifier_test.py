@@ -14,6 +14,7 @@ from bert_tf.tasks import metrics
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.task import ClassificationTask
 from tests.support import glue_layouts
+from tests.support import tiny_exports
 from tests.support import tiny_model
 from tests.support.command_case import LENGTH
 from tests.support.command_case import ClassifierCase
@@ -80,20 +81,13 @@ class OfficialFilesTest(ClassifierCase):
         return special.softmax(logits, axis=-1), logits.argmax(-1)
 
     # A text, pairs with two files of each split, scores, and no labels; the
-    # layouts of all tasks are in tests/tasks/classification/glue_test.py.
+    # layouts of all tasks are in tests/tasks/classification/examples_test.py.
     @parameterized.parameters("cola", "mnli", "sts-b", "ax")
     def test_scores_and_predictions(self, name):
         official = glue_tasks.get_task(name)
         # The diagnostic set uses MNLI's model.
-        trained = glue_tasks.get_task("mnli" if name == "ax" else name)
-        task = ClassificationTask(
-            name=trained.name,
-            labels=trained.labels,
-            problem_type=trained.problem_type,
-            metric_names=trained.metrics,
-            official=trained,
-        )
-        model = self.write_model(task)
+        trained = tiny_exports.official("mnli" if name == "ax" else name)
+        model = self.write_model(trained)
         rows = {
             split: self._write_split(official, split, seed)
             for seed, split in enumerate(official.stems)

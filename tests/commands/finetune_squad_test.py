@@ -321,21 +321,15 @@ class TriviaQaTest(_Case):
             ("Dog.txt", "The dog sat on cats."),
         ):
             (evidence / name).write_text(text)
+        pages = [{"Filename": f"{x}.txt"} for x in ("Cat", "Dog", "Missing")]
         questions = [
             {
                 "QuestionId": f"t{number}",
                 "Question": "dog sat",
-                "Answer": {
-                    "Value": answer,
-                    "Aliases": [],
-                    "NormalizedAliases": [],
-                },
-                "EntityPages": [
-                    {"Filename": name}
-                    for name in ("Cat.txt", "Dog.txt", "Missing.txt")
-                ],
+                "Answer": {"Value": x, "Aliases": [], "NormalizedAliases": []},
+                "EntityPages": pages,
             }
-            for number, answer in enumerate(("mat", "Dog"))
+            for number, x in enumerate(("mat", "Dog"))
         ]
         path = self.folder / "wikipedia-train.json"
         path.write_text(json.dumps({"Data": questions}))

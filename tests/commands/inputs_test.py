@@ -1,16 +1,19 @@
-"""Tests that commands check their inputs before TensorFlow is imported."""
+"""Tests of bad input, Ctrl-C and full disks, for each command."""
 
 import contextlib
 import json
 import os
-import subprocess
-import sys
+import pathlib
 import tempfile
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.io import files
+from tests.support import full_disk
+from tests.support import scripts
+from tests.support import tiny_finetuning
 
 # Prints the error of each command, and whether TensorFlow was imported.
 _PROGRAM = """
@@ -190,15 +193,8 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
                 files.write_json(f"{name}/task.json", _TASKS["topics"])
             for name, contents in _FILES.items():
                 files.write_text(name, contents)
-        finished = subprocess.run(
-            [sys.executable, "-c", _PROGRAM],
-            input=json.dumps([command.split() for command, _ in _CASES]),
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        commands = json.dumps([command.split() for command, _ in _CASES])
+        finished = scripts.python("-c", _PROGRAM, input=commands, cwd=folder)
         assert not finished.returncode, finished.stderr
         cls.answers = json.loads(finished.stdout)
 
@@ -209,6 +205,107 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(expected, message, command)
         self.assertNotIn("\n", message)
         self.assertFalse(imported, command)
+
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Runs a script, and sends Ctrl-C when it imports a module.
+_INTERRUPTED = """
+import runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            signal.raise_signal(signal.SIGINT)
+
+module, script = sys.argv.pop(1), sys.argv.pop(1)
+sys.meta_path.insert(0, Finder())
+run = runpy.run_path if script.endswith(".py") else runpy.run_module
+run(script, run_name="__main__")
+"""
+
+
+class InterruptTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("absl.flags", ["run/models.py"]),
+        ("bert_tf.commands.models", ["run/models.py"]),
+        ("absl.flags", ["bert_tf", "models"]),
+        # When the flags are parsed.
+        ("bert_tf.recipes.releases", ["bert_tf", "models"]),
+    )
+    def test_ctrl_c_during_imports_is_one_word(self, module, command):
+        finished = scripts.python(
+            "-c", _INTERRUPTED, module, *command, cwd=_ROOT
+        )
+        self.assertEqual(finished.stderr, "Interrupted.\n")
+        self.assertEqual(finished.returncode, 130)
+        self.assertEqual(finished.stdout, "")
+
+
+_FREE_BYTES = 8192
+
+
+def _command_lines(folder, out):
+    """Returns the words of each script, by its name."""
+    model = f"{folder}/output/model"
+    text = f"{folder}/text.txt"
+    export = {"model_dir": model}
+    learn = {"vocab_size": 3000, "num_unused": 99}
+    words = {
+        "run/predict.py": export
+        | {"input_file": f"{folder}/long.csv", "output_file": f"{out}/a.csv"},
+        "run/convert_checkpoint.py": {
+            "input": model,
+            "to": "huggingface",
+            "output": f"{out}/huggingface",
+        },
+        "run/learn_vocabulary.py": learn
+        | {"input_file": text, "output_file": f"{out}/vocab.txt"},
+        "run/tokenize_file.py": {
+            "vocab_file": f"{model}/vocab.txt",
+            "input_file": text,
+            "output_file": f"{out}/tokens.jsonl",
+        },
+        "run/extract_features.py": export
+        | {"input_file": text, "output_file": f"{out}/features.jsonl"}
+        | {"max_seq_length": 12},
+        "export/savedmodel.py": export | {"output_dir": f"{out}/served"},
+        "export/tflite.py": export | {"output_file": f"{out}/a.tflite"},
+    }
+    return {
+        script: tiny_finetuning.command_line(str(_ROOT / script), values)
+        for script, values in words.items()
+    }
+
+
+class FullDiskTest(tf.test.TestCase):
+    @pytest.mark.thorough
+    def test_each_script_ends_with_one_sentence(self):
+        folder = self.create_tempdir().full_path
+        tiny_finetuning.write_rows(f"{folder}/long.csv", 2000)
+        with open(f"{folder}/text.txt", "w", encoding="utf-8") as file:
+            for number in range(800):
+                file.write(f"The {number} cats sat on mat {number**3}.\n\n")
+        train = tiny_finetuning.command_line(
+            str(_ROOT / "run/finetune_classifier.py"),
+            tiny_finetuning.flags(folder),
+        )
+        with full_disk.mount(self, megabytes=1) as out:
+            lines = _command_lines(folder, out)
+            (made,) = scripts.run((train, folder))
+            self.assertEqual(made.status, 0, made.stderr)
+            filler = os.open(f"{out}/filler", os.O_CREAT | os.O_WRONLY)
+            os.posix_fallocate(filler, 0, (1 << 20) - _FREE_BYTES)
+            os.close(filler)
+            ended = scripts.run(*[(words, folder) for words in lines.values()])
+            for script, process in zip(lines, ended, strict=True):
+                with self.subTest(script):
+                    self.assertEqual(process.status, 1, process.stderr)
+                    self.assertNotIn("Traceback", process.stderr)
+                    last = process.stderr.strip().splitlines()[-1]
+                    self.assertRegex(
+                        last, "^ERROR: (The disk is full|.* be written)"
+                    )
+                    self.assertIn(out, last)
 
 
 if __name__ == "__main__":

@@ -280,8 +280,7 @@ class LayersTest(tf.test.TestCase, parameterized.TestCase):
         copy(**entry.inputs())
         copy.set_weights(layer.get_weights())
         self._assert_same(
-            _float32(copy(**entry.inputs())),
-            _float32(layer(**entry.inputs())),
+            _float32(copy(**entry.inputs())), _float32(layer(**entry.inputs()))
         )
 
     def test_configuration_holds_every_argument(self, entry):

@@ -2,6 +2,7 @@
 
 import bz2
 import os
+import pathlib
 
 import numpy as np
 import pyarrow as pa
@@ -85,12 +86,10 @@ class DecontaminationTest(tf.test.TestCase):
         self.assertLen(hashes, 1)
         self.assertTrue(filters.is_excluded(document, hashes))
         lines = os.path.join(folder, "dev.ndjson")
-        with open(lines, "w", encoding="utf-8") as file:
-            file.write(f'{{"q": "\\u0077 {words}"}}\n')
+        pathlib.Path(lines).write_text(f'{{"q": "\\u0077 {words}"}}\n', "utf-8")
         self.assertLen(filters.read_ngrams(lines), 2)
         packed = os.path.join(folder, "dev.json.bz2")
-        with open(packed, "wb") as file:
-            file.write(bz2.compress(b"[]"))
+        pathlib.Path(packed).write_bytes(bz2.compress(b"[]"))
         with self.assertRaisesRegex(UserError, r"Received \.bz2: .*unpack"):
             filters.read_ngrams(packed)
         with open(path, "r+b") as file:

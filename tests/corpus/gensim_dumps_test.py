@@ -43,9 +43,7 @@ _MANY_WORDS = 50
 def _gensim(name):
     """Returns the path of a dump, and {id: [title, text]} of all its pages."""
     python = environments.make("gensim", "gensim==4.4.0")
-    result = environments.run(
-        *(python, "-c", _PROGRAM, name), env=environments.clean_environment()
-    )
+    result = environments.run(*(python, "-c", _PROGRAM, name))
     return json.loads(result.splitlines()[-1])
 
 

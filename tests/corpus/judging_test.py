@@ -43,8 +43,7 @@ class DecideTest(tf.test.TestCase):
         dropped, paragraphs = _decide(documents, self.get_temp_dir())
         repeated = "duplicate paragraph"
         self.assertEqual(
-            dropped,
-            ["", "", "duplicate document", "", "empty document", ""],
+            dropped, ["", "", "duplicate document", "", "empty document", ""]
         )
         self.assertEqual(
             paragraphs,

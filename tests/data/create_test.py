@@ -20,6 +20,7 @@ from bert_tf.text.vocabulary import Vocabulary
 from tests.support import record_case
 from tests.support import record_files
 
+_BESIDE = ("manifest.json", "vocab.txt", "report.json", "report.png")
 _SHARDS = {"num_shards": 2, "generator": "streaming", "num_processes": 1}
 
 
@@ -33,40 +34,25 @@ class CreateTest(record_case.RecordCase):
 
         self.assertCountEqual(
             os.listdir(self.path("out")),
-            [
-                "x.tfrecord",
-                "x.tfrecord.manifest.json",
-                "x.tfrecord.vocab.txt",
-                "x.tfrecord.report.json",
-                "x.tfrecord.report.png",
-            ],
+            ["x.tfrecord", *(f"x.tfrecord.{x}" for x in _BESIDE)],
         )
         path = self.path("out/x.tfrecord")
         examples = record_files.read(path)
         found = manifest.find([path])
-        self.assertEqual(
-            found.vocabulary_hash, Vocabulary(record_case.TOKENS).hash
-        )
-        self.assertEqual(
-            Vocabulary.from_file(found.vocab_file).hash, found.vocabulary_hash
-        )
-        self.assertEqual(
-            found.files[path],
-            {
-                "records": len(examples["input_ids"]),
-                "bytes": os.path.getsize(path),
-            },
-        )
+        vocabulary = Vocabulary(record_case.TOKENS)
+        self.assertEqual(found.vocabulary_hash, vocabulary.hash)
+        stored = Vocabulary.from_file(found.vocab_file)
+        self.assertEqual(stored.hash, vocabulary.hash)
+        count, size = len(examples["input_ids"]), os.path.getsize(path)
+        self.assertEqual(found.files[path], {"records": count, "bytes": size})
         self.assertEqual(found.num_documents, 30)
-        self.assertAlmostEqual(
-            found.random_next_share, examples["next_sentence_labels"].mean()
-        )
-        self.assertEqual(
-            found.counts["num_pieces"], examples["input_mask"].sum()
-        )
-        self.assertEqual(
-            found.counts["num_predicted"], examples["masked_lm_weights"].sum()
-        )
+        share = examples["next_sentence_labels"].mean()
+        self.assertAlmostEqual(found.random_next_share, share)
+        for name, column in (
+            ("num_pieces", "input_mask"),
+            ("num_predicted", "masked_lm_weights"),
+        ):
+            self.assertEqual(found.counts[name], examples[column].sum())
         self.assertEqual(found.flags["dupe_factor"], 3)
         self.assertEqual(found.seed, 12345)
         self.assertEqual(made.fingerprint, found.fingerprint)
@@ -220,10 +206,7 @@ class InterruptedRunTest(record_case.RecordCase):
 
 
 class StartOverTest(record_case.RecordCase):
-    @parameterized.parameters(
-        ({}, _SHARDS),
-        (_SHARDS, {}),
-    )
+    @parameterized.parameters(({}, _SHARDS), (_SHARDS, {}))
     @pytest.mark.slow
     def test_another_data_set_is_replaced(self, before, after):
         pretraining_data.create(self._config(**before, random_seed=6))
@@ -342,25 +325,19 @@ def _make_result(**changes) -> GenerationResult:
 
 class RecordCountsTest(tf.test.TestCase):
     def _make_batch(self) -> dict[str, np.ndarray]:
-        return {
-            "input_ids": np.array(
-                [[2, 4, 11, 9, 3, 0], [2, 4, 21, 22, 8, 3]], np.int32
-            ),
-            "input_mask": np.array(
-                [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]], np.int32
-            ),
-            "masked_lm_positions": np.array(
-                [[1, 2, 3, 0], [1, 4, 0, 0]], np.int32
-            ),
+        rows = {
+            "input_ids": [[2, 4, 11, 9, 3, 0], [2, 4, 21, 22, 8, 3]],
+            "input_mask": [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
+            "masked_lm_positions": [[1, 2, 3, 0], [1, 4, 0, 0]],
             # [MASK], kept, random; [MASK], random. Where the weight is 0, the
             # id of position 0 must not count as kept.
-            "masked_lm_ids": np.array(
-                [[10, 11, 12, 2], [20, 24, 2, 2]], np.int32
-            ),
-            "masked_lm_weights": np.array(
-                [[1, 1, 1, 0], [1, 1, 0, 0]], np.float32
-            ),
-            "next_sentence_labels": np.array([[1], [0]], np.int32),
+            "masked_lm_ids": [[10, 11, 12, 2], [20, 24, 2, 2]],
+            "masked_lm_weights": np.float32([[1, 1, 1, 0], [1, 1, 0, 0]]),
+            "next_sentence_labels": [[1], [0]],
+        }
+        return {
+            name: x if isinstance(x, np.ndarray) else np.int32(x)
+            for name, x in rows.items()
         }
 
     def test_counts_of_a_batch(self):

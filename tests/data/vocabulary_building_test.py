@@ -61,8 +61,7 @@ class VocabularyBuildingTest(files_case.FilesCase):
         words = tokenizer.split_words(lines).flat_values
         self.assertAlmostEqual(report["tokens_per_word"], len(ids) / len(words))
         self.assertAlmostEqual(
-            report["unknown_percent"],
-            100 * (ids == vocabulary.unk_id).mean(),
+            report["unknown_percent"], 100 * (ids == vocabulary.unk_id).mean()
         )
         self.assertBetween(report["tokens_per_word"], 1.5, 2.2)
         self.assertBetween(report["character_coverage"], 0.9999, 1)

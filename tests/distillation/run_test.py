@@ -15,7 +15,9 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.commands import distill
 from bert_tf.commands.distill import DistillConfig
+from bert_tf.commands.predict import PredictConfig
 from bert_tf.distillation import inputs
 from bert_tf.distillation import run as distillation
 from bert_tf.distribute import devices as device_setup
@@ -23,9 +25,10 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import SplitReader
+from bert_tf.inference import predict
 from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks import registry
-from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification.examples import Columns as PairColumns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import OFFICIAL
 from bert_tf.tasks.multiple_choice.examples import Columns
@@ -37,6 +40,8 @@ from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import finetuning_case
 from tests.support import glue_layouts
+from tests.support import predictions
+from tests.support import tiny_exports
 from tests.support import tiny_finetuning
 from tests.support import tiny_model
 
@@ -63,6 +68,9 @@ class DistillTest(files_case.FilesCase):
     def _run(self, **values):
         return distillation.run(DistillConfig(**self.flags(**values)))
 
+    def read(self, name):
+        return pathlib.Path(self.path(name)).read_text("utf-8")
+
     def _lines(self, name):
         return finetuning_case.metrics(self.path(name))
 
@@ -85,6 +93,7 @@ class DistillTest(files_case.FilesCase):
             "keep_best": True,
             "evaluate_every_steps": 5,
             "save_checkpoints_steps": 3,
+            "do_predict": True,
         }
         before = self._teacher_hash()
         results = self._run(output_dir=self.path("through"), **flags)
@@ -114,11 +123,29 @@ class DistillTest(files_case.FilesCase):
         self.assertNotIn(matrix, stored.weights)
         self.assertEqual(stored.config.hidden_size, 8)
         self.assertEqual(stored.task["labels"], ["feline", "other"])
-        card = pathlib.Path(model, "README.md").read_text("utf-8")
+        card = self.read("twice/model/README.md")
         self.assertIn("## Teacher", card)
         self.assertIn("| dev teacher_accuracy |", card)
         dev = results["dev"]
         self.assertContainsSubset({"accuracy", "teacher_accuracy"}, dev)
+        text = self.read("twice/eval_results.txt")
+        self.assertIn("eval_teacher_accuracy = ", text)
+        self.assertTrue(os.path.exists(self.path("twice/learning_curves.png")))
+        predict.run(
+            PredictConfig(
+                model_dir=model,
+                input_file=self.path("test.csv"),
+                output_file=self.path("again.jsonl"),
+            )
+        )
+        written, again = (
+            [json.loads(line) for line in self.read(name).splitlines()]
+            for name in ("twice/test_predictions.jsonl", "again.jsonl")
+        )
+        for one, other in zip(again, written, strict=True):
+            predictions.assert_close(
+                self, one["probabilities"], other["probabilities"]
+            )
         with self.subTest("another teacher, other unlabeled rows"):
             other = tiny_model.write_task(
                 self.path("other"),
@@ -178,45 +205,90 @@ class DistillTest(files_case.FilesCase):
         for name in ("accuracy", "loss"):
             self.assertEqual(results["dev"][name], expected["dev"][name])
 
+    @pytest.mark.thorough
+    def test_pairs_whose_columns_have_other_names_than_the_teachers(self):
+        header = ("first", "b", "kind")
+        rows = [
+            ("the cat", "sat on", "yes"),
+            ("dog", "mat .", "no"),
+            ("東", "the dog sat", "no"),
+            ("cat", "dog", "yes"),
+        ]
+        data = self.write_csv("data.csv", header, *rows)
+        more = self.write_csv("more.csv", header[:2], ("mat", "on the mat"))
+        task = ClassificationTask(
+            name="custom",
+            labels=("no", "yes"),
+            metric_names=("accuracy", "macro_f1"),
+            columns=PairColumns("a", "b", ("kind",)),
+        )
+        flags = {
+            "teacher_dir": tiny_model.write_task(
+                self.path("pairs"), task, None, tiny_model.CONFIG
+            ),
+            "output_dir": self.path("output"),
+            "num_hidden_layers": 1,
+            "train_batch_size": "3",
+            "num_train_epochs": "1",
+            "max_seq_length": 12,
+            "dev_file": data,
+            "text_column": "first",
+            "do_eval": True,
+        }
+        training = {
+            "train_file": data,
+            "test_file": more,
+            "unlabeled_file": more,
+            "do_train": True,
+            "do_predict": True,
+        }
+        distill.main(DistillConfig(**flags | training))
+        results = self.read("output/eval_results.txt").splitlines()
+        names = {line.partition(" = ")[0] for line in results}
+        self.assertContainsSubset(
+            {"eval_loss", "eval_teacher_loss", "eval_teacher_macro_f1"}, names
+        )
+        self.assertEqual(
+            {name for name in self._lines("output")[0] if "loss" in name},
+            {"loss", "label_loss", "soft_target_loss", "hidden_loss"},
+        )
+        distill.main(DistillConfig(**flags))
+        again = self.read("output/eval_results.txt").splitlines()
+        self.assertCountEqual(again, results)
+
     @parameterized.parameters(
-        (lambda path: tiny_model.write(path), "--teacher_dir must"),
+        (None, {}, "--teacher_dir must", {}),
+        ({"labels": ("x", "y")}, {}, "'(feline|other)'", {}),
         (
-            lambda path: tiny_model.write_task(
-                path,
-                ClassificationTask(
-                    name="custom", labels=("x", "y"), metric_names=("accuracy",)
-                ),
-                config=tiny_model.CONFIG,
-            ),
-            "'(feline|other)'",
-        ),
-        (
-            lambda path: tiny_model.write_task(
-                path, _TASK, max_seq_length=64, config=tiny_model.CONFIG
-            ),
-            None,
-        ),
-        (lambda path: path, "wrong"),
-        (
-            lambda path: tiny_model.write_task(
-                path,
-                SquadTask(name="squad", max_seq_length=12),
-                config=tiny_model.CONFIG,
-            ),
-            "--head_dropout_prob has no effect",
+            {},
+            {"max_seq_length": 64},
+            "--max_seq_length must be at most 12, .*: 13",
+            {"max_seq_length": 13},
         ),
     )
-    def test_refuses_teachers(self, write, message):
-        teacher = write(self.path("wrong"))
-        if message is None:
-            message = "--max_seq_length must be at most 12, .*: 13"
-            values = {"max_seq_length": 13}
+    def test_refuses_teachers(self, changes, stored, message, flags):
+        path = self.path("wrong")
+        if changes is None:
+            tiny_model.write(path)
         else:
-            values = {}
-        if "dropout" in message:
-            values = {"head_dropout_prob": 0.3}
+            task = dataclasses.replace(_TASK, **changes)
+            tiny_model.write_task(
+                path, task, config=tiny_model.CONFIG, **stored
+            )
+        self._assert_refused(path, message, **flags)
+
+    def test_refuses_no_teacher_and_flags_of_other_tasks(self):
+        path = self.path("wrong")
+        self._assert_refused(path, "wrong")
+        task = SquadTask(name="squad", max_seq_length=12)
+        tiny_model.write_task(path, task, config=tiny_model.CONFIG)
+        self._assert_refused(
+            path, "--head_dropout_prob has no effect", head_dropout_prob=0.3
+        )
+
+    def _assert_refused(self, teacher, message, **flags):
         with self.assertRaisesRegex(UserError, message) as caught:
-            self._run(teacher_dir=teacher, **values)
+            self._run(teacher_dir=teacher, **flags)
         self.assertNotIn("\n", str(caught.exception))
         self.assertFalse(os.path.exists(self.path("output")))
 
@@ -236,14 +308,7 @@ class EachTaskTest(files_case.FilesCase):
     def _write_scores(self):
         rows = [("the cat", "sat", 0.0), ("dog", "dog on", 5.0)]
         glue_layouts.write(str(self.folder), "sts-b", "train", rows)
-        official = glue_tasks.get_task("sts-b")
-        return ClassificationTask(
-            name=official.name,
-            labels=None,
-            problem_type="regression",
-            metric_names=official.metrics,
-            official=official,
-        )
+        return tiny_exports.official("sts-b")
 
     def _write_tags(self):
         self.write("train.txt", "the O\ncats B-X\n\nmat O\n")
@@ -415,9 +480,7 @@ class StudentTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
         path = tiny_model.write_task(
-            self.path("teacher"),
-            _STUDENT_TASK,
-            config=tiny_model.CONFIG,
+            self.path("teacher"), _STUDENT_TASK, config=tiny_model.CONFIG
         )
         self.teacher = formats.read(path)
 
@@ -524,14 +587,12 @@ class StudentTest(files_case.FilesCase):
         tokens = [*tiny_model.TOKENS[:-1], "western"]
         vocabulary = Vocabulary(tokens)
         encoder = bert_model.BertModel(tiny_model.CONFIG)
-        model_directory.write(
+        tiny_model.write_weights(
             self.path("student"),
             tiny_model.CONFIG,
             tiny_model.random_weights(encoder),
-            vocabulary,
-            BertTokenizer(vocabulary).settings(),
             {"kind": "encoder"},
-            "# Tiny\n",
+            vocabulary,
         )
         with self.assertRaisesRegex(UserError, "vocabulary .* hash") as caught:
             self._read(pretrained_model_dir=self.path("student"))
@@ -551,10 +612,7 @@ class StudentTest(files_case.FilesCase):
 
     @parameterized.parameters(
         ({}, "Give --num_hidden_layers"),
-        (
-            {"pretrained_model_dir": "x", "hidden_size": 8},
-            "--hidden_size can",
-        ),
+        ({"pretrained_model_dir": "x", "hidden_size": 8}, "--hidden_size can"),
         (
             {"pretrained_model_dir": "x", "initialize_from_teacher": False},
             "--noinitialize_from_teacher cannot",

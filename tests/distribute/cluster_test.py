@@ -1,11 +1,14 @@
-"""Tests of clusters: addresses, startup with threads, and health."""
+"""Tests for bert_tf.distribute.cluster and worker_health."""
 
 import itertools
 import json
+import os
 import socket
 import threading
 from unittest import mock
 
+import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -15,7 +18,9 @@ from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
+from tests.support import record_files
 from tests.support import worker_processes
+from tests.support import workers_program
 
 _WORKERS = "multi_worker_mirrored"
 
@@ -282,8 +287,7 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
         explained = self._explain(error, gone=[2])
         self.assertIsInstance(explained, UserError)
         self.assertStartsWith(
-            str(explained),
-            "Worker 2 (at c:3) is gone or not responding",
+            str(explained), "Worker 2 (at c:3) is gone or not responding"
         )
         explained = self._explain(error, gone=[0, 2])
         self.assertStartsWith(
@@ -354,8 +358,11 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             self.assertStartsWith(messages[0], message)
             self.assertEqual(waits[-1], worker_health._GRACE)
 
-    def test_continues_if_a_worker_responds_late(self):
-        answers = iter(["silent"] * 4 + [None] * 6)
+    @parameterized.parameters(
+        (["silent"] * 4 + [None] * 6, 5), (["silent"] * 8, 3)
+    )
+    def test_continues_if_a_worker_or_the_end_is_late(self, answers, num_waits):
+        answers = iter(answers)
         messages = []
         watch = worker_health.Watch(
             _CLUSTER, lambda index: next(answers), messages.append
@@ -364,28 +371,12 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
 
         def wait(seconds):
             waits.append(seconds)
-            return len(waits) == 5
+            return len(waits) >= num_waits
 
         watch._is_over = mock.Mock(wait=wait)
         watch._run()
         self.assertEmpty(messages)
         self.assertEqual(waits[2], worker_health._GRACE)
-
-    def test_does_nothing_if_training_noticed(self):
-        messages = []
-        watch = worker_health.Watch(
-            _CLUSTER, lambda index: "silent", messages.append
-        )
-        waits = []
-
-        def wait(seconds):
-            waits.append(seconds)
-            return worker_health._GRACE in waits
-
-        watch._is_over = mock.Mock(wait=wait)
-        watch._run()
-        self.assertEmpty(messages)
-        self.assertIn(worker_health._GRACE, waits)
 
     @parameterized.parameters(
         # Values of `is_finishing` until the checkpoint is written; then
@@ -418,6 +409,57 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             watch._run()
         self.assertEqual([message[:8] for message in messages], expected)
         self.assertLess(now[0], worker_health._SECONDS_TO_FINISH + 60)
+
+
+@pytest.mark.slow
+class WorkersTest(tf.test.TestCase):
+    def test_two_workers(self):
+        # One start for all checks, as each takes ten seconds.
+        path = os.path.join(self.create_tempdir().full_path, "a.tfrecord")
+        record_files.write(path, range(workers_program.NUM_RECORDS))
+        with worker_processes.started(
+            2, "tests/support/workers_program.py", f"--input_file={path}"
+        ) as workers:
+            for worker in workers:
+                self.assertEqual(worker.wait(), 1, worker.log)
+            logs = [worker.log for worker in workers]
+        results = [_results(log) for log in logs]
+
+        for index, result in enumerate(results):
+            self.assertRegex(
+                result["difference"],
+                r"same flags, but worker 1 \(at 127.0.0.1:\d+\).*index is 1 "
+                "there, and 0 on the chief",
+            )
+            self.assertEqual(result["from_chief"], {"token": 0})
+            # The count of the chief, and the stop of any worker.
+            self.assertEqual(result["next_calls"], [[3, False], [3, True]])
+            self.assertRegex(
+                logs[index], rf"(?m)^\[worker {index}\] \d\d:\d\d:\d\d "
+            )
+            self.assertIn("All 2 workers are running", logs[index])
+
+        # Each worker has its rows of each batch; together, each record once.
+        rows = np.array([result["rows"] for result in results])
+        self.assertEqual(rows.shape, (2, 12))
+        self.assertAllEqual(rows[0, :4], [0, 1, 2, 3])
+        self.assertAllEqual(rows[1, :4], [4, 5, 6, -1])
+        self.assertAllEqual(
+            np.sort(rows[rows >= 0]), np.arange(workers_program.NUM_RECORDS)
+        )
+
+        # The second worker failed, and the first one reports its error.
+        self.assertIn("ERROR: No space is left.", logs[1])
+        self.assertRegex(
+            logs[0], r"ERROR: Worker 1 \(at .*\) stopped: No space is left"
+        )
+
+
+def _results(log):
+    _, marker, rest = log.partition("RESULTS ")
+    if not marker:
+        raise AssertionError(f"No results:\n{log}")
+    return json.loads(rest.splitlines()[0])
 
 
 if __name__ == "__main__":

@@ -2,9 +2,6 @@
 
 import json
 import os
-import pathlib
-import subprocess
-import sys
 from unittest import mock
 
 import pytest
@@ -13,8 +10,8 @@ from absl.testing import parameterized
 
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
+from tests.support import scripts
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Prints the variable after `assume`, before and after an import.
 _ASSUME = """
 import json, os, sys
@@ -44,14 +41,10 @@ print(json.dumps([float(first), float(product(x)[0, 0].numpy())]))
 
 
 def _run(program, *arguments, **environment):
-    output = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=os.environ | {"PYTHONPATH": str(_ROOT)} | environment,
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-    ).stdout
-    return json.loads(output)
+    result = scripts.python(
+        "-c", program, *arguments, variables=environment, check=True
+    )
+    return json.loads(result.stdout)
 
 
 class PackedWeightsTest(parameterized.TestCase):

@@ -1,21 +1,37 @@
-"""Checks the site, the notebooks and docs/architecture.md as they are kept."""
+"""Tests of the documentation: its pages, links, code blocks and numbers."""
 
 import ast
 import base64
+import contextlib
 import dataclasses
+import doctest
 import importlib
 import inspect
 import json
+import os
 import pathlib
 import re
+import shlex
+import subprocess
 
+import numpy as np
+import pytest
 import tensorflow as tf
 import yaml
+from absl import flags
 from absl.testing import parameterized
 
 import bert_tf
+from bert_tf.commands.pretrain import PretrainConfig
+from bert_tf.config import BertConfig
+from bert_tf.flags import cli
+from bert_tf.flags import flag_files
+from tests.support import made_once
+from tools import docs_blocks
+from tools import docs_data
 from tools import docs_links
 from tools import docs_reference
+from tools import scaling_table
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -96,10 +112,30 @@ class ReferenceTest(tf.test.TestCase):
                 )
 
 
+_FOLDER = _ROOT / "notebooks"
+_NAMES = ("answer_questions", "classify", "phone", "pretrain", "serve", "tag")
+_MOST_BYTES = 100_000
+
+
+def _cells(name, kind):
+    text = (_FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"]
+    return [cell for cell in cells if cell["cell_type"] == kind]
+
+
+def _source(cell):
+    return "".join(cell["source"])
+
+
 class LinksTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(_PAGES)
+    @parameterized.parameters(
+        *_PAGES, *(f"notebooks/{name}.ipynb" for name in _NAMES)
+    )
     def test_files_and_anchors_exist(self, path):
         text = (_ROOT / path).read_text(encoding="utf-8")
+        if path.endswith(".ipynb"):
+            cells = _cells(pathlib.Path(path).stem, "markdown")
+            text = "\n\n".join(map(_source, cells))
         for link in docs_links.links(text):
             found = docs_links.target(path, link)
             if found is None:
@@ -141,21 +177,6 @@ class LinksTest(tf.test.TestCase, parameterized.TestCase):
         )
 
 
-_FOLDER = _ROOT / "notebooks"
-_NAMES = ("answer_questions", "classify", "phone", "pretrain", "serve", "tag")
-_MOST_BYTES = 100_000
-
-
-def _cells(name, kind):
-    text = (_FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
-    cells = json.loads(text)["cells"]
-    return [cell for cell in cells if cell["cell_type"] == kind]
-
-
-def _source(cell):
-    return "".join(cell["source"])
-
-
 class NotebooksTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_NAMES)
     def test_cells_parse_and_ran_in_order(self, name):
@@ -182,17 +203,6 @@ class NotebooksTest(tf.test.TestCase, parameterized.TestCase):
     def test_names_no_place_of_one_machine(self, name):
         text = (_FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
         self.assertNotRegex(text, r"/(home|root|Users|tmp|work)/\w")
-
-    @parameterized.parameters(*_NAMES)
-    def test_links_name_files_and_headings(self, name):
-        path = f"notebooks/{name}.ipynb"
-        for cell in _cells(name, "markdown"):
-            for link in docs_links.links(_source(cell)):
-                file, anchor = docs_links.target(path, link)
-                self.assertTrue((_ROOT / file).is_file(), link)
-                if anchor:
-                    page = (_ROOT / file).read_text(encoding="utf-8")
-                    self.assertIn(anchor, docs_links.anchors(page), link)
 
 
 _LIBRARY = _ROOT / "bert_tf"
@@ -222,6 +232,196 @@ class ArchitectureTest(tf.test.TestCase):
         self.assertEqual(
             folders - set(re.findall(r"(?m)^  (\w+)/ ", tree)), set()
         )
+
+
+_PAGES_WITH_BLOCKS = docs_blocks.pages()
+# docs/adding_a_task.md shows how to write this one.
+_EXAMPLES = ("run/finetune_stars.py",)
+# docs/scaling.md leaves flags out.
+_DOTS = "..."
+
+
+def _commands(page):
+    """Returns script and arguments of each command of a page."""
+    commands = []
+    for block in docs_blocks.read(page):
+        if block.language != "bash":
+            continue
+        text = block.text.replace("\\\n", " ")
+        for command in re.findall(
+            r"(?m)^(?:\S+/)?python ((?:run|export)/\w+\.py .*)$", text
+        ):
+            words = shlex.split(command.split(";")[0])
+            if words[0] not in _EXAMPLES and _DOTS not in words:
+                commands.append(words)
+    return commands
+
+
+class BlocksTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_PAGES_WITH_BLOCKS)
+    def test_blocks_parse(self, page):
+        for block in docs_blocks.read(page):
+            with self.subTest(f"{page}:{block.line}"):
+                self.assertIn(block.language, docs_blocks.LANGUAGES)
+                if block.language == "bash":
+                    subprocess.run(
+                        ["bash", "-n"], input=block.text.encode(), check=True
+                    )
+                elif block.language == "python":
+                    ast.parse(block.text)
+                elif block.language == "json":
+                    json.loads(block.text)
+                elif block.language == "yaml":
+                    self.assertNotEmpty(list(yaml.safe_load_all(block.text)))
+
+    @parameterized.parameters(*_PAGES_WITH_BLOCKS)
+    def test_every_fence_is_a_block(self, page):
+        text = (_ROOT / page).read_text(encoding="utf-8")
+        fences = re.findall(r"(?m)^ *(?:```|~~~)", text)
+        self.assertLen(fences, 2 * len(list(docs_blocks.read(page))))
+        reasons = [x for x in docs_blocks.read(page) if x.reason is not None]
+        self.assertLen(reasons, text.count("<!-- not run:"))
+
+    def test_most_blocks_are_executed(self):
+        blocks = [
+            block
+            for page in _PAGES_WITH_BLOCKS
+            for block in docs_blocks.read(page)
+            if block.language in docs_blocks.EXECUTED
+        ]
+        left = list(docs_blocks.not_executed())
+        self.assertTrue(all(x.reason for x in left))
+        # The others are executed by the test that the reason names.
+        nowhere = []
+        for block in left:
+            tests = re.findall(r"tests/[\w/]+\.py", block.reason)
+            for name in tests:
+                self.assertTrue((_ROOT / name).is_file(), block.reason)
+            if not tests:
+                nowhere.append(block)
+        self.assertLess(len(nowhere), len(blocks) / 2)
+
+
+class CommandsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_PAGES_WITH_BLOCKS)
+    def test_scripts_take_the_commands(self, page):
+        for command in _commands(page):
+            door = (_ROOT / command[0]).read_text(encoding="utf-8")
+            (name,) = re.findall(r'commands\.run\("(\w+)"\)', door)
+            script = importlib.import_module(f"bert_tf.commands.{name}")
+            config_cls = inspect.get_annotations(script.main)["config"]
+            values = flags.FlagValues()
+            read_config = cli.define_flags(config_cls, values)
+            with self.subTest(" ".join(command)), contextlib.chdir(_ROOT):
+                words = [command[0], *flag_files.expand(command[1:])]
+                self.assertEqual(values(words), command[:1])
+                self.assertIsInstance(read_config(), config_cls)
+
+
+_DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+_PAGE = _DOCS / "scaling.md"
+# Has the tables that the page leaves out.
+_LOG = _DOCS.parent / "benchmarks" / "log.md"
+
+
+class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.page = _PAGE.read_text(encoding="utf-8")
+
+    def test_page_has_what_the_tool_prints(self):
+        cluster = scaling_table.published_cluster()
+        both = self.page + _LOG.read_text(encoding="utf-8")
+        for name, table in scaling_table.tables(cluster).items():
+            self.assertIn(f"\n\n{table}\n", both, name)
+        for quantity in scaling_table.quantities(cluster):
+            self.assertIn(quantity, self.page)
+
+    def test_pretraining_page_has_the_costs(self):
+        cluster = scaling_table.published_cluster()
+        page = (_DOCS / "pretraining.md").read_text(encoding="utf-8")
+        self.assertIn(f"\n\n{scaling_table.cost_table(cluster)}\n", page)
+
+    @parameterized.parameters("base", "lamb")
+    def test_costs_are_of_the_flag_files(self, name):
+        first, second = scaling_table._RECIPES[f"{name}.flags"]
+        steps = 0
+        for file, phase in (("", first), ("_phase2", second)):
+            values = flags.FlagValues()
+            read_config = cli.define_flags(PretrainConfig, values)
+            with contextlib.chdir(_DOCS.parent):
+                words = [f"--flagfile={name}{file}.flags"]
+                values(["pretrain.py", *flag_files.expand(words)])
+            config = read_config()
+            self.assertEqual(
+                phase,
+                (
+                    config.stop_at_step - steps,
+                    config.train_batch_size,
+                    config.max_seq_length,
+                    config.max_predictions_per_seq,
+                ),
+            )
+            steps = config.stop_at_step
+
+    @parameterized.parameters(1, 2, 7)
+    def test_operations_are_those_of_matrix_products(self, layers):
+        config = BertConfig(
+            vocab_size=11,
+            hidden_size=6,
+            num_hidden_layers=layers,
+            num_attention_heads=2,
+            intermediate_size=10,
+        )
+        length, predictions = 5, 2
+        shapes = [
+            *[(length, 6, 6)] * 4,  # Query, key, value, output.
+            *[(length, 6, 10), (length, 10, 6)],
+            *[(length, 3, length), (length, length, 3)] * 2,  # Of each head.
+        ] * layers
+        shapes += [(1, 6, 6), (predictions, 6, 6), (predictions, 6, 11)]
+        products = sum(
+            rows * inner * columns for rows, inner, columns in shapes
+        )
+        self.assertEqual(
+            scaling_table.operations(config, length, predictions), 6 * products
+        )
+
+
+class _Checker(doctest.OutputChecker):
+    """Accepts what is printed where the example shows nothing."""
+
+    def check_output(self, want, got, optionflags):
+        return not want or super().check_output(want, got, optionflags)
+
+
+def _example(name):
+    """Returns the example of a public name, parsed."""
+    value = getattr(bert_tf, name)
+    names = {"bert_tf": bert_tf, "np": np, "os": os}
+    return doctest.DocTestParser().get_doctest(
+        value.__doc__, names, name, None, None
+    )
+
+
+@pytest.mark.slow
+class ExamplesTest(tf.test.TestCase):
+    def test_every_public_name_has_an_example_that_runs(self):
+        made = made_once.folder("documentation", docs_data.write)
+        folder = self.create_tempdir().full_path
+        for name in os.listdir(made):
+            os.symlink(os.path.join(made, name), os.path.join(folder, name))
+        # Exporters read what `save_model` writes.
+        names = sorted(bert_tf.__all__, key=lambda x: x.startswith("export"))
+        with contextlib.chdir(folder):
+            for name in names:
+                with self.subTest(name):
+                    example = _example(name)
+                    self.assertNotEmpty(example.examples)
+                    printed = []
+                    runner = doctest.DocTestRunner(_Checker())
+                    runner.run(example, out=printed.append)
+                    self.assertEqual("".join(printed), "")
 
 
 if __name__ == "__main__":

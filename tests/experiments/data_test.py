@@ -74,10 +74,7 @@ class FindTest(DataTestCase):
         ({"kind": "tagging", "train": "a", "metric": "x"}, ": metric"),
         ({"kind": "tagging", "train": "a", "columns": {"tags": 1}}, ": tags"),
         ({"kind": "tagging", "train": "a", "columns": [1]}, ": columns"),
-        (
-            {"kind": "squad", "train": "a", "dev": "a", "test": "a"},
-            ": test",
-        ),
+        ({"kind": "squad", "train": "a", "dev": "a", "test": "a"}, ": test"),
     )
     def test_refuses_a_wrong_description(self, values, message):
         self.write("own/a", "x")

@@ -10,6 +10,7 @@ from matplotlib import image
 
 from bert_tf.experiments import data
 from bert_tf.experiments import report
+from tests.support import files_case
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _COMMITTED = _ROOT / "benchmarks" / "results" / "experiments" / "small"
@@ -92,10 +93,9 @@ class PaperTest(tf.test.TestCase):
             self.assertAllClose(sum(scores) / 9, average, atol=0.07)
 
 
-class ReportTest(tf.test.TestCase):
+class ReportTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self._path("cells").mkdir()
 
     def _path(self, *names):

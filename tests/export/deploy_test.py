@@ -58,8 +58,7 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
         (container,) = _pod(documents)["containers"]
         ports = {x["name"]: x["containerPort"] for x in container["ports"]}
         self.assertEqual(
-            ports,
-            {"grpc": artifacts.GRPC_PORT, "rest": artifacts.REST_PORT},
+            ports, {"grpc": artifacts.GRPC_PORT, "rest": artifacts.REST_PORT}
         )
         for service in ("bert", "bert-pods"):
             for port in documents["Service", service]["spec"]["ports"]:
@@ -198,9 +197,7 @@ class ImageTest(tf.test.TestCase):
         python = environments.make("image", *_pip_arguments("serve"))
         pip = (python, "-m", "pip", "install", "--dry-run", "--quiet")
         report = environments.run(
-            *(*pip, "--report=-", *_pip_arguments("train")),
-            cwd=_ROOT,
-            env=environments.clean_environment(),
+            *(*pip, "--report=-", *_pip_arguments("train")), cwd=_ROOT
         )
         # CUDA's libraries are gigabytes, so pip only resolves them.
         self.assertIn('"name": "nvidia-cudnn-cu12"', report)
@@ -221,8 +218,7 @@ class ImageTest(tf.test.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("ERROR: The base path of model none", result.stderr)
         environments.run(
-            *(python, "-c", "from bert_tf.serving import litert, server"),
-            env=environments.clean_environment(),
+            *(python, "-c", "from bert_tf.serving import litert, server")
         )
 
 

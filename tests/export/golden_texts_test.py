@@ -7,13 +7,11 @@ import os
 import pytest
 import tensorflow as tf
 
-from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.export.verify import reference
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.reference import Call
 from bert_tf.modeling import bert as models
-from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_exports
 from tests.support import tiny_model
@@ -35,15 +33,9 @@ def _export(folder, vocab_file):
         type_vocab_size=2,
     )
     model = os.path.join(folder, "model")
-    model_directory.write(
-        model,
-        config,
-        tiny_model.random_weights(models.BertModel(config)),
-        vocabulary,
-        BertTokenizer(vocabulary).settings(),
-        {"kind": "encoder", "max_seq_length": _LENGTH},
-        "# Tiny\n",
-    )
+    weights = tiny_model.random_weights(models.BertModel(config))
+    task = {"kind": "encoder", "max_seq_length": _LENGTH}
+    tiny_model.write_weights(model, config, weights, task, vocabulary)
     return tiny_exports.export(model, os.path.join(folder, "out"), buckets="40")
 
 

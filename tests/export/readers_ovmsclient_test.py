@@ -85,10 +85,7 @@ class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
         python = environments.make("ovmsclient", *_PACKAGES)
         models = {x: one.output_dir for x, one in cls.published.items()}
         with live_server.serve(folder, models) as (grpc, rest):
-            environments.run(
-                *(python, _PROGRAM, grpc, rest, requests, answers),
-                env=environments.clean_environment(),
-            )
+            environments.run(*(python, _PROGRAM, grpc, rest, requests, answers))
         with open(answers, encoding="utf-8") as file:
             cls.answers = dict(zip(calls, json.load(file), strict=True))
 

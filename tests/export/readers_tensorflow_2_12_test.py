@@ -52,8 +52,7 @@ class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
         ]
         files.write_json(asked, requests)
         environments.run(
-            *(_python(), program.__file__, directory, asked, answered),
-            env=environments.clean_environment(),
+            *(_python(), program.__file__, directory, asked, answered)
         )
         return [
             Answer({x: program.decode(y) for x, y in answer.items()})

@@ -13,13 +13,13 @@ from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.export import served_model
 from bert_tf.flags.serve import ServeConfig
+from tests.support import files_case
 from tests.support import tiny_exports
 
 
-class ServedModelTest(tf.test.TestCase, parameterized.TestCase):
+class ServedModelTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.cache = os.path.join(self.folder, "cache")
         self.enter_context(
             mock.patch.dict(os.environ, {"BERT_TF_CACHE": self.cache})

@@ -1,21 +1,33 @@
-"""Tests for export.serving_module with a classifier of pairs."""
+"""Tests for export.serving_module, and of exports with --litert."""
 
+import contextlib
+import dataclasses
+import io
+import json
 import os
 import tempfile
+from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
 
 import bert_tf
-from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
+from bert_tf.export import artifact as artifacts
+from bert_tf.export import savedmodel
 from bert_tf.export import serving_module
 from bert_tf.export.verify import reference
+from bert_tf.export.verify import run as verification
+from bert_tf.export.verify.reference import Call
+from bert_tf.export.verify.reference import Expected
+from bert_tf.export.verify.reference import Reference
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.io import files
 from bert_tf.modeling import task_models
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
+from bert_tf.serving import litert
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -50,17 +62,10 @@ class SavedClassifierTest(tf.test.TestCase):
         )
         task = tiny_exports.classification(pair=True)
         model = task_models.BertForClassification(config, labels=task.labels)
-        vocabulary = Vocabulary(tiny_model.TOKENS)
         cls.model_dir = os.path.join(cls.folder, "model")
-        model_directory.write(
-            cls.model_dir,
-            config,
-            tiny_model.random_weights(model, scale=0.1),
-            vocabulary,
-            BertTokenizer(vocabulary).settings(),
-            {"kind": task.kind} | task.to_json(),
-            "# Small\n",
-        )
+        weights = tiny_model.random_weights(model, scale=0.1)
+        values = {"kind": task.kind} | task.to_json()
+        tiny_model.write_weights(cls.model_dir, config, weights, values)
         cls.output_dir = os.path.join(cls.folder, "served", "name")
         cls.version = tiny_exports.export(cls.model_dir, cls.output_dir)
         cls.graph = _read(cls.version)
@@ -78,45 +83,33 @@ class SavedClassifierTest(tf.test.TestCase):
         }
         numbers = tf.float32.as_datatype_enum
         integers = tf.int32.as_datatype_enum
-        texts = {"text": (strings, [-1]), "text_pair": (strings, [-1])}
-        answer = {
-            "label": (strings, [-1]),
-            "probabilities": (numbers, [-1, 3]),
-        }
+        rows, tokens, labels = [-1], [-1, -1], [-1, 3]
+        texts = dict.fromkeys(("text", "text_pair"), (strings, rows))
         ids = ("input_ids", "input_mask", "segment_ids")
-        tokens = [-1, -1]
+        answer = {"label": (strings, rows), "probabilities": (numbers, labels)}
+        of_tokens = {"tokens": (strings, tokens)}
+        weights = {"attention": (numbers, [-1, 1, 2, -1, -1])}
         self.assertEqual(
             described,
             {
                 "serving_default": (texts, answer),
-                "from_examples": ({"examples": (strings, [-1])}, answer),
+                "from_examples": ({"examples": (strings, rows)}, answer),
                 "from_ids": (
                     dict.fromkeys(ids, (integers, tokens)),
-                    answer | {"logits": (numbers, [-1, 3])},
+                    answer | {"logits": (numbers, labels)},
                 ),
                 "classify": (
-                    {"inputs": (strings, [-1])},
-                    {
-                        "classes": (strings, [-1, 3]),
-                        "scores": (numbers, [-1, 3]),
-                    },
+                    {"inputs": (strings, rows)},
+                    {"classes": (strings, labels), "scores": (numbers, labels)},
                 ),
                 "tokenize": (
-                    {"text": (strings, [-1])},
-                    {
-                        "input_ids": (integers, tokens),
-                        "tokens": (strings, tokens),
-                        "starts": (integers, tokens),
-                        "ends": (integers, tokens),
-                    },
+                    {"text": (strings, rows)},
+                    dict.fromkeys(
+                        ("input_ids", "starts", "ends"), (integers, tokens)
+                    )
+                    | of_tokens,
                 ),
-                "attention": (
-                    texts,
-                    {
-                        "tokens": (strings, tokens),
-                        "attention": (numbers, [-1, 1, 2, -1, -1]),
-                    },
-                ),
+                "attention": (texts, of_tokens | weights),
             },
         )
 
@@ -237,10 +230,7 @@ class SavedClassifierTest(tf.test.TestCase):
         }
         exact, rounded = (
             loaded["serving_default"](**strings)
-            for loaded in (
-                self.loaded,
-                tf.saved_model.load(version).signatures,
-            )
+            for loaded in (self.loaded, tf.saved_model.load(version).signatures)
         )
         self.assertEqual(rounded["probabilities"].dtype, tf.float32)
         self.assertAllClose(
@@ -296,6 +286,105 @@ class ExamplesTest(tf.test.TestCase):
         for wrong in (without, [b"no example"]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 serving_module.parse_examples(tf.constant(wrong), _SPECS)
+
+
+_CALL = Call("serving_default", {"text": np.array([b"the cat", b"a"], object)})
+
+
+def _few(plan):
+    """Verifies only a few texts, to save time."""
+
+    def planned(*args):
+        found = [
+            one
+            for one in plan(*args)
+            if one.signature != serving_module.TOKENIZE
+        ]
+        return found[:: max(1, len(found) // 12)]
+
+    return planned
+
+
+@pytest.mark.slow
+class LitertExportTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        model = tiny_exports.write(folder, tiny_exports.classification())
+        output_dir = os.path.join(folder, "m")
+        with (
+            mock.patch.object(Reference, "plan", _few(Reference.plan)),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            savedmodel.run(
+                SavedModelConfig(
+                    model_dir=model,
+                    output_dir=output_dir,
+                    buckets=tiny_exports.BUCKETS,
+                    litert=True,
+                    # With so few weights, none becomes int8.
+                    litert_quantization="float16",
+                )
+            )
+        cls.version = os.path.join(output_dir, "1")
+        cls.card = json.loads(
+            files.read_bytes(os.path.join(cls.version, artifacts.CARD_FILE))
+        )
+
+    def test_card_has_the_difference_of_each_engine(self):
+        found = {one["check"]: one for one in self.card["verification"]}
+        exact = found["serving_default by LiteRT (float32)"]
+        rounded = found["serving_default by LiteRT (float16)"]
+        self.assertLess(exact["largest_difference"], 1e-5)
+        self.assertGreater(rounded["largest_difference"], 1e-5)
+        self.assertRegex(rounded["detail"], r"%.* decisions agree")
+        self.assertIn("from_ids by LiteRT (float32)", found)
+        warmup = found["warm-up by LiteRT (float16)"]
+        self.assertIn("one row takes", warmup["detail"])
+        export = self.card["export"]
+        self.assertEqual(
+            {x: export[x] for x in ("model_name", "litert", "buckets")},
+            {"model_name": "m", "litert": "float16", "buckets": [5, 8, 12]},
+        )
+        self.assertFalse(export["settings"]["pair"])
+        self.assertContainsSubset(
+            {litert.MODEL_FILE, "litert/saved_model.pb"}, self.card["sha256"]
+        )
+
+    def test_graph_around_the_model_has_no_weights(self):
+        folder = os.path.join(self.version, litert.FOLDER, "variables")
+        sizes = [
+            os.path.getsize(os.path.join(folder, name))
+            for name in os.listdir(folder)
+        ]
+        self.assertLess(sum(sizes), 10_000)
+
+    def test_finds_and_counts_differences(self):
+        content = files.read_bytes(
+            os.path.join(self.version, litert.MODEL_FILE)
+        )
+        (answer,) = verification.call_litert(self.version, [_CALL])
+        other = {
+            "probabilities": answer.outputs["probabilities"] + 0.01,
+            "label": np.array([answer.outputs["label"][0], b"other"], object),
+        }
+        for values, largest, share, num_faults in (
+            (answer.outputs, 0, "100.00% of 2", 0),
+            (other, 0.01, "50.00% of 2", 2),
+        ):
+            exactly, rounded, warmups = verification.examine_litert(
+                self.version,
+                "float16",
+                [dataclasses.replace(_CALL, expected=Expected(values))],
+                [dataclasses.replace(_CALL, repeats=2)],
+                content,
+            )
+            self.assertLen(exactly.faults, num_faults)
+            self.assertEmpty(rounded.faults)
+            self.assertAllClose(rounded.largest, largest)
+            self.assertIn(share, rounded.detail)
+            self.assertEmpty(warmups.faults)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import math
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import textwrap
 import typing
@@ -28,6 +27,7 @@ from bert_tf.flags import cli
 from bert_tf.flags import flag_files
 from bert_tf.flags import options
 from bert_tf.io import files
+from tests.support import scripts
 
 _SCRIPT = textwrap.dedent('''
     """Does one thing."""
@@ -172,12 +172,7 @@ class CommandLineTest(tf.test.TestCase, parameterized.TestCase):
 class RunTest(tf.test.TestCase, parameterized.TestCase):
     def _run(self, *args):
         path = self.create_tempfile("script.py", _SCRIPT).full_path
-        return subprocess.run(
-            [sys.executable, path, *args],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return scripts.python(path, *args)
 
     def test_calls_main_with_the_configuration(self):
         result = self._run("--depth=7")

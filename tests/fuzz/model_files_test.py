@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pathlib
 import shutil
 import tempfile
 import zipfile
@@ -77,14 +78,13 @@ def _load(path, name):
 def _correct_checksums(path):
     """Makes a model directory accept its files, as an attacker would."""
     file = os.path.join(path, model_directory.CHECKSUMS_FILE)
-    with open(file, "rb") as opened:
-        values = json.load(opened)
+    values = json.loads(pathlib.Path(file).read_bytes())
     for name in values["sha256"]:
-        with open(os.path.join(path, name), "rb") as opened:
-            digest = hashlib.sha256(opened.read()).hexdigest()
+        digest = hashlib.sha256(
+            pathlib.Path(os.path.join(path, name)).read_bytes()
+        ).hexdigest()
         values["sha256"][name] = digest
-    with open(file, "w", encoding="utf-8") as opened:
-        json.dump(values, opened)
+    pathlib.Path(file).write_text(json.dumps(values))
 
 
 class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
@@ -96,8 +96,7 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
         for parent, _, names in os.walk(path):
             for file in names:
                 full = os.path.join(parent, file)
-                with open(full, "rb") as opened:
-                    contents[full] = opened.read()
+                contents[full] = pathlib.Path(full).read_bytes()
         return path, contents, _load(path, name)
 
     def check(self, path, name, expected):
@@ -136,8 +135,7 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
                         changed = fuzzing.mutate_bytes(rng, changed)
                     else:
                         changed, is_harmless = fuzzing.mutate_json(rng, changed)
-                    with open(file, "wb") as opened:
-                        opened.write(changed)
+                    pathlib.Path(file).write_bytes(changed)
                     correct = has_checksums and rng.randrange(4) > 0
                 if correct and file != checksums:
                     _correct_checksums(path)
@@ -162,8 +160,7 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
         path = os.path.join(folder, "model.keras")
         model.save(path)
         expected = _load(path, "keras")
-        with open(path, "rb") as file:
-            contents = file.read()
+        contents = pathlib.Path(path).read_bytes()
         with zipfile.ZipFile(path) as archive:
             parts = {name: archive.read(name) for name in archive.namelist()}
 

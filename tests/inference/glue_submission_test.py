@@ -16,8 +16,8 @@ from bert_tf.commands.glue_submission import GlueSubmissionConfig
 from bert_tf.errors import UserError
 from bert_tf.inference import glue_submission
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.predict import Predictor
+from tests.support import tiny_exports
 from tests.support import tiny_model
 
 _SINGLE = "index\tsentence\n0\tthe cat\n1\tdogs sat on the mat .\n2\ta mat\n"
@@ -49,21 +49,6 @@ _NAMES = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI".split()
 _MODELS = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte")
 
 
-def _task(title, **values):
-    official = glue_tasks.get_task(title)
-    return ClassificationTask(
-        **{
-            "name": title,
-            "max_seq_length": 12,
-            "labels": official.labels,
-            "problem_type": official.problem_type,
-            "metric_names": official.metrics,
-            "official": official,
-        }
-        | values
-    )
-
-
 class GlueSubmissionTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -78,7 +63,9 @@ class GlueSubmissionTest(tf.test.TestCase):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
         for name in _MODELS:
-            tiny_model.write_task(str(cls.models / name / "model"), _task(name))
+            tiny_model.write_task(
+                str(cls.models / name / "model"), tiny_exports.official(name)
+            )
 
     def setUp(self):
         super().setUp()
@@ -112,22 +99,8 @@ class GlueSubmissionTest(tf.test.TestCase):
         counts = {
             name.removesuffix(".tsv"): len(x) for name, x in files.items()
         }
-        self.assertEqual(
-            counts,
-            {
-                "AX": 3,
-                "CoLA": 4,
-                "MNLI-m": 3,
-                "MNLI-mm": 4,
-                "MRPC": 2,
-                "QNLI": 2,
-                "QQP": 3,
-                "RTE": 3,
-                "SST-2": 4,
-                "STS-B": 3,
-                "WNLI": 3,
-            },
-        )
+        expected = (3, 4, 3, 4, 2, 2, 3, 3, 4, 3, 3)
+        self.assertEqual(counts, dict(zip(_NAMES, expected, strict=True)))
         for name, lines in files.items():
             self.assertEqual(lines[0], "index\tprediction", name)
             indices, answers = zip(
@@ -210,22 +183,18 @@ class GlueSubmissionTest(tf.test.TestCase):
             self._run(model_dirs=f"{rte},{rte}")
         folder = self.create_tempdir().full_path
         own = tiny_model.write_task(
-            f"{folder}/own", _task("rte", name="custom", official=None)
+            f"{folder}/own",
+            tiny_exports.official("rte", name="custom", official=None),
         )
-        # A model of no GLUE task is skipped; then all models are missing.
-        with (
-            self.assertLogs(level="WARNING") as logs,
-            self.assertRaisesRegex(UserError, "a model for CoLA"),
-        ):
-            self._run(model_dirs=own)
-        self.assertIn("own is skipped", "".join(logs.output))
         encoder = tiny_model.write(f"{folder}/encoder", kind="encoder")
-        with (
-            self.assertLogs(level="WARNING") as logs,
-            self.assertRaisesRegex(UserError, "a model for CoLA"),
-        ):
-            self._run(model_dirs=encoder)
-        self.assertIn("encoder is skipped", "".join(logs.output))
+        # A model of no GLUE task is skipped; then all models are missing.
+        for path in (own, encoder):
+            with (
+                self.assertLogs(level="WARNING") as logs,
+                self.assertRaisesRegex(UserError, "a model for CoLA"),
+            ):
+                self._run(model_dirs=path)
+            self.assertIn(f"{path} is skipped", "".join(logs.output))
 
     def test_checks_all_files_before_the_first_prediction(self):
         folder = pathlib.Path(self.create_tempdir().full_path) / "glue"

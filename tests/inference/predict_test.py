@@ -324,13 +324,6 @@ class PredictTest(files_case.FilesCase):
         ):
             self._run(path)
 
-    @parameterized.parameters("encoder", "pretraining")
-    def test_refuses_a_model_without_a_task(self, kind):
-        path = tiny_model.write(f"{self.folder}/{kind}", kind=kind)
-        texts = self.write("texts.txt", "cat")
-        with self.assertRaisesRegex(UserError, f"kind='{kind}'; fine-tune it"):
-            self._run(texts, model_dir=path)
-
     def test_refuses_invalid_paths(self):
         with self.assertRaisesRegex(UserError, "--input_file: no such file"):
             self._run(f"{self.folder}/nothing.csv")
@@ -511,8 +504,7 @@ class OutputRowsTest(files_case.FilesCase):
             ".TSV", tiny_exports.squad(), _ANSWER, keep_columns="text"
         )
         self.assertEqual(
-            header,
-            "text\tid\tanswer\tstart\tend\tscore\tno_answer_score\n",
+            header, "text\tid\tanswer\tstart\tend\tscore\tno_answer_score\n"
         )
         self.assertEqual(line, "a b\t\tin the end\t3\t9\t0.5\t1e-07\n")
 

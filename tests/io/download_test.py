@@ -23,6 +23,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import archives
 from bert_tf.io import download
 from bert_tf.io import files
+from tests.support import files_case
 from tests.support import model_server
 
 CONTENTS = bytes(i * i % 251 for i in range(5000))
@@ -291,10 +292,9 @@ class HostileServerTest(DownloadCase):
                 self.assertEqual(download._is_public("a.example"), expected)
 
 
-class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
+class ArchivesTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.archive = os.path.join(self.folder, "x.archive")
         self.target = os.path.join(self.folder, "in", "target")
         os.makedirs(self.target)

@@ -28,10 +28,9 @@ class _Interruption(BaseException):
     """Simulates Ctrl-C, which is not an `Exception`."""
 
 
-class ExpandGlobsTest(tf.test.TestCase, parameterized.TestCase):
+class ExpandGlobsTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         for name in ("b.txt", "a.txt", "c.gz"):
             files.write_text(os.path.join(self.folder, name), name)
         os.mkdir(os.path.join(self.folder, "d.txt"))

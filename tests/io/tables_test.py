@@ -43,10 +43,7 @@ class ReadTableTest(files_case.FolderCase):
         ),
     )
     def test_every_format_gives_the_same_rows(self, ending, contents):
-        expected = [
-            {"text": "a, b", "label": "1"},
-            {"text": "c", "label": "2"},
-        ]
+        expected = [{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]
         for name, stored in (
             ("a" + ending, contents.encode()),
             ("A" + ending.upper(), contents.encode()),

@@ -1,5 +1,6 @@
 """Tests of log lines, noise and bars on terminals, and of train.log."""
 
+import io
 import logging as python_logging
 import os
 import re
@@ -18,7 +19,18 @@ from bert_tf.errors import UserError
 from bert_tf.io import progress
 from bert_tf.io import terminal
 from bert_tf.io import train_log
-from tests.support.streams import Stream
+
+
+class Stream(io.StringIO):
+    """Standard error, as a terminal or as a file."""
+
+    def __init__(self, is_terminal):
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self):
+        return self._is_terminal
+
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _PROGRAM = """

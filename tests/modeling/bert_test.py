@@ -1,8 +1,5 @@
 """Tests for bert_tf.modeling.bert."""
 
-import math
-from unittest import mock
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -13,16 +10,9 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import dropout
-from bert_tf.modeling import layers
 from tests.support import tiny_layers
 
 _POSITIONS = np.array([[3, 0], [2, 1], [1, 2]], np.int32)
-_LARGE = {
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "intermediate_size": 4096,
-}
 
 
 def _pretraining_model(**kwargs):
@@ -30,29 +20,13 @@ def _pretraining_model(**kwargs):
     return tiny_layers.randomize(model)
 
 
+def _shapes(model):
+    named = bert_model.named_variables(model)
+    return {name: tuple(variable.shape) for name, variable in named.items()}
+
+
 def _pretraining_inputs():
     return tiny_layers.inputs() | {"masked_lm_positions": _POSITIONS}
-
-
-class SizeTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        ({}, 110_106_428, 206), (_LARGE, 336_226_108, 398)
-    )
-    def test_number_of_parameters(self, sizes, parameters, variables):
-        config = BertConfig(vocab_size=30522, type_vocab_size=2, **sizes)
-        # Zeros, as drawing a third of a billion random numbers is slow.
-        with mock.patch.object(
-            layers, "truncated_normal", return_value="zeros"
-        ):
-            model = bert_model.BertForPretraining(config)
-        shapes = {
-            name: tuple(variable.shape)
-            for name, variable in bert_model.named_variables(model).items()
-        }
-        self.assertEqual(sum(map(math.prod, shapes.values())), parameters)
-        self.assertLen(shapes, variables)
-        self.assertEqual(shapes, weight_map.pretraining_shapes(config))
-        self.assertLen(model.trainable_variables, variables)
 
 
 class NamesTest(tf.test.TestCase, parameterized.TestCase):
@@ -64,7 +38,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
             [weight.path for weight in model.weights],
             [f"{name}/{canonical}" for canonical in expected],
         )
-        self.assertCountEqual(bert_model.named_variables(model), expected)
+        self.assertEqual(_shapes(model), expected)
 
     @parameterized.parameters("bert", "other")
     def test_encoder_in_a_user_model(self, name):
@@ -213,17 +187,6 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         first, second = draw()
         self.assertNotAllClose(first, second)
         self.assertAllEqual(draw()[1], second)
-
-    def test_each_dropout_has_its_own_id(self):
-        model = bert_model.BertModel(tiny_layers.CONFIG)
-        seeds = np.array([5, 9, 2], np.int32)
-        with mock.patch.object(
-            dropout, "draw_keys", wraps=dropout.draw_keys
-        ) as draw_keys:
-            model(tiny_layers.inputs(), training=True, dropout_seeds=seeds)
-        dropout_ids = [call.args[1] for call in draw_keys.call_args_list]
-        # One after the embeddings, three in each of the two layers.
-        self.assertEqual(dropout_ids, list(range(7)))
 
 
 class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):

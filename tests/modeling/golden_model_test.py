@@ -70,11 +70,7 @@ class GoldenModelTest(tf.test.TestCase, parameterized.TestCase):
             "sequence_output": outputs["sequence_output"],
             "pooled_output": outputs["pooled_output"],
         }
-        labels = {
-            "masked_lm_ids",
-            "masked_lm_weights",
-            "next_sentence_labels",
-        }
+        labels = {"masked_lm_ids", "masked_lm_weights", "next_sentence_labels"}
         self.assertEqual(
             set(received), set(self.stored) - set(_INPUTS) - labels
         )

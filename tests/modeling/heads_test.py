@@ -71,9 +71,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(logits, rows @ self.table.T, atol=1e-5)
         received = tape.gradient(logits, [x, table], upstream)
         for gradient, expected in zip(
-            received,
-            (upstream @ self.table, upstream.T @ rows),
-            strict=True,
+            received, (upstream @ self.table, upstream.T @ rows), strict=True
         ):
             self.assertEqual(gradient.dtype, tf.float32)
             atol = tolerance * np.abs(expected).max()

@@ -1,80 +1,16 @@
 """Tests for bert_tf.modeling.layouts: without padding nothing else changes."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.modeling import bert as models
 from bert_tf.modeling import inference
 from bert_tf.modeling import layouts
-from bert_tf.modeling import task_models
 from tests.support import tiny_layers
 
 _LENGTH = 9
-_CONFIG = tiny_layers.WIDER
-_LABELS = ["a", "b", "c"]
-_MODELS = {
-    "encoder": (
-        models.BertModel,
-        {
-            "return_all_layers": True,
-            "return_embeddings": True,
-            "return_attention_probs": True,
-        },
-    ),
-    "pretraining": (models.BertForPretraining, {}),
-    "left_to_right": (task_models.BertForClassification, {"labels": _LABELS}),
-    "bilstm": (
-        task_models.BertForClassification,
-        {"labels": _LABELS, "head": "bilstm", "lstm_size": 5},
-    ),
-    "question_answering": (task_models.BertForQuestionAnswering, {}),
-    "tagging": (task_models.BertForTagging, {"labels": _LABELS}),
-    "feature_based": (
-        task_models.BertForTagging,
-        {
-            "labels": _LABELS,
-            "approach": "feature_based",
-            "layer_combination": "weighted_sum_all_layers",
-            "lstm_size": 5,
-        },
-    ),
-    "multiple_choice": (task_models.BertForMultipleChoice, {}),
-}
-
-
-def _inputs(name):
-    rng = np.random.default_rng(4)
-    shape = (3, 2, _LENGTH) if name == "multiple_choice" else (3, _LENGTH)
-    lengths = rng.integers(3, _LENGTH + 1, (*shape[:-1], 1))
-    mask = (np.arange(_LENGTH) < lengths).astype(np.int32)
-    inputs = {
-        # Padding differs from row to row, and must not matter.
-        "input_ids": rng.integers(1, 31, shape, np.int32),
-        "input_mask": mask,
-        "segment_ids": (np.arange(_LENGTH) >= 3).astype(np.int32) * mask,
-    }
-    if name == "pretraining":
-        inputs["masked_lm_positions"] = np.array([[1, 2], [2, 0], [1, 2]])
-    return {x: tf.constant(value) for x, value in inputs.items()}
-
-
-def _build(name, num_layers=2, **values):
-    """Returns a model whose weights differ everywhere."""
-    config = dataclasses.replace(
-        _CONFIG,
-        num_hidden_layers=num_layers,
-        left_to_right=name == "left_to_right",
-    )
-    cls, arguments = _MODELS[name]
-    model = cls(config, **arguments, **values)
-    rng = np.random.default_rng(5)
-    for variable in models.named_variables(model).values():
-        variable.assign(rng.normal(scale=0.3, size=variable.shape))
-    return model
+_ONE_LAYER = {"num_hidden_layers": 1}
 
 
 def _of_tokens(outputs, mask):
@@ -97,7 +33,7 @@ def _of_tokens(outputs, mask):
 
 class ModelsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        *((name, "float32") for name in _MODELS),
+        *((name, "float32") for name in tiny_layers.WIDER_MODELS),
         ("encoder", "bfloat16"),
         ("pretraining", "bfloat16"),
         ("feature_based", "bfloat16"),
@@ -107,11 +43,11 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         ("feature_based", None),
     )
     def test_outputs_do_not_change(self, name, precision):
-        model = _build(name)
+        model = tiny_layers.wider_model(name)
         tolerance = 2e-2 if precision == "bfloat16" else 1e-5
         if precision:
             model = inference.prepare(model, precision)
-        inputs = _inputs(name)
+        inputs = tiny_layers.wider_inputs(name)
         if precision:
             # Enough rows for their number to be rounded up.
             inputs = {
@@ -131,16 +67,16 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("encoder", {}),
         ("encoder", {"fuse": True}),
-        ("left_to_right", {"num_layers": 1, "fuse": True}),
-        ("tagging", {"num_layers": 1, "fuse": True}),
+        ("left_to_right", {"changes": _ONE_LAYER, "fuse": True}),
+        ("tagging", {"changes": _ONE_LAYER, "fuse": True}),
         ("pretraining", {"fuse": True, "remat": True}),
-        ("multiple_choice", {"num_layers": 1, "fuse": True}),
+        ("multiple_choice", {"changes": _ONE_LAYER, "fuse": True}),
     )
     @pytest.mark.slow
     def test_gradients_do_not_change(self, name, values):
         """Compares outputs and gradients, with dropout."""
-        model = _build(name, **values)
-        inputs = _inputs(name)
+        model = tiny_layers.wider_model(name, **values)
+        inputs = tiny_layers.wider_inputs(name)
         mask = inputs["input_mask"]
         variables = [x.value for x in model.trainable_variables]
         seeds = tf.constant([7, 8, 9])

@@ -21,7 +21,6 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import access
 from bert_tf.serving.access import ApiKeys
 from bert_tf.serving.server import ModelServer
-from tests.support import certificates
 from tests.support import toy_models
 
 _BODY = {"signature_name": "echo", "instances": ["a"]}
@@ -258,13 +257,39 @@ class KeyFileTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotIn("short", str(raised.exception))
 
 
+def _make_certificate(folder, name, issuer=None):
+    """Writes <name>.pem and <name>.key of a host "localhost" to a folder.
+
+    They are signed by the certificate called `issuer`, or by themselves.
+    """
+    signer = []
+    if issuer:
+        signer = ["-CA", f"{issuer}.pem", "-CAkey", f"{issuer}.key"]
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-nodes", "-days", "2"),
+            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *(
+                "-addext",
+                "subjectAltName=DNS:localhost",
+                "-subj",
+                f"/CN={name}",
+            ),
+            *("-keyout", f"{name}.key", "-out", f"{name}.pem", *signer),
+        ],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+
+
 class CertificatesCase(toy_models.ToyCase, tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        certificates.make(cls.folder, "own")
-        certificates.make(cls.folder, "clients")
-        certificates.make(cls.folder, "client", issuer="clients")
+        _make_certificate(cls.folder, "own")
+        _make_certificate(cls.folder, "clients")
+        _make_certificate(cls.folder, "client", issuer="clients")
 
     def path(self, name):
         return os.path.join(self.folder, name)

@@ -285,43 +285,31 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             self.models.GetModelStatus, status
         ).model_version_status
         self.assertEqual(entry.version, 8)
+
+        def refuse(code, text):
+            method = self.models.HandleReloadConfigRequest
+            self.assert_grpc_refuses(code, text, method, request)
+
         second.base_path = f"{self.folder}/nowhere"
-        self.assert_grpc_refuses(
-            "FAILED_PRECONDITION",
-            "must be a folder of versions",
-            self.models.HandleReloadConfigRequest,
-            request,
-        )
+        refuse("FAILED_PRECONDITION", "must be a folder of versions")
         # A bad configuration changes nothing, not even its good models.
         second.base_path = f"{self.base_path}\0"
         del models[0]
-        self.assert_grpc_refuses(
-            "FAILED_PRECONDITION",
-            "null byte",
-            self.models.HandleReloadConfigRequest,
-            request,
-        )
+        refuse("FAILED_PRECONDITION", "null byte")
         for name in ("toy", "second"):
             status = get_model_status_pb2.GetModelStatusRequest(
                 model_spec={"name": name}
             )
             self.call(self.models.GetModelStatus, status)
         request.config.Clear()
-        self.assert_grpc_refuses(
-            "INVALID_ARGUMENT",
-            "model_config_list",
-            self.models.HandleReloadConfigRequest,
-            request,
-        )
+        refuse("INVALID_ARGUMENT", "model_config_list")
 
 
 _EXAMPLES = TensorSpec(tf.string, (None,))
 _NUMBERS = TensorSpec(tf.float32, (None, None))
 _STRINGS = TensorSpec(tf.string, (None, None))
 _CALLS_CLASSIFY = Signature(
-    "classify",
-    {"inputs": _EXAMPLES},
-    {"classes": _STRINGS, "scores": _NUMBERS},
+    "classify", {"inputs": _EXAMPLES}, {"classes": _STRINGS, "scores": _NUMBERS}
 )
 _CALLS_REGRESS = Signature(
     "regress", {"inputs": _EXAMPLES}, {"outputs": _NUMBERS}

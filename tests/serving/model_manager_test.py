@@ -68,8 +68,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.engine = _TextEngine()
         self.changes = []
         self.manager = model_manager.ModelManager(
-            self.engine,
-            on_change=lambda *change: self.changes.append(change),
+            self.engine, on_change=lambda *change: self.changes.append(change)
         )
         self.addCleanup(self.manager.stop)
 

@@ -100,8 +100,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
     def _post(self, path, body):
         """Asks the server itself; returns the status and the answer."""
         request = urllib.request.Request(
-            f"http://{self.address}/v1/models/{path}",
-            json.dumps(body).encode(),
+            f"http://{self.address}/v1/models/{path}", json.dumps(body).encode()
         )
         try:
             with urllib.request.urlopen(request) as answer:
@@ -121,6 +120,13 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         path = _PICTURES / f"{name}.png"
         self.browser.screenshot(path)
         print(path)  # noqa: T201
+
+    def _each(self, selector, value):
+        """Returns a value in JavaScript of each element x."""
+        return self.browser.script(
+            f"return Array.from(document.querySelectorAll('{selector}'),"
+            f"(x) => {value});"
+        )
 
     def _bars(self, selector="#answer .bars"):
         """Returns the names and the percentages of bars, and the chosen."""
@@ -145,9 +151,8 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(shown, expected)
         self.assertCountEqual(shown_as_chosen, chosen)
         # Widths are styles, not text.
-        widths = self.browser.script(
-            "return Array.from(document.querySelectorAll('#answer .filled'),"
-            "(bar) => bar.offsetWidth / bar.parentNode.offsetWidth);"
+        widths = self._each(
+            "#answer .filled", "x.offsetWidth / x.parentNode.offsetWidth"
         )
         self.assertAllClose(widths, [x for x, _ in pairs], atol=0.01)
 
@@ -264,10 +269,8 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self._ask("tagging", text=text)
         answer = self._predict("tagging", text=text)
         expected = _entities(text, answer)
-        shown = self.browser.script(
-            "return Array.from(document.querySelectorAll('.entity'), (one) =>"
-            "[one.lastChild.textContent, one.firstChild.textContent]);"
-        )
+        text_of = "x.lastChild.textContent"
+        shown = self._each(".entity", f"[{text_of}, x.firstChild.textContent]")
         self.assertEqual([tuple(pair) for pair in shown], expected)
         # The whole text is shown, with tag names in between.
         self.assertEqual(
@@ -288,11 +291,8 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
             for line in self.browser.texts(".legend li")
         ]
         self.assertCountEqual(legend, kinds)
-        colours = self.browser.script(
-            "return Array.from(document.querySelectorAll('.entity'), (one) =>"
-            "[one.lastChild.textContent,"
-            " getComputedStyle(one).backgroundColor]);"
-        )
+        colour = "getComputedStyle(x).backgroundColor"
+        colours = self._each(".entity", f"[{text_of}, {colour}]")
         self.assertLen({tuple(pair) for pair in colours}, len(kinds))
         self.assertLen({colour for _, colour in colours}, len(kinds))
         self._keep("tagging")
@@ -399,10 +399,8 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
             f"{tokens[row]} looks at {tokens[best]} "
             f"{_percent(weights[row][best])}",
         )
-        lines = self.browser.script(
-            "return Array.from(document.querySelectorAll('.lines line'),"
-            "(line) => [line.y1.baseVal.value, line.y2.baseVal.value]);"
-        )
+        ends = "[x.y1.baseVal.value, x.y2.baseVal.value]"
+        lines = self._each(".lines line", ends)
         self.assertLen({start for start, _ in lines}, 1)
         seen = sum(x >= 0.02 for x in weights[row][: len(tokens)])
         self.assertLen(lines, seen)

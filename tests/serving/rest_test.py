@@ -182,10 +182,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (
             *("classify", {"examples": [{"x": 0.5}, {"x": [-2.0]}]}),
-            [
-                [["low", -5.0], ["high", 5.0]],
-                [["low", 20.0], ["high", -20.0]],
-            ],
+            [[["low", -5.0], ["high", 5.0]], [["low", 20.0], ["high", -20.0]]],
         ),
         (
             *("regress", {"context": {"x": 1.5}, "examples": [{}, {"y": "z"}]}),

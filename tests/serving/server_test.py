@@ -19,6 +19,7 @@ from bert_tf.serving import precision
 from bert_tf.serving.server import ModelServer
 from tests.support import files_case
 from tests.support import ports
+from tests.support import scripts
 from tests.support import toy_models
 
 
@@ -203,7 +204,6 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(process.wait(_TIMEOUT_SECONDS), 0)
 
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Prints for each of several flags whether weights are packed, and that
 # TensorFlow was not imported.
 _PACK = """
@@ -282,14 +282,8 @@ class PrecisionTest(files_case.FolderCase):
             (models(older, policy=older_only), True),
             (models(), False),
         ]
-        result = subprocess.run(
-            [sys.executable, "-c", _PACK],
-            input=json.dumps([flags for flags, _ in cases]),
-            env=os.environ | {"PYTHONPATH": str(_ROOT)},
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
+        flags = json.dumps([flags for flags, _ in cases])
+        result = scripts.python("-c", _PACK, input=flags, check=True)
         self.assertEqual(
             json.loads(result.stdout), [[packs for _, packs in cases], False]
         )

@@ -105,15 +105,10 @@ def send(program, packages, requests):
     """Runs a program in an environment; returns its answers."""
     path = tempfile.mkdtemp(dir=folder())
     paths = [os.path.join(path, x) for x in ("requests", "answers")]
-    with open(paths[0], "w", encoding="utf-8") as stream:
-        json.dump(requests, stream)
+    pathlib.Path(paths[0]).write_text(json.dumps(requests))
     python = environments.make(environment_name(packages), *packages)
-    environments.run(
-        *(python, str(_HERE / program), *paths),
-        env=environments.clean_environment(),
-    )
-    with open(paths[1], encoding="utf-8") as stream:
-        return json.load(stream)
+    environments.run(*(python, str(_HERE / program), *paths))
+    return json.loads(pathlib.Path(paths[1]).read_text("utf-8"))
 
 
 def check(test, case, answers):

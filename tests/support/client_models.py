@@ -11,14 +11,12 @@ from bert_tf.config import BertConfig
 from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import run as tflite_export
 from bert_tf.flags.export import TfliteConfig
-from bert_tf.modeling import bert as bert_model
-from bert_tf.modeling import task_models
-from bert_tf.tasks.classification.examples import Columns
-from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_exports
+from tests.support import tiny_model
 
 LABELS = ("bad", "good", "so-so", "Ümlaut, with a comma")
 # The inputs that the Task Library's answerer requires.
@@ -94,14 +92,7 @@ def draw_questions():
 
 def classification():
     """Returns the task of the classifiers."""
-    return ClassificationTask(
-        name="custom",
-        max_seq_length=LENGTH,
-        labels=LABELS,
-        problem_type="single_label",
-        metric_names=("accuracy",),
-        columns=Columns("text"),
-    )
+    return tiny_exports.classification(max_seq_length=LENGTH, labels=LABELS)
 
 
 def squad():
@@ -117,16 +108,8 @@ def squad():
 
 def write(path, task, normalization=ORIGINAL, lower_case=True):
     """Writes a model directory with random weights; returns its path."""
-    kinds = {
-        "classification": task_models.BertForClassification,
-        "question_answering": task_models.BertForQuestionAnswering,
-    }
-    model = kinds[task.kind](CONFIG, **task.model_arguments())
-    rng = np.random.default_rng(5)
-    weights = {
-        name: rng.normal(scale=0.3, size=variable.shape).astype(np.float32)
-        for name, variable in bert_model.named_variables(model).items()
-    }
+    model = tiny_model.TASK_MODELS[task.kind](CONFIG, **task.model_arguments())
+    weights = tiny_model.random_weights(model, 0.3, seed=5)
     tokenizer = BertTokenizer(
         VOCABULARY, lower_case, normalization=normalization
     )

@@ -24,7 +24,11 @@ _INDEX = {
 
 
 def run(*command: str, **options) -> str:
-    """Runs a program and returns its output; raises with it on failure."""
+    """Runs a program and returns its output; raises with it on failure.
+
+    Without `env` it gets the environment variables but those of our packages.
+    """
+    options.setdefault("env", clean_environment())
     result = subprocess.run(
         command,
         check=False,

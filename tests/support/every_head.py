@@ -77,7 +77,7 @@ def write_model(folder, name, config=tiny_model.ONE_LAYER):
     model_dir = _model_dir(folder, name)
     if name == "tagging":
         tiny_model.write_task(
-            model_dir, task, _tagging_weights(task, config), config
+            model_dir, task, tagging_weights(task, config), config
         )
     else:
         tiny_exports.write(os.path.dirname(model_dir), task, config)
@@ -109,7 +109,7 @@ def _publish_all(folder, with_ids):
             )
 
 
-def _tagging_weights(task, config):
+def tagging_weights(task, config):
     """Returns weights that give words different tags."""
     model = BertForTagging(config, **task.model_arguments())
     weights = tiny_model.random_weights(model)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 
 import safetensors.numpy
 
@@ -46,56 +47,45 @@ EMBEDDINGS = {
     "LayerNorm.weight": (8,),
     "LayerNorm.bias": (8,),
 }
-LAYER = {
-    "attention.self.query.weight": (8, 8),
-    "attention.self.query.bias": (8,),
-    "attention.self.key.weight": (8, 8),
-    "attention.self.key.bias": (8,),
-    "attention.self.value.weight": (8, 8),
-    "attention.self.value.bias": (8,),
-    "attention.output.dense.weight": (8, 8),
-    "attention.output.dense.bias": (8,),
-    "attention.output.LayerNorm.weight": (8,),
-    "attention.output.LayerNorm.bias": (8,),
-    "intermediate.dense.weight": (12, 8),
-    "intermediate.dense.bias": (12,),
-    "output.dense.weight": (8, 12),
-    "output.dense.bias": (8,),
-    "output.LayerNorm.weight": (8,),
-    "output.LayerNorm.bias": (8,),
+_DENSE = {
+    "attention.self.query": (8, 8),
+    "attention.self.key": (8, 8),
+    "attention.self.value": (8, 8),
+    "attention.output.dense": (8, 8),
+    "attention.output.LayerNorm": (8,),
+    "intermediate.dense": (12, 8),
+    "output.dense": (8, 12),
+    "output.LayerNorm": (8,),
 }
-POOLER = {"bert.pooler.dense.weight": (8, 8), "bert.pooler.dense.bias": (8,)}
-MASKED_LM = {
-    "cls.predictions.bias": (19,),
-    "cls.predictions.transform.dense.weight": (8, 8),
-    "cls.predictions.transform.dense.bias": (8,),
-    "cls.predictions.transform.LayerNorm.weight": (8,),
-    "cls.predictions.transform.LayerNorm.bias": (8,),
-}
-NEXT_SENTENCE = {
-    "cls.seq_relationship.weight": (2, 8),
-    "cls.seq_relationship.bias": (2,),
-}
+
+
+def _layers(**shapes):
+    """Returns the shapes of weights and biases, by the names of layers."""
+    return {
+        f"{name}.{part}": shape
+        for name, of_weight in shapes.items()
+        for part, shape in (("weight", of_weight), ("bias", of_weight[:1]))
+    }
 
 
 def rows_of(name, rows):
-    return {f"{name}.weight": (rows, 8), f"{name}.bias": (rows,)}
+    return _layers(**{name: (rows, 8)})
 
 
+LAYER = _layers(**_DENSE)
+POOLER = rows_of("bert.pooler.dense", 8)
+MASKED_LM = (
+    {"cls.predictions.bias": (19,)}
+    | rows_of("cls.predictions.transform.dense", 8)
+    | _layers(**{"cls.predictions.transform.LayerNorm": (8,)})
+)
+NEXT_SENTENCE = rows_of("cls.seq_relationship", 2)
 # Kind, class, and its heads.
 CLASSES = (
     ("encoder", "BertModel", POOLER),
-    (
-        "pretraining",
-        "BertForPreTraining",
-        POOLER | MASKED_LM | NEXT_SENTENCE,
-    ),
+    ("pretraining", "BertForPreTraining", POOLER | MASKED_LM | NEXT_SENTENCE),
     ("masked_lm", "BertForMaskedLM", MASKED_LM),
-    (
-        "next_sentence",
-        "BertForNextSentencePrediction",
-        POOLER | NEXT_SENTENCE,
-    ),
+    ("next_sentence", "BertForNextSentencePrediction", POOLER | NEXT_SENTENCE),
     (
         "classification",
         "BertForSequenceClassification",
@@ -168,8 +158,7 @@ class DirectoryCase:
             contents = json.dumps(contents)
         if isinstance(contents, str):
             contents = contents.encode()
-        with open(os.path.join(self.path, name), "wb") as file:
-            file.write(contents)
+        pathlib.Path(os.path.join(self.path, name)).write_bytes(contents)
 
     def remove(self, name):
         os.remove(os.path.join(self.path, name))
@@ -203,5 +192,4 @@ class DirectoryCase:
 
 
 def read_json(*path):
-    with open(os.path.join(*path), encoding="utf-8") as file:
-        return json.load(file)
+    return json.loads(pathlib.Path(os.path.join(*path)).read_text("utf-8"))

@@ -7,8 +7,12 @@ of a SavedModel; `inputs` an .npz file with arrays named CALL:INPUT, and
 
 import json
 import os
+import tempfile
 
 import numpy as np
+import tensorflow as tf
+from absl import flags
+from absl.testing import parameterized
 
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
@@ -78,6 +82,24 @@ class IdsRequests:
         for one, outputs in zip(self._planned[name], answers, strict=True):
             found.add(one.description, one.expected, outputs)
         return found.largest, found.faults
+
+
+class IdsCase(tf.test.TestCase, parameterized.TestCase):
+    """Compares what `ask` writes for the file of requests that it gets."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = tempfile.mkdtemp(dir=flags.FLAGS.test_tmpdir)
+        cls.requests = IdsRequests(folder)
+        cls.ask(cls.requests.path)
+
+    @parameterized.parameters(*every_head.NAMES)
+    def test_outputs_equal_the_model(self, name):
+        largest, faults = self.requests.compare(name)
+        self.assertEmpty(faults)
+        # Other programs add in a different order.
+        self.assertGreater(largest, 0)
 
 
 def _plan(directory, model_dir):

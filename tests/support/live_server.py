@@ -30,8 +30,7 @@ def serve(folder, models):
       RuntimeError: If the server exits, or does not start in time.
     """
     config = os.path.join(folder, "models.config")
-    with open(config, "w", encoding="utf-8") as file:
-        file.write(_config(models))
+    pathlib.Path(config).write_text(_config(models), "utf-8")
     grpc_port, rest_port = ports.free(2)
     log = os.path.join(folder, "server.log")
     with open(log, "wb") as output:

@@ -1,6 +1,6 @@
 """Test-case mixin that makes pretraining data from a small text."""
 
-import os
+import pathlib
 
 import numpy as np
 
@@ -50,8 +50,5 @@ class RecordCase(files_case.FilesCase):
         )
 
     def _contents(self, folder: str = "out") -> dict[str, bytes]:
-        contents = {}
-        for name in os.listdir(self.path(folder)):
-            with open(self.path(f"{folder}/{name}"), "rb") as file:
-                contents[name] = file.read()
-        return contents
+        files = pathlib.Path(self.path(folder)).iterdir()
+        return {x.name: x.read_bytes() for x in files}

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import subprocess
+import sys
 import tempfile
 
 from tests.support import forked_process
@@ -22,6 +24,17 @@ class Ended:
     status: int
     stdout: str
     stderr: str
+
+
+def python(*words, variables=(), **options):
+    """Runs Python alone, with this library; returns the completed process."""
+    return subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | {"PYTHONPATH": _ROOT} | dict(variables),
+        capture_output=True,
+        text=True,
+        **options,
+    )
 
 
 def command_line(script, flags):

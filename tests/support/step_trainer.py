@@ -1,5 +1,7 @@
 """A tiny model trained with `TrainingStep`, with any of its options."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -95,12 +97,10 @@ class StepTrainer:
         all_reduce_dtype="float32",
         unpad=False,
     ):
-        config = BertConfig.from_dict(
-            CONFIG.to_dict()
-            | {
-                "hidden_dropout_prob": dropout,
-                "attention_probs_dropout_prob": dropout,
-            }
+        config = dataclasses.replace(
+            CONFIG,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
         )
         names = [f"CPU:{index}" for index in range(devices)]
         self.strategy = tf.distribute.OneDeviceStrategy("CPU:0")

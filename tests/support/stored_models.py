@@ -23,39 +23,50 @@ def build(kind="pretraining", optimizer=False, tokens=None, **config_changes):
         | {"vocab_size": len(vocabulary)}
         | config_changes
     )
-    shapes = {
-        row.name: weight_map.shape_of(row, config, len(LABELS))
-        for row in weight_map.rows(config)
-        if weight_map.part_of(row.name)
-        in {weight_map.ENCODER, weight_map.POOLER, *weight_map.HEADS[kind]}
-    }
-    weights = _random(shapes, seed=1)
+    parts = (weight_map.ENCODER, weight_map.POOLER, *weight_map.HEADS[kind])
+    values = weights(parts, config)
     state = {}
     if optimizer:
         for suffix in weight_map.SLOT_SUFFIXES:
-            slots = {name + suffix: shape for name, shape in shapes.items()}
-            state |= _random(slots, seed=len(state) + 2)
+            slots = {name + suffix: x.shape for name, x in values.items()}
+            state |= tiny_model.random_values(slots, seed=len(state) + 2)
         state[weight_map.GLOBAL_STEP] = np.int64(123456789012)
     lower_case = stored_model.derive_lower_case(vocabulary)
     task = {"kind": kind}
     if kind in LABELLED:
         task["labels"] = list(LABELS)
-    return StoredModel(
-        path="memory",
-        config=config,
-        weights=Tensors.from_arrays(weights),
-        vocabulary=vocabulary,
-        tokenizer_settings=stored_model.tokenizer_settings(
-            vocabulary, lower_case
-        ),
+    return of_weights(
+        values,
+        config,
+        vocabulary,
+        lower_case,
         task=task,
         optimizer_state=Tensors.from_arrays(state),
     )
 
 
-def _random(shapes, seed):
-    rng = np.random.default_rng(seed)
-    return {
-        name: rng.normal(scale=0.5, size=shape).astype(np.float32)
-        for name, shape in shapes.items()
+def weights(parts, config, num_labels=3, scale=0.5):
+    """Returns distinct weights of some parts of a model, by name."""
+    shapes = {
+        row.name: weight_map.shape_of(row, config, num_labels)
+        for row in weight_map.rows(config)
+        if weight_map.part_of(row.name) in parts
     }
+    return tiny_model.random_values(shapes, scale, seed=1)
+
+
+def of_weights(values, config, vocabulary, lower_case=True, **changes):
+    """Returns a model; its kind follows from the weights, without a task."""
+    settings = stored_model.tokenizer_settings(vocabulary, lower_case)
+    if "task" not in changes:
+        changes["task"] = {"kind": weight_map.kind_of(values)}
+    return StoredModel(
+        **{
+            "path": "memory",
+            "config": config,
+            "weights": Tensors.from_arrays(values),
+            "vocabulary": vocabulary,
+            "tokenizer_settings": settings,
+        }
+        | changes
+    )

@@ -8,6 +8,7 @@ from bert_tf.export import savedmodel
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.serving_module import ServingModule
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import Columns as ChoiceColumns
@@ -44,6 +45,20 @@ def classification(problem_type="single_label", pair=False, **values):
             "columns": Columns("text", "text_pair" if pair else None),
         }
         | values
+    )
+
+
+def official(task, /, **values):
+    """Returns GLUE's task of a name."""
+    found = glue_tasks.get_task(task)
+    values = {
+        "name": task,
+        "labels": found.labels,
+        "official": found,
+        "columns": None,
+    } | values
+    return classification(
+        found.problem_type, metric_names=found.metrics, **values
     )
 
 

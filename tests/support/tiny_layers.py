@@ -3,8 +3,10 @@
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.config import BertConfig
+from bert_tf.modeling import bert
 from bert_tf.modeling import task_models
 
 CONFIG = BertConfig(
@@ -34,6 +36,63 @@ MODELS = (
     (task_models.BertForQuestionAnswering, {}, "cls/squad/"),
     (task_models.BertForMultipleChoice, {}, "cls/multiple_choice/"),
 )
+# Class and arguments of models of a wider configuration.
+_LABELS = {"labels": ["a", "b", "c"]}
+_OUTPUTS = ("all_layers", "embeddings", "attention_probs")
+_FEATURES = {
+    "approach": "feature_based",
+    "layer_combination": "weighted_sum_all_layers",
+    "lstm_size": 5,
+}
+WIDER_MODELS = {
+    "encoder": (bert.BertModel, {f"return_{x}": True for x in _OUTPUTS}),
+    "pretraining": (bert.BertForPretraining, {}),
+    "left_to_right": (task_models.BertForClassification, _LABELS),
+    "classification": (task_models.BertForClassification, _LABELS),
+    "bilstm": (
+        task_models.BertForClassification,
+        _LABELS | {"head": "bilstm", "lstm_size": 5},
+    ),
+    "question_answering": (task_models.BertForQuestionAnswering, {}),
+    "tagging": (task_models.BertForTagging, _LABELS),
+    "feature_based": (task_models.BertForTagging, _LABELS | _FEATURES),
+    "multiple_choice": (task_models.BertForMultipleChoice, {}),
+}
+
+
+def wider_model(name, changes=(), **arguments):
+    """Returns one of WIDER_MODELS, whose weights differ everywhere.
+
+    Args:
+      name: The model.
+      changes: Those of the configuration.
+      **arguments: Further ones of the model.
+    """
+    config = dataclasses.replace(
+        WIDER, **{"left_to_right": name == "left_to_right"} | dict(changes)
+    )
+    cls, own = WIDER_MODELS[name]
+    model = cls(config, **own | arguments)
+    rng = np.random.default_rng(5)
+    for variable in bert.named_variables(model).values():
+        variable.assign(rng.normal(scale=0.3, size=variable.shape))
+    return model
+
+
+def wider_inputs(name):
+    """Returns inputs of one of WIDER_MODELS; padding has any ids."""
+    rng = np.random.default_rng(4)
+    shape = (3, 2, 9) if name == "multiple_choice" else (3, 9)
+    lengths = rng.integers(4, 10, (*shape[:-1], 1))
+    mask = (np.arange(9) < lengths).astype(np.int32)
+    values = {
+        "input_ids": rng.integers(1, 31, shape, np.int32),
+        "input_mask": mask,
+        "segment_ids": (np.arange(9) >= 3).astype(np.int32) * mask,
+    }
+    if name == "pretraining":
+        values["masked_lm_positions"] = np.array([[1, 3], [2, 0], [1, 2]])
+    return {x: tf.constant(value) for x, value in values.items()}
 
 
 def replace(**changes):

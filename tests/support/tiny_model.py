@@ -1,7 +1,6 @@
 """A tiny model directory for tests, with random weights and real words."""
 
 import dataclasses
-import functools
 
 import keras
 import numpy as np
@@ -22,6 +21,7 @@ TASK_MODELS = {
     "tagging": task_models.BertForTagging,
     "multiple_choice": task_models.BertForMultipleChoice,
 }
+_VOCABULARY = Vocabulary(TOKENS)
 CONFIG = BertConfig(
     vocab_size=len(TOKENS),
     hidden_size=16,
@@ -41,15 +41,18 @@ NO_DROPOUT = dataclasses.replace(
 _known_shapes = {}
 
 
-def random_weights(model=None, scale=0.5):
+def random_weights(model=None, scale=0.5, seed=3):
     """Returns distinct weights by canonical name."""
     if model is None:
-        return _random(_shapes(bert_model.BertForPretraining, CONFIG), scale)
-    return _random(_shapes_of(model), scale)
+        shapes = _shapes(bert_model.BertForPretraining, CONFIG)
+    else:
+        shapes = _shapes_of(model)
+    return random_values(shapes, scale, seed)
 
 
-def _random(shapes, scale=0.5):
-    rng = np.random.default_rng(3)
+def random_values(shapes, scale=0.5, seed=3):
+    """Returns distinct values of some shapes, by name."""
+    rng = np.random.default_rng(seed)
     return {
         name: rng.normal(scale=scale, size=shape).astype(np.float32)
         for name, shape in shapes.items()
@@ -71,28 +74,14 @@ def _shapes(model_class, config, **arguments):
     return _known_shapes[key]
 
 
-@functools.cache
-def _tokenizer_settings():
-    return BertTokenizer(Vocabulary(TOKENS)).settings()
-
-
 def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     """Writes the directory of a pretraining model or encoder; returns it."""
-    vocabulary = Vocabulary(TOKENS) if with_vocabulary else None
-    settings = dict(_tokenizer_settings()) if vocabulary else None
-    weights = _random(_shapes(bert_model.BertForPretraining, config))
+    vocabulary = _VOCABULARY if with_vocabulary else None
+    weights = random_values(_shapes(bert_model.BertForPretraining, config))
     if kind == "encoder":
         weights = {n: x for n, x in weights.items() if n.startswith("bert/")}
-    model_directory.write(
-        path,
-        config,
-        weights,
-        vocabulary,
-        settings,
-        {"kind": kind, "max_seq_length": 12},
-        "# Tiny\n",
-    )
-    return path
+    task = {"kind": kind, "max_seq_length": 12}
+    return write_weights(path, config, weights, task, vocabulary)
 
 
 def write_initialized(path, factor=1):
@@ -110,18 +99,14 @@ def write_initialized(path, factor=1):
         name: variable.numpy() * (factor if len(variable.shape) == 2 else 1)
         for name, variable in named.items()
     }
-    return _write(path, ONE_LAYER, weights, {"kind": "encoder"})
+    return write_weights(path, ONE_LAYER, weights, {"kind": "encoder"})
 
 
-def _write(path, config, weights, task):
+def write_weights(path, config, weights, task, vocabulary=_VOCABULARY):
+    """Writes a model directory; returns it."""
+    settings = vocabulary and BertTokenizer(vocabulary).settings()
     model_directory.write(
-        path,
-        config,
-        weights,
-        Vocabulary(TOKENS),
-        dict(_tokenizer_settings()),
-        task,
-        "# Tiny\n",
+        path, config, weights, vocabulary, settings, task, "# Tiny\n"
     )
     return path
 
@@ -138,7 +123,7 @@ def write_task(path, task, weights=None, config=ONE_LAYER, **values):
     """
     values = {"kind": task.kind} | task.to_json() | values
     values = {name: x for name, x in values.items() if x is not None}
-    weights = weights or _random(
+    weights = weights or random_values(
         _shapes(TASK_MODELS[task.kind], config, **task.model_arguments())
     )
-    return _write(path, config, weights, values)
+    return write_weights(path, config, weights, values)

@@ -22,6 +22,7 @@ from tests.support import ports
 
 TIMEOUT_SECONDS = 60
 PREDICT = "/v1/models/toy:predict"
+_SIGNATURES = ("echo", "log", "total", "share", "slow", "classify", "regress")
 
 
 class _Toy(tf.Module):
@@ -117,16 +118,8 @@ def _save(toy, path):
     tf.saved_model.save(
         toy,
         path,
-        signatures={
-            "serving_default": toy.mixed,
-            "echo": toy.echo,
-            "log": toy.log,
-            "total": toy.total,
-            "share": toy.share,
-            "slow": toy.slow,
-            "classify": toy.classify,
-            "regress": toy.regress,
-        },
+        signatures={"serving_default": toy.mixed}
+        | {name: getattr(toy, name) for name in _SIGNATURES},
     )
 
 
@@ -143,9 +136,7 @@ def serving(base_path=None, **flags):
     port, rest_api_port = ports.free(2)
     flags = {"port": port, "rest_api_port": rest_api_port} | flags
     config = ServeConfig(
-        model_base_path=base_path,
-        file_system_poll_wait_seconds=0,
-        **flags,
+        model_base_path=base_path, file_system_poll_wait_seconds=0, **flags
     )
     server = ModelServer(config)
     server.start()

@@ -136,14 +136,7 @@ def _answers(bert):
 
 
 def main():
-    functions = (
-        default_config,
-        encode,
-        load,
-        save,
-        save_tokenizer,
-        tokenize,
-    )
+    functions = (default_config, encode, load, save, save_tokenizer, tokenize)
     by_name = {function.__name__: function for function in functions}
     with open(sys.argv[1], encoding="utf-8") as file:
         requests = json.load(file)

@@ -16,6 +16,7 @@ from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
 from tests.support import logical_devices
+from tests.support import tiny_layers
 from tests.support import tiny_model
 
 logical_devices.make()
@@ -77,20 +78,11 @@ class _Task:
         return batch["row_weights"]
 
 
-def _fill(model):
-    """Fills a model with weights that all differ."""
-    rng = np.random.default_rng(5)
-    for variable in named_variables(model).values():
-        variable.assign(rng.normal(scale=0.4, size=variable.shape))
-    return model
-
-
 def _classifier():
-    return _fill(
-        BertForClassification(
-            tiny_model.CONFIG, num_labels=3, return_encoder_outputs=True
-        )
+    model = BertForClassification(
+        tiny_model.CONFIG, num_labels=3, return_encoder_outputs=True
     )
+    return tiny_layers.randomize(model, seed=5, scale=0.4)
 
 
 def _one_by_one(model, features, name="logits"):

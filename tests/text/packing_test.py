@@ -7,14 +7,11 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.text import packing
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
 
 _VOCABULARY = Vocabulary(["[UNK]", "[SEP]", "x", "[CLS]", "[MASK]", "[PAD]"])
 _SEP, _CLS, _PAD = 1, 3, 5
 _BUCKETS = (3, 5, 6, 9, 17)
-
-_TOKENS = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on mat ##s ##ting . , 東"
-).split()
 
 
 def _ragged(rows):
@@ -108,7 +105,7 @@ class PackToBucketTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(longest=[1, 3, 8, 30], with_pairs=[False, True])
     def test_equals_pack_cut_to_a_bucket(self, longest, with_pairs):
         rng = np.random.default_rng(longest)
-        vocabulary = Vocabulary(_TOKENS)
+        vocabulary = Vocabulary(tiny_model.TOKENS)
         tokens_a = _random_rows(rng, 60, longest)
         tokens_b = _random_rows(rng, 60, 20) if with_pairs else None
         whole = packing.pack(tokens_a, tokens_b, _BUCKETS[-1], vocabulary)

@@ -220,12 +220,6 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
         made = hashlib.sha256(tokens.encode()).hexdigest()
         self.assertStartsWith(made, digest)
 
-    def test_filling_keeps_the_order_of_the_learner(self):
-        filling = vocabulary_learning._fill(
-            ["known"], ["one", "known", "a", "third"], [], 2
-        )
-        self.assertEqual(filling, ["one", "a"])
-
     def test_little_text_fills_with_its_parts_then_with_unused(self):
         learned = _learn({"abc": 5, "abd": 2}, 130)
         self.assertEqual(

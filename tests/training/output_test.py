@@ -5,8 +5,6 @@ import functools
 import io
 import json
 import os
-import subprocess
-import sys
 from unittest import mock
 
 import numpy as np
@@ -19,6 +17,7 @@ from bert_tf.io import files
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
 from bert_tf.training import step as training_step
+from tests.support import scripts
 
 
 def _finetuning_rows(steps):
@@ -225,15 +224,8 @@ class OutOfMemoryTest(tf.test.TestCase, parameterized.TestCase):
 def _measure(**values):
     """Returns the output of tests/support/memory_program.py."""
     values = {"num_layers": 8, "hidden_size": 128, "batch_size": 96} | values
-    process = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.support.memory_program",
-            json.dumps(values),
-        ],
-        capture_output=True,
-        text=True,
+    process = scripts.python(
+        *("-m", "tests.support.memory_program", json.dumps(values)),
         check=True,
         timeout=600,
     )

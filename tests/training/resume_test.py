@@ -18,13 +18,13 @@ from bert_tf.io import files
 from bert_tf.io import run_folder
 from bert_tf.training import output as training_output
 from bert_tf.training import resume as resume_checks
+from tests.support import files_case
 from tests.support import tiny_pretraining
 
 
-class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
+class RunIdentityTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.config = tiny_pretraining.make_config(self.folder)
         for name in "ab":
             self._write(name, 300_000 * "x")

@@ -8,11 +8,40 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.training import losses
 from bert_tf.training import trainer
 from bert_tf.training.checkpoints import CheckpointStore
+from bert_tf.training.losses import PretrainingObjective
 from tests.support import pretrain_case
-from tests.support import short_memory
+
+
+def _need_memory_for(
+    most_rows,
+    is_short=lambda: True,
+    error_class=MemoryError,
+    message="out of memory, as a test wants it",
+):
+    """Patches the objective to lack memory for more rows at once.
+
+    Args:
+      most_rows: The rows of a micro-batch for which memory suffices.
+      is_short: Called in each larger micro-batch; false lets it pass.
+      error_class: The class of the error.
+      message: The message of the error.
+    """
+    compute_sums = PretrainingObjective.compute_sums
+
+    def check():
+        if is_short():
+            raise error_class(message)
+
+    def patched(self, outputs, rows):
+        if rows["input_ids"].shape[0] > most_rows:
+            with tf.control_dependencies([tf.py_function(check, [], [])]):
+                outputs = tf.nest.map_structure(tf.identity, outputs)
+        return compute_sums(self, outputs, rows)
+
+    return mock.patch.object(PretrainingObjective, "compute_sums", patched)
+
 
 # Compiling takes most of the time, and makes no difference here.
 _FLAGS = {"train_batch_size": 8, "xla": "off"}
@@ -44,12 +73,6 @@ class CheckpointIntervalTest(tf.test.TestCase, parameterized.TestCase):
         with clock:
             is_due = trainer.Trainer._checkpoint_is_due(stub, step)
         self.assertEqual(is_due, expected)
-
-
-def _need_memory_for(*args, **values):
-    return short_memory.need_memory_for(
-        losses.PretrainingObjective, *args, **values
-    )
 
 
 class OutOfMemoryTest(pretrain_case.PretrainCase):

@@ -72,12 +72,7 @@ _REFUSED = (
         for part, key, value, message in (
             ("normalizer", "handle_chinese_chars", False, "handle_chinese"),
             ("normalizer", "clean_text", False, "'clean_text' must be True"),
-            (
-                "normalizer",
-                "type",
-                "Sequence",
-                "must be one of BertNorm",
-            ),
+            ("normalizer", "type", "Sequence", "must be one of BertNorm"),
             ("model", "continuing_subword_prefix", "@@", "must be '##'"),
             ("model", "unk_token", "<unk>", "must be '.UNK.'"),
             ("model", "type", "Unigram", "one of WordPiece. Received: 'U"),

@@ -1,7 +1,4 @@
-"""Tests for bert_tf.checkpoints.model_garden.
-
-The Model Garden's own models run in another process, `model_garden_maker`.
-"""
+"""Tests for bert_tf.checkpoints.model_garden."""
 
 import dataclasses
 import json
@@ -20,14 +17,12 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_garden
-from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import environments
+from tests.support import stored_models
 from tests.support import tiny_model
 
 _CONFIG = tiny_model.CONFIG
@@ -53,33 +48,11 @@ def _inputs():
     }
 
 
-def _weights(*parts, config=_CONFIG):
-    rng = np.random.default_rng(21)
-    return Tensors.from_arrays(
-        {
-            row.name: rng.normal(
-                scale=0.4,
-                size=weight_map.shape_of(row, config, len(_LABELS)),
-            ).astype(np.float32)
-            for row in weight_map.rows(config)
-            if weight_map.part_of(row.name) in parts
-        }
-    )
-
-
 def _stored(*parts, **changes):
-    weights = _weights(*parts, config=changes.get("config", _CONFIG))
-    values = {
-        "path": "there",
-        "config": _CONFIG,
-        "weights": weights,
-        "vocabulary": _VOCABULARY,
-        "tokenizer_settings": stored_model.tokenizer_settings(
-            _VOCABULARY, lower_case=True
-        ),
-        "task": {"kind": weight_map.kind_of(weights)},
-    }
-    return StoredModel(**(values | changes))
+    config = changes.get("config", _CONFIG)
+    values = stored_models.weights(parts, config, scale=0.4)
+    stored = stored_models.of_weights(values, config, _VOCABULARY)
+    return dataclasses.replace(stored, **changes)
 
 
 def _erf(config=_CONFIG):
@@ -252,7 +225,7 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(os.listdir(self.directory))
 
     def test_refuses_to_write_without_a_vocabulary(self):
-        with self.assertRaisesRegex(UserError, "there has no vocabulary"):
+        with self.assertRaisesRegex(UserError, "memory has no vocabulary"):
             self._write(_stored(*_ENCODER, vocabulary=None))
         self.assertEmpty(os.listdir(self.directory))
 
@@ -281,6 +254,40 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         self._rewrite_config(**changes)
         stored = model_garden.read_model(self.directory)
         self.assertEqual(stored.config, _CONFIG)
+
+
+class ObjectCheckpointTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.prefix = os.path.join(self.create_tempdir().full_path, "x.ckpt")
+
+    def test_objects_in_a_cycle(self):
+        root, child = tf.Module(), tf.Module()
+        root.child, child.parent = child, root
+        child.value = tf.Variable(4.0)
+        tf.train.Checkpoint(root).write(self.prefix)
+        checkpoint = model_garden.ObjectCheckpoint(self.prefix)
+        self.assertEqual(
+            [path for path, _ in checkpoint.variables(0)], ["child/value"]
+        )
+
+    def test_each_of_several_data_files_must_be_whole(self):
+        root = tf.Module()
+        for name in ("one", "two", "three"):
+            setattr(root, name, tf.Variable(np.arange(1000.0)))
+        policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=9000)
+        tf.train.Checkpoint(root).write(
+            self.prefix,
+            tf.train.CheckpointOptions(experimental_sharding_callback=policy),
+        )
+        checkpoint = model_garden.ObjectCheckpoint(self.prefix)
+        for _, variable in checkpoint.variables(0):
+            self.assertAllEqual(checkpoint.read(variable), np.arange(1000.0))
+        (first, *others) = sorted(tf.io.gfile.glob(f"{self.prefix}.data-*"))
+        self.assertNotEmpty(others)
+        os.truncate(first, os.path.getsize(first) - 400)
+        with self.assertRaisesRegex(UserError, "damaged or incomplete"):
+            model_garden.ObjectCheckpoint(self.prefix)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,14 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
+from tests.support import stored_models
 from tests.support import tiny_layers
 from tests.support.shared_data import golden
 
@@ -143,13 +141,7 @@ _TOKENS = (*SPECIAL_TOKENS, *(f"token{n}" for n in range(13)), "##s")
 def _arrays(*heads):
     """Returns distinct weights for encoder, pooler and heads."""
     parts = ("bert", "bert/pooler", *heads)
-    return {
-        row.name: tiny_layers.normal(
-            *weight_map.shape_of(row, tiny_layers.CONFIG, 5), seed=index
-        )
-        for index, row in enumerate(weight_map.rows(tiny_layers.CONFIG))
-        if weight_map.part_of(row.name) in parts
-    }
+    return stored_models.weights(parts, tiny_layers.CONFIG, num_labels=5)
 
 
 def _slots(arrays):
@@ -160,18 +152,8 @@ def _slots(arrays):
     }
 
 
-def _stored(arrays, state=None, config=tiny_layers.CONFIG, **changes):
-    vocabulary = Vocabulary(_TOKENS)
-    values = {
-        "path": "elsewhere",
-        "config": config,
-        "weights": Tensors.from_arrays(arrays),
-        "vocabulary": vocabulary,
-        "tokenizer_settings": stored_model.tokenizer_settings(vocabulary, True),
-        "task": {"kind": weight_map.kind_of(arrays)},
-        "optimizer_state": Tensors.from_arrays(state or {}),
-    }
-    return StoredModel(**(values | changes))
+def _stored(arrays, config=tiny_layers.CONFIG):
+    return stored_models.of_weights(arrays, config, Vocabulary(_TOKENS))
 
 
 class Tf1ModelTest(files_case.FolderCase):
@@ -320,11 +302,10 @@ _CHECKPOINTS = (
 )
 
 
-class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
+class GoldenRoundTripTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
         self.source = golden("model")
-        self.folder = self.create_tempdir().full_path
 
     def _convert(self, path, name, write_model):
         stored = formats.read(path)

@@ -4,7 +4,6 @@ Apache Beam is in an environment of its own; what is compared with its results
 is made here, without it.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import gzip
@@ -14,6 +13,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
@@ -93,12 +93,6 @@ def _contents(folder):
     }
 
 
-@contextlib.contextmanager
-def _threads(num_processes):
-    with concurrent.futures.ThreadPoolExecutor(num_processes) as pool:
-        yield pool
-
-
 class WithoutBeamTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (pretraining_data.create, CreatePretrainingDataConfig),
@@ -163,7 +157,7 @@ class BeamTest(tf.test.TestCase):
     def create_here(self, output_file):
         with (
             contextlib.chdir(self.folders["ours"]),
-            mock.patch.object(worker_processes, "pool", _threads),
+            mock.patch.object(worker_processes, "pool", ThreadPoolExecutor),
         ):
             pretraining_data.create(
                 CreatePretrainingDataConfig(output_file=output_file, **_DATA)

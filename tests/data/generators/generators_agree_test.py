@@ -1,6 +1,5 @@
-import concurrent.futures
-import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
@@ -89,7 +88,9 @@ class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
                     split_sentences=False,
                     num_processes=1,
                 )
-                with mock.patch.object(worker_processes, "pool", _threads):
+                with mock.patch.object(
+                    worker_processes, "pool", ThreadPoolExecutor
+                ):
                     generator.generate(
                         config,
                         [config.input_file],
@@ -108,12 +109,6 @@ class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
             error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / len(ours))
             with self.subTest(name):
                 self.assertNear(ours.mean(), theirs.mean(), 3 * error)
-
-
-@contextlib.contextmanager
-def _threads(num_processes):
-    with concurrent.futures.ThreadPoolExecutor(num_processes) as pool:
-        yield pool
 
 
 if __name__ == "__main__":

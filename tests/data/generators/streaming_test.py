@@ -1,8 +1,7 @@
-import concurrent.futures
-import contextlib
 import glob
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
@@ -103,13 +102,7 @@ class StreamingGeneratorTestCase(files_case.FilesCase):
 
     def threads(self):
         """Lets the work be done in this process, which starts faster."""
-
-        @contextlib.contextmanager
-        def pool(num_processes):
-            with concurrent.futures.ThreadPoolExecutor(num_processes) as made:
-                yield made
-
-        return mock.patch.object(worker_processes, "pool", pool)
+        return mock.patch.object(worker_processes, "pool", ThreadPoolExecutor)
 
 
 class ResultTest(StreamingGeneratorTestCase):

@@ -163,8 +163,7 @@ class FillMaskTest(tf.test.TestCase):
         for row, text in enumerate(texts):
             tokens = ids[row].numpy().tolist()
             self.assertEqual(
-                [x for x in packed[row].numpy().tolist() if x],
-                [2, *tokens, 3],
+                [x for x in packed[row].numpy().tolist() if x], [2, *tokens, 3]
             )
             places = zip(starts[row].numpy(), ends[row].numpy(), strict=True)
             spans = [text.encode()[start:end] for start, end in places]

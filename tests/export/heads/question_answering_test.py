@@ -66,16 +66,9 @@ def _texts(count, seed):
 
 def _logits(shape, seed, are_whole):
     """Returns random logits, with ties if they are whole numbers."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(2, *shape), scale=2)
-    logits = np.round(logits) if are_whole else logits
-    return dict(
-        zip(
-            ("start_logits", "end_logits"),
-            logits.astype(np.float32),
-            strict=True,
-        )
-    )
+    logits = np.random.default_rng(seed).normal(size=(2, *shape), scale=2)
+    starts, ends = np.float32(np.round(logits) if are_whole else logits)
+    return {"start_logits": starts, "end_logits": ends}
 
 
 def _strings(rows):
@@ -103,29 +96,15 @@ def _predict(head, texts, logits):
 
 def _describe(answer):
     """Returns the answers in the form of `SquadTask.prediction_to_json`."""
-    columns = {name: x.numpy().tolist() for name, x in answer.items()}
-    return [
-        {
-            "answer": text.decode(),
-            "start": None if start < 0 else start,
-            "end": None if end < 0 else end,
-            "score": score,
-            "no_answer_score": null,
-        }
-        for text, start, end, score, null in zip(
-            *(
-                columns[name]
-                for name in (
-                    "answer",
-                    "start",
-                    "end",
-                    "score",
-                    "no_answer_score",
-                )
-            ),
-            strict=True,
-        )
+    names = ("answer", "start", "end", "score", "no_answer_score")
+    columns = [answer[name].numpy().tolist() for name in names]
+    rows = [
+        dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
     ]
+    for row in rows:
+        row["answer"] = row["answer"].decode()
+        row |= {x: None for x in ("start", "end") if row[x] < 0}
+    return rows
 
 
 class WindowsTest(tf.test.TestCase, parameterized.TestCase):
@@ -177,8 +156,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         predictions = squad_goldens.read_json(f"{expected}.predictions.json")
         n_best = squad_goldens.read_json(f"{expected}.nbest_predictions.json")
         self.assertEqual(
-            [answer["answer"] for answer in answers],
-            list(predictions.values()),
+            [answer["answer"] for answer in answers], list(predictions.values())
         )
         for answer, context, entries in zip(
             answers, strings["context"], n_best.values(), strict=True

@@ -14,8 +14,8 @@ from bert_tf.errors import UserError
 from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.tagging import Tagging
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import every_head
 from tests.support import tiny_model
 
 _LABELS = ("O", "B-x", "I-x", "B-long-name")
@@ -37,14 +37,7 @@ def _write(folder, **values):
         name="tagging",
         **{"labels": _LABELS, "max_seq_length": 12, "files": {}} | values,
     )
-    model = BertForTagging(tiny_model.ONE_LAYER, **task.model_arguments())
-    weights = tiny_model.random_weights(model)
-    # Makes the identity of words matter.
-    for name in weights:
-        if name.endswith(("/beta", "bias", "type_embeddings")):
-            weights[name] *= 0.1
-        elif name.endswith("/gamma"):
-            weights[name] = 1 + 0.1 * weights[name]
+    weights = every_head.tagging_weights(task, tiny_model.ONE_LAYER)
     path = os.path.join(folder, "model")
     return tiny_model.write_task(path, task, weights)
 
@@ -125,27 +118,23 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         # The predictions are not all the same.
         self.assertGreater(len(set(tags)), 2)
 
+    @pytest.mark.slow
+    def test_max_seq_length_overrides_that_of_the_model(self):
+        folder = self.create_tempdir().full_path
+        path = _write(folder)
+        model = bert_tf.load_model(path)
+        for flags in ({}, {"doc_stride": 3}):
+            other = _write(f"{folder}/{len(flags)}", max_seq_length=7, **flags)
+            answers = _serve(_build(path, 7, **flags), model)(_TEXTS)
+            expected = bert_tf.load_model(other).predict(list(_TEXTS))
+            self.assertEqual(_describe(answers), expected)
+
     @parameterized.parameters((0, 0), (3, 3), (None, 6))
     def test_settings_have_the_stride_of_the_task(self, stride, expected):
         path = self.create_tempdir().full_path
         values = {} if stride is None else {"doc_stride": stride}
         head = _build(_write(path, **values))
         self.assertEqual(head.settings(), {"doc_stride": expected})
-
-    @pytest.mark.slow
-    def test_max_seq_length_overrides_that_of_the_model(self):
-        folder = self.create_tempdir().full_path
-        path = _write(folder)
-        shorter = _write(os.path.join(folder, "s"), max_seq_length=7)
-        stepping = _write(
-            os.path.join(folder, "d"), max_seq_length=7, doc_stride=3
-        )
-        model = bert_tf.load_model(path)
-        for other, flags in ((shorter, {}), (stepping, {"doc_stride": 3})):
-            head = _build(path, 7, **flags)
-            answers = _serve(head, model)(_TEXTS)
-            expected = bert_tf.load_model(other).predict(list(_TEXTS))
-            self.assertEqual(_describe(answers), expected)
 
 
 class TaggingTextsTest(tf.test.TestCase):

@@ -55,8 +55,7 @@ class CalibrationTest(tf.test.TestCase):
         found = _operators_in_int8(content)
         self.assertIn("FULLY_CONNECTED", found)
         self.assertNoCommonElements(
-            found,
-            ["SOFTMAX", "ADD", "MUL", "MEAN", "GELU", "ONE_HOT"],
+            found, ["SOFTMAX", "ADD", "MUL", "MEAN", "GELU", "ONE_HOT"]
         )
         model = LiteModel(content)
         like = LiteModel(eval_files.make("classification"))

@@ -49,11 +49,9 @@ class OpenvinoTest(tf.test.TestCase, parameterized.TestCase):
         folder = tempfile.mkdtemp(dir=flags.FLAGS.test_tmpdir)
         requests = [_request(folder, *case) for case in _CASES]
         path = os.path.join(folder, "requests.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(requests, file)
+        pathlib.Path(path).write_text(json.dumps(requests))
         environments.run(
-            *(environments.make("openvino", *_PACKAGES), _PROGRAM, path),
-            env=environments.clean_environment(),
+            *(environments.make("openvino", *_PACKAGES), _PROGRAM, path)
         )
         cls.outputs = {
             case: dict(np.load(request["outputs"]))
@@ -84,8 +82,7 @@ def _calls(built):
 def _request(folder, name, quantization):
     built = tiny_builds.make(name, quantization=quantization)
     path = os.path.join(folder, f"{name}_{quantization}")
-    with open(f"{path}.tflite", "wb") as file:
-        file.write(built.content)
+    pathlib.Path(f"{path}.tflite").write_bytes(built.content)
     arrays = {
         f"{number}:{key}": array
         for number, rows in enumerate(_calls(built))

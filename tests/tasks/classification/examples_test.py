@@ -1,13 +1,21 @@
-"""Tests for bert_tf.tasks.classification.examples and gather_labels."""
+"""Tests of the examples of classification: own and official files."""
+
+import collections
+import pathlib
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from tests.support import files_case
+from tests.support.glue_layouts import LAYOUTS
+from tests.support.glue_layouts import XNLI_HEADER
+from tests.support.shared_data import data
 
 _COLUMNS = Columns("text", labels=("label",))
 
@@ -270,6 +278,304 @@ class ReadExamplesTest(files_case.FilesCase):
         ):
             with self.assertRaisesRegex(UserError, message):
                 gather(*labels)
+
+
+class GlueTest(files_case.FilesCase):
+    def read(self, name, split, **options):
+        task = glue_tasks.get_task(name)
+        path = task.find_file(str(self.folder), split)
+        with mock.patch.object(
+            classification_examples.logging, "warning"
+        ) as warn:
+            examples = classification_examples.read_official(
+                task, path, split, **options
+            )
+        self.counts = {x.args[3]: x.args[2] for x in warn.call_args_list}
+        return examples
+
+    @parameterized.parameters(*LAYOUTS)
+    def test_official_layouts(self, name, split, file, header, texts, label):
+        task = glue_tasks.get_task(name)
+        labels = task.labels or (0.0, 2.75, 5.0)
+        width = len(header) if header else 4
+        lines = ["\t".join(header)] if header else []
+        for i, right in enumerate(labels):
+            # Unbalanced quotation marks, and each field differs.
+            fields = [f'"{i} {j}, é' for j in range(width)]
+            if label is not None:
+                fields[label] = str(right)
+            if header and "language" in header:
+                fields[0] = "zh"
+            lines.append("\t".join(fields))
+        # The files of MRPC begin with a byte order mark and have CRLF.
+        self.write(file, "\ufeff" + "\r\n".join(lines) + "\r\n")
+        read = self.read(name, split)
+        self.assertEqual(
+            [(example.text_a, example.text_b) for example in read],
+            [
+                (*(f'"{i} {j}, é' for j in texts), None)[:2]
+                for i in range(len(labels))
+            ],
+        )
+        self.assertEqual(
+            [example.label for example in read],
+            [None if label is None else right for right in labels],
+        )
+        first = len(lines) - len(labels) + 1
+        self.assertEqual(
+            [example.guid for example in read],
+            [
+                f"{pathlib.Path(file).name}:{first + i}"
+                for i in range(len(labels))
+            ],
+        )
+        self.assertEqual(task.is_pair, len(texts) == 2)
+
+    def test_every_task_has_a_layout(self):
+        covered = {layout[0] for layout in LAYOUTS}
+        self.assertEqual(covered, set(glue_tasks.TASKS))
+
+    @parameterized.parameters(
+        ("mnli", "dev_matched", "entailment"),
+        ("rte", "train", "entailment"),
+        ("rte", "train", "0"),
+        ("snli", "dev", "0"),
+    )
+    def test_json_lines_and_numbers_as_labels(self, name, split, label):
+        label = label if label.isdecimal() else f'"{label}"'
+        self.write(
+            f"{split}.jsonl",
+            f'{{"premise": "A", "hypothesis": "B", "label": {label}}}',
+        )
+        (example,) = self.read(name, split)
+        self.assertEqual(
+            (example.text_a, example.text_b, example.label),
+            ("A", "B", "entailment"),
+        )
+
+    @parameterized.parameters("test_matched", "test_mismatched")
+    def test_tests_of_multinli(self, split):
+        self.write(
+            f"multinli_0.9_{split}_unlabeled.jsonl",
+            '{"gold_label": "hidden", "sentence1": "A", "sentence2": "B"}',
+        )
+        (example,) = self.read("mnli", split)
+        self.assertEqual((example.text_b, example.label), ("B", None))
+
+    def test_label_ids_equal_the_originals(self):
+        for name, labels in {
+            "cola": ("0", "1"),
+            "mrpc": ("0", "1"),
+            "mnli": ("contradiction", "entailment", "neutral"),
+            "xnli": ("contradiction", "entailment", "neutral"),
+        }.items():
+            self.assertEqual(glue_tasks.get_task(name).labels, labels)
+
+    def test_official_metrics(self):
+        expected = {
+            "cola": {"matthews_correlation"},
+            "mrpc": {"f1", "accuracy"},
+            "qqp": {"f1", "accuracy"},
+            "sts-b": {"pearson", "spearmanr"},
+            "ax": {"matthews_correlation", "accuracy"},
+        }
+        for name, task in glue_tasks.TASKS.items():
+            self.assertEqual(
+                set(task.metrics), expected.get(name, {"accuracy"})
+            )
+
+    def test_rows_of_snli_with_the_labels_of_all_annotators(self):
+        (header,) = (x[3] for x in LAYOUTS if x[:2] == ("snli", "train"))
+        lines = [header, ["0"] * 9 + ["neutral", "neutral"]]
+        labels = ["entailment", "neutral", "neutral", "contradiction", "-"]
+        lines.append(["1"] * 7 + ["A", "B", *labels, "contradiction"])
+        self.write("train.tsv", "\n".join(map("\t".join, lines)))
+        first, second = self.read("snli", "train")
+        self.assertEqual((first.text_a, first.label), ("0", "neutral"))
+        self.assertEqual(
+            (second.text_a, second.text_b, second.label),
+            ("A", "B", "contradiction"),
+        )
+
+    @parameterized.parameters("dev", "test")
+    def test_rows_without_agreement_are_left_out_and_counted(self, split):
+        self.write(
+            f"{split}.tsv",
+            "sentence1\tsentence2\tgold_label\nA\tB\t-\nC\tD\tneutral\n"
+            "E\tF\t-1\n",
+        )
+        read = self.read("snli", split)
+        self.assertEqual(self.counts, {"rows without gold label, left out": 2})
+        self.assertEqual([e.text_a for e in read], ["C"])
+
+    def test_hidden_labels_of_a_test(self):
+        for name, split, columns, value in (
+            ("mnli", "test_matched", "sentence1\tsentence2\tlabel", "-1"),
+            ("mnli", "test_matched", "sentence1\tsentence2\tlabel", "hidden"),
+            ("sts-b", "test", "sentence1\tsentence2\tscore", "-1.0"),
+            ("rte", "test", "sentence1\tsentence2\tlabel", ""),
+        ):
+            self.write(
+                f"{split}.tsv", f"{columns}\nA\tB\t{value}\nC\tD\t{value}\n"
+            )
+            read = self.read(name, split)
+            self.assertEqual([e.label for e in read], [None, None])
+            self.assertEqual(self.counts, {})
+
+    def test_languages_of_xnli(self):
+        lines = [
+            "\t".join(
+                [language, "neutral", *"p" * 4, f"{language} A", "B", *"r" * 11]
+            )
+            for language in ("en", "zh", "de", "zh")
+        ]
+        self.write("xnli.dev.tsv", "\n".join(["\t".join(XNLI_HEADER), *lines]))
+        self.write(
+            "multinli/multinli.train.de.tsv",
+            "premise\thypo\tlabel\nA\tB\tcontradictory\n",
+        )
+        read = self.read("xnli", "dev")
+        self.assertEqual([e.text_a for e in read], ["zh A", "zh A"])
+        read = self.read("xnli", "dev", language="de")
+        self.assertEqual([e.guid for e in read], ["xnli.dev.tsv:4"])
+        task = glue_tasks.get_task("xnli")
+        path = task.find_file(str(self.folder), "train", "de")
+        (example,) = classification_examples.read_official(task, path, "train")
+        self.assertEqual(example.label, "contradiction")
+        with self.assertRaisesRegex(UserError, "no row to use .* in 'fr'"):
+            self.read("xnli", "dev", language="fr")
+
+    def test_empty_texts_are_kept_and_counted(self):
+        self.write("train.tsv", "sentence\tlabel\nA\t0\n \t1\nB\t1\n")
+        read = self.read("sst-2", "train")
+        self.assertEqual([e.text_a for e in read], ["A", " ", "B"])
+        self.assertEqual(self.counts, {"examples with an empty text, kept": 1})
+        path = str(self.folder / "train.tsv")
+        texts = classification_examples.read_official_texts(
+            glue_tasks.get_task("sst-2"), path
+        )
+        self.assertEqual([e.text_a for e in texts], ["A", " ", "B"])
+
+    @parameterized.parameters(
+        ("mnli", "snli", True),
+        ("ax", "mnli", True),
+        ("qqp", "mrpc", True),
+        ("cola", "sst-2", False),
+        ("mnli", "rte", False),
+        ("qnli", "rte", False),
+        ("cola", "cola", True),
+        ("cola", "custom", True),
+        ("cola", None, True),
+        ("custom", "stars", True),
+    )
+    def test_similar_tasks(self, name, other, expected):
+        self.assertEqual(glue_tasks.are_alike(name, other), expected)
+
+    def test_language_is_ignored_for_other_tasks(self):
+        self.write(
+            "train.jsonl",
+            '{"sentence": "A", "label": 1, "language": "en"}\n'
+            '{"sentence": "B", "label": 0, "language": "zh"}\n',
+        )
+        read = self.read("sst-2", "train")
+        self.assertEqual([e.text_a for e in read], ["A", "B"])
+
+    @parameterized.parameters("mnli", "snli", "rte", "ax")
+    def test_texts_of_the_diagnostic_set(self, task):
+        # A model of MNLI predicts it, and MNLI has other columns.
+        path = self.write(
+            "diagnostic-full.tsv",
+            "Domain\tPremise\tHypothesis\tLabel\nNews\tA\tB\tneutral\n",
+        )
+        (example,) = classification_examples.read_official_texts(
+            glue_tasks.get_task(task), path
+        )
+        self.assertEqual((example.text_a, example.text_b), ("A", "B"))
+
+    def test_broken_rows_of_qqp_are_counted(self):
+        header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+        rows = "1\t2\t3\tA\tB\t0\n4\t5\t6\tbroken\nhere\t1\n7\t8\t9\tC\t\t1\n"
+        self.write("train.tsv", f"{header}\n{rows}")
+        read = self.read("qqp", "train")
+        self.assertEqual([e.text_a for e in read], ["A", "C"])
+        self.assertEqual(list(self.counts.values()), [2, 1])
+        # The leaderboard numbers the rows of a test, so none may be lost.
+        self.write("test.tsv", "id\tquestion1\tquestion2\n0\tA\tB\n1\tA\n")
+        with self.assertRaisesRegex(UserError, "line 3 must have 3 columns"):
+            self.read("qqp", "test")
+
+    @parameterized.parameters(
+        ("test.tsv, line 2 must have 2",
+         "cola", "test", "index\tsentence\n0\n"),
+        ("line 2 must have 4 columns", "cola", "dev", "s\t0\t\tt\ns\t1\tt\n"),
+        ("line 2 has no label", "sst-2", "dev", "sentence\tlabel\nA\t\n"),
+        ("line 2 has the label 'good', which is not among the 2.*'0', '1'",
+         "sst-2", "dev", "sentence\tlabel\nA\tgood\n"),
+        ("line 3 must have a number",
+         "sts-b", "dev", "sentence1\tsentence2\tscore\nA\tB\t1\nA\tB\tx\n"),
+        ("no column 'sentence'", "sst-2", "dev", "text\tlabel\nA\t0\n"),
+        ("no column 'Quality'", "mrpc", "dev", "#1 String\t#2 String\nA\tB\n"),
+        ("1 of 2 have none", "rte", "test",
+         "sentence1\tsentence2\tlabel\nA\tB\tentailment\nA\tB\t\n"),
+    )  # fmt: skip
+    def test_rejects_broken_files(self, message, name, split, contents):
+        self.write(f"{split}.tsv", contents)
+        with self.assertRaisesRegex(UserError, message):
+            self.read(name, split)
+
+    @parameterized.parameters(
+        ("rte", "dev", "val.jsonl"),
+        ("snli", "dev", "validation.csv"),
+        ("mnli", "dev_mismatched", "validation_mismatched.jsonl"),
+    )
+    def test_other_names_of_dev(self, name, split, file):
+        path = self.write(file, "")
+        task = glue_tasks.get_task(name)
+        self.assertEqual(task.find_file(str(self.folder), split), path)
+        official = self.write(f"{split}.txt.gz", "")
+        self.assertEqual(task.find_file(str(self.folder), split), official)
+
+    @parameterized.parameters("SST-2", "sst2", "SST_2", "sst-2")
+    def test_names_of_tasks(self, name):
+        self.assertEqual(glue_tasks.get_task(name).title, "SST-2")
+
+    def test_submissions(self):
+        self.assertEqual(
+            classification_examples.submission_text(
+                glue_tasks.get_task("rte"), ["entailment", "not_entailment"]
+            ),
+            "index\tprediction\n0\tentailment\n1\tnot_entailment\n",
+        )
+        self.assertEqual(
+            classification_examples.submission_text(
+                glue_tasks.get_task("sts-b"), [3.14159, -0.5, 5.25]
+            ),
+            "index\tprediction\n0\t3.142\n1\t0.000\n2\t5.000\n",
+        )
+        with self.assertRaisesRegex(UserError, "CoLA .*0, 1.*'2' for row 1"):
+            classification_examples.submission_text(
+                glue_tasks.get_task("cola"), ["0", "2"]
+            )
+
+    @parameterized.parameters(
+        ("mnli", "train", "mnli/train3000.jsonl.gz", 3000, 0),
+        ("mnli", "dev_matched", "mnli/dev_matched.jsonl.gz", 9815, 0),
+        ("snli", "dev", "snli/dev.tsv.gz", 9842, 0),
+        ("snli", "test", "snli/test.tsv.gz", 9824, 0),
+        ("qnli", "train", "qnli/train_part.tsv.gz", 10010, 0),
+        ("qnli", "dev", "qnli/dev.tsv.gz", 5463, 0),
+        ("qnli", "test", "qnli/test.tsv.gz", 5463, None),
+        ("wnli", "train", "wnli/train.tsv", 635, 0),
+        ("wnli", "dev", "wnli/dev.tsv", 71, 0),
+        ("wnli", "test", "wnli/test.tsv", 146, None),
+    )  # fmt: skip
+    def test_real_files(self, name, split, file, num_examples, unlabeled):
+        task = glue_tasks.get_task(name)
+        read = classification_examples.read_official(task, data(file), split)
+        self.assertLen(read, num_examples)
+        counts = collections.Counter(e.label for e in read)
+        expected = {None} if unlabeled is None else set(task.labels)
+        self.assertEqual(set(counts), expected)
 
 
 if __name__ == "__main__":

@@ -303,8 +303,7 @@ class InputsTest(files_case.FilesCase):
         )
 
     @parameterized.parameters(
-        ("A b", "A b", None),
-        ({"body": "A", "x": 3}, "A", None),
+        ("A b", "A b", None), ({"body": "A", "x": 3}, "A", None)
     )
     def test_rows_of_texts(self, row, text_a, text_b):
         task = _single(columns=Columns("body"))
@@ -412,25 +411,16 @@ class OfficialTest(_TestCase):
         )
 
     def test_files_of_requested_splits(self):
-        for name in (
-            "train.tsv",
-            "dev_matched.tsv",
-            "dev_mismatched.jsonl",
-            "test_matched.tsv.gz",
-        ):
+        names = {
+            "train": "train.tsv",
+            "dev_matched": "dev_matched.tsv",
+            "dev_mismatched": "dev_mismatched.jsonl",
+        }
+        for name in (*names.values(), "test_matched.tsv.gz"):
             self.write(name, "")
         task = self.official("MNLI", do_train=True, do_eval=True)
-        self.assertEqual(
-            task.files,
-            {
-                split: str(self.folder / file)
-                for split, file in (
-                    ("train", "train.tsv"),
-                    ("dev_matched", "dev_matched.tsv"),
-                    ("dev_mismatched", "dev_mismatched.jsonl"),
-                )
-            },
-        )
+        expected = {split: self.path(name) for split, name in names.items()}
+        self.assertEqual(task.files, expected)
         self.assertEqual((task.name, task.labels), ("mnli", _MNLI))
         self.assertEqual(task.metric_names, ("accuracy",))
         with self.assertLogs(level="WARNING") as logs:
@@ -497,39 +487,29 @@ class CustomTest(_CustomCase):
     def test_labels_and_columns_come_from_the_model(self):
         stored = self.build(**self.flags, do_train=True).to_json()
         dev = self.write("dev.csv", "")
-        task = self.build(
-            stored, task_name="custom", do_eval=True, dev_file=dev
-        )
+        flags = {"task_name": "custom", "do_eval": True, "dev_file": dev}
+        task = self.build(stored, **flags)
         self.assertEqual(task.labels, ("10", "9", "x y"))
         self.assertEqual(task.columns, Columns("body", None, ("kind",)))
         self.assertEqual(task.files, {"dev": dev})
         self.assert_refused(
             "trained with --problem_type=single_label. .*=regression",
             stored,
-            task_name="custom",
-            do_eval=True,
-            dev_file=dev,
+            **flags,
             problem_type="regression",
         )
 
     def test_model_without_label_names(self):
         dev = self.write("dev.csv", "")
+        flags = {"task_name": "custom", "do_eval": True, "dev_file": dev}
         for stored in (None, {}, {"labels": None}):
-            self.assert_refused(
-                "give the --train_file",
-                stored,
-                task_name="custom",
-                do_eval=True,
-                dev_file=dev,
-            )
+            self.assert_refused("give the --train_file", stored, **flags)
         self.assert_refused(
             "fine-tuned for classification. .* kind='question_answering'; add",
             {"kind": "question_answering"},
-            task_name="custom",
-            do_eval=True,
-            dev_file=dev,
+            **flags,
         )
-        task = self.build({}, **self.flags, do_eval=True, dev_file=dev)
+        task = self.build({}, **self.flags | flags)
         self.assertEqual(task.labels, ("10", "9", "x y"))
 
     def test_multi_label(self):

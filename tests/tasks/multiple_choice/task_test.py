@@ -22,6 +22,7 @@ from bert_tf.tasks.multiple_choice.task import Prediction
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
+from tests.support import tiny_layers
 from tests.support import tiny_model
 
 _COLUMNS = Columns(("a", "b", "c"), "q", label="answer")
@@ -51,10 +52,7 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         model = task_models.BertForMultipleChoice(
             tiny_model.CONFIG, **self.task.model_arguments()
         )
-        rng = np.random.default_rng(5)
-        for variable in model.trainable_variables:
-            variable.assign(rng.normal(scale=0.5, size=variable.shape))
-        return model
+        return tiny_layers.randomize(model, seed=5)
 
     def _predict(self, model, examples):
         features = self.task.featurize(examples, self.tokenizer)
@@ -140,8 +138,7 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         self.assertFalse(self.task.is_labeled([]))
 
     @parameterized.parameters(
-        ("dev", "confusion_matrix"),
-        ("test", "test_confusion_matrix"),
+        ("dev", "confusion_matrix"), ("test", "test_confusion_matrix")
     )
     def test_report_with_columns_of_choices(self, split, name):
         folder = self.create_tempdir().full_path

@@ -34,8 +34,7 @@ class SquadExamplesTest(files_case.FilesCase):
         ]
         read = squad_examples.build_examples(_dataset(*questions), False)
         self.assertEqual(
-            [one.answers for one in read],
-            [("he", "1895"), (), None, ()],
+            [one.answers for one in read], [("he", "1895"), (), None, ()]
         )
 
     @parameterized.parameters(

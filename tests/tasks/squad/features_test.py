@@ -21,17 +21,7 @@ def _tokenizer():
 
 
 def _example(context, question="what is it?", **values):
-    dataset = [
-        {
-            "paragraphs": [
-                {
-                    "context": context,
-                    "qas": [{"id": "q", "question": question, "answers": []}],
-                }
-            ]
-        }
-    ]
-    (example,) = squad_examples.build_examples(dataset, False)
+    example = squad_examples.make_example("q", question, context)
     return dataclasses.replace(example, **values)
 
 
@@ -101,9 +91,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(packed.num_truncated, 1)
 
     @parameterized.parameters(
-        {"max_seq_length": 5},
-        {"doc_stride": 0},
-        {"max_query_length": 0},
+        {"max_seq_length": 5}, {"doc_stride": 0}, {"max_query_length": 0}
     )
     def test_rejects_lengths_without_room(self, **options):
         with self.assertRaisesRegex(UserError, "--max_seq_length greater by 4"):

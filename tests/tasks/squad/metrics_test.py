@@ -22,11 +22,7 @@ from tests.support.shared_data import golden
 def _dataset(**answers):
     """Returns questions with their answers."""
     questions = [
-        {
-            "id": id,
-            "question": f"{id}?",
-            "answers": [{"text": text} for text in texts],
-        }
+        {"id": id, "question": "?", "answers": [{"text": x} for x in texts]}
         for id, texts in answers.items()
     ]
     return [{"paragraphs": [{"context": "", "qas": questions}]}]

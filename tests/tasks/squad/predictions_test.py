@@ -19,15 +19,10 @@ def _tokenizer():
 
 
 def _examples(*contexts):
-    dataset = [
-        {
-            "paragraphs": [
-                {"context": text, "qas": [{"id": f"q{n}", "question": "who?"}]}
-            ]
-        }
-        for n, text in enumerate(contexts)
+    return [
+        squad_examples.make_example(f"q{number}", "who?", text)
+        for number, text in enumerate(contexts)
     ]
-    return squad_examples.build_examples(dataset, False)
 
 
 def _logits(length, **values):
@@ -75,10 +70,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
                     "\u015at\u00e9ve\tSMITH's\u202fson",
                 ),
                 ("\u015at\u00e9ve", "\u015at\u00e9ve"),
-                (
-                    "The \u015at\u00e9ve SMITH",
-                    "The  \u015at\u00e9ve\tSMITH",
-                ),
+                ("The \u015at\u00e9ve SMITH", "The  \u015at\u00e9ve\tSMITH"),
                 (
                     "The \u015at\u00e9ve SMITH's son",
                     "The  \u015at\u00e9ve\tSMITH's\u202fson",

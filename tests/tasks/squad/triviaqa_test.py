@@ -90,56 +90,29 @@ class TriviaQaTest(files_case.FilesCase):
         # Skyfall does not mention York.
         self.assertIn("1 have no answer", logs.output[0])
         self.assertIn("and 1 are missing", logs.output[0])
-        found = {}
+        found = []
         for article in result["data"]:
             (paragraph,) = article["paragraphs"]
             (question,) = paragraph["qas"]
             (answer,) = question["answers"]
-            start = answer["answer_start"]
-            self.assertEqual(
-                paragraph["context"][start : start + len(answer["text"])],
-                answer["text"],
-            )
-            found[question["id"]] = (
-                article["title"],
-                question["question"],
-                paragraph["context"],
-                answer["text"],
-                start,
-            )
+            start, text = answer["answer_start"], answer["text"]
+            context = paragraph["context"]
+            self.assertEqual(context[start : start + len(text)], text)
+            self.assertEndsWith(question["id"], f"--{article['title']}.txt")
+            name = question["id"].partition("--")[0]
+            self.assertEqual(question["question"], f"What is {name}?")
+            found.append((name, article["title"], context, text, start))
         beginning = "Judi Dench\n\nDame Judi, born in  York (1934"
-        self.assertEqual(
+        film = "Skyfall, a film with JUDI DENCH."
+        town = "York is old. Judi Dench was born there."
+        self.assertCountEqual(
             found,
-            {
-                "tc_1--Judi_Dench.txt": (
-                    "Judi_Dench",
-                    "What is tc_1?",
-                    beginning,
-                    "York",
-                    32,
-                ),
-                "tc_2--Skyfall.txt": (
-                    "Skyfall",
-                    "What is tc_2?",
-                    "Skyfall, a film with JUDI DENCH.",
-                    "JUDI DENCH",
-                    21,
-                ),
-                "tc_2--Judi_Dench.txt": (
-                    "Judi_Dench",
-                    "What is tc_2?",
-                    beginning,
-                    "Judi Dench",
-                    0,
-                ),
-                "tc_2--York.txt": (
-                    "York",
-                    "What is tc_2?",
-                    "York is old. Judi Dench was born there.",
-                    "Judi Dench",
-                    13,
-                ),
-            },
+            [
+                ("tc_1", "Judi_Dench", beginning, "York", 32),
+                ("tc_2", "Skyfall", film, "JUDI DENCH", 21),
+                ("tc_2", "Judi_Dench", beginning, "Judi Dench", 0),
+                ("tc_2", "York", town, "Judi Dench", 13),
+            ],
         )
 
     def test_answers_begin_and_end_with_words(self):
