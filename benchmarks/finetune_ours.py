@@ -20,7 +20,8 @@ def run(request, name):
     """Runs a script; returns its answer as the peer's.
 
     Args:
-      request: What the peer is told, too.
+      request: What the peer is told, too; its model is a directory, or the
+        flags that choose the weights to begin with.
       name: Begins the names of the files that are made; all but the log are
         removed.
     """
@@ -69,7 +70,6 @@ def _commit():
 
 def _common_flags(request):
     flags = {
-        "pretrained_model_dir": request["model"],
         "do_train": True,
         "do_predict": True,
         "predict_batch_size": _PREDICT_BATCH_SIZE,
@@ -77,8 +77,12 @@ def _common_flags(request):
         "mixed_precision": "auto",
         "weight_decay_rate": request["weight_decay"],
     }
-    if request["kind"] in ("classification", "choice"):
-        flags["new_pooler"] = True
+    if isinstance(request["model"], dict):
+        flags |= request["model"]
+    else:
+        flags["pretrained_model_dir"] = request["model"]
+        if request["kind"] in ("classification", "choice"):
+            flags["new_pooler"] = True
     same = (
         "max_seq_length",
         "train_batch_size",

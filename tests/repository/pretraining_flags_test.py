@@ -17,8 +17,15 @@ from tests.support import repository
 # Phases differ in these, as their sequences have different lengths.
 _OF_LENGTH = {"input_file", "max_seq_length", "max_predictions_per_seq"}
 _FLAG_FILES = sorted(path.name for path in repository.ROOT.glob("*.flags"))
-# Recipes of other commands, and for CPUs, whose inputs have no fixed names.
-_OF_CPU = {"cpu.flags", "cpu_data.flags", "cpu_vocabulary.flags"}
+# Recipes of other commands, for CPUs, whose inputs have no fixed names, and
+# beside others.
+_OTHERS = {
+    "cpu.flags",
+    "cpu_data.flags",
+    "cpu_vocabulary.flags",
+    "modern.flags",
+    "modern_data.flags",
+}
 
 
 class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
@@ -33,7 +40,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         # Nested flag files have paths from the root.
         self.enter_context(contextlib.chdir(repository.ROOT))
 
-    @parameterized.parameters(sorted(set(_FLAG_FILES) - _OF_CPU))
+    @parameterized.parameters(sorted(set(_FLAG_FILES) - _OTHERS))
     def test_parses_into_an_existing_configuration(self, name):
         config = self._parse(f"--flagfile={name}")
         bert_config = files.read_bert_config(config.bert_config_file)
@@ -110,6 +117,32 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(config.use_next_sentence, data.next_sentence_pairs)
         share = data.masked_lm_prob * data.max_seq_length
         self.assertEqual(data.max_predictions_per_seq, math.ceil(share))
+
+    def test_modern_recipe_changes_the_flags_before_it_alone(self):
+        paths = ("--input_file=x", "--output_dir=x")
+        before = self._parse("--flagfile=tiny.flags", *paths)
+        config = self._parse(
+            "--flagfile=tiny.flags", "--flagfile=modern.flags", *paths
+        )
+        self.assertEqual(
+            _changed_flags(before, config),
+            {
+                "dynamic_masking",
+                "masked_lm_prob",
+                "final_masked_lm_prob",
+                "use_next_sentence",
+                "adam_beta2",
+                "schedule",
+            },
+        )
+        data = self._parse(
+            "--flagfile=modern_data.flags",
+            *("--input_file=x", "--output_file=x", "--vocab_file=x"),
+            config_class=CreatePretrainingDataConfig,
+        )
+        self.assertEqual(data.masked_lm_prob, config.masked_lm_prob)
+        self.assertFalse(data.next_sentence_pairs)
+        self.assertTrue(data.do_whole_word_mask)
 
     def test_flags_after_the_file_override_it(self):
         config = self._parse("--flagfile=base.flags", "--num_train_steps=1")
