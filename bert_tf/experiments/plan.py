@@ -142,6 +142,7 @@ class Plan:
         }
         if own.get("left_to_right"):  # All tokens are predicted.
             flags["max_predictions_per_seq"] = flags["max_seq_length"]
+            flags.pop("masked_lm_prob", None)
         name = f"records-{split}-{name}"
         command = ("run/create_pretraining_data.py", flags)
         return self._add("records", name, [command], [vocabulary.id])
