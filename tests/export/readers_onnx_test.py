@@ -5,8 +5,10 @@ import sys
 
 import pytest
 import tensorflow as tf
+from absl.testing import parameterized
 
 from tests.support import environments
+from tests.support import every_head
 from tests.support import ids_requests
 
 _PROGRAM = os.path.join("tests", "support", "onnx_program.py")
@@ -25,6 +27,10 @@ class OnnxTest(ids_requests.IdsCase):
             env=environments.clean_environment()
             | {"TF_CPP_MIN_LOG_LEVEL": "2"},
         )
+
+    @parameterized.parameters(*every_head.NAMES)
+    def test_outputs_equal_the_model(self, name):
+        self.check(name)
 
 
 if __name__ == "__main__":

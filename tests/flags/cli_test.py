@@ -339,7 +339,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _RECIPES = sorted(
     path.name
     for path in _ROOT.glob("*.flags")
-    if not path.name.startswith("cpu")
+    if not path.name.startswith(("cpu", "modern"))
 )
 
 

@@ -94,8 +94,8 @@ class IdsCase(tf.test.TestCase, parameterized.TestCase):
         cls.requests = IdsRequests(folder)
         cls.ask(cls.requests.path)
 
-    @parameterized.parameters(*every_head.NAMES)
-    def test_outputs_equal_the_model(self, name):
+    def check(self, name):
+        """Compares the outputs of a head with the model's."""
         largest, faults = self.requests.compare(name)
         self.assertEmpty(faults)
         # Other programs add in a different order.
