@@ -131,7 +131,7 @@ class DemoTest(files_case.FolderCase):
                 f"{self.folder}/{name}_2_steps",
                 f"{self.folder}/{name}_{demo.TRAIN_STEPS}_steps",
             )
-        with self.assertRaisesRegex(UserError, "must be 0.2 or more"):
+        with self.assertRaisesRegex(UserError, "must be 0.3 or more"):
             self._run(0)
 
 
