@@ -424,8 +424,9 @@ def _print_report():
                 if scores:
                     print(f"| {task} | {start} | {_mean(scores)} |")
         return
-    print("| run | steps | perplexity | masked tokens right | wikigold |")
-    print("|---|---|---|---|---|")
+    columns = ["run", "steps", "perplexity", "masked tokens right"]
+    columns += ["wikigold"] if _ROWS.value == "choices" else []
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for name in dict.fromkeys(x["row"] for x in found):
         rows = [x for x in found if x["row"] == name]
         held_out = [x["held_out"] for x in rows]
@@ -450,15 +451,25 @@ def _draw(path):
         result = _result_path("curves", name)
         if not os.path.exists(result):
             continue
-        curve = _read_json(result)["curve"]
-        for number, key in enumerate(
-            ("masked_lm_loss", "held_out_masked_lm_loss")
-        ):
-            rows = [x for x in curve if key in x]
-            steps, losses = [x["step"] for x in rows], [x[key] for x in rows]
-            label = ("training", "held-out records")[number]
-            style = {"color": reports.LINES[number][0], "marker": " s"[number]}
-            axes.plot(steps, losses, label=label, markersize=4, **style)
+        found = _read_json(result)
+        curve = [x for x in found["curve"] if "masked_lm_loss" in x]
+        last = found["held_out"]
+        scores = {
+            x["step"]: x["held_out_masked_lm_loss"]
+            for x in found["curve"]
+            if "held_out_masked_lm_loss" in x
+        } | {last["global_step"]: last["masked_lm_loss"]}
+        steps, losses = zip(
+            *((x["step"], x["masked_lm_loss"]) for x in curve), strict=True
+        )
+        axes.plot(steps, losses, color=reports.BLUE, label="training")
+        axes.plot(
+            [*scores],
+            [*scores.values()],
+            "s",
+            color=reports.ORANGE,
+            label="held-out records",
+        )
         axes.axhline(
             curve[0]["masked_lm_frequency_loss"],
             color=reports.GRAY,
