@@ -7,6 +7,7 @@ from typing import Any
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -20,8 +21,11 @@ TASKS: Mapping[str, type[Task]] = {
         SquadTask,
         MultipleChoiceTask,
         TaggingTask,
+        EmbeddingsTask,
     )
 }
+# The values of a stored model that its embeddings depend on.
+_OF_EMBEDDINGS = ("max_seq_length", "pooling", "normalize")
 
 
 def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
@@ -42,6 +46,25 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
         stored.num_labels,
         stored.config.max_position_embeddings,
     )
+
+
+def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
+    """Returns the contents of task.json for the embeddings of a stored model.
+
+    Pooling and normalization are those that the model has from
+    sentence-transformers or from training, else normalized means of tokens.
+    """
+    values = {"max_seq_length": stored.config.max_position_embeddings}
+    for name in _OF_EMBEDDINGS:
+        if stored.task.get(name) is not None:
+            values[name] = stored.task[name]
+    return {"kind": "embeddings"} | values
+
+
+def build_embeddings(stored: StoredModel) -> EmbeddingsTask:
+    """Returns the task of the embeddings of a stored model of any kind."""
+    longest = stored.config.max_position_embeddings
+    return build_task(describe_embeddings(stored), None, longest)
 
 
 def build_task(

@@ -11,13 +11,20 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import stored_files
 from bert_tf.tasks.classification.examples import ClassificationFiles
+from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.squad.examples import SquadFiles
 from bert_tf.tasks.tagging.examples import TaggingFiles
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.text.vocabulary import Vocabulary
 
-_TASKS = (ClassificationFiles, MultipleChoiceFiles, SquadFiles, TaggingFiles)
+_TASKS = (
+    ClassificationFiles,
+    MultipleChoiceFiles,
+    SquadFiles,
+    TaggingFiles,
+    EmbeddingsFiles,
+)
 _FILES = {x.variant or x.kind: x for x in _TASKS}
 # A file to predict is checked up to this size, which takes a second at most.
 _MAX_BYTES = 10 << 20
@@ -91,14 +98,25 @@ def read_for_evaluation(
     return values if values.get("kind") == kind else None
 
 
-def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
+def describe_files(
+    model_dir: str, flag: str, embeds: bool = False
+) -> TaskFiles | None:
     """Returns the files of the task in task.json, if any, without paths.
 
+    Args:
+      model_dir: The model.
+      flag: The flag that names it.
+      embeds: Whether embeddings are asked for, which any model without
+        another task has.
+
     Raises:
-      UserError: If the model of the flag was not fine-tuned.
+      UserError: If the model was not fine-tuned, or for another task.
     """
     values = read(model_dir)
     key = values.get("variant") or values.get("kind")
+    if embeds:
+        require_embeddings(key, model_dir)
+        return EmbeddingsFiles()
     if key in ("encoder", "pretraining"):
         raise UserError(
             f"{flag} must name a model that was fine-tuned for one of "
@@ -107,6 +125,15 @@ def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
         )
     kind = _FILES.get(key)
     return kind and kind(**kind.stored(values))
+
+
+def require_embeddings(key: str | None, model_dir: str) -> None:
+    """Raises `UserError` for the key of a task without embeddings."""
+    if key in _FILES and key != EmbeddingsFiles.kind:
+        raise UserError(
+            "--output_file in .npy or .parquet is for embeddings. Received: "
+            f"{model_dir}, a model for {key}; write .jsonl, .csv or .tsv."
+        )
 
 
 def check_inputs(
