@@ -1,4 +1,4 @@
-"""Predicts the rows of a file with a fine-tuned model."""
+"""Predicts the rows of a file with a fine-tuned model, or embeds its texts."""
 
 import contextlib
 import csv
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -29,6 +30,7 @@ from bert_tf.io.run_folder import RunFolder
 from bert_tf.modeling import inference
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
+from bert_tf.tasks import stored_task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
@@ -174,6 +176,7 @@ class OutputRows:
 _NAMES = {
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
+    "embeddings": ("text", "embedding"),
     "question_answering": (
         "id",
         "answer",
@@ -260,7 +263,12 @@ def _run_on(devices: Devices, config: Flags) -> None:
             },
             "flags, model and data",
         )
-    task = registry.from_stored(stored)
+    if config.array_ending:
+        key = stored.task.get("variant") or stored.task["kind"]
+        stored_task.require_embeddings(key, stored.path)
+        task = registry.build_embeddings(stored)
+    else:
+        task = registry.from_stored(stored)
     rows = OutputRows(config, task)
     # The whole file is read before the model is built, so that an error in the
     # last row is not found hours later.
@@ -290,7 +298,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
                 if run:
                     files.write_text(_chunk_path(run, number), "".join(lines))
         if run:
-            _join(run, config.output_file, rows.header)
+            _join(run, config, rows.header, total)
     if coordinator.is_chief:
         logging.info(
             "Wrote the predictions for %d examples to %s.",
@@ -434,11 +442,54 @@ def _finished_chunks(run: RunFolder) -> int:
     )
 
 
-def _join(run: RunFolder, path: str, header: str | None) -> None:
-    """Writes the output from its chunks."""
-    with files.atomic_file(path) as temporary:
+def _join(
+    run: RunFolder, config: Flags, header: str | None, total: int
+) -> None:
+    """Writes the output, `total` rows, from its chunks."""
+    chunks = (
+        files.read_bytes(_chunk_path(run, number))
+        for number in range(_finished_chunks(run))
+    )
+    with files.atomic_file(config.output_file) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
-            file.write((header or "").encode())
-            for number in range(_finished_chunks(run)):
-                file.write(files.read_bytes(_chunk_path(run, number)))
+            if config.array_ending == ".npy":
+                _write_array(file, chunks, total)
+            elif config.array_ending:
+                _write_parquet(file, chunks)
+            else:
+                file.write((header or "").encode())
+                for chunk in chunks:
+                    file.write(chunk)
     run.finish()
+
+
+def _write_array(file: Any, chunks: Iterable[bytes], total: int) -> None:
+    """Writes embeddings as a .npy file, <float32>[total, size]."""
+    for number, chunk in enumerate(chunks):
+        rows = [json.loads(line)["embedding"] for line in chunk.splitlines()]
+        values = np.array(rows, "<f4")
+        if number == 0:
+            shape = (total, values.shape[1])
+            form = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, form)
+        file.write(values.tobytes())
+
+
+def _write_parquet(file: Any, chunks: Iterable[bytes]) -> None:
+    """Writes texts, embeddings and kept columns, the last ones as texts."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    writer = None
+    for chunk in chunks:
+        rows = [json.loads(line) for line in chunk.splitlines()]
+        columns = {
+            name: pa.array([row[name] for row in rows], pa.list_(pa.float32()))
+            if name == "embedding"
+            else pa.array([_cell(row[name]) for row in rows])
+            for name in rows[0]
+        }
+        table = pa.table(columns)
+        writer = writer or parquet.ParquetWriter(file, table.schema)
+        writer.write_table(table)
+    writer.close()
