@@ -85,7 +85,7 @@ class Search:
         self._seconds = config.rest_api_timeout_in_ms / 1000
         self._vectors: np.ndarray | None = None
         self.routes = [
-            routing.Route("/search", self._page, methods=["GET"]),
+            routing.Route("/search", lambda _: responses.FileResponse(_PAGE)),
             routing.Route("/search", self._answer, methods=["POST"]),
         ]
 
@@ -108,50 +108,44 @@ class Search:
         digest = hashlib.sha256("\0".join([self._name, *texts]).encode())
         name = f"{digest.hexdigest()}.npy"
         cache = os.path.join(paths.cache_dir(), "searched", name)
+        stored = np.load(cache) if os.path.exists(cache) else np.empty((0, 0))
         # Texts of like length share a call.
         order = np.argsort([len(x) for x in texts], kind="stable")
-        vectors = None
+        rows = {}
         with progress.bar(len(texts), "embedding", "text") as bar:
-            for part in np.split(
-                order, range(_TEXTS_PER_CALL, len(order), _TEXTS_PER_CALL)
-            ):
+            for first in range(0, len(texts), _TEXTS_PER_CALL):
+                part = order[first : first + _TEXTS_PER_CALL]
                 try:
                     values = await self._embed([texts[x] for x in part])
                 except errors.RequestError as error:
                     raise UserError(f"--search_file: {error}") from error
-                if vectors is None:
-                    vectors = np.zeros((len(texts), values.shape[1]), "f4")
-                    stored = np.load(cache) if os.path.exists(cache) else None
-                    if stored is not None and stored.shape == vectors.shape:
-                        if (stored[part] * values).sum(-1).min() > _SAME:
-                            self._vectors = stored
-                            return
-                vectors[part] = values
+                if (
+                    first == 0
+                    and stored.shape == (len(texts), values.shape[1])
+                    and (stored[part] * values).sum(-1).min() > _SAME
+                ):
+                    self._vectors = stored
+                    return
+                rows |= dict(zip(part, values, strict=True))
                 bar.update(len(part))
+        self._vectors = np.stack([rows[x] for x in range(len(texts))])
         with files.atomic_file(cache) as temporary:
             with open(temporary, "wb") as file:
-                np.save(file, vectors)
-        self._vectors = vectors
+                np.save(file, self._vectors)
 
     async def _embed(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of length 1, <float32>[texts, H]."""
         async with self._service.counted("Search") as request:
             with self._service.manager.use(self._name) as servable:
                 request.servable = servable
-                inputs = {
-                    "text": np.array(
-                        [x.encode(errors="replace") for x in texts], object
-                    )
-                }
+                encoded = [x.encode(errors="replace") for x in texts]
+                inputs = {"text": np.array(encoded, object)}
                 signature = servable.signatures[DEFAULT_SIGNATURE]
                 call = Call(signature, inputs, ("embedding",), dict)
                 outputs = await self._service.answer(request, call)
         vectors = outputs["embedding"]
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
         return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-
-    async def _page(self, request: requests.Request) -> responses.Response:
-        return responses.FileResponse(_PAGE)
 
     async def _answer(self, request: requests.Request) -> responses.Response:
         """Answers {"query": text, "count": number} with `results`."""
