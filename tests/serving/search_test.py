@@ -11,10 +11,13 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.errors import UserError
+from bert_tf.export import savedmodel
+from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import search
-from tests.support import every_head
 from tests.support import files_case
+from tests.support import tiny_exports
+from tests.support import tiny_model
 from tests.support import toy_models
 
 _TEXTS = ["the cat sat", "dog", "the dogs on the mat .", "東", "mats , cat"]
@@ -66,25 +69,38 @@ class TextsTest(files_case.FilesCase):
 
 
 @pytest.mark.slow
-class SearchTest(files_case.FilesCase):
+class SearchTest(toy_models.ToyCase, files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.published = every_head.publish()
         self.texts = self.write("texts.txt", "\n".join(_TEXTS))
         cache = {"BERT_TF_CACHE": f"{self.folder}/cache"}
         self.enterContext(mock.patch.dict(os.environ, cache))
 
-    def _serving(self, name="embeddings"):
-        return toy_models.serving(
-            self.published[name].output_dir, search_file=self.texts
-        )
-
-    def _check(self):
-        model_dir = self.published["embeddings"].model_dir
-        model = bert_tf.load_model(model_dir, "embeddings")
+    def test_returns_the_nearest_texts_and_keeps_embeddings(self):
+        path = tiny_model.write_initialized(f"{self.folder}/model", 4)
+        with tiny_exports.graph_alone():
+            savedmodel.run(
+                SavedModelConfig(
+                    model_dir=path, output_dir=f"{self.folder}/tiny"
+                )
+            )
+        model = bert_tf.load_model(path, "embeddings")
         (cosines,) = model.similarity(["the dog"], _TEXTS)
+        self._check(cosines)
+        (cache,) = pathlib.Path(self.folder, "cache", "searched").iterdir()
+        before = np.load(cache)
+        self._check(cosines)
+        self.assertAllEqual(np.load(cache), before)
+        # Those of another model of this name are computed again.
+        np.save(cache, before[::-1])
+        self._check(cosines)
+        self.assertAllClose(np.load(cache), before, atol=1e-6)
+
+    def _check(self, cosines):
         order = np.argsort(-cosines, kind="stable")[:3]
-        with self._serving() as (_, config):
+        with toy_models.serving(
+            f"{self.folder}/tiny", search_file=self.texts
+        ) as (_, config):
             port = config.rest_api_port
             for body, message in (
                 ({"query": " "}, "`query` must be a text"),
@@ -106,20 +122,13 @@ class SearchTest(files_case.FilesCase):
         self.assertAllClose(scores, cosines[order], atol=1e-5)
         self.assertEqual(found[0]["place"], f"texts.txt:{order[0] + 1}")
 
-    def test_returns_the_nearest_texts_and_keeps_embeddings(self):
-        self._check()
-        (cache,) = pathlib.Path(self.folder, "cache", "searched").iterdir()
-        before = np.load(cache)
-        self._check()
-        self.assertAllEqual(np.load(cache), before)
-        # Those of another model of this name are computed again.
-        np.save(cache, before[::-1])
-        self._check()
-        self.assertAllEqual(np.load(cache), before)
-
     def test_refuses_other_models(self):
         with self.assertRaisesRegex(UserError, "needs a model for embeddings"):
-            self.enterContext(self._serving("classification"))
+            self.enterContext(
+                toy_models.serving(
+                    os.path.dirname(self.version), search_file=self.texts
+                )
+            )
 
 
 if __name__ == "__main__":
