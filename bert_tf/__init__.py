@@ -14,6 +14,7 @@ __version__ = "0.1.0"  # pyproject.toml reads it.
 _HOMES = {
     "BertConfig": "bert_tf.config",
     "BertForClassification": "bert_tf.modeling.task_models",
+    "BertForEmbeddings": "bert_tf.modeling.task_models",
     "BertForMultipleChoice": "bert_tf.modeling.task_models",
     "BertForPretraining": "bert_tf.modeling.bert",
     "BertForQuestionAnswering": "bert_tf.modeling.task_models",

@@ -35,6 +35,8 @@ LAYER_COMBINATIONS = (
     "concat_last_four_hidden",
     "weighted_sum_all_layers",
 )
+# Vectors of a text made of those of its tokens; "+" joins several.
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
 # The best combination in Table 7.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
@@ -137,6 +139,16 @@ def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
         for field in dataclasses.fields(config_cls)
         if field.metadata["affects"] in effects
     )
+
+
+def check_pooling(pooling: str) -> None:
+    """Raises `UserError` unless it is some of `POOLINGS`, joined by "+"."""
+    if not set(str(pooling).split("+")) <= set(POOLINGS):
+        raise UserError(
+            f"The pooling of embeddings must be {', '.join(POOLINGS)}, or "
+            'several of these as in "cls+mean"; other modules of '
+            f"sentence-transformers are not supported. Received: {pooling!r}."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from bert_tf import keras_backend
 keras_backend.require_tensorflow()
 
 from bert_tf import BertForClassification  # noqa: E402
+from bert_tf import BertForEmbeddings  # noqa: E402
 from bert_tf import BertForMultipleChoice  # noqa: E402
 from bert_tf import BertForPretraining  # noqa: E402
 from bert_tf import BertForQuestionAnswering  # noqa: E402
@@ -18,6 +19,7 @@ from bert_tf import BertModel  # noqa: E402
 
 __all__ = [
     "BertForClassification",
+    "BertForEmbeddings",
     "BertForMultipleChoice",
     "BertForPretraining",
     "BertForQuestionAnswering",

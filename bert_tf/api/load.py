@@ -12,6 +12,7 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface.model import LABELLED
 from bert_tf.checkpoints.load import build_model
 from bert_tf.errors import UserError
+from bert_tf.tasks import registry
 from bert_tf.text.tokenizer import BertTokenizer
 
 
@@ -43,8 +44,8 @@ def load_model(
         "kaggle://owner/model/keras/variation[/version]", or the https://
         address of a .zip or .tar.gz file. An existing path wins.
       kind: The kind of model to build: "encoder", "pretraining", "masked_lm",
-        "next_sentence", "classification", "question_answering", "tagging" or
-        "multiple_choice"; by default the stored kind.
+        "next_sentence", "classification", "question_answering", "tagging",
+        "multiple_choice" or "embeddings"; by default the stored kind.
       labels: Names of the labels of a new head for classification or tagging.
       num_labels: The number of labels, if they have no names.
       new_parts: Parts to initialize randomly although they are stored: "head",
@@ -61,7 +62,8 @@ def load_model(
 
     Returns:
       A `BertModel`, `BertForPretraining`, `BertForClassification`,
-      `BertForQuestionAnswering`, `BertForTagging` or `BertForMultipleChoice`.
+      `BertForQuestionAnswering`, `BertForTagging`, `BertForMultipleChoice` or
+      `BertForEmbeddings`, whose `predict` returns <float32>[rows, size].
       All but the first have the encoder in `bert`; models for classification
       and tagging have the names of the labels, or None, in `labels`. The
       `predict` of a model with a task head also accepts raw rows, such as
@@ -95,6 +97,11 @@ def load_model(
     values = {"kind": stored.task["kind"] if kind is None else kind}
     if "head" not in new_parts and values["kind"] == stored.task["kind"]:
         values = dict(stored.task)
+    if values["kind"] == "embeddings":
+        values |= registry.describe_embeddings(stored)
+        task = registry.build_embeddings(stored)
+        kwargs = task.model_arguments() | kwargs
+        values |= {name: kwargs[name] for name in task.model_arguments()}
     if model is None:  # Else a file without text, as earlier versions wrote.
         model = build_model(
             stored,

@@ -351,7 +351,8 @@ class TextMethods:
         Returns:
           For raw rows, the object that run/predict.py writes for each, also
           for a data set of them for question answering, tagging or multiple
-          choice; for other inputs and data sets, the model's outputs.
+          choice; for other inputs and data sets, the model's outputs. A model
+          for embeddings returns those of raw rows, <float32>[rows, size].
 
         Raises:
           UserError: If a row does not fit the task, or the model has no task
@@ -649,6 +650,7 @@ for _cls in (
     bert.BertModel,
     bert.BertForPretraining,
     task_models.BertForClassification,
+    task_models.BertForEmbeddings,
     task_models.BertForMultipleChoice,
     task_models.BertForQuestionAnswering,
     task_models.BertForTagging,

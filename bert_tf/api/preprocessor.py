@@ -29,6 +29,7 @@ from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.classification.task import convert_labels
+from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.predict import MODEL_INPUTS
@@ -308,8 +309,10 @@ class Preprocessor:
         rows: Any,
         batch_size: int | None = None,
         show_progress: bool = False,
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[str, Any]] | np.ndarray:
         """Returns, for each row, the JSON object that run/predict.py writes.
+
+        A model for embeddings returns these, <float32>[N, size].
 
         Args:
           model: The model; predicts with its current weights.
@@ -338,6 +341,8 @@ class Preprocessor:
                 unpad=_unpads(self.task),
             )
         predictor = self._predictors[key]
+        is_vector = isinstance(self.task, EmbeddingsTask)
+        compute = predictor.predict if is_vector else predictor.describe
         examples = self.examples(raw_rows.to_rows(rows))
         chunks = task_prediction.chunks(self.task, examples)
         with contextlib.ExitStack() as stack:
@@ -345,11 +350,15 @@ class Preprocessor:
             if show_progress:
                 bar = progress.bar(len(examples), "predicting", "example")
                 on_examples = stack.enter_context(bar).update
-            return [
-                described
+            results = [
+                result
                 for chunk in chunks
-                for described in predictor.describe(chunk, on_examples)
+                for result in compute(chunk, on_examples)
             ]
+        if is_vector:
+            shape = [len(results), model.embedding_size]
+            return np.reshape(results, shape).astype(np.float32)
+        return results
 
     def training_data(
         self,

@@ -47,6 +47,11 @@ _HUGGING_FACE_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    # Of sentence-transformers.
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
 )
 # Weights of each format and the other files that belong to them. The first
 # format whose weights are there counts: no pickle where there is another file.

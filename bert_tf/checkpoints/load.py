@@ -29,6 +29,7 @@ from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
 from bert_tf.modeling.heads import require_names
 from bert_tf.modeling.task_models import BertForClassification
+from bert_tf.modeling.task_models import BertForEmbeddings
 from bert_tf.modeling.task_models import BertForMultipleChoice
 from bert_tf.modeling.task_models import BertForQuestionAnswering
 from bert_tf.modeling.task_models import BertForTagging
@@ -42,6 +43,7 @@ _MODELS = {
     "question_answering": BertForQuestionAnswering,
     "tagging": BertForTagging,
     "multiple_choice": BertForMultipleChoice,
+    "embeddings": BertForEmbeddings,
 }
 # Values of `new_parts`.
 _PARTS = ("head", "pooler")
@@ -224,7 +226,7 @@ def build_model(
     for variable, value in initial:
         variable.assign(value)
     new = skipped if kind is None else skipped.union(weight_map.HEADS[kind])
-    if chosen in huggingface.WITHOUT_POOLER:
+    if chosen in (*huggingface.WITHOUT_POOLER, "embeddings"):
         new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})
     missing = {weight_map.part_of(x) for x in report.missing} - new
     if missing:

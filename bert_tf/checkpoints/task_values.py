@@ -46,6 +46,9 @@ _TASK = {
     "global_step": integer(0),
     "results": OBJECT,
     "labels": optional(names()),
+    # Of encoders, too, for the embeddings that their files describe.
+    "pooling": optional(TEXT),
+    "normalize": optional(FLAG),
 }
 # Further values by the kind of the model.
 _BY_KIND: Mapping[str, Mapping[str, Kind]] = {

@@ -44,6 +44,7 @@ HEADS = {
     "masked_lm": (MASKED_LM,),
     "next_sentence": (NEXT_SENTENCE,),
     "encoder": (),
+    "embeddings": (),
 }
 
 # A row's placeholder for the number of labels, which no config has.

@@ -9,19 +9,26 @@ JSON lines, or a table:
   python run/predict.py --model_dir=output/mrpc/model --input_file=pairs.csv \
       --output_file=predictions.csv --keep_columns=id,text --top_k=3
 
-It appears when it is complete.
+It appears when it is complete. Embeddings of texts, of any model, are an array
+or a Parquet file with the columns text and embedding:
+
+  python run/predict.py --model_dir=MiniLM --input_file=texts.txt \
+      --output_file=embeddings.npy
 """
 
 import dataclasses
 import os
 
+from bert_tf import errors
 from bert_tf.distribute import packed_weights
 from bert_tf.flags import options
 from bert_tf.flags.groups import PredictionConfig
 
 # Endings of tables that are written, and of some that are not.
 _TABLES = (".csv", ".tsv")
-_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".parquet", ".feather", ".zip")
+_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip")
+# Files of embeddings.
+_ARRAYS = (".npy", ".parquet")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +36,8 @@ class PredictConfig(PredictionConfig):
     """Flags of run/predict.py."""
 
     model_dir: str = options.model(
-        help_text="Fine-tuned model of any format, with its vocabulary.",
+        help_text="Fine-tuned model of any format, with its vocabulary; for "
+        "embeddings any model.",
         reads="model",
     )
     input_file: str = options.data(
@@ -40,7 +48,8 @@ class PredictConfig(PredictionConfig):
     )
     output_file: str = options.output(
         help_text="File to write, a row for each row of the input, in its "
-        "order: a table for .csv and .tsv, else JSON lines."
+        "order: a table for .csv and .tsv, embeddings for .npy and .parquet, "
+        "else JSON lines."
     )
     keep_columns: str | None = options.output(
         None,
@@ -65,16 +74,29 @@ class PredictConfig(PredictionConfig):
         ending = os.path.splitext(self.output_file)[1].lower()
         options.require(
             ending not in _NOT_WRITTEN,
-            "--output_file must end in .csv, .tsv or .jsonl. Received: "
-            f"{self.output_file!r}.",
+            "--output_file must end in .csv, .tsv, .jsonl, .npy or .parquet. "
+            f"Received: {self.output_file!r}.",
+        )
+        options.require(
+            ending != ".npy" or self.keep_columns is None,
+            "An array has no columns to keep; write .parquet, or drop "
+            "--keep_columns.",
         )
         self.columns_to_keep()
 
     @property
     def output_ending(self) -> str | None:
-        """The format of a table, ".csv" or ".tsv"; None for JSON lines."""
+        """The format of a table, ".csv" or ".tsv"; None for others."""
+        return self._ending_of(_TABLES)
+
+    @property
+    def array_ending(self) -> str | None:
+        """The format of embeddings, ".npy" or ".parquet"; None for others."""
+        return self._ending_of(_ARRAYS)
+
+    def _ending_of(self, endings: tuple[str, ...]) -> str | None:
         ending = os.path.splitext(self.output_file)[1].lower()
-        return ending if ending in _TABLES else None
+        return ending if ending in endings else None
 
     def columns_to_keep(self) -> tuple[str, ...] | None:
         """Returns the names in --keep_columns, None for all columns."""
@@ -87,13 +109,18 @@ class PredictConfig(PredictionConfig):
 
 def main(config: PredictConfig) -> None:
     from bert_tf.tasks import stored_task
+    from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 
     stored_task.check_inputs(
-        stored_task.describe_files(config.model_dir, "--model_dir"),
+        EmbeddingsFiles()
+        if config.array_ending
+        else stored_task.describe_files(config.model_dir, "--model_dir"),
         config.input_file,
         config.keep_empty,
         config.columns_to_keep() or (),
     )
+    if config.array_ending == ".parquet":
+        errors.require("parquet")
     if packed_weights.computes_in_bfloat16(config.mixed_precision):
         packed_weights.assume()
     from bert_tf.inference import predict

@@ -373,6 +373,9 @@ def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
     """
     flags = HEADS[artifact.head].flags
     settings = {x: v for x, v in artifact.settings.items() if x in flags}
+    if "pooling" in settings:
+        # Earlier versions did not normalize.
+        settings.setdefault("normalize", False)
     if "doc_stride" in settings:
         # Taggers store 0 for a single window.
         settings["doc_stride"] = settings["doc_stride"] or None

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 
+from bert_tf.config import check_pooling
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 
@@ -15,7 +16,6 @@ HEADS = (
     "next_sentence",
     "embeddings",
 )
-POOLINGS = ("mean", "cls", "max")
 # Storage of the weights of a .tflite file, and precision of its products.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
 # Quantizations for --litert.
@@ -47,11 +47,16 @@ class ExportConfig(ModelSourceConfig):
         "The classifier takes text_pair in addition to text (default: as in "
         "training; false if that is not stored).",
     )
-    pooling: str = options.model(
-        "mean",
-        "Embedding of a text: mean or maximum of a layer's outputs over the "
-        "tokens, or the output at [CLS].",
-        choices=POOLINGS,
+    pooling: str | None = options.model(
+        None,
+        "Embedding of a text: mean, max or mean_sqrt_len of a layer's outputs "
+        "over the tokens, cls for the output at [CLS], or several as in "
+        "cls+mean (default: as the model says, else mean).",
+    )
+    normalize: bool | None = options.model(
+        None,
+        "Divide each embedding by its length (default: as the model says, "
+        "else true).",
     )
     layer: int = options.model(
         -1, "Layer whose outputs become embeddings, from 0 or from -1."
@@ -59,6 +64,11 @@ class ExportConfig(ModelSourceConfig):
     top_k: int = options.model(
         5, "Candidates per [MASK], for fill_mask.", at_least=1
     )
+
+    def check(self) -> None:
+        super().check()
+        if self.pooling is not None:
+            check_pooling(self.pooling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

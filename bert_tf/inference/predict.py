@@ -1,4 +1,4 @@
-"""Predicts the rows of a file with a fine-tuned model."""
+"""Predicts the rows of a file with a fine-tuned model, or embeds its texts."""
 
 import contextlib
 import csv
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -174,6 +175,7 @@ class OutputRows:
 _NAMES = {
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
+    "embeddings": ("text", "embedding"),
     "question_answering": (
         "id",
         "answer",
@@ -260,7 +262,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
             },
             "flags, model and data",
         )
-    task = registry.from_stored(stored)
+    task = _choose_task(stored, config)
     rows = OutputRows(config, task)
     # The whole file is read before the model is built, so that an error in the
     # last row is not found hours later.
@@ -290,13 +292,26 @@ def _run_on(devices: Devices, config: Flags) -> None:
                 if run:
                     files.write_text(_chunk_path(run, number), "".join(lines))
         if run:
-            _join(run, config.output_file, rows.header)
+            _join(run, config, rows.header)
     if coordinator.is_chief:
         logging.info(
             "Wrote the predictions for %d examples to %s.",
             total,
             config.output_file,
         )
+
+
+def _choose_task(stored: StoredModel, config: Flags) -> Task:
+    """Returns the task of a model; arrays are for embeddings alone."""
+    kind = stored.task["kind"]
+    if not config.array_ending:
+        return registry.from_stored(stored)
+    if kind in registry.TASKS and kind != "embeddings":
+        raise UserError(
+            "--output_file in .npy or .parquet is for embeddings. Received: a "
+            f"model for {kind}; write .jsonl, .csv or .tsv."
+        )
+    return registry.build_embeddings(stored)
 
 
 def build_predictor(
@@ -434,11 +449,40 @@ def _finished_chunks(run: RunFolder) -> int:
     )
 
 
-def _join(run: RunFolder, path: str, header: str | None) -> None:
+def _join(run: RunFolder, config: Flags, header: str | None) -> None:
     """Writes the output from its chunks."""
-    with files.atomic_file(path) as temporary:
-        with tf.io.gfile.GFile(temporary, "wb") as file:
-            file.write((header or "").encode())
-            for number in range(_finished_chunks(run)):
-                file.write(files.read_bytes(_chunk_path(run, number)))
+    chunks = (
+        files.read_bytes(_chunk_path(run, number))
+        for number in range(_finished_chunks(run))
+    )
+    with files.atomic_file(config.output_file) as temporary:
+        if config.array_ending:
+            _write_embeddings(temporary, config.array_ending, chunks)
+        else:
+            with tf.io.gfile.GFile(temporary, "wb") as file:
+                file.write((header or "").encode())
+                for chunk in chunks:
+                    file.write(chunk)
     run.finish()
+
+
+def _write_embeddings(path: str, ending: str, chunks: Iterable[bytes]) -> None:
+    """Writes JSON lines as .npy, or with texts and kept columns as .parquet."""
+    others, vectors = [], []
+    for chunk in chunks:
+        rows = [json.loads(line) for line in chunk.splitlines()]
+        vectors.append(np.array([row.pop("embedding") for row in rows], "f4"))
+        others += rows
+    values = np.concatenate(vectors)
+    if ending == ".npy":
+        with tf.io.gfile.GFile(path, "wb") as file:
+            np.save(file, values)
+        return
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {x: [_cell(row[x]) for row in others] for x in others[0]}
+    columns["embedding"] = pa.FixedSizeListArray.from_arrays(
+        pa.array(values.ravel()), values.shape[1]
+    )
+    parquet.write_table(pa.table(columns), path)

@@ -71,6 +71,54 @@ def take_last_token(sequence, input_mask, for_inference=False):
     return take_positions(sequence, last[:, tf.newaxis])[:, 0]
 
 
+def pool_tokens(
+    sequence,
+    input_mask,
+    pooling="mean",
+    normalize=True,
+    left_to_right=False,
+    for_inference=False,
+):
+    """Returns the embeddings of texts, as sentence-transformers pools tokens.
+
+    [CLS] and [SEP] count as tokens; "mean_sqrt_len" divides the sum by the
+    square root of their number.
+
+    Args:
+      sequence: <float>[B, S, H].
+      input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
+      pooling: Some of `config.POOLINGS`, joined by "+".
+      normalize: Whether to divide each embedding by its length.
+      left_to_right: Whether [CLS] attends to nothing else; then "cls" is the
+        last token.
+      for_inference: As for `take_last_token`.
+
+    Returns:
+      <float32>[B, H times the number of poolings].
+    """
+    states = tf.cast(sequence, tf.float32)
+    # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+    is_token = tf.expand_dims(input_mask, -1) > 0
+    # Clients may send rows of padding only.
+    count = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.float32), 1), 1.0)
+    parts = []
+    for one in pooling.split("+"):
+        if one == "max":
+            masked = tf.where(is_token, states, tf.float32.min)
+            parts.append(tf.reduce_max(masked, 1))
+        elif one == "cls" and left_to_right:
+            parts.append(take_last_token(states, input_mask, for_inference))
+        elif one == "cls":
+            parts.append(states[:, 0])
+        else:
+            total = tf.reduce_sum(tf.where(is_token, states, 0.0), 1)
+            parts.append(total / (count if one == "mean" else tf.sqrt(count)))
+    embedding = parts[0] if len(parts) == 1 else tf.concat(parts, -1)
+    if normalize:
+        embedding = tf.math.l2_normalize(embedding, -1, epsilon=1e-24)
+    return embedding
+
+
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Pooler(layers.BertLayer):
     """tanh(token . kernel + bias), of the first token.

@@ -1,4 +1,4 @@
-"""BERT for tasks: classification, tagging, questions, multiple choice.
+"""BERT for tasks: classification, tagging, questions, choices, embeddings.
 
 Shapes:
   B: batch size.
@@ -12,10 +12,12 @@ Shapes:
 import contextlib
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.config import HEAD_TYPES
+from bert_tf.config import check_pooling
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert
 from bert_tf.modeling import bilstm
@@ -440,4 +442,100 @@ class BertForMultipleChoice(BertWithOutputHead):
     def get_config(self):
         return super().get_config() | {
             "head_dropout_prob": self.head.dropout_prob
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertForEmbeddings(bert.BertWithHead):
+    """BERT that turns a text into a vector; similar texts have similar ones.
+
+    As sentence-transformers (Reimers and Gurevych, 2019) makes it of the
+    outputs of the last layer.
+
+    Args:
+      config: A `BertConfig`, or its dictionary.
+      pooling: "mean", "cls", "max" or "mean_sqrt_len" of the tokens, or several
+        that are concatenated, as "cls+mean".
+      normalize: Whether each vector has length 1.
+      name: The model's name.
+      **kwargs: As for `BertWithHead`.
+
+    Call arguments: As for `BertModel`.
+
+    Returns:
+      A dictionary of `embedding` <float32>[B, H times the number of poolings].
+
+    Raises:
+      UserError: If `pooling` is something else.
+
+    Example:
+      >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
+      >>> model = bert_tf.BertForEmbeddings(config)
+      >>> ids = np.array([[101, 7592, 102]])
+      >>> model({"input_ids": ids})["embedding"].shape
+      TensorShape([1, 768])
+    """
+
+    head_outputs = ("embedding",)
+
+    def __init__(
+        self,
+        config,
+        pooling="mean",
+        normalize=True,
+        name="bert_for_embeddings",
+        **kwargs,
+    ):
+        check_pooling(pooling)
+        super().__init__(config, name=name, **kwargs)
+        self.pooling = pooling
+        self.normalize = normalize
+        self.build()
+
+    def build(self, input_shape=None):
+        """Does nothing: the encoder has all variables."""
+
+    @property
+    def embedding_size(self):
+        """The number of values of an embedding."""
+        return self.bert_config.hidden_size * len(self.pooling.split("+"))
+
+    def call(self, inputs, training=False, dropout_seeds=None):
+        encoded, _ = self.encode(inputs, training, dropout_seeds)
+        embedding = heads.pool_tokens(
+            encoded["sequence_output"],
+            bert.standardize(inputs)[1],
+            self.pooling,
+            self.normalize,
+            self.bert_config.left_to_right,
+            self.for_inference,
+        )
+        return self.with_encoder({"embedding": embedding}, encoded)
+
+    def similarity(self, a, b=None):
+        """Returns the cosine of each embedding of `a` with each of `b`.
+
+        Args:
+          a: Embeddings <float>[N, size], or what `predict` takes, as texts.
+          b: The same, M of them; by default those of `a`.
+
+        Returns:
+          <float32>[N, M], from -1 to 1.
+        """
+        first = self._unit_vectors(a)
+        second = first if b is None else self._unit_vectors(b)
+        return first @ second.T
+
+    def _unit_vectors(self, x):
+        x = x.numpy() if isinstance(x, tf.Tensor) else x
+        if getattr(getattr(x, "dtype", None), "kind", None) != "f":
+            x = self.predict(x, verbose=0)
+            x = x["embedding"] if isinstance(x, dict) else x
+        lengths = np.linalg.norm(x, axis=-1, keepdims=True)
+        return np.float32(x / np.maximum(lengths, np.finfo(np.float32).tiny))
+
+    def get_config(self):
+        return super().get_config() | {
+            "pooling": self.pooling,
+            "normalize": self.normalize,
         }

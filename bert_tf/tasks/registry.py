@@ -7,6 +7,7 @@ from typing import Any
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -20,6 +21,7 @@ TASKS: Mapping[str, type[Task]] = {
         SquadTask,
         MultipleChoiceTask,
         TaggingTask,
+        EmbeddingsTask,
     )
 }
 
@@ -42,6 +44,27 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
         stored.num_labels,
         stored.config.max_position_embeddings,
     )
+
+
+def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
+    """Returns the contents of task.json for the embeddings of a stored model.
+
+    Pooling, normalization and length are those that the model has from
+    sentence-transformers or from training, else the task's own and all
+    positions.
+    """
+    names = ("max_seq_length", *EmbeddingsTask().model_arguments())
+    values = {
+        x: stored.task[x] for x in names if stored.task.get(x) is not None
+    }
+    longest = stored.config.max_position_embeddings
+    return {"kind": EmbeddingsTask.kind, "max_seq_length": longest} | values
+
+
+def build_embeddings(stored: StoredModel) -> EmbeddingsTask:
+    """Returns the task of the embeddings of a stored model of any kind."""
+    longest = stored.config.max_position_embeddings
+    return build_task(describe_embeddings(stored), None, longest)
 
 
 def build_task(

@@ -11,13 +11,20 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import stored_files
 from bert_tf.tasks.classification.examples import ClassificationFiles
+from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.squad.examples import SquadFiles
 from bert_tf.tasks.tagging.examples import TaggingFiles
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.text.vocabulary import Vocabulary
 
-_TASKS = (ClassificationFiles, MultipleChoiceFiles, SquadFiles, TaggingFiles)
+_TASKS = (
+    ClassificationFiles,
+    MultipleChoiceFiles,
+    SquadFiles,
+    TaggingFiles,
+    EmbeddingsFiles,
+)
 _FILES = {x.variant or x.kind: x for x in _TASKS}
 # A file to predict is checked up to this size, which takes a second at most.
 _MAX_BYTES = 10 << 20

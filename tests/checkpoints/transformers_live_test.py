@@ -121,7 +121,7 @@ for path in json.load(open(sys.argv[2])):
 print(json.dumps(answers))
 """
 
-_CLASSES = tuple(huggingface.ARCHITECTURES.values())
+_CLASSES = tuple(dict.fromkeys(huggingface.ARCHITECTURES.values()))
 _INPUTS = {
     "input_input_ids": "input_ids",
     "input_attention_mask": "input_mask",

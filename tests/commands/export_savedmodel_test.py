@@ -276,12 +276,11 @@ def _expect_embedding(model_dir):
     packed = _pack(model_dir, _TEXTS)
     states = model(packed)["encoder_outputs"][-1].numpy()
     lengths = packed["input_mask"].numpy().sum(-1)
-    return {
-        "embedding": [
-            row[:length].mean(0).tolist()
-            for row, length in zip(states, lengths, strict=True)
-        ]
-    }
+    means = [
+        row[:length].mean(0)
+        for row, length in zip(states, lengths, strict=True)
+    ]
+    return {"embedding": [(x / np.linalg.norm(x)).tolist() for x in means]}
 
 
 def _expect_answers(model_dir):

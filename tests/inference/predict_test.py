@@ -9,6 +9,7 @@ import shutil
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
@@ -555,6 +556,55 @@ class OutputRowsTest(files_case.FilesCase):
         )
         with self.assertRaisesRegex(UserError, message):
             predict_command.main(config)
+
+
+class EmbeddingsTest(files_case.FilesCase):
+    def setUp(self):
+        super().setUp()
+        self.model = tiny_model.write_initialized(f"{self.folder}/model")
+        self.texts = _texts(9)
+        self.input = self.write("texts.txt", "\n".join(self.texts))
+        model = load.load_model(self.model, "embeddings")
+        self.expected = model.predict(self.texts, verbose=0)
+
+    def _run(self, name, **flags):
+        output = f"{self.folder}/{name}"
+        flags = {"input_file": self.input} | flags
+        config = PredictConfig(
+            model_dir=self.model, output_file=output, **flags
+        )
+        with mock.patch.object(task_prediction, "EXAMPLES_PER_CHUNK", 4):
+            predict_command.main(config)
+        return output
+
+    def test_arrays(self):
+        received = np.load(self._run("a.npy"))
+        self.assertEqual(received.dtype, np.float32)
+        self.assertAllClose(received, self.expected, rtol=0, atol=1e-6)
+
+    def test_parquet(self):
+        lines = [f"{n},{x}" for n, x in enumerate(self.texts)]
+        table = self.write("a.csv", "\n".join(["id,text", *lines]))
+        path = self._run("a.parquet", input_file=table, keep_columns="id")
+        read = pd.read_parquet(path)
+        self.assertEqual([*read.columns], ["id", "text", "embedding"])
+        self.assertEqual([*read["text"]], self.texts)
+        self.assertEqual([*read["id"]], [str(n) for n in range(9)])
+        received = np.stack(read["embedding"])
+        self.assertEqual(received.dtype, np.float32)
+        self.assertAllClose(received, self.expected, rtol=0, atol=1e-6)
+
+    def test_refuses_other_tasks_and_empty_texts(self):
+        with self.assertRaisesRegex(UserError, "has no columns to keep"):
+            self._run("a.npy", keep_columns="text")
+        empty = self.write("b.txt", "cat\n\ndog\n")
+        with self.assertRaisesRegex(UserError, "line 2 has an empty text"):
+            self._run("a.npy", input_file=empty)
+        with self.assertRaisesRegex(UserError, "fine-tune it first"):
+            self._run("a.jsonl")
+        self.model = tiny_model.write_task(f"{self.folder}/task", _TASK)
+        with self.assertRaisesRegex(UserError, "is for embeddings"):
+            self._run("a.npy")
 
 
 if __name__ == "__main__":

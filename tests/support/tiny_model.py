@@ -20,6 +20,7 @@ TASK_MODELS = {
     "question_answering": task_models.BertForQuestionAnswering,
     "tagging": task_models.BertForTagging,
     "multiple_choice": task_models.BertForMultipleChoice,
+    "embeddings": task_models.BertForEmbeddings,
 }
 _VOCABULARY = Vocabulary(TOKENS)
 CONFIG = BertConfig(

@@ -5,6 +5,7 @@
                      pytorch_model.bin if PyTorch is installed, and from
                      tf_model.h5
   vocab.txt, ...     see `huggingface.tokenizer`
+  modules.json, ...  sentence-transformers: pooling, normalization, length
 
 Reads the directory of any of transformers' BERT classes, and writes the same
 weights as transformers itself. GELUs have other names than in the original:
@@ -61,7 +62,8 @@ _POOLED = {
 
 # Kind of model to the class that has its heads.
 ARCHITECTURES = {
-    "encoder": "BertModel",
+    "embeddings": "BertModel",
+    "encoder": "BertModel",  # The last kind of a class is the one read.
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "next_sentence": "BertForNextSentencePrediction",
@@ -70,6 +72,10 @@ ARCHITECTURES = {
     "question_answering": "BertForQuestionAnswering",
     "multiple_choice": "BertForMultipleChoice",
 }
+# Modules of sentence-transformers; dropout is for training.
+_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
+# The kinds without a head.
+_ENCODERS = ("encoder", "embeddings")
 WITHOUT_POOLER = ("masked_lm", "tagging", "question_answering")
 # The kinds whose head has labels.
 LABELLED = ("classification", "tagging")
@@ -221,6 +227,9 @@ def read_model(
     vocabulary, settings, is_derived, tokenizer_notes = (
         huggingface_tokenizer.read(path, config.vocab_size)
     )
+    if kind not in _FINE_TUNED:
+        longest = config.max_position_embeddings
+        task |= _read_modules(path, longest, settings["lower_case"])
     return StoredModel(
         path=path,
         config=config,
@@ -295,6 +304,62 @@ def _kind(
     return weight_map.kind_of(weights)
 
 
+def _read_modules(path: str, longest: int, lower_case: bool) -> dict[str, Any]:
+    """Returns the settings of embeddings in sentence-transformers' files.
+
+    They are `pooling`, `normalize` and `max_seq_length`. What else the files
+    ask for is named in `pooling`, which `config.check_pooling` then refuses.
+    """
+
+    def read(*names):
+        file = os.path.join(path, *names)
+        return stored_files.read_object(file) if os.path.exists(file) else {}
+
+    file = os.path.join(path, "modules.json")
+    if not stored_files.exists(file):
+        return {}
+    try:
+        modules = {
+            module["type"].split(".")[-1]: module["path"]
+            for module in files.read_json(file)
+        }
+    except (AttributeError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{file} must be a list of modules, as sentence-transformers "
+            "writes it; copy the model again."
+        ) from error
+    folder = modules.get("Pooling")
+    parts = []
+    if stored_files.is_inside(folder):
+        file = os.path.join(path, folder, CONFIG_FILE)
+        parts += _poolings(stored_files.read_object(file))
+    parts += [x for x in modules if x not in _MODULES]
+    settings = read("sentence_bert_config.json")
+    if settings.get("do_lower_case") and not lower_case:
+        parts.append("do_lower_case")
+    if read("config_sentence_transformers.json").get("default_prompt_name"):
+        parts.append("default_prompt_name")
+    longest_of_tokenizer = read("tokenizer_config.json").get("model_max_length")
+    lengths = settings.get("max_seq_length"), longest_of_tokenizer, longest
+    length = next(x for x in lengths if isinstance(x, int) and x > 2)
+    return {
+        "pooling": "+".join(parts),
+        "normalize": "Normalize" in modules,
+        "max_seq_length": min(length, longest),
+    }
+
+
+def _poolings(values: Mapping[str, Any]) -> list[str]:
+    """Returns the poolings of a module of sentence-transformers, in order."""
+    modes = values.get("pooling_mode")
+    if not modes:  # As its earlier versions wrote them.
+        flags = [x for x, y in values.items() if y is True]
+        modes = [x for x in flags if x.startswith("pooling_mode_")] or ["mean"]
+    modes = modes if isinstance(modes, list) else [modes]
+    names = [re.sub("pooling_mode_|_tokens?$", "", str(x)) for x in modes]
+    return names if "pooling_mode" in values else sorted(names)
+
+
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model as transformers would save it; see `formats`."""
     kind = stored.task["kind"]
@@ -308,7 +373,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     )
     sentences += config_sentences
     tensors, _ = matching.translate(weights, stored.config, "huggingface")
-    if kind == "encoder":
+    if kind in _ENCODERS:
         tensors = tensors.rename({n.removeprefix(_PREFIX): n for n in tensors})
     if vocabulary is None:
         sentences.append(
@@ -338,7 +403,7 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
     present = {weight_map.part_of(name) for name in stored.weights}
     lacking = needed - present
     sentences = []
-    if lacking == {weight_map.POOLER} and kind == "encoder":
+    if lacking == {weight_map.POOLER} and kind in _ENCODERS:
         sentences.append(
             "The model has no pooler; BertModel.from_pretrained(..., "
             "add_pooling_layer=False) loads it without a new one."

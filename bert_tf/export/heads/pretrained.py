@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
+from bert_tf.config import check_pooling
 from bert_tf.errors import UserError
 from bert_tf.export.heads.classification import Classification
 from bert_tf.export.heads.head import Rows
@@ -23,6 +24,7 @@ from bert_tf.export.heads.head import Source
 from bert_tf.features import INPUT_MASK
 from bert_tf.inference import fill_mask
 from bert_tf.modeling import heads
+from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.text import packing
 from bert_tf.text.vocabulary import MASK
@@ -203,9 +205,9 @@ class Embeddings(ServingHead):
 
     Args, in addition to those of `ServingHead`:
       config: The configuration of the model.
-      pooling: "mean", "cls" or "max". In a left-to-right model, whose [CLS]
-        attends to nothing else, "cls" is the last token.
+      pooling: As for `heads.pool_tokens`.
       layer: The index of the layer, from 0, or from -1 backward.
+      normalize: Whether each vector has length 1.
 
     Raises:
       UserError: If the model has no such layer, or pooling is another word.
@@ -215,18 +217,15 @@ class Embeddings(ServingHead):
     model_kind: ClassVar[str | None] = "encoder"
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     outputs: ClassVar[tuple[str, ...]] = ("sequence_output",)
-    flags: ClassVar[tuple[str, ...]] = ("pooling", "layer")
+    flags: ClassVar[tuple[str, ...]] = ("pooling", "layer", "normalize")
 
     config: BertConfig
     pooling: str
     layer: int
+    normalize: bool
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("mean", "cls", "max"):
-            raise UserError(
-                "The pooling of embeddings must be mean, cls or max. Received: "
-                f"{self.pooling!r}."
-            )
+        check_pooling(self.pooling)
         count = self.config.num_hidden_layers
         if not -count <= self.layer < count:
             raise UserError(
@@ -242,37 +241,28 @@ class Embeddings(ServingHead):
     @classmethod
     def build(cls, source: Source) -> Self:
         """Returns the head of any stored model."""
+        task = tasks.build_embeddings(source.stored)
+        normalize = source.config.normalize
         return cls(
             *source.parts(),
             source.stored.config,
-            source.config.pooling,
+            source.config.pooling or task.pooling,
             source.config.layer,
+            task.normalize if normalize is None else normalize,
         )
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns `embedding` <float32>[B, hidden size]."""
-        input_mask = rows.inputs[INPUT_MASK.name]
-        states = tf.cast(outputs["sequence_output"], tf.float32)
-        # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
-        is_token = tf.expand_dims(input_mask, -1) > 0
-        if self.pooling == "mean":
-            counts = tf.reduce_sum(tf.cast(is_token, tf.float32), 1)
-            total = tf.reduce_sum(tf.where(is_token, states, 0.0), 1)
-            # Clients may send rows of padding only.
-            embedding = total / tf.maximum(counts, 1.0)
-        elif self.pooling == "max":
-            masked = tf.where(is_token, states, tf.float32.min)
-            embedding = tf.reduce_max(masked, 1)
-        elif self.config.left_to_right:
-            embedding = heads.take_last_token(
-                states, input_mask, for_inference=True
-            )
-        else:
-            embedding = states[:, 0]
-        return {
-            "embedding": tf.ensure_shape(
-                embedding, [None, self.config.hidden_size]
-            )
-        }
+        """Returns `embedding` <float32>[B, size]."""
+        config = self.config
+        embedding = heads.pool_tokens(
+            outputs["sequence_output"],
+            rows.inputs[INPUT_MASK.name],
+            self.pooling,
+            self.normalize,
+            config.left_to_right,
+            for_inference=True,
+        )
+        size = config.hidden_size * len(self.pooling.split("+"))
+        return {"embedding": tf.ensure_shape(embedding, [None, size])}

@@ -41,7 +41,7 @@ HEADS_WITH_OFFSETS = ("tagging", "question_answering")
 _SCRIPT = "export/tflite.py"
 # Flags that both scripts have.
 _SHARED = ("model_dir", "max_seq_length", "head", "pair", "pooling")
-_SHARED += ("layer", "top_k")
+_SHARED += ("layer", "normalize", "top_k")
 _NONE = -1
 
 

@@ -453,5 +453,77 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(set(written), set(case.bare(values)))
 
 
+class SentenceFilesTest(
+    case.DirectoryCase, tf.test.TestCase, parameterized.TestCase
+):
+    """Files of sentence-transformers: modules.json and its folders."""
+
+    def _write(self, pooling, *modules, **settings):
+        self.write_all()
+        names = ("Transformer", "Pooling", *modules)
+        values = [
+            {"path": f"{n}_{x}" if n else "", "type": f"a.models.{x}"}
+            for n, x in enumerate(names)
+        ]
+        self.write("modules.json", values)
+        os.makedirs(f"{self.path}/1_Pooling", exist_ok=True)
+        self.write("1_Pooling/config.json", pooling)
+        self.write("sentence_bert_config.json", settings)
+
+    @parameterized.parameters(
+        ({"pooling_mode_cls_token": True}, "cls"),
+        ({"pooling_mode_mean_tokens": False}, "mean"),
+        (
+            {
+                "pooling_mode_mean_sqrt_len_tokens": True,
+                "pooling_mode_max_tokens": True,
+            },
+            "max+mean_sqrt_len",
+        ),
+        ({"pooling_mode": "max"}, "max"),
+        ({"pooling_mode": ["mean", "cls"]}, "mean+cls"),
+        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+    )
+    def test_pooling_survives(self, pooling, expected):
+        self._write(pooling, "Normalize", max_seq_length=5)
+        stored = self.read()
+        settings = {"pooling": expected, "normalize": True, "max_seq_length": 5}
+        self.assertEqual(stored.task, {"kind": "encoder", **settings})
+        _, sentences = self.written(stored)
+        self.assertIn("no place for max_seq_length", " ".join(sentences))
+
+    def test_other_modules_are_named(self):
+        self._write({"pooling_mode": "mean"}, "Dense", "Dropout")
+        self.write(
+            "config_sentence_transformers.json",
+            {"default_prompt_name": "q", "prompts": {"q": "query: "}},
+        )
+        task = self.read().task
+        self.assertEqual(task["pooling"], "mean+Dense+default_prompt_name")
+        self.assertFalse(task["normalize"])
+
+    def test_length_of_the_tokenizer(self):
+        self._write({"pooling_mode": "mean"})
+        tokenizer = case.read_json(self.path, "tokenizer_config.json")
+        tokenizer["model_max_length"] = 6
+        self.write("tokenizer_config.json", tokenizer)
+        self.assertEqual(self.read().task["max_seq_length"], 6)
+
+    def test_lower_case_of_a_cased_model(self):
+        self._write({"pooling_mode": "mean"}, do_lower_case=True)
+        self.assertEqual(self.read().task["pooling"], "mean")
+        tokenizer = case.read_json(self.path, "tokenizer_config.json")
+        tokenizer["do_lower_case"] = False
+        self.write("tokenizer_config.json", tokenizer)
+        self.assertEqual(self.read().task["pooling"], "mean+do_lower_case")
+
+    def test_damaged_files(self):
+        self._write({"pooling_mode": "mean"})
+        self.remove("1_Pooling/config.json")
+        self.assert_refused("There is no .*1_Pooling/config.json")
+        self.write("modules.json", {"idx": 0})
+        self.assert_refused("modules.json must be a list of modules")
+
+
 if __name__ == "__main__":
     tf.test.main()

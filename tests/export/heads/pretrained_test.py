@@ -181,7 +181,7 @@ class FillMaskTest(tf.test.TestCase):
             _build(self.path, top_k=17)
 
 
-def _build_embeddings(pooling, layer, **changes):
+def _build_embeddings(pooling, layer, normalize=False, **changes):
     return Embeddings(
         BertTokenizer(Vocabulary(tiny_model.TOKENS)),
         12,
@@ -189,6 +189,7 @@ def _build_embeddings(pooling, layer, **changes):
         dataclasses.replace(tiny_model.CONFIG, **changes),
         pooling,
         layer,
+        normalize,
     )
 
 
@@ -201,22 +202,30 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
             {"input_mask": tf.sequence_mask(_LENGTHS, 6, tf.int32)}
         )
 
-    @parameterized.parameters("mean", "max", "cls", "last")
-    def test_pooling_ignores_padding(self, pooling):
+    @parameterized.product(
+        pooling=("mean", "max", "cls", "mean_sqrt_len", "max+cls", "last"),
+        normalize=(False, True),
+    )
+    def test_pooling_ignores_padding(self, pooling, normalize):
         changes = {}
         if pooling == "last":
             pooling, changes = "cls", {"left_to_right": True}
-        head = _build_embeddings(pooling, -1, **changes)
+        head = _build_embeddings(pooling, -1, normalize, **changes)
         outputs = {"sequence_output": tf.constant(self.states)}
-        pool = {
+        pools = {
             "mean": lambda x: x.mean(0),
             "max": lambda x: x.max(0),
             "cls": lambda x: x[-1 if changes else 0],
-        }[pooling]
-        expected = [
-            pool(row[:length])
-            for row, length in zip(self.states, _LENGTHS, strict=True)
-        ]
+            "mean_sqrt_len": lambda x: x.sum(0) / len(x) ** 0.5,
+        }
+        expected = np.stack(
+            [
+                np.concatenate([pools[x](row[:n]) for x in pooling.split("+")])
+                for row, n in zip(self.states, _LENGTHS, strict=True)
+            ]
+        )
+        if normalize:
+            expected /= np.linalg.norm(expected, axis=1, keepdims=True)
         for answer in (
             head.answer(outputs, self.rows),
             head.answer_ids(outputs, self.rows),
@@ -228,8 +237,14 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         rows = Rows({"input_mask": tf.zeros([3, 6], tf.int32)})
         outputs = {"sequence_output": tf.constant(self.states)}
         for pooling in ("mean", "max", "cls"):
-            answer = _build_embeddings(pooling, -1).answer_ids(outputs, rows)
-            self.assertTrue(np.isfinite(answer["embedding"]).all())
+            for normalize in (False, True):
+                head = _build_embeddings(pooling, -1, normalize)
+                answer = head.answer_ids(outputs, rows)
+                self.assertTrue(np.isfinite(answer["embedding"]).all())
+
+    def test_rejects_other_poolings(self):
+        with self.assertRaisesRegex(UserError, "cls, max.*'mean.Dense'"):
+            _build_embeddings("mean+Dense", -1)
 
     @parameterized.parameters((0, 1), (1, 2), (-1, 2), (-2, 1))
     def test_leaves_out_layers_above_the_chosen_one(self, layer, count):
