@@ -36,7 +36,7 @@ LAYER_COMBINATIONS = (
     "weighted_sum_all_layers",
 )
 # Vectors of a text made of those of its tokens; "+" joins several.
-POOLINGS = ("mean", "cls", "max", "mean_sqrt_len")
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
 # The best combination in Table 7.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
@@ -143,7 +143,7 @@ def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
 
 def check_pooling(pooling: str) -> None:
     """Raises `UserError` unless it is some of `POOLINGS`, joined by "+"."""
-    if not set(pooling.split("+")) <= set(POOLINGS):
+    if not set(str(pooling).split("+")) <= set(POOLINGS):
         raise UserError(
             f"The pooling of embeddings must be {', '.join(POOLINGS)}, or "
             'several of these as in "cls+mean"; other modules of '

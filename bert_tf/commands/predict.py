@@ -78,22 +78,25 @@ class PredictConfig(PredictionConfig):
             f"Received: {self.output_file!r}.",
         )
         options.require(
-            ending != ".npy" or not self.columns_to_keep(),
+            ending != ".npy" or self.keep_columns is None,
             "An array has no columns to keep; write .parquet, or drop "
             "--keep_columns.",
         )
+        self.columns_to_keep()
 
     @property
     def output_ending(self) -> str | None:
         """The format of a table, ".csv" or ".tsv"; None for others."""
-        ending = os.path.splitext(self.output_file)[1].lower()
-        return ending if ending in _TABLES else None
+        return self._ending_of(_TABLES)
 
     @property
     def array_ending(self) -> str | None:
         """The format of embeddings, ".npy" or ".parquet"; None for others."""
+        return self._ending_of(_ARRAYS)
+
+    def _ending_of(self, endings: tuple[str, ...]) -> str | None:
         ending = os.path.splitext(self.output_file)[1].lower()
-        return ending if ending in _ARRAYS else None
+        return ending if ending in endings else None
 
     def columns_to_keep(self) -> tuple[str, ...] | None:
         """Returns the names in --keep_columns, None for all columns."""
@@ -106,11 +109,12 @@ class PredictConfig(PredictionConfig):
 
 def main(config: PredictConfig) -> None:
     from bert_tf.tasks import stored_task
+    from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 
     stored_task.check_inputs(
-        stored_task.describe_files(
-            config.model_dir, "--model_dir", bool(config.array_ending)
-        ),
+        EmbeddingsFiles()
+        if config.array_ending
+        else stored_task.describe_files(config.model_dir, "--model_dir"),
         config.input_file,
         config.keep_empty,
         config.columns_to_keep() or (),

@@ -30,7 +30,6 @@ from bert_tf.io.run_folder import RunFolder
 from bert_tf.modeling import inference
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
-from bert_tf.tasks import stored_task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
@@ -263,12 +262,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
             },
             "flags, model and data",
         )
-    if config.array_ending:
-        key = stored.task.get("variant") or stored.task["kind"]
-        stored_task.require_embeddings(key, stored.path)
-        task = registry.build_embeddings(stored)
-    else:
-        task = registry.from_stored(stored)
+    task = _choose_task(stored, config)
     rows = OutputRows(config, task)
     # The whole file is read before the model is built, so that an error in the
     # last row is not found hours later.
@@ -298,13 +292,26 @@ def _run_on(devices: Devices, config: Flags) -> None:
                 if run:
                     files.write_text(_chunk_path(run, number), "".join(lines))
         if run:
-            _join(run, config, rows.header, total)
+            _join(run, config, rows.header)
     if coordinator.is_chief:
         logging.info(
             "Wrote the predictions for %d examples to %s.",
             total,
             config.output_file,
         )
+
+
+def _choose_task(stored: StoredModel, config: Flags) -> Task:
+    """Returns the task of a model; arrays are for embeddings alone."""
+    kind = stored.task["kind"]
+    if not config.array_ending:
+        return registry.from_stored(stored)
+    if kind in registry.TASKS and kind != "embeddings":
+        raise UserError(
+            "--output_file in .npy or .parquet is for embeddings. Received: a "
+            f"model for {kind}; write .jsonl, .csv or .tsv."
+        )
+    return registry.build_embeddings(stored)
 
 
 def build_predictor(
@@ -442,54 +449,40 @@ def _finished_chunks(run: RunFolder) -> int:
     )
 
 
-def _join(
-    run: RunFolder, config: Flags, header: str | None, total: int
-) -> None:
-    """Writes the output, `total` rows, from its chunks."""
+def _join(run: RunFolder, config: Flags, header: str | None) -> None:
+    """Writes the output from its chunks."""
     chunks = (
         files.read_bytes(_chunk_path(run, number))
         for number in range(_finished_chunks(run))
     )
     with files.atomic_file(config.output_file) as temporary:
-        with tf.io.gfile.GFile(temporary, "wb") as file:
-            if config.array_ending == ".npy":
-                _write_array(file, chunks, total)
-            elif config.array_ending:
-                _write_parquet(file, chunks)
-            else:
+        if config.array_ending:
+            _write_embeddings(temporary, config.array_ending, chunks)
+        else:
+            with tf.io.gfile.GFile(temporary, "wb") as file:
                 file.write((header or "").encode())
                 for chunk in chunks:
                     file.write(chunk)
     run.finish()
 
 
-def _write_array(file: Any, chunks: Iterable[bytes], total: int) -> None:
-    """Writes embeddings as a .npy file, <float32>[total, size]."""
-    for number, chunk in enumerate(chunks):
-        rows = [json.loads(line)["embedding"] for line in chunk.splitlines()]
-        values = np.array(rows, "<f4")
-        if number == 0:
-            shape = (total, values.shape[1])
-            form = {"descr": "<f4", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, form)
-        file.write(values.tobytes())
-
-
-def _write_parquet(file: Any, chunks: Iterable[bytes]) -> None:
-    """Writes texts, embeddings and kept columns, the last ones as texts."""
+def _write_embeddings(path: str, ending: str, chunks: Iterable[bytes]) -> None:
+    """Writes JSON lines as .npy, or with texts and kept columns as .parquet."""
+    others, vectors = [], []
+    for chunk in chunks:
+        rows = [json.loads(line) for line in chunk.splitlines()]
+        vectors.append(np.array([row.pop("embedding") for row in rows], "f4"))
+        others += rows
+    values = np.concatenate(vectors)
+    if ending == ".npy":
+        with tf.io.gfile.GFile(path, "wb") as file:
+            np.save(file, values)
+        return
     import pyarrow as pa
     from pyarrow import parquet
 
-    writer = None
-    for chunk in chunks:
-        rows = [json.loads(line) for line in chunk.splitlines()]
-        columns = {
-            name: pa.array([row[name] for row in rows], pa.list_(pa.float32()))
-            if name == "embedding"
-            else pa.array([_cell(row[name]) for row in rows])
-            for name in rows[0]
-        }
-        table = pa.table(columns)
-        writer = writer or parquet.ParquetWriter(file, table.schema)
-        writer.write_table(table)
-    writer.close()
+    columns = {x: [_cell(row[x]) for row in others] for x in others[0]}
+    columns["embedding"] = pa.FixedSizeListArray.from_arrays(
+        pa.array(values.ravel()), values.shape[1]
+    )
+    parquet.write_table(pa.table(columns), path)

@@ -24,8 +24,6 @@ TASKS: Mapping[str, type[Task]] = {
         EmbeddingsTask,
     )
 }
-# The values of a stored model that its embeddings depend on.
-_OF_EMBEDDINGS = ("max_seq_length", "pooling", "normalize")
 
 
 def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
@@ -51,14 +49,16 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
 def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
     """Returns the contents of task.json for the embeddings of a stored model.
 
-    Pooling and normalization are those that the model has from
-    sentence-transformers or from training, else normalized means of tokens.
+    Pooling, normalization and length are those that the model has from
+    sentence-transformers or from training, else the task's own and all
+    positions.
     """
-    values = {"max_seq_length": stored.config.max_position_embeddings}
-    for name in _OF_EMBEDDINGS:
-        if stored.task.get(name) is not None:
-            values[name] = stored.task[name]
-    return {"kind": "embeddings"} | values
+    names = ("max_seq_length", *EmbeddingsTask().model_arguments())
+    values = {
+        x: stored.task[x] for x in names if stored.task.get(x) is not None
+    }
+    longest = stored.config.max_position_embeddings
+    return {"kind": EmbeddingsTask.kind, "max_seq_length": longest} | values
 
 
 def build_embeddings(stored: StoredModel) -> EmbeddingsTask:

@@ -98,25 +98,14 @@ def read_for_evaluation(
     return values if values.get("kind") == kind else None
 
 
-def describe_files(
-    model_dir: str, flag: str, embeds: bool = False
-) -> TaskFiles | None:
+def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
     """Returns the files of the task in task.json, if any, without paths.
 
-    Args:
-      model_dir: The model.
-      flag: The flag that names it.
-      embeds: Whether embeddings are asked for, which any model without
-        another task has.
-
     Raises:
-      UserError: If the model was not fine-tuned, or for another task.
+      UserError: If the model of the flag was not fine-tuned.
     """
     values = read(model_dir)
     key = values.get("variant") or values.get("kind")
-    if embeds:
-        require_embeddings(key, model_dir)
-        return EmbeddingsFiles()
     if key in ("encoder", "pretraining"):
         raise UserError(
             f"{flag} must name a model that was fine-tuned for one of "
@@ -125,15 +114,6 @@ def describe_files(
         )
     kind = _FILES.get(key)
     return kind and kind(**kind.stored(values))
-
-
-def require_embeddings(key: str | None, model_dir: str) -> None:
-    """Raises `UserError` for the key of a task without embeddings."""
-    if key in _FILES and key != EmbeddingsFiles.kind:
-        raise UserError(
-            "--output_file in .npy or .parquet is for embeddings. Received: "
-            f"{model_dir}, a model for {key}; write .jsonl, .csv or .tsv."
-        )
 
 
 def check_inputs(

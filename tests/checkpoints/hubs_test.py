@@ -323,6 +323,11 @@ class NeededFilesTest(tf.test.TestCase, parameterized.TestCase):
             sorted([*_PRESET, "task.weights.h5"]),
         ),
         (["onnx/model.safetensors", "config.json"], []),
+        (
+            ["1_Pooling/config.json", "2_Dense/model.safetensors"]
+            + ["model.safetensors", "modules.json"],
+            ["1_Pooling/config.json", "model.safetensors", "modules.json"],
+        ),
     )
     def test_needed_files(self, present, expected):
         self.assertEqual(hubs.needed_files(present), expected)

@@ -32,10 +32,6 @@ from bert_tf.io import files
 from bert_tf.io import stored_files
 
 CONFIG_FILE = "config.json"
-MODULES_FILE = "modules.json"
-SENTENCE_FILE = "sentence_bert_config.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
-POOLING_FILE = "1_Pooling/config.json"
 # Tells transformers that the layout of weights is PyTorch's.
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
@@ -76,9 +72,10 @@ ARCHITECTURES = {
     "question_answering": "BertForQuestionAnswering",
     "multiple_choice": "BertForMultipleChoice",
 }
+# Modules of sentence-transformers; dropout is for training.
+_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 # The kinds without a head.
 _ENCODERS = ("encoder", "embeddings")
-_SENTENCE_SETTINGS = ("pooling", "normalize", "max_seq_length")
 WITHOUT_POOLER = ("masked_lm", "tagging", "question_answering")
 # The kinds whose head has labels.
 LABELLED = ("classification", "tagging")
@@ -108,24 +105,6 @@ _PROBLEM_TYPES = {
 }
 
 
-# Poolings of sentence-transformers and ours, in the order of concatenation.
-_POOLINGS = {
-    "cls": "cls",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len_tokens": "mean_sqrt_len",
-}
-# Its earlier keys, each true or false.
-_POOLING_KEYS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-
-
 def _is_labels(values: Any) -> bool:
     """Returns True for different texts by their numbers, from 0 on."""
     if not isinstance(values, dict) or not values:
@@ -143,13 +122,6 @@ _LABEL_KEYS = {
         stored_files.Kind("texts by the numbers from 0 on", _is_labels)
     ),
     "problem_type": stored_files.optional(stored_files.choice(*_PROBLEM_TYPES)),
-}
-
-# Of files of sentence-transformers.
-_MODULE = {"path": stored_files.Kind("a folder", stored_files.is_inside)}
-_PROMPTS = {
-    "default_prompt_name": stored_files.optional(stored_files.TEXT),
-    "prompts": stored_files.optional(stored_files.OBJECT),
 }
 
 # Their default values that differ from those of our config.
@@ -257,10 +229,7 @@ def read_model(
     )
     if kind not in _FINE_TUNED:
         longest = config.max_position_embeddings
-        task |= _read_sentence_files(path, longest)
-        if task.pop("do_lower_case", False) and not settings["lower_case"]:
-            # It lower-cases texts before their tokenizer reads them.
-            settings |= {"lower_case": True, "strip_accents": False}
+        task |= _read_modules(path, longest, settings["lower_case"])
     return StoredModel(
         path=path,
         config=config,
@@ -335,61 +304,60 @@ def _kind(
     return weight_map.kind_of(weights)
 
 
-def _read_sentence_files(path: str, longest: int) -> dict[str, Any]:
-    """Returns the settings of embeddings, if sentence-transformers wrote any.
+def _read_modules(path: str, longest: int, lower_case: bool) -> dict[str, Any]:
+    """Returns the settings of embeddings in sentence-transformers' files.
 
-    They are `pooling`, `normalize`, `max_seq_length` and `do_lower_case`. What
-    else its modules compute is named in `pooling`, which
-    `config.check_pooling` then refuses.
+    They are `pooling`, `normalize` and `max_seq_length`. What else the files
+    ask for is named in `pooling`, which `config.check_pooling` then refuses.
     """
-    file = os.path.join(path, MODULES_FILE)
+
+    def read(*names):
+        file = os.path.join(path, *names)
+        return stored_files.read_object(file) if os.path.exists(file) else {}
+
+    file = os.path.join(path, "modules.json")
     if not stored_files.exists(file):
         return {}
-    modules = files.read_json(file)
-    is_list = isinstance(modules, list)
-    if not is_list or not all(isinstance(x, dict) for x in modules):
+    try:
+        modules = {
+            module["type"].split(".")[-1]: module["path"]
+            for module in files.read_json(file)
+        }
+    except (AttributeError, LookupError, TypeError) as error:
         raise UserError(
             f"{file} must be a list of modules, as sentence-transformers "
             "writes it; copy the model again."
-        )
+        ) from error
+    folder = modules.get("Pooling")
     parts = []
-    for module in modules:
-        name = str(module.get("type")).rsplit(".", 1)[-1]
-        if name == "Pooling":
-            stored_files.check(module, _MODULE, file, ("path",))
-            folder = os.path.join(path, module["path"])
-            parts += _read_pooling(os.path.join(folder, CONFIG_FILE))
-        elif name not in ("Transformer", "Normalize", "Dropout"):
-            parts.append(name)
-    names = (SENTENCE_FILE, PROMPTS_FILE, "tokenizer_config.json")
-    settings, prompts, tokenizer = (
-        stored_files.read_object(name) if stored_files.exists(name) else {}
-        for name in (os.path.join(path, x) for x in names)
-    )
-    stored_files.check(prompts, _PROMPTS, PROMPTS_FILE)
-    prompt = prompts.get("default_prompt_name")
-    if prompt and (prompts.get("prompts") or {}).get(prompt):
-        parts.append(f"the prompt {prompt}")
-    lengths = settings.get("max_seq_length"), tokenizer.get("model_max_length")
-    found = (x for x in lengths if isinstance(x, int) and x > 2)
+    if stored_files.is_inside(folder):
+        file = os.path.join(path, folder, CONFIG_FILE)
+        parts += _poolings(stored_files.read_object(file))
+    parts += [x for x in modules if x not in _MODULES]
+    settings = read("sentence_bert_config.json")
+    if settings.get("do_lower_case") and not lower_case:
+        parts.append("do_lower_case")
+    if read("config_sentence_transformers.json").get("default_prompt_name"):
+        parts.append("default_prompt_name")
+    longest_of_tokenizer = read("tokenizer_config.json").get("model_max_length")
+    lengths = settings.get("max_seq_length"), longest_of_tokenizer, longest
+    length = next(x for x in lengths if isinstance(x, int) and x > 2)
     return {
         "pooling": "+".join(parts),
-        "normalize": any(
-            str(x.get("type")).endswith("Normalize") for x in modules
-        ),
-        "max_seq_length": min(next(found, longest), longest),
-        "do_lower_case": settings.get("do_lower_case") is True,
+        "normalize": "Normalize" in modules,
+        "max_seq_length": min(length, longest),
     }
 
 
-def _read_pooling(file: str) -> list[str]:
+def _poolings(values: Mapping[str, Any]) -> list[str]:
     """Returns the poolings of a module of sentence-transformers, in order."""
-    values = stored_files.read_object(file)
     modes = values.get("pooling_mode")
-    if modes is None:
-        modes = [x for key, x in _POOLING_KEYS.items() if values.get(key)]
+    if not modes:  # As its earlier versions wrote them.
+        flags = [x for x, y in values.items() if y is True]
+        modes = [x for x in flags if x.startswith("pooling_mode_")] or ["mean"]
     modes = modes if isinstance(modes, list) else [modes]
-    return [_POOLINGS.get(str(x), str(x)) for x in modes or ["mean"]]
+    names = [re.sub("pooling_mode_|_tokens?$", "", str(x)) for x in modes]
+    return names if "pooling_mode" in values else sorted(names)
 
 
 def write_model(directory: str, stored: StoredModel) -> list[str]:
@@ -420,8 +388,6 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
             stored.config.max_position_embeddings,
         )
     files.write_json(os.path.join(directory, CONFIG_FILE), values)
-    if _has_modules(stored):
-        _write_sentence_files(directory, stored)
     weights_file = os.path.join(directory, huggingface_weights.SAFETENSORS_FILE)
     write_safetensors(weights_file, tensors, _METADATA)
     return sentences
@@ -450,51 +416,13 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
     sentences += stored_model.not_carried(
         f"Hugging Face's {architecture}",
         stored,
-        ("kind", "labels", "problem_type")
-        + (_SENTENCE_SETTINGS if _has_modules(stored) else ()),
+        ("kind", "labels", "problem_type"),
         needed,
     )
     return (
         stored.weights.select(lambda name: weight_map.part_of(name) in needed),
         sentences,
     )
-
-
-def _has_modules(stored: StoredModel) -> bool:
-    """Returns True for a model whose embeddings have a form to write."""
-    pooling = stored.task.get("pooling") or ""
-    is_encoder = stored.task["kind"] in _ENCODERS
-    return is_encoder and set(pooling.split("+")) <= {*_POOLINGS.values()}
-
-
-def _write_sentence_files(directory: str, stored: StoredModel) -> None:
-    """Writes the files from which sentence-transformers reads embeddings."""
-    task = stored.task
-    folders = {"Transformer": "", "Pooling": os.path.dirname(POOLING_FILE)}
-    if task.get("normalize"):
-        folders["Normalize"] = "2_Normalize"
-    modules = [
-        {
-            "idx": index,
-            "name": str(index),
-            "path": folder,
-            "type": f"sentence_transformers.models.{name}",
-        }
-        for index, (name, folder) in enumerate(folders.items())
-    ]
-    files.write_json(os.path.join(directory, MODULES_FILE), modules)
-    for folder in filter(None, folders.values()):
-        os.makedirs(os.path.join(directory, folder), exist_ok=True)
-    modes = {ours: theirs for theirs, ours in _POOLINGS.items()}
-    chosen = [modes[x] for x in task["pooling"].split("+")]
-    pooling = {x: mode in chosen for x, mode in _POOLING_KEYS.items()}
-    if chosen != [x for x in _POOLING_KEYS.values() if x in chosen]:
-        pooling = {"pooling_mode": chosen}  # Early versions have one order.
-    pooling["word_embedding_dimension"] = stored.config.hidden_size
-    files.write_json(os.path.join(directory, POOLING_FILE), pooling)
-    length = task.get("max_seq_length")
-    settings = {"max_seq_length": length, "do_lower_case": False}
-    files.write_json(os.path.join(directory, SENTENCE_FILE), settings)
 
 
 # === config.json ===

@@ -306,11 +306,12 @@ def read_texts(
     path: str,
     choices: Sequence[Columns] = USUAL_COLUMNS,
     keep_empty: bool = False,
+    or_else: str = _KEEP_EMPTY,
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
     The first of `choices` whose columns exist is read. `keep_empty` yields
-    empty texts, too.
+    empty texts, too; else the error for one ends with `or_else`.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a text
@@ -332,7 +333,7 @@ def read_texts(
                 "first row lacks; give all rows the same columns."
             )
         yield make_example(
-            path, row, texts, may_be_empty=keep_empty, or_else=_KEEP_EMPTY
+            path, row, texts, may_be_empty=keep_empty, or_else=or_else
         )
 
 

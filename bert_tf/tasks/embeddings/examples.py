@@ -36,18 +36,17 @@ class EmbeddingsFiles(TaskFiles):
         """Reads the texts of a split."""
         return list(self.read_inputs(self.files[split]))
 
-    def read_inputs(self, path: str) -> Iterator[InputExample]:
-        """Yields the texts of a file; lines or columns of `TEXT_COLUMNS`.
+    def read_inputs(
+        self, path: str, keep_empty: bool = False
+    ) -> Iterator[InputExample]:
+        """Returns the texts of a file; lines or columns of `TEXT_COLUMNS`.
 
         Raises:
           UserError: If the file is not a valid table or lacks a column, or a
-            text is empty or not a string.
+            text is empty, unless that is allowed, or not a string.
         """
-        table = tables.read_table(path)
-        column = next((x for x in TEXT_COLUMNS if x in table.columns), "text")
-        columns = classification_examples.text_columns(table, Columns(column))
-        for row in table.rows:
-            yield classification_examples.make_example(path, row, columns)
+        columns = [Columns(x) for x in TEXT_COLUMNS]
+        return classification_examples.read_texts(path, columns, keep_empty, "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -123,14 +123,12 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
         return {
             "name": self.name,
             "max_seq_length": self.max_seq_length,
-            "pooling": self.pooling,
-            "normalize": self.normalize,
+            **self.model_arguments(),
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "EmbeddingsTask":
-        names = ("name", "max_seq_length", "pooling", "normalize")
-        return cls(**{name: values[name] for name in names if name in values})
+        return cls(**cls.stored(values))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -243,7 +243,7 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertTrue(np.isfinite(answer["embedding"]).all())
 
     def test_rejects_other_poolings(self):
-        with self.assertRaisesRegex(UserError, "mean, cls.*'mean.Dense'"):
+        with self.assertRaisesRegex(UserError, "cls, max.*'mean.Dense'"):
             _build_embeddings("mean+Dense", -1)
 
     @parameterized.parameters((0, 1), (1, 2), (-1, 2), (-2, 1))
