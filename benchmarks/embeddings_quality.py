@@ -104,14 +104,16 @@ def _run_peer(request):
     """Runs sentence-transformers; scores its embeddings as ours."""
     import numpy as np
 
-    from bert_tf.tasks.embeddings.examples import TextGroup
     from bert_tf.tasks.embeddings.task import PairsTask
 
     texts = list(dict.fromkeys(x for row in request["dev"] for x in row[:2]))
     answer = few_shot.run_peer(request | {"dev_texts": texts})
     vectors = dict(zip(texts, np.float32(answer["embeddings"]), strict=True))
-    groups = [TextGroup(tuple(x[:2]), *x[2:]) for x in request["dev"]]
-    predictions = [np.stack([vectors[x] for x in g.texts]) for g in groups]
+    columns = _COLUMNS[request["task"]]
+    groups = [dict(zip(columns, x, strict=True)) for x in request["dev"]]
+    predictions = [
+        np.stack([vectors[text] for text in row[:2]]) for row in request["dev"]
+    ]
     return PairsTask().score(groups, predictions), answer["seconds"]
 
 

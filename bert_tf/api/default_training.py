@@ -10,7 +10,6 @@ Shapes:
   V: vocabulary size.
 """
 
-import dataclasses
 import math
 import numbers
 import types
@@ -20,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -221,16 +219,13 @@ def fit_few_shot(
     preprocessor = model.preprocessor
     task = preprocessor and preprocessor.has_task and preprocessor.task
     is_single = getattr(task, "problem_type", None) == "single_label"
-    if not is_single or model.lstms or task.doc_stride:
+    is_allowed = is_single and not model.lstms and not task.doc_stride
+    if not is_allowed or any(value is not None for value in others):
         raise UserError(
-            "few_shot=True trains classifiers of bert_tf.load_model with one "
-            "label for each text, which they read without windows. Received: "
-            f"{model.name}; call fit without it."
-        )
-    if any(value is not None for value in others):
-        raise UserError(
-            "fit(few_shot=True) takes x, y, batch_size, epochs, verbose and "
-            "callbacks. Received: other arguments; drop them."
+            "fit(x, y, batch_size, epochs, verbose, callbacks, few_shot=True) "
+            "trains classifiers of bert_tf.load_model with one label for each "
+            "text, which they read without windows. Received: another model, "
+            f"or other arguments, for {model.name}."
         )
     length = task.max_seq_length
     values = preprocessor.embedding_values | {"max_seq_length": length}
@@ -238,33 +233,29 @@ def fit_few_shot(
     task = contrastive.on_embeddings(task, embeddings, model.name)
     texts = raw_rows.to_rows(x)
     names = raw_rows.to_labels(y, len(texts))
-    examples = [
-        dataclasses.replace(example, guid=f"row {number}")
-        for number, example in enumerate(preprocessor.examples(texts, names))
-    ]
+    examples = preprocessor.examples(texts, names)
     labels.check_few(examples, task.labels, "the list")
-    rows = task.featurize(examples, preprocessor.tokenizer)
+    inputs, label_ids = preprocessor(texts, names)
     with model.distribute_strategy.scope():
-        arguments = task.pooling, task.normalize
+        pooled = task.pooling, task.normalize
         dtype = model.dtype_policy
-        twin = build_twin(model.bert_config, *arguments, dtype=dtype)
-    twin.preprocessor = type(preprocessor)(
-        values, lambda: preprocessor.tokenizer, model.bert_config
-    )
+        twin = build_twin(model.bert_config, *pooled, dtype=dtype)
+    twin.preprocessor = type(preprocessor)(values, None, model.bert_config)
     weights = bert.named_variables(model)
     encoder = bert.named_variables(twin)
     for name, variable in encoder.items():
         variable.assign(weights[name])
-    pairs = contrastive.draw_pairs(rows, _FEW_SHOT_SEED)
-    batch = pairs.batch(np.arange(len(pairs)), rows.lengths.max())
-    history = twin.fit(batch, batch.pop(TEXT_IDS), *options)
-    batch = rows.batch(np.arange(len(rows)), rows.lengths.max())
-    label_ids = batch.pop(LABEL_IDS)
-    vectors = twin.predict(batch, verbose=0)["embedding"]
+    pairs = contrastive.draw_pairs(label_ids, _FEW_SHOT_SEED)
+    history = twin.fit(
+        {name: value[pairs] for name, value in inputs.items()},
+        label_ids[pairs],
+        *options,
+    )
+    vectors = twin.predict(inputs, verbose=0)["embedding"]
     head = contrastive.fit_head(vectors, label_ids)
     for name, value in {**encoder, **head}.items():
         weights[name].assign(value)
-    model.pooling, model.normalize = arguments
+    model.pooling, model.normalize = pooled
     preprocessor.change_task(pooling=task.pooling, normalize=task.normalize)
     # Functions that are compiled read the pooler.
     model.train_function = model.test_function = model.predict_function = None

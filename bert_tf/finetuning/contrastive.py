@@ -38,7 +38,6 @@ from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import GroupedRows
-from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
@@ -116,8 +115,9 @@ class FewLabels(ObjectiveSource):
 
     def read(self) -> tuple[int, GroupedRows]:
         _, rows = self._reader.read(TRAIN)
-        features = draw_pairs(rows, self._seed)
-        return len(features), features
+        labels = rows.targets[LABEL_IDS]
+        pairs = draw_pairs(labels, self._seed)
+        return len(pairs), GroupedRows(rows, pairs, {TEXT_IDS: labels[pairs]})
 
     def build_objective(self, model: keras.Model) -> TaskObjective:
         del model
@@ -144,22 +144,23 @@ class FewLabels(ObjectiveSource):
             variables[name].assign(value)
 
 
-def draw_pairs(rows: PackedRows, seed: int) -> GroupedRows:
+def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
     """Returns pairs of texts of one label, in which all texts are as frequent.
 
     Args:
-      rows: The texts with their labels, at least two of each.
+      label_ids: <int32>[N], at least two of each.
       seed: The seed of the pairs.
+
+    Returns:
+      <int64>[pairs, 2], the numbers of the texts.
     """
-    labels = rows.targets[LABEL_IDS]
     draw = np.random.default_rng(seed)
     pairs = []
-    for label in np.tile(np.unique(labels), _PAIRS_PER_TEXT):
-        own = draw.permutation(np.flatnonzero(labels == label))
+    for label in np.tile(np.unique(label_ids), _PAIRS_PER_TEXT):
+        own = draw.permutation(np.flatnonzero(label_ids == label))
         others = np.roll(own, draw.integers(1, len(own)))
         pairs.append(np.stack([own, others], axis=1))
-    pairs = np.concatenate(pairs)
-    return GroupedRows(rows, pairs, {TEXT_IDS: labels[pairs]})
+    return np.concatenate(pairs)
 
 
 def fit_head(

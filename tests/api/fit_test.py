@@ -44,7 +44,7 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        (["cat"], None, "Row 0 of the list: A row must be two or three texts"),
+        (["cat"], None, "Row 0 of the list: A row must have anchor, positive"),
         ([("cat", " ")], None, "Row 0 of the list: The row has an empty text"),
         ([("cat", "dog")], [3.0], "must have a score from -1 to 1"),
         (
@@ -88,7 +88,7 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             {},
             "row 0 and row 2 are the same text, with the labels 'good' and",
         ),
-        (["cat"], ["good"], {"class_weight": {0: 2.0}}, "drop them"),
+        (["cat"], ["good"], {"class_weight": {0: 2.0}}, "or other arguments"),
     )
     def test_few_labels_are_checked(self, x, y, options, message):
         with self.assertRaisesRegex(UserError, message):

@@ -18,7 +18,6 @@ from bert_tf.errors import UserError
 from bert_tf.finetuning import contrastive
 from bert_tf.finetuning import run as finetuning
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task_files import Data
 from tests.support import finetuning_case
 from tests.support import tiny_finetuning
@@ -47,24 +46,15 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_pairs_have_one_label_and_every_text_as_often(self):
         labels = np.array([0, 1, 0, 2, 1, 2, 0], np.int32)
-        rows = PackedRows(
-            input_ids=np.arange(7),
-            row_splits=np.arange(8),
-            pad_id=0,
-            targets={"label_ids": labels},
-        )
-        pairs = contrastive.draw_pairs(rows, 5)
-        self.assertAllEqual(labels[pairs.groups], pairs.targets["text_ids"])
-        first, second = pairs.groups.T
+        pairs = contrastive.draw_pairs(labels, 5)
+        first, second = pairs.T
         self.assertAllEqual(labels[first], labels[second])
         self.assertTrue(np.all(first != second))
         count = len(pairs) // 7
         for column in (first, second):
             self.assertAllEqual(np.bincount(column), [count] * 7)
-        again = contrastive.draw_pairs(rows, 5).groups
-        self.assertAllEqual(again, pairs.groups)
-        other = contrastive.draw_pairs(rows, 6).groups
-        self.assertNotAllEqual(other, pairs.groups)
+        self.assertAllEqual(contrastive.draw_pairs(labels, 5), pairs)
+        self.assertNotAllEqual(contrastive.draw_pairs(labels, 6), pairs)
 
 
 class FewShotCase(finetuning_case.FinetuningCase, tf.test.TestCase):

@@ -257,15 +257,18 @@ def check_few(
       UserError: If a text has two labels, or a label has one text.
     """
     seen = {}
-    for example in examples:
+    for number, example in enumerate(examples):
         text = (example.text_a, example.text_b)
-        first = seen.setdefault(text, example)
-        if first.label != example.label:
+        name, label = seen.setdefault(
+            text, (example.guid or f"row {number}", example.label)
+        )
+        if label != example.label:
             raise UserError(
-                f"{first.guid} and {example.guid} are the same text, with the "
-                f"labels {first.label!r} and {example.label!r}; remove one."
+                f"{name} and {example.guid or f'row {number}'} are the same "
+                f"text, with the labels {label!r} and {example.label!r}; "
+                "remove one."
             )
-    counts = Counter(example.label for example in seen.values())
+    counts = Counter(label for _, label in seen.values())
     scarce = [label for label in labels if counts[label] < 2]
     if scarce:
         raise UserError(

@@ -21,10 +21,11 @@ from bert_tf.tasks import packed_rows
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.embeddings import examples as pair_examples
+from bert_tf.tasks.embeddings.examples import SCORE
 from bert_tf.tasks.embeddings.examples import TEXT_COLUMNS
 from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 from bert_tf.tasks.embeddings.examples import PairFiles
-from bert_tf.tasks.embeddings.examples import TextGroup
 from bert_tf.tasks.packed_rows import GroupedRows
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task import TensorMap
@@ -39,6 +40,9 @@ TEXT_IDS = "text_ids"
 SCORES = "scores"
 _RANKS = 10
 _MRR, _NDCG = "mrr@10", "ndcg@10"
+
+# A row of `PairFiles`: texts, and maybe their score, by column.
+TextGroup = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,7 +149,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         """Returns True if the files of a kind of splits have scores."""
         data = [self.data[x] for x in self.splits(kind) if x in self.data]
         firsts = [one.examples[0] for one in data if one.examples]
-        return any(first.score is not None for first in firsts)
+        return any(SCORE in first for first in firsts)
 
     @property
     def coupled(self) -> str | None:
@@ -162,23 +166,21 @@ class PairsTask(PairFiles, EmbeddingsTask):
         is_training: bool = False,
     ) -> GroupedRows:
         """Converts examples to groups of rows; equal texts share a row."""
-        counts = {len(example.texts) for example in examples}
+        groups = [pair_examples.texts_of(example) for example in examples]
+        counts = {len(group) for group in groups}
         if len(counts) != 1:
             raise UserError(
                 "Expected rows, and as many texts in each. Received: rows of "
                 f"{' and '.join(map(str, sorted(counts))) or 'no'} texts."
             )
-        texts, groups = np.unique(
-            np.array([example.texts for example in examples], object),
-            return_inverse=True,
-        )
+        texts, groups = np.unique(np.array(groups, object), return_inverse=True)
         groups = groups.reshape(len(examples), -1).astype(np.int32)
         rows = super().featurize(
             [InputExample("", text) for text in texts], tokenizer
         )
         targets = {}
-        if examples[0].score is not None:
-            scores = [example.score for example in examples]
+        if SCORE in examples[0]:
+            scores = [example[SCORE] for example in examples]
             targets[SCORES] = np.array(scores, np.float32)
         elif is_training:
             targets[TEXT_IDS] = groups
@@ -204,11 +206,13 @@ class PairsTask(PairFiles, EmbeddingsTask):
         return tf.square(cosines - batch[SCORES])
 
     def example_from_row(self, row: Any) -> TextGroup:
-        return TextGroup.from_row(row)
+        return pair_examples.parse_row(row)
 
     def add_label(self, example: TextGroup, label: Any) -> TextGroup:
         """Returns the pair with its score; None leaves an anchor's as it is."""
-        return example if label is None else example.with_score(label)
+        if label is None:
+            return example
+        return pair_examples.with_score(example, label)
 
     def prediction_to_json(
         self, example: TextGroup, prediction: np.ndarray
@@ -218,7 +222,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         return {"similarity": float(units[0] @ units[1])}
 
     def example_to_json(self, example: TextGroup) -> dict[str, Any]:
-        return example.to_json()
+        return dict(example)
 
     def is_labeled(self, examples: Sequence[TextGroup]) -> bool:
         return bool(examples)
@@ -230,12 +234,13 @@ class PairsTask(PairFiles, EmbeddingsTask):
     ) -> dict[str, float]:
         """Returns correlations of scores, or how anchors find positives."""
         units = _unit(np.stack(predictions))
-        if examples[0].score is None:
-            return score_retrieval([x.texts for x in examples], units)
+        if SCORE not in examples[0]:
+            groups = [pair_examples.texts_of(example) for example in examples]
+            return score_retrieval(groups, units)
         cosines = np.sum(units[:, 0] * units[:, 1], -1)
         return metrics.compute_metrics(
             (metrics.SPEARMAN, metrics.PEARSON),
-            np.array([example.score for example in examples]),
+            np.array([example[SCORE] for example in examples]),
             cosines,
         )
 
@@ -279,7 +284,7 @@ def in_batch_losses(
 
 
 def score_retrieval(
-    groups: Sequence[tuple[str, ...]], units: np.ndarray
+    groups: Sequence[Sequence[str]], units: np.ndarray
 ) -> dict[str, float]:
     """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
 

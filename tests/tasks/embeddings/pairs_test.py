@@ -7,7 +7,6 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.tasks.embeddings import task as embeddings
 from bert_tf.tasks.embeddings.examples import PairFiles
-from bert_tf.tasks.embeddings.examples import TextGroup
 from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.tasks.task_files import Data
 from bert_tf.text.tokenizer import BertTokenizer
@@ -80,11 +79,12 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_only_in_batch_negatives_couple_rows(self):
         def task(score):
-            data = Data([TextGroup(("cat", "dog"), score)], None)
+            pair = {"text_a": "cat", "text_b": "dog"} | score
+            data = Data([pair], None)
             return PairsTask(files={"train": "x"}, data={"train": data})
 
-        self.assertEqual(task(None).coupled, "embedding")
-        self.assertIsNone(task(0.5).coupled)
+        self.assertEqual(task({}).coupled, "embedding")
+        self.assertIsNone(task({"score": 0.5}).coupled)
 
 
 class ScoresTest(tf.test.TestCase):
@@ -137,7 +137,8 @@ class ScoresTest(tf.test.TestCase):
     def test_scores_are_compared_by_rank(self):
         units = np.float32([[[1, 0], [1, x]] for x in (0.1, 3.0, 0.5, 1.0)])
         groups = [
-            TextGroup(("cat", "dog"), score) for score in (0.9, -1.0, 0.8, 0.1)
+            {"text_a": "cat", "text_b": "dog", "score": score}
+            for score in (0.9, -1.0, 0.8, 0.1)
         ]
         scores = PairsTask().score(groups, list(units))
         self.assertAllClose(scores["spearmanr"], 1.0)
@@ -149,9 +150,9 @@ class ScoresTest(tf.test.TestCase):
 class FeaturesTest(tf.test.TestCase):
     def test_equal_texts_share_a_row_and_a_number(self):
         examples = [
-            TextGroup(("the cat", "dog")),
-            TextGroup(("dog sat on the mat", "the cat")),
-            TextGroup(("the cat", "the dog")),
+            {"anchor": "the cat", "positive": "dog"},
+            {"anchor": "dog sat on the mat", "positive": "the cat"},
+            {"anchor": "the cat", "positive": "the dog"},
         ]
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
         task = PairsTask(max_seq_length=12)
@@ -186,14 +187,18 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_reads_both_forms(self):
         found = self._read("id,anchor,positive\n1,cat,dog\n2,sat,mat\n")
-        self.assertEqual(found[1], TextGroup(("sat", "mat")))
+        self.assertEqual(found[1], {"anchor": "sat", "positive": "mat"})
         found = self._read("negative,anchor,positive\nx,cat,dog\ny,sat,mat\n")
-        self.assertEqual(found[0].texts, ("cat", "dog", "x"))
+        self.assertEqual(list(found[0].values()), ["cat", "dog", "x"])
         found = self._read("text_a,text_b,score\ncat,dog,0.5\n")
-        self.assertEqual(found, [TextGroup(("cat", "dog"), 0.5)])
+        expected = {"text_a": "cat", "text_b": "dog", "score": 0.5}
+        self.assertEqual(found, [expected])
 
     @parameterized.parameters(
-        ("text,label\ncat,x\n", "must have the columns anchor and positive"),
+        (
+            "text,label\ncat,x\n",
+            "must have anchor, positive and maybe negative",
+        ),
         ("anchor,positive\ncat,dog\n,mat\n", "line 3 has an empty text in"),
         ("anchor,positive\ncat,dog\nsat,dog\n", "two different positives"),
         ("text_a,text_b,score\ncat,dog,x\n", "line 2 must have a number"),
