@@ -45,67 +45,49 @@ def _train_setfit(request):
     return {"seconds": seconds, "predictions": names}
 
 
-def _train_embeddings(request):
-    """Trains a SentenceTransformer; returns the embeddings of all dev texts."""
-    import sentence_transformers
-    import torch.utils.data
-
-    model = sentence_transformers.SentenceTransformer(request["model"])
-    model.max_seq_length = request["max_seq_length"]
-    is_scored = request["form"] == "scores"
-    examples = [
-        sentence_transformers.InputExample(
-            texts=row[:2], label=row[2] if is_scored else 0
-        )
-        for row in request["train"]
-    ]
-    losses = sentence_transformers.losses
-    loss = (
-        losses.CosineSimilarityLoss(model)
-        if is_scored
-        else losses.MultipleNegativesRankingLoss(model)
-    )
-    torch.manual_seed(request["seed"])
-    # The order of the rows is in the request, so that all train on the same
-    # batches.
-    loader = torch.utils.data.DataLoader(
-        examples, batch_size=request["batch_size"], collate_fn=list
-    )
-    steps = len(examples) // request["batch_size"]
+def _build_optimizer(model, learning_rate, steps):
+    """Returns AdamW and a schedule like the project's own."""
     decayed, others = [], []
     for name, weight in model.named_parameters():
         is_plain = "bias" in name or "LayerNorm" in name
         (others if is_plain else decayed).append(weight)
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(
-        [
-            {"params": decayed, "weight_decay": 0.01},
-            {"params": others, "weight_decay": 0.0},
-        ],
-        lr=request["learning_rate"],
-        eps=1e-6,
+        groups, lr=learning_rate, eps=1e-6, weight_decay=0.01
     )
     warmup = max(1, steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min(step / warmup, (steps - step) / steps),
+        optimizer, lambda step: min(step / warmup, (steps - step) / steps)
+    )
+    return optimizer, schedule
+
+
+def _train_embeddings(request):
+    """Trains a SentenceTransformer; returns the embeddings of all dev texts."""
+    import sentence_transformers
+    from sentence_transformers.sentence_transformer import losses
+
+    model = sentence_transformers.SentenceTransformer(request["model"])
+    model.max_seq_length = request["max_seq_length"]
+    loss = {
+        "scores": losses.CosineSimilarityLoss,
+        "positives": losses.MultipleNegativesRankingLoss,
+    }[request["form"]](model)
+    torch.manual_seed(request["seed"])
+    rows, size = request["train"], request["batch_size"]
+    steps = len(rows) // size
+    optimizer, schedule = _build_optimizer(
+        model, request["learning_rate"], steps
     )
     model.train()
-    for number, batch in enumerate(loader):
-        if number == steps:
-            break
+    for first in range(0, steps * size, size):
+        batch = rows[first : first + size]
         features = [
-            {
-                name: value.to(model.device)
-                for name, value in model.tokenize(
-                    [example.texts[column] for example in batch]
-                ).items()
-                if isinstance(value, torch.Tensor)
-            }
+            model.preprocess([row[column] for row in batch])
             for column in range(2)
         ]
-        labels = torch.tensor([float(example.label) for example in batch])
-        value = loss(features, labels)
-        value.backward()
+        scores = [row[2] if len(row) > 2 else 0.0 for row in batch]
+        loss(features, torch.tensor(scores)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

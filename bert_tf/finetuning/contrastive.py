@@ -42,8 +42,9 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
 
-# Pairs of each text in an epoch.
-_PAIRS_PER_TEXT = 5
+# Pairs of each text in an epoch, and the least of all texts together.
+_PAIRS_PER_TEXT = 2
+_LEAST_PAIRS = 256
 # The inverse of the L2 penalty; embeddings have length 1, so weights are large.
 _INVERSE_PENALTY = 10.0
 _MAX_ITERATIONS = 1000
@@ -155,8 +156,9 @@ def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
       <int64>[pairs, 2], the numbers of the texts.
     """
     draw = np.random.default_rng(seed)
+    count = max(_PAIRS_PER_TEXT, -(-_LEAST_PAIRS // len(label_ids)))
     pairs = []
-    for label in np.tile(np.unique(label_ids), _PAIRS_PER_TEXT):
+    for label in np.tile(np.unique(label_ids), count):
         own = draw.permutation(np.flatnonzero(label_ids == label))
         others = np.roll(own, draw.integers(1, len(own)))
         pairs.append(np.stack([own, others], axis=1))

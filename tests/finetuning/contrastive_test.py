@@ -94,7 +94,8 @@ class FewShotTest(FewShotCase):
             is_same = np.array_equal(value, after[name])
             self.assertEqual(is_same, "pooler" in name, name)
         # The head is that of the embeddings of the training texts.
-        rows = [line.split(",")[1:] for line in self.out_lines("train.csv")]
+        lines = finetuning_case.read_text(self.folder, "train.csv")
+        rows = [line.split(",")[1:] for line in lines.splitlines()[1:]]
         texts = [text for text, _ in rows]
         embeddings = bert_tf.load_model(path, "embeddings").predict(
             texts, verbose=0
