@@ -42,6 +42,7 @@ _SUBJECTS = {
             "BertForQuestionAnswering",
             "BertForTagging",
             "BertForMultipleChoice",
+            "BertForEmbeddings",
         ),
     ),
     "text": ("Text", ("BertTokenizer", "preprocess", "pack")),

@@ -10,12 +10,14 @@ import re
 from absl import logging
 
 from bert_tf import errors
+from bert_tf.checkpoints import names as model_names
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import locks
 from bert_tf.io import paths
+from bert_tf.recipes import releases
 
 # Entries of a folder whose first version is still being written.
 _NO_VERSION_YET = re.compile(
@@ -37,8 +39,13 @@ def prepare(config: ServeConfig) -> ServeConfig:
       UserError: If the path holds neither versions nor a model, or the model
         cannot be exported.
     """
-    path = config.model_base_path
-    if path is None or paths.is_remote(path) or not _is_other(path):
+    path = name = config.model_base_path
+    if path is None:
+        return config
+    is_release = releases.find(path) and not os.path.exists(path)
+    if is_release or releases.parse_hub_name(path):
+        path = model_names.resolve(path)
+    elif paths.is_remote(path) or not _is_other(path):
         return config
     if not paths.may_be_model(path):
         raise UserError(
@@ -46,7 +53,7 @@ def prepare(config: ServeConfig) -> ServeConfig:
             "export/savedmodel.py writes, or a model, such as the folder model "
             f"that training writes. Received: {path!r}, {paths.describe(path)}."
         )
-    name = config.model_name or _name(path)
+    name = config.model_name or _name(name)
     return dataclasses.replace(
         config, model_base_path=_export(path, name, config), model_name=name
     )
@@ -75,7 +82,8 @@ def _name(path: str) -> str:
 def _export(path: str, name: str, config: ServeConfig) -> str:
     """Returns the folder in the cache with the only version of a model."""
     has_litert = config.engine == "litert"
-    key = _key(path, name, config.engine)
+    head = "embeddings" if config.search_file else "auto"
+    key = _key(path, f"{name}\0{head}", config.engine)
     folder = os.path.join(paths.cache_dir(), "served", key)
     with locks.exclusive(folder, f"exports {path} to"):
         if os.path.isdir(os.path.join(folder, "1")):
@@ -99,6 +107,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
                 output_dir=folder,
                 version=1,
                 model_name=name,
+                head=head,
                 litert=has_litert,
             )
         )

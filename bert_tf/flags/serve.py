@@ -132,8 +132,8 @@ class ServeConfig(ServeLimits, ServeAccess):
     model_base_path: str | None = options.model(
         None,
         "Directory that holds the model's versions: 1, 2, ...; or a model of "
-        "any format, which is exported to BERT_TF_CACHE (default: "
-        "~/.cache/bert_tf) first.",
+        "any format, or its name on a hub, which is exported to BERT_TF_CACHE "
+        "(default: ~/.cache/bert_tf) first.",
     )
     model_name: str | None = options.model(
         None,
@@ -153,6 +153,16 @@ class ServeConfig(ServeLimits, ServeAccess):
         "litert, the fastest on an x86 CPU, runs models that were exported "
         "with --litert.",
         choices=ENGINES,
+    )
+    search_file: str | None = options.model(
+        None,
+        "Texts to search by meaning, at /search: comma-separated globs of .txt "
+        "files, whose lines (or paragraphs, if short lines fill these) are "
+        "texts, and tables with a column text. Newer versions of the model "
+        "are not loaded.",
+        reads="files",
+        needs="model_base_path",
+        not_with="allow_reload",
     )
     host: str = options.server(
         "127.0.0.1", "Address to listen on; 0.0.0.0 means all."

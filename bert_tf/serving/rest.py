@@ -9,6 +9,7 @@ import urllib.parse
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Coroutine
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import json_format
@@ -54,10 +55,11 @@ def application(
     hosts: Collection[str] | None = None,
     keys: access.ApiKeys | None = None,
     health_without_key: bool = False,
+    more_routes: Sequence[routing.Route] = (),
 ) -> applications.Starlette:
     """Returns the ASGI application.
 
-    `AccessMiddleware` has the last arguments.
+    `AccessMiddleware` has the arguments before the last.
     """
     api = _Api(service, timeout_seconds)
     return applications.Starlette(
@@ -68,6 +70,7 @@ def application(
             routing.Route("/readyz", api.ready),
             routing.Route("/page/models.json", api.models),
             routing.Route("/", _index),
+            *more_routes,
             routing.Mount("/page", staticfiles.StaticFiles(directory=_PAGE)),
         ],
         middleware=[

@@ -24,6 +24,7 @@ from bert_tf.serving import connections
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
+from bert_tf.serving import search
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.service import Service
@@ -82,6 +83,7 @@ class ModelServer:
             config, config.rest_api_timeout_in_ms / 1000 + _GRACE_SECONDS
         )
         self._service = None
+        self._search = None
         self._thread = None
         self._loop = None
         self._error = None
@@ -112,8 +114,15 @@ class ModelServer:
             )
             stack.callback(self._service.stop)
             self._service.manager.start(
-                self._models, config.file_system_poll_wait_seconds
+                # The embeddings to search are those of one version.
+                self._models,
+                0
+                if config.search_file
+                else config.file_system_poll_wait_seconds,
             )
+            if config.search_file:
+                name = self._models[0].name
+                self._search = search.Search(config, self._service, name)
             if grpc_socket:
                 grpc_socket.close()  # gRPC opens its own.
             self._thread = threading.Thread(
@@ -125,6 +134,12 @@ class ModelServer:
             stack.pop_all()
         for model in self._models:
             logging.info("Serving %s%s.", model.name, self._addresses(model))
+        if self._search:
+            address = _address(config.host, config.rest_api_port)
+            scheme = "https" if self._tls.rest else "http"
+            logging.info(
+                "The page to search is %s://%s/search.", scheme, address
+            )
 
     def check(self) -> None:
         """Raises the exception that ended the listening thread, if any."""
@@ -151,6 +166,8 @@ class ModelServer:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(connections.on_loop_error)
         self._stopping = asyncio.Event()
+        if self._search:
+            await self._search.fill()
         grpc_server = None
         if config.port:
             grpc_server = self._grpc_server()
@@ -210,6 +227,7 @@ class ModelServer:
                     access.allowed_hosts(config.host, config.allowed_hosts),
                     self._keys,
                     config.health_without_key,
+                    self._search.routes if self._search else (),
                 ),
                 http=connections.protocol(self._limits, self._tls.rest),
                 ws="none",

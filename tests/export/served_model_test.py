@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import names
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.export import served_model
@@ -96,6 +97,24 @@ class ServedModelTest(files_case.FolderCase):
                 self.assertEqual(flags.model_name, name or "topics")
                 self.assertEqual(config.litert, engine == "litert")
                 self.assertEqual(config.output_dir, flags.model_base_path)
+
+    def test_fetches_a_model_by_name(self):
+        run = os.path.join(self.folder, "0123")
+        model = tiny_exports.write(run, tiny_exports.classification())
+        for source, name in (
+            ("hf://owner/tiny", "tiny"),
+            ("bert-base-uncased", "bert-base-uncased"),
+        ):
+            with (
+                mock.patch.object(savedmodel, "write") as write,
+                mock.patch.object(names, "resolve", return_value=model) as find,
+            ):
+                flags = self._prepare(source, search_file="x.txt")
+            find.assert_called_once_with(source)
+            ((config,), _) = write.call_args
+            self.assertEqual(config.model_dir, model)
+            self.assertEqual(config.head, "embeddings")
+            self.assertEqual(flags.model_name, name)
 
 
 if __name__ == "__main__":

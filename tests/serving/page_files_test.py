@@ -10,6 +10,7 @@ from bert_tf import serving
 
 _FOLDER = pathlib.Path(serving.__file__).parent / "page"
 _NAMES = sorted(path.name for path in _FOLDER.iterdir())
+_PAGES = ("index.html", "search.html")
 # Text and what it stands on. WCAG 2.2 wants a contrast of 4.5.
 _PAIRS = (
     ("--ink", "--paper"),
@@ -70,10 +71,9 @@ class PageFilesTest(parameterized.TestCase):
             r"DOMParser|createContextualFragment|srcdoc",
         )
 
-    def test_no_inline_script_or_style(self):
-        self.assertNotRegex(
-            _read("index.html"), r"<script>|<style|style=|\son\w+="
-        )
+    @parameterized.parameters(*_PAGES)
+    def test_no_inline_script_or_style(self, name):
+        self.assertNotRegex(_read(name), r"<script>|<style|style=|\son\w+=")
 
     def test_referenced_files_exist(self):
         named = {
@@ -81,7 +81,7 @@ class PageFilesTest(parameterized.TestCase):
             for name in _NAMES
             for found in re.findall(r"/page/([\w.-]+)", _read(name))
         }
-        self.assertEqual(named - {"models.json"}, set(_NAMES) - {"index.html"})
+        self.assertEqual(named - {"models.json"}, set(_NAMES) - set(_PAGES))
 
     def test_contrast(self):
         light, dark = _colours()

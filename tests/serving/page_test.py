@@ -21,6 +21,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.support import browser
 from tests.support import every_head
 from tests.support import live_server
+from tests.support import toy_models
 
 _PICTURES = pathlib.Path(__file__).resolve().parents[2] / ".cache" / "page"
 _MARKUP = "<img src=x onerror='window.broken = 1'><b>cat</b> & \"dog\""
@@ -628,6 +629,27 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         title = self.browser.find("#answer .problem h3").text
         self.assertEqual(title, "The server did not answer")
         self.assertNotEmpty(self.browser.errors())
+
+
+@pytest.mark.environment
+class SearchPageTest(tf.test.TestCase):
+    def test_shows_the_nearest_texts(self):
+        window = browser.start()
+        self.addCleanup(window.close)
+        lines = f"dog on 東 .\nthe cat\n{_MARKUP}\n"
+        texts = self.create_tempfile("texts.txt", lines).full_path
+        path = every_head.publish()["embeddings"].output_dir
+        with toy_models.serving(path, search_file=texts) as (_, config):
+            window.open(f"http://127.0.0.1:{config.rest_api_port}/search")
+            window.find("#query").send_keys("the cat" + Keys.ENTER)
+            window.wait(lambda: window.all(".bars li"), "There is no answer.")
+            names = window.texts(".bars .name")
+            self.assertEqual(names[0], "the cat")
+            self.assertCountEqual(names, lines.splitlines())
+            self.assertEqual(window.texts(".bars .share")[0], "1.000")
+            self.assertEqual(window.texts(".bars .quiet")[0], "texts.txt:2")
+            window.screenshot(_PICTURES / "search.png")
+            self.assertEmpty(window.errors())
 
 
 def _arguments_of_curl(line):

@@ -109,9 +109,6 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
         """Returns `text` and `embedding`."""
         return {"text": example.text_a, EMBEDDING: prediction.tolist()}
 
-    def is_labeled(self, examples: Sequence[InputExample]) -> bool:
-        return False
-
     def score(
         self,
         examples: Sequence[InputExample],
