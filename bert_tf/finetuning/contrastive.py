@@ -43,7 +43,7 @@ from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
 
 # Pairs of each text in an epoch, and the least of all texts together.
-_PAIRS_PER_TEXT = 2
+_PAIRS_PER_TEXT = 1
 _LEAST_PAIRS = 256
 # The inverse of the L2 penalty; embeddings have length 1, so weights are large.
 _INVERSE_PENALTY = 10.0
