@@ -21,6 +21,7 @@ _ORDER = (
     "finetune_squad",
     "finetune_multiple_choice",
     "finetune_tagger",
+    "finetune_embeddings",
     "distill",
     "predict",
     "export_savedmodel",

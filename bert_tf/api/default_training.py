@@ -13,7 +13,9 @@ Shapes:
 import math
 import numbers
 import types
+from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -21,9 +23,17 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import stateless_random
+from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
+from bert_tf.finetuning import contrastive
+from bert_tf.modeling import bert
+from bert_tf.tasks import registry
+from bert_tf.tasks.classification import labels
+from bert_tf.tasks.embeddings.task import SCORES
+from bert_tf.tasks.embeddings.task import TEXT_IDS
+from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -43,6 +53,8 @@ _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
 # Keras' own.
 _BATCH_SIZE = 32
+# That of run/finetune_classifier.py.
+_FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
@@ -113,6 +125,8 @@ def compile_arguments(
         num_warmup_steps=int((num_steps or 0) * _WARMUP_PROPORTION),
     )
     metrics = ["accuracy"]
+    if isinstance(task, PairsTask):
+        metrics = None  # On all rows of dev alone.
     if getattr(task, "problem_type", None) == "regression":
         metrics = ["mean_absolute_error"]
     return {"optimizer": optimizer, "metrics": metrics}
@@ -164,6 +178,9 @@ def _batch_labels(task: Task, y: Any) -> dict[str, tf.Tensor]:
     """Returns the labels as `Task.losses` reads them."""
     if isinstance(y, Mapping):
         return {name: tf.cast(y[name], tf.int32) for name in y}
+    if isinstance(task, PairsTask):
+        is_ids = y.dtype.is_integer
+        return {TEXT_IDS if is_ids else SCORES: y}
     if isinstance(task, TaggingTask):
         return {
             LABEL_IDS: tf.maximum(tf.cast(y, tf.int32), 0),
@@ -175,6 +192,74 @@ def _batch_labels(task: Task, y: Any) -> dict[str, tf.Tensor]:
     is_score = problem_type == "regression"
     y = tf.cast(y, tf.float32 if is_score else tf.int32)
     return {LABEL_IDS: tf.reshape(y, [-1])}
+
+
+def fit_few_shot(
+    model: keras.Model,
+    build_twin: Callable[..., keras.Model],
+    x: Any,
+    y: Any,
+    options: Sequence[Any],
+    others: Sequence[Any],
+) -> keras.callbacks.History:
+    """Trains a classifier as run/finetune_classifier.py --few_shot.
+
+    Args:
+      model: The classifier.
+      build_twin: Builds the model for embeddings that is trained in its place.
+      x: The texts, as for `fit`.
+      y: Their labels, as for `fit`.
+      options: Batch size, epochs, verbosity and callbacks of `fit`.
+      others: The other arguments, which must be None.
+
+    Raises:
+      UserError: If an argument or the model does not fit, or if the texts do
+        not, as `labels.check_few` says.
+    """
+    preprocessor = model.preprocessor
+    task = preprocessor and preprocessor.has_task and preprocessor.task
+    is_single = getattr(task, "problem_type", None) == "single_label"
+    is_allowed = is_single and not model.lstms and not task.doc_stride
+    if not is_allowed or any(value is not None for value in others):
+        raise UserError(
+            "fit(x, y, batch_size, epochs, verbose, callbacks, few_shot=True) "
+            "trains classifiers of bert_tf.load_model with one label for each "
+            "text, which they read without windows. Received: another model, "
+            f"or other arguments, for {model.name}."
+        )
+    length = task.max_seq_length
+    values = preprocessor.embedding_values | {"max_seq_length": length}
+    embeddings = registry.build_task(values, None, length)
+    task = contrastive.on_embeddings(task, embeddings, model.name)
+    texts = raw_rows.to_rows(x)
+    names = raw_rows.to_labels(y, len(texts))
+    examples = preprocessor.examples(texts, names)
+    labels.check_few(examples, task.labels, "the list")
+    inputs, label_ids = preprocessor(texts, names)
+    with model.distribute_strategy.scope():
+        pooled = task.pooling, task.normalize
+        dtype = model.dtype_policy
+        twin = build_twin(model.bert_config, *pooled, dtype=dtype)
+    twin.preprocessor = type(preprocessor)(values, None, model.bert_config)
+    weights = bert.named_variables(model)
+    encoder = bert.named_variables(twin)
+    for name, variable in encoder.items():
+        variable.assign(weights[name])
+    pairs = contrastive.draw_pairs(label_ids, _FEW_SHOT_SEED)
+    history = twin.fit(
+        {name: value[pairs] for name, value in inputs.items()},
+        label_ids[pairs],
+        *options,
+    )
+    vectors = twin.predict(inputs, verbose=0)["embedding"]
+    head = contrastive.fit_head(vectors, label_ids)
+    for name, value in {**encoder, **head}.items():
+        weights[name].assign(value)
+    model.pooling, model.normalize = pooled
+    preprocessor.change_task(pooling=task.pooling, normalize=task.normalize)
+    # Functions that are compiled read the pooler.
+    model.train_function = model.test_function = model.predict_function = None
+    return history
 
 
 def draw_masks(

@@ -113,6 +113,7 @@ def load_model(
             **kwargs,
         )
     model.attach_text(stored, values, max_seq_length)
+    model.preprocessor.embedding_values = registry.describe_embeddings(stored)
     return model
 
 

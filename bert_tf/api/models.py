@@ -194,6 +194,7 @@ class TextMethods:
         shuffle=True,
         class_weight=None,
         sample_weight=None,
+        few_shot=False,
         **kwargs,
     ):
         """Trains on raw rows, or on any data of `keras.Model.fit`.
@@ -213,7 +214,9 @@ class TextMethods:
             answers' texts and their first characters. Multiple choice: an
             index each. Models with a masked-LM head: None; masks are drawn
             in each step, from `preprocessor.mask_seed`, and the masked-LM
-            head alone is trained, not the next-sentence head.
+            head alone is trained, not the next-sentence head. Embeddings:
+            a score each for pairs of texts; None for pairs or triples of an
+            anchor, a positive and maybe a negative.
           batch_size: Rows in a step, by default 32.
           epochs: As for Keras.
           verbose: As for Keras.
@@ -224,6 +227,10 @@ class TextMethods:
           shuffle: As for Keras.
           class_weight: As for Keras; labels may have names. Not for tagging.
           sample_weight: The weight of each row.
+          few_shot: Whether to learn from a few texts of each label, as
+            run/finetune_classifier.py --few_shot: pairs of the texts train the
+            embeddings, on which logistic regression is the head. `compile`
+            does not matter then.
           **kwargs: As for Keras.
 
         Returns:
@@ -239,6 +246,14 @@ class TextMethods:
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
         )
+        if few_shot:
+            twin = with_text(task_models.BertForEmbeddings)
+            options = batch_size, epochs, verbose, callbacks
+            others = validation_data, class_weight, sample_weight
+            others = [validation_split or None, *others, *kwargs.values()]
+            return default_training.fit_few_shot(
+                self, twin, x, y, options, others
+            )
         if validation_data is not None:
             validation_split = 0.0  # Keras ignores it.
         x, y, sample_weight = self._read(x, y, sample_weight, batch_size)

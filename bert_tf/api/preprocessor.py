@@ -1,6 +1,7 @@
 """Raw rows to a model's inputs, and predictions of raw rows to JSON values."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.classification.task import convert_labels
 from bert_tf.tasks.embeddings.task import EmbeddingsTask
+from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.predict import MODEL_INPUTS
@@ -77,6 +79,8 @@ class Preprocessor:
       task_values: The contents of task.json.
       mask_seed: The seed of the masks that `fit` and `evaluate` of a masked
         language model draw; may be set at any time.
+      embedding_values: task.json of the embeddings of the stored model, which
+        `fit(few_shot=True)` trains.
       has_one_hot_loss: Whether labels <float>[N, L] are one-hot, rather than
         several for each row.
 
@@ -111,6 +115,7 @@ class Preprocessor:
                 )
             self.task_values["max_seq_length"] = max_seq_length
         self.has_one_hot_loss = False
+        self.embedding_values = {"kind": "embeddings"}
         # The model and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
         # Those of the copy, with their compiled functions.
@@ -170,7 +175,11 @@ class Preprocessor:
     @property
     def trained_task(self) -> Task | None:
         """The task that `fit` trains; None for masked language models."""
-        return None if self.draws_masks else self.task
+        if self.draws_masks:
+            return None
+        if isinstance(self.task, EmbeddingsTask):
+            return PairsTask(**self.task.arguments())
+        return self.task
 
     @property
     def draws_masks(self) -> bool:
@@ -281,12 +290,16 @@ class Preprocessor:
             labels[0], list | tuple | set | frozenset | np.ndarray
         )
         if has_lists and self._num_labels != 1:
-            values |= {
-                "problem_type": "multi_label",
-                "metrics": list(METRICS_OF_PROBLEM["multi_label"]),
-            }
-            self.__dict__.pop("task", None)  # Built again when needed.
-            self._prepared = None
+            self.change_task(
+                problem_type="multi_label",
+                metrics=list(METRICS_OF_PROBLEM["multi_label"]),
+            )
+
+    def change_task(self, **values: Any) -> None:
+        """Changes values of task.json."""
+        self.task_values |= values
+        self.__dict__.pop("task", None)  # Built again when needed.
+        self._prepared = None
 
     def examples(
         self, rows: Sequence[Any], labels: Sequence[Any] | None = None
@@ -373,11 +386,18 @@ class Preprocessor:
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x), y, sample_weight
+        is_raw = isinstance(x, list) or (x is not None and is_text(x))
+        if is_raw and self.has_task and isinstance(self.task, EmbeddingsTask):
+            pairs = copy.copy(self)
+            pairs.task = self.trained_task
+            if y is None:  # Anchors have no scores.
+                y = [None] * len(raw_rows.to_rows(x))
+            return pairs.convert_rows(x, y, sample_weight)
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
                 x = self._convert_dataset(x, batch_size)
             return x, y, sample_weight
-        if isinstance(x, list) or (x is not None and is_text(x)):
+        if is_raw:
             return self.convert_rows(x, y, sample_weight)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.

@@ -184,6 +184,14 @@ def _check_normalization(config: Flags, stored: StoredModel) -> None:
             f"--to={config.target_format} do not support; fine-tune it with "
             f"--normalization={ORIGINAL}."
         )
+    is_classifier = stored.task["kind"] == "classification"
+    pooling = is_classifier and stored.task.get("pooling")
+    if pooling and config.target_format != "bert_tf":
+        raise UserError(
+            f"The head of {stored.path} reads the {pooling} of all tokens, "
+            f"and classifiers of --to={config.target_format} read the pooler; "
+            "train it without --few_shot, or export it."
+        )
 
 
 def _write(

@@ -89,7 +89,7 @@ def _task_of(
     if labels is not None:
         derived["labels"] = list(labels)
     stored = {name: x for name, x in values.items() if x is not None}
-    if kind == "embeddings":
+    if getattr(model, "pooling", None):
         stored |= {x: getattr(model, x) for x in ("pooling", "normalize")}
     return {"kind": kind} | derived | stored | {"kind": kind}
 

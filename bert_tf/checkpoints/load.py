@@ -228,6 +228,8 @@ def build_model(
     new = skipped if kind is None else skipped.union(weight_map.HEADS[kind])
     if chosen in (*huggingface.WITHOUT_POOLER, "embeddings"):
         new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})
+    if kwargs.get("pooling"):
+        new = new.union({weight_map.POOLER})  # Nothing reads it.
     missing = {weight_map.part_of(x) for x in report.missing} - new
     if missing:
         logging.warning(

@@ -139,6 +139,8 @@ def arguments(
     result: dict[str, Any] = {"head": _head_type(task, number)}
     if kind == "tagging":
         result["approach"] = task.get("approach", "fine_tuning")
+    if kind == "classification" and task.get("pooling"):
+        result |= {x: task[x] for x in ("pooling", "normalize")}
     if result.get("approach") == "feature_based":
         result |= {
             "head": "linear",

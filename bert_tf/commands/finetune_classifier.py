@@ -15,6 +15,9 @@ or .jsonl files:
       --label_column=label --pretrained_model_dir=bert_base \
       --output_dir=output/own --do_train --do_eval --do_predict
 
+With a few texts of each label, add --few_shot and start from a model that
+embeds sentences, such as all-MiniLM-L6-v2.
+
 Rerun the same command to resume from the last checkpoint.
 """
 
@@ -69,6 +72,13 @@ class ClassifierConfig(NamedTaskConfig):
         "Weight of each label in the loss: balanced, or "
         "label:weight,label:weight,... (default: 1 for each label).",
     )
+    few_shot: bool = options.training(
+        False,
+        "Learn from a few texts of each label, best below 50: train embeddings "
+        "by pairs of texts, then a linear head on them.",
+        needs="do_train",
+        not_with=("doc_stride", "head=bilstm", "new_pooler"),
+    )
     doc_stride: int | None = options.data(
         None,
         "Split long texts into windows that start this many tokens apart "
@@ -87,9 +97,34 @@ def main(config: ClassifierConfig) -> None:
     task_files = None
     if stored is not None:
         task_files = find_files(config, stored).load()
-    from bert_tf.finetuning import run
+    if config.few_shot:
+        _check_few(task_files)
+    build = functools.partial(build_task, task_files=task_files)
+    if config.few_shot:
+        from bert_tf.finetuning import contrastive
 
-    run.run(config, functools.partial(build_task, task_files=task_files))
+        contrastive.train_few_shot(config, build)
+    else:
+        from bert_tf.finetuning import run
+
+        run.run(config, build)
+
+
+def _check_few(task_files: Any) -> None:
+    """Checks the data of few-shot training, and names what dev lacks."""
+    from bert_tf.tasks.classification import labels
+
+    if task_files.problem_type != "single_label":
+        raise UserError(
+            "--few_shot is for single-label problems. Received: a task with "
+            f"--problem_type={task_files.problem_type}."
+        )
+    for split, data in task_files.data.items():
+        texts = data.examples, task_files.labels, task_files.files[split]
+        if split.startswith("train"):
+            labels.check_few(*texts)
+        elif split.startswith("dev"):
+            labels.warn_of_missing(*texts)
 
 
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
@@ -268,4 +303,6 @@ def build_task(
         if stored_task is None
         else stored.get("head", "linear"),
         head_dropout_prob=config.head_dropout_prob,
+        pooling=stored.get("pooling"),
+        normalize=bool(stored.get("normalize")),
     )

@@ -67,6 +67,9 @@ class ObjectiveSource:
         del model
         return TaskObjective(self._reader.task)
 
+    def finish(self, model: keras.Model, devices: Devices) -> None:
+        """Sets the weights that training does not change, before scores."""
+
     def compare(self, split: str) -> Metrics:
         """Returns reference metrics to report beside the model's on a split."""
         del split

@@ -12,6 +12,7 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import ORIGINAL
@@ -324,6 +325,8 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
     names, as a checkpoint of the original, their number counts.
     """
     actual, expected = stored.task, task.to_json()
+    if not weight_map.HEADS[task.kind]:
+        return True  # No weights.
     if _form(actual.get("kind"), actual) != _form(task.kind, expected):
         return False
     if not task.is_compatible_with(actual):
@@ -359,6 +362,8 @@ def _form(kind: str | None, values: Mapping[str, Any]) -> list[str]:
         parts.append(f"head {values['head']}")
     if values.get("approach", "fine_tuning") != "fine_tuning":
         parts.append(f"{values['approach']}, {values['layer_combination']}")
+    if values.get("pooling"):
+        parts.append(f"pooling {values['pooling']}")
     if values.get("lstm_size"):
         parts.append(f"BiLSTM of {values['lstm_size']}")
     return parts

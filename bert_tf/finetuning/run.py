@@ -45,6 +45,8 @@ from bert_tf.training.preemption import Preemption
 # Builds the task from the flags and, without --do_train, the model's task.json.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
 
+# Texts of each label below which `--few_shot` is the better start.
+_FEW = 50
 # Commands that use the model.
 _NEXT_COMMANDS = (
     "python run/predict.py --model_dir={} --input_file=FILE --output_file=FILE",
@@ -100,8 +102,24 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
     else:
         results = _run_trials(experiment, each)
     if coordinator.is_chief:
-        training_output.print_report(folder, results, _NEXT_COMMANDS)
+        notes = {"Advice:": _advise(config, experiment.task)}
+        training_output.print_report(folder, results, _NEXT_COMMANDS, notes)
     return results
+
+
+def _advise(config: FinetuneConfig, task: Task) -> str:
+    """Returns a sentence for classifiers of few texts a label, else ""."""
+    is_plain = getattr(config, "few_shot", None) is False
+    if not is_plain or task.problem_type != "single_label":
+        return ""
+    each = len(task.data[TRAIN].examples) / len(task.labels)
+    if each >= _FEW:
+        return ""
+    return (
+        f"{each:.3g} texts of each label are few: --few_shot, from a model "
+        "that embeds sentences such as all-MiniLM-L6-v2, is usually right "
+        "more often; compare both on dev."
+    )
 
 
 # === Trials ===

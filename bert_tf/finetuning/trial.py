@@ -262,6 +262,7 @@ class Trial(Trainer):
             self.close_bar()
         if self._flags.selects_evaluation:
             self._restore_best()
+        self._experiment.objective_source.finish(self.model, self.devices)
 
     def _read_from(self, step: int) -> Iterator[dict[str, tf.Tensor]]:
         """Returns the batches from a step on, split by the current plan."""
@@ -319,6 +320,7 @@ class Trial(Trainer):
         """Scores dev; saves the weights if the best ones are to be kept."""
         task = self._experiment.task
         (split, *_) = task.splits(DEV)
+        self._experiment.objective_source.finish(self.model, self.devices)
         evaluated = self.evaluator.evaluate(split, task, select_threshold=True)
         # All workers compare the same numbers.
         metrics = self.coordinator.from_chief(evaluated.metrics)

@@ -10,6 +10,7 @@ Shapes:
 """
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -151,6 +152,52 @@ class BertWithOutputHead(bert.BertWithHead):
         }
 
 
+def _flatten(inputs, dropout_seeds):
+    """Returns inputs [B, C, S] as B * C rows, their seeds, and [B, C]."""
+    flat = {}
+    for name, value in inputs.items():
+        flat[name] = value = tf.convert_to_tensor(value)
+        if name != layouts.TOKEN_INDICES:
+            batch, choices, length = dropout.shape_of(value)
+            flat[name] = tf.reshape(value, [-1, length])
+    if dropout_seeds is not None:
+        dropout_seeds = dropout.derive_seeds(dropout_seeds, choices)
+        dropout_seeds = tf.reshape(dropout_seeds, [-1])
+    return flat, dropout_seeds, [batch, choices]
+
+
+def _unflatten(outputs, axes):
+    """Returns outputs of rows as those of [B, C] texts."""
+    return tf.nest.map_structure(
+        lambda x: tf.reshape(x, [*axes, *dropout.shape_of(x)[1:]]), outputs
+    )
+
+
+def _takes_groups(call):
+    """Lets a call take examples of C texts each: inputs [B, C, S]."""
+
+    @functools.wraps(call)
+    def call_rows(self, inputs, training=False, dropout_seeds=None):
+        if len(getattr(inputs.get("input_ids"), "shape", ())) != 3:
+            return call(self, inputs, training, dropout_seeds)
+        flat, seeds, axes = _flatten(inputs, dropout_seeds)
+        return _unflatten(call(self, flat, training, seeds), axes)
+
+    return call_rows
+
+
+def _pool(model, encoded, inputs):
+    """Returns the embeddings of rows, as a model's attributes pool them."""
+    return heads.pool_tokens(
+        encoded["sequence_output"],
+        bert.standardize(inputs)[1],
+        model.pooling,
+        model.normalize,
+        model.bert_config.left_to_right,
+        model.for_inference,
+    )
+
+
 class _LabelModel(BertWithOutputHead):
     """BERT with a logit for each label; subclasses choose the head's input."""
 
@@ -188,12 +235,16 @@ class BertForClassification(_LabelModel):
       num_labels: Number of labels; not needed if `labels` are given.
       labels: Their names in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of its input.
+      pooling: How the tokens of a text become the input of the head, as in
+        `BertForEmbeddings`; by default the pooler makes it.
+      normalize: Whether that input has length 1.
       **kwargs: As for `BertWithOutputHead`.
 
-    Call arguments: As for `BertModel`.
+    Call arguments: As for `BertModel`; inputs may be [B, C, S], too.
 
     Returns:
-      A dictionary of `logits` <float32>[B, L].
+      A dictionary of `logits` <float32>[B, L] and, with `pooling`, `embedding`
+      <float32>[B, H].
 
     Raises:
       UserError: If there is no label, or two have the same name.
@@ -217,13 +268,35 @@ class BertForClassification(_LabelModel):
         num_labels=None,
         labels=None,
         head_dropout_prob=_DROPOUT_PROB,
+        pooling=None,
+        normalize=False,
         **kwargs,
     ):
+        if pooling is not None:
+            check_pooling(pooling)
         super().__init__(config, num_labels, labels, **kwargs)
+        self.pooling = pooling
+        self.normalize = normalize
         self.add_head(self.num_labels, head_dropout_prob)
+
+    @_takes_groups
+    def call(self, inputs, training=False, dropout_seeds=None):
+        if self.pooling is None:
+            return super().call(inputs, training, dropout_seeds)
+        encoded, seeds = self.encode(inputs, training, dropout_seeds)
+        embedding = _pool(self, encoded, inputs)
+        logits = self.head(embedding, dropout_seeds=seeds)
+        outputs = {"logits": logits, "embedding": embedding}
+        return self.with_encoder(outputs, encoded)
 
     def _head_input(self, outputs, inputs):
         return self.read_text(outputs, inputs)
+
+    def get_config(self):
+        return super().get_config() | {
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+        }
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -413,30 +486,18 @@ class BertForMultipleChoice(BertWithOutputHead):
         self.add_head(1, head_dropout_prob)
 
     def call(self, inputs, training=False, dropout_seeds=None):
-        flat = {}
         for name, value in inputs.items():
-            value = tf.convert_to_tensor(value)
-            if name == layouts.TOKEN_INDICES:
-                flat[name] = value
-                continue
-            if value.shape.rank != 3:
+            shape = tf.convert_to_tensor(value).shape
+            if name != layouts.TOKEN_INDICES and shape.rank != 3:
                 raise UserError(
                     f"`{name}` of multiple choice must be [examples, choices, "
-                    f"length]. Received: shape {tuple(value.shape)}."
+                    f"length]. Received: shape {tuple(shape)}."
                 )
-            batch, choices, length = dropout.shape_of(value)
-            flat[name] = tf.reshape(value, [-1, length])
-        if dropout_seeds is not None:
-            dropout_seeds = dropout.derive_seeds(dropout_seeds, choices)
-            dropout_seeds = tf.reshape(dropout_seeds, [-1])
+        flat, dropout_seeds, axes = _flatten(inputs, dropout_seeds)
         encoded, seeds = self.encode(flat, training, dropout_seeds)
         logits = self.head(self.read_text(encoded, flat), dropout_seeds=seeds)
-        outputs = self.with_encoder({}, encoded)
-        outputs = tf.nest.map_structure(
-            lambda x: tf.reshape(x, [batch, choices, *dropout.shape_of(x)[1:]]),
-            outputs,
-        )
-        outputs["logits"] = tf.reshape(logits, [batch, choices])
+        outputs = _unflatten(self.with_encoder({}, encoded), axes)
+        outputs["logits"] = tf.reshape(logits, axes)
         return outputs
 
     def get_config(self):
@@ -460,7 +521,7 @@ class BertForEmbeddings(bert.BertWithHead):
       name: The model's name.
       **kwargs: As for `BertWithHead`.
 
-    Call arguments: As for `BertModel`.
+    Call arguments: As for `BertModel`; inputs may be [B, C, S], too.
 
     Returns:
       A dictionary of `embedding` <float32>[B, H times the number of poolings].
@@ -500,16 +561,10 @@ class BertForEmbeddings(bert.BertWithHead):
         """The number of values of an embedding."""
         return self.bert_config.hidden_size * len(self.pooling.split("+"))
 
+    @_takes_groups
     def call(self, inputs, training=False, dropout_seeds=None):
         encoded, _ = self.encode(inputs, training, dropout_seeds)
-        embedding = heads.pool_tokens(
-            encoded["sequence_output"],
-            bert.standardize(inputs)[1],
-            self.pooling,
-            self.normalize,
-            self.bert_config.left_to_right,
-            self.for_inference,
-        )
+        embedding = _pool(self, encoded, inputs)
         return self.with_encoder({"embedding": embedding}, encoded)
 
     def similarity(self, a, b=None):

@@ -110,6 +110,38 @@ class PackedRows:
         return placed
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupedRows:
+    """Examples of as many texts each, which may share texts.
+
+    Attributes:
+      rows: The texts, one row each.
+      groups: <int>[N, C], the rows of each example.
+      targets: The labels of examples, [N, ...] each, by their names in a batch.
+    """
+
+    rows: PackedRows
+    groups: np.ndarray
+    targets: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """<int64>[N], tokens of the longest text of each example."""
+        return self.rows.lengths[self.groups].max(axis=1)
+
+    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns inputs <int32>[B, C, T] and the targets."""
+        groups = self.groups[indices]
+        inputs = self.rows.inputs(groups.ravel(), length)
+        return {
+            name: x.reshape([*groups.shape, length])
+            for name, x in inputs.items()
+        } | {name: x[indices] for name, x in self.targets.items()}
+
+
 def pack_texts(
     texts_a: Sequence[str],
     texts_b: Sequence[str | None] | None,

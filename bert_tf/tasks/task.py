@@ -15,6 +15,7 @@ import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
 from typing import Literal
 from typing import NamedTuple
 from typing import Protocol
@@ -89,6 +90,9 @@ class Task(TaskFiles):
     Attributes:
       max_seq_length: The maximum number of tokens in a row.
     """
+
+    # The output of the other rows of a step that the loss of a row reads.
+    coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128
 

@@ -27,6 +27,11 @@ from bert_tf.tasks.task import Task
 # (run_pretraining.py:277-280 of the original).
 _NO_WEIGHT = 1e-5
 
+# Features of rows whose loss is coupled: an equal share of the loss of all
+# rows of the step, and the slopes of that loss by the coupled output.
+COUPLED_LOSS = "coupled_loss"
+SLOPES = "slopes"
+
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
@@ -151,12 +156,15 @@ class Objective(abc.ABC):
       metrics: Names of the values that `normalize` returns, `loss` included.
       variables: Name to variable: trained and kept in checkpoints, but not part
         of the model.
+      coupled: The output of other rows that the loss of a row reads, too, as
+        those of in-batch negatives; or None.
     """
 
     inputs: tuple[str, ...]
     sums: tuple[str, ...]
     metrics: tuple[str, ...]
     variables: Mapping[str, keras.Variable] = {}
+    coupled: str | None = None
 
     def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the rows with targets added, computed without gradients."""
@@ -278,6 +286,7 @@ class TaskObjective(Objective):
     def __init__(self, task: Task, sample_weight: tf.Tensor | None = None):
         self._task = task
         self._sample_weight = sample_weight
+        self.coupled = task.coupled
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.reduce_sum(loss_weights(self._task, rows))
@@ -285,6 +294,11 @@ class TaskObjective(Objective):
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
+        if COUPLED_LOSS in rows:
+            # Linear in the output: value and gradient of the whole step's.
+            product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
+            value = tf.reduce_sum(rows[COUPLED_LOSS])
+            return {"loss_sum": value + product - tf.stop_gradient(product)}
         losses = self._task.losses(outputs, rows)
         weights = loss_weights(self._task, rows)
         if self._sample_weight is not None:

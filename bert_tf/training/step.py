@@ -8,6 +8,12 @@ TPUs, and on several GPUs with `--xla=on`, sums over replicas are a part of the
 program of a replica; elsewhere the replicas meet for each, and nothing overlaps
 with it.
 
+Where the loss of a row reads outputs of other rows, as with in-batch negatives,
+those of all rows are computed first, without gradients, and the slopes of the
+loss by them. With these each part computes its gradients alone, so the loss
+does not depend on the parts (Gao et al., 2021,
+https://arxiv.org/abs/2101.06983).
+
 The host reads nothing while a call runs: the loop counts on the host, and a
 step that is not finite turns the updates of the following ones off.
 
@@ -27,6 +33,7 @@ from absl import logging
 
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
+from bert_tf.features import INPUT_MASK
 from bert_tf.modeling import layouts
 from bert_tf.training import losses
 from bert_tf.training import optimizer as optimizers
@@ -167,6 +174,7 @@ class TrainingStep:
         self.compiled = ""
         self._has_run = False
         self._count = self.objective.count
+        self._encode = self._coupled_output
         self._compute = self._replica_gradients
         self._update = self._update_weights
         self._step_on_replica = self._replica_step
@@ -174,6 +182,7 @@ class TrainingStep:
             self._step_on_replica = compilation.wrap(self._replica_step)
         else:
             self._count = compilation.wrap_part(self._count)
+            self._encode = compilation.wrap(self._encode)
             self._compute = compilation.wrap(self._compute)
             self._update = compilation.wrap_part(self._update)
         self._run = tf.function(
@@ -347,6 +356,8 @@ class TrainingStep:
           `is_healthy` and `metrics` after the step.
         """
         count = self._add_up(self._count(rows))
+        if self._is_coupled:
+            rows |= self._couple(rows)
         gradients, sums = self._compute(rows, count, self._scale())
         sums, gradients = self._add_up(sums), self._reduce(gradients)
         return self._update(gradients, sums, count, is_healthy, metrics)
@@ -375,19 +386,63 @@ class TrainingStep:
             return tf.constant(1.0)
         return self.loss_scale.value()
 
+    @property
+    def _is_coupled(self):
+        """True if the loss of a part reads outputs of other parts."""
+        parts = self.plan.num_micro_batches * self.plan.num_replicas
+        return parts > 1 and bool(self.objective.coupled)
+
+    def _couple(self, rows):
+        """Returns `COUPLED_LOSS` and `SLOPES` of a replica's rows."""
+        name, own = self.objective.coupled, self.plan.per_replica
+        inputs = {*self.objective.inputs, *layouts.INPUTS, "dropout_seeds"}
+        every = {x: y for x, y in rows.items() if x not in inputs}
+        # [CLS] shows which rows are blank.
+        every[INPUT_MASK.name] = rows[INPUT_MASK.name][..., :1]
+        every[name] = self._encode(rows)
+        context = tf.distribute.get_replica_context()
+        if self.plan.num_replicas > 1:
+            every = context.all_gather(every, axis=0)
+        with tf.GradientTape() as tape:
+            tape.watch(every[name])
+            total = self.objective.compute_sums(every, every)["loss_sum"]
+        slopes = tape.gradient(total, every[name])
+        first = tf.cast(context.replica_id_in_sync_group, tf.int32) * own
+        return {
+            losses.COUPLED_LOSS: tf.fill(
+                [own], total / (own * self.plan.num_replicas)
+            ),
+            losses.SLOPES: _slice(slopes, first, own),
+        }
+
+    def _coupled_output(self, rows):
+        """Returns the coupled output of a replica's rows, [R, ...]."""
+
+        def compute(index):
+            outputs = self._call_model(self._part(rows, index))
+            return tf.cast(outputs[self.objective.coupled], tf.float32)
+
+        parts = tf.map_fn(
+            compute,
+            tf.range(self.plan.num_micro_batches),
+            parallel_iterations=1,
+            fn_output_signature=tf.float32,
+        )
+        return tf.reshape(parts, tf.concat([[-1], tf.shape(parts)[2:]], 0))
+
+    def _part(self, rows, index):
+        """Returns the rows of a micro-batch."""
+        size = self.plan.micro_batch_size
+        return {x: _slice(y, index * size, size) for x, y in rows.items()}
+
     def _replica_gradients(self, rows, count, scale):
         """Returns gradients and sums of a replica's rows, [R, ...]."""
         parts = self.plan.num_micro_batches
         if parts == 1:
             return self._gradients(rows, count, scale)
-        size = self.plan.micro_batch_size
 
         def add_part(index, so_far):
-            part = {
-                name: _slice(value, index * size, size)
-                for name, value in rows.items()
-            }
-            added = self._gradients(part, count, scale)
+            added = self._gradients(self._part(rows, index), count, scale)
             return index + 1, tf.nest.map_structure(tf.add, so_far, added)
 
         _, total = tf.while_loop(
@@ -408,15 +463,18 @@ class TrainingStep:
         weights = [variable.value for variable in self._variables]
         rows = objective.add_targets(rows)
         with tf.GradientTape() as tape:
-            outputs = self.model(
-                losses.model_inputs(objective.inputs, rows),
-                training=True,
-                dropout_seeds=rows["dropout_seeds"],
-            )
+            outputs = self._call_model(rows)
             sums = objective.compute_sums(outputs, rows)
             loss = objective.normalize(sums, count)["loss"] * scale
         gradients = tape.gradient(loss, weights)
         return [tf.convert_to_tensor(g) for g in gradients], sums
+
+    def _call_model(self, rows):
+        return self.model(
+            losses.model_inputs(self.objective.inputs, rows),
+            training=True,
+            dropout_seeds=rows["dropout_seeds"],
+        )
 
     def _update_weights(self, gradients, sums, count, is_healthy, last):
         """Clips and applies gradients, in replica context.

@@ -23,6 +23,83 @@ from tests.support import logical_devices
 from tests.support import tiny_model
 
 
+class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
+    """Embeddings, and classifiers of few labels."""
+
+    config = tiny_model.NO_DROPOUT
+
+    @pytest.mark.slow
+    @parameterized.parameters(
+        ([("the cat", "dog"), ("on mat", "東"), ("the cat", "mat")], None),
+        ({"anchor": ["the cat", "mat"], "positive": ["dog", "東"]}, None),
+        ((["the cat", "mat"], ["dog", "東"]), [0.25, -0.5]),
+        ([("the cat", "dog", "."), ("on mat", "東", "sat")], None),
+    )
+    def test_embeddings_learn_pairs(self, x, y):
+        model = self.new("embeddings")
+        history = model.fit(x, y, epochs=4, verbose=0).history["loss"]
+        self.assertLess(history[-1], history[0])
+        self.assertAllClose(
+            model.evaluate(x, y, verbose=0), history[-1], rtol=0.3
+        )
+
+    @parameterized.parameters(
+        (["cat"], None, "Row 0 of the list: A row must have anchor, positive"),
+        ([("cat", " ")], None, "Row 0 of the list: The row has an empty text"),
+        ([("cat", "dog")], [3.0], "must have a score from -1 to 1"),
+        (
+            [("cat", "dog"), ("a", "b", "c")],
+            None,
+            "as many texts in each. Received: rows of 2 and 3",
+        ),
+    )
+    def test_embeddings_refuse_other_rows(self, x, y, message):
+        with self.assertRaisesRegex(UserError, message):
+            self.new("embeddings").fit(x, y, verbose=0)
+
+    @pytest.mark.slow
+    def test_few_labels_make_an_ordinary_classifier(self):
+        model = self.new()
+        texts = ["the cat", "cats sat", "a dog", "dogs on mats"]
+        names = ["good", "good", "bad", "bad"]
+        before = model.bert.pooler.dense.kernel.numpy()
+        model.predict(texts, verbose=0)  # Makes a copy that reads the pooler.
+        history = model.fit(texts, names, few_shot=True, epochs=3, verbose=0)
+        self.assertLen(history.history["loss"], 3)
+        predicted = model.predict(texts, verbose=0)
+        self.assertEqual([x["label"] for x in predicted], names)
+        self.assertAllEqual(model.bert.pooler.dense.kernel, before)
+        folder = self.create_tempdir().full_path
+        bert_tf.save_model(model, f"{folder}/model")
+        model.save(f"{folder}/model.keras")
+        for name in ("model", "model.keras"):
+            loaded = bert_tf.load_model(f"{folder}/{name}")
+            self.assertEqual(loaded.pooling, "mean")
+            for one, other in zip(
+                loaded.predict(texts, verbose=0), predicted, strict=True
+            ):
+                self.assertAllClose(one["probability"], other["probability"])
+
+    @parameterized.parameters(
+        (["cat", "dog"], ["good", "bad"], {}, "fewer of 'bad', 'good'"),
+        (
+            ["cat", "dog", "cat"],
+            ["good", "bad", "bad"],
+            {},
+            "row 0 and row 2 are the same text, with the labels 'good' and",
+        ),
+        (["cat"], ["good"], {"class_weight": {0: 2.0}}, "or other arguments"),
+    )
+    def test_few_labels_are_checked(self, x, y, options, message):
+        with self.assertRaisesRegex(UserError, message):
+            self.new().fit(x, y, few_shot=True, verbose=0, **options)
+
+    def test_few_labels_are_for_single_labels(self):
+        model = self.new("tagging", labels=["a", "b"])
+        with self.assertRaisesRegex(UserError, "with one label for each text"):
+            model.fit(["cat"], ["a"], few_shot=True, verbose=0)
+
+
 class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     def _fit(self, *data, callbacks=None, epochs=2, **options):
         model = self.new()

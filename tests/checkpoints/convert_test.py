@@ -185,6 +185,16 @@ class RoundTripTest(ConversionTestCase):
         read = formats.read(path)
         self.assertEqual(read.config.hidden_act, "gelu")
 
+    def test_classifiers_of_embeddings_only_in_model_directories(self):
+        stored = stored_models.build("classification")
+        task = stored.task | {"pooling": "mean", "normalize": True}
+        stored = dataclasses.replace(stored, task=task)
+        path = self.write(stored)
+        for target in ("huggingface", "tf1", "keras_hub", "model_garden"):
+            self.assert_refused("reads the mean of all tokens", path, target)
+        read = self.assert_same(self.convert(path, "bert_tf")[0], stored)
+        self.assertEqual(read.task["pooling"], "mean")
+
     def test_device_normalization_only_in_model_directories(self):
         stored = stored_models.build()
         settings = stored_model.tokenizer_settings(

@@ -121,6 +121,10 @@ _CASES = (
      "training needs an answer"),
     ("finetune_squad --output_dir=squad --do_predict --predict_file=both.json",
      "--version_2_with_negative"),
+    (f"finetune_embeddings --train_file=text.csv {_NEW}",
+     "text.csv must have anchor, positive and maybe negative"),
+    (f"{_OWN} --few_shot --train_file=body.csv --text_column=body "
+     f"--label_column=topic {_NEW}", "at least two different texts of each"),
     # Models to evaluate, and the columns that they store.
     (f"{_OWN} --output_dir=out --pretrained_model_dir=no_unk --do_eval "
      "--dev_file=one.csv", "vocab.txt lacks [UNK]"),

@@ -11,6 +11,7 @@ from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import dropout
+from bert_tf.modeling import inference
 from bert_tf.modeling import task_models
 from tests.support import tiny_layers
 
@@ -65,6 +66,41 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
         outputs = model(tiny_layers.inputs())
         expected = tiny_layers.logits(model, outputs["sequence_output"])
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
+
+    @parameterized.parameters(("mean", True), ("cls", False))
+    def test_pooled_classifier_reads_embeddings(self, pooling, normalize):
+        arguments = {"pooling": pooling, "normalize": normalize}
+        model = tiny_layers.randomize(
+            task_models.BertForClassification(
+                tiny_layers.CONFIG, num_labels=4, **arguments
+            )
+        )
+        inputs = tiny_layers.inputs()
+        outputs = model(inputs)
+        embedder = task_models.BertForEmbeddings(
+            tiny_layers.CONFIG, **arguments
+        )
+        inference.copy_weights(model, embedder)
+        expected = embedder(inputs)["embedding"]
+        self.assertAllClose(outputs["embedding"], expected, atol=1e-6)
+        logits = tiny_layers.logits(model, expected)
+        self.assertAllClose(outputs["logits"], logits, atol=1e-5)
+        # Its copies and its configuration keep the pooling.
+        again = task_models.BertForClassification.from_config(
+            model.get_config()
+        )
+        inference.copy_weights(model, again)
+        self.assertAllClose(again(inputs)["logits"], logits, atol=1e-5)
+
+    def test_examples_may_have_several_texts(self):
+        model = tiny_layers.randomize(
+            task_models.BertForEmbeddings(tiny_layers.CONFIG)
+        )
+        inputs = tiny_layers.inputs_of(task_models.BertForMultipleChoice)
+        groups = model(inputs)["embedding"]
+        for place in range(groups.shape[1]):
+            alone = model({x: y[:, place] for x, y in inputs.items()})
+            self.assertAllClose(groups[:, place], alone["embedding"], atol=1e-6)
 
     def test_multiple_choice_scores_each_choice_alone(self):
         model = tiny_layers.randomize(

@@ -15,7 +15,9 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling.task_models import BertForClassification
+from bert_tf.modeling.task_models import BertForEmbeddings
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import state as training_state
 from bert_tf.training import unpad as unpadding
@@ -394,6 +396,69 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             np.abs(losses - padded).max(),
             max(np.abs(parts - padded).max(), 1e-3 * padded.max()),
         )
+
+
+@pytest.mark.slow
+class CoupledTest(tf.test.TestCase, parameterized.TestCase):
+    """In-batch negatives, of all rows of a step."""
+
+    def _train(self, devices=1, unpad=False, **plan):
+        """Returns losses and weights after three steps of eight pairs."""
+        names = [f"CPU:{index}" for index in range(devices)]
+        strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        if devices > 1:
+            strategy = tf.distribute.MirroredStrategy(names)
+        with strategy.scope():
+            model = BertForEmbeddings(step_trainer.CONFIG)
+            variables = {
+                name: variable
+                for name, variable in bert_model.named_variables(model).items()
+                if "pooler" not in name
+            }
+            rng = np.random.default_rng(4)
+            for variable in variables.values():
+                variable.assign(rng.normal(size=variable.shape, scale=0.3))
+            optimizer = optimizers.build_optimizer("bert_adam", 0.01, 20, 0)
+            optimizer.build(list(variables.values()))
+        plan = StepPlan(8, devices, **plan)
+        step = TrainingStep(
+            strategy, model, TaskObjective(PairsTask()), optimizer, plan
+        )
+        lengths = rng.integers(3, 9, size=[8, 2, 1])
+        mask = (np.arange(8) < lengths).astype(np.int32)
+        rows = {
+            "input_ids": rng.integers(1, 64, size=[8, 2, 8]) * mask,
+            "input_mask": mask,
+            "segment_ids": np.zeros_like(mask),
+            # Two rows share an anchor, and two a positive.
+            "text_ids": [[x % 7, 10 + x % 6] for x in range(8)],
+        }
+        rows = {x: np.asarray(y, np.int32) for x, y in rows.items()}
+        rows["example_index"] = np.arange(8)
+        transform = unpadding.token_finder(plan, [2, 8]) if unpad else None
+        iterator = batches_lib.distribute_batches(
+            strategy, step_trainer.dataset(rows, 8), plan, transform=transform
+        )
+        losses = [step.run(iterator, 1)[1]["loss"] for _ in range(3)]
+        return losses, training_state.read(variables, optimizer)
+
+    @parameterized.parameters(
+        {"max_micro_batch_size": 2},
+        # The last part has a blank row.
+        {"max_micro_batch_size": 3},
+        {"devices": 2},
+        {"devices": 2, "max_micro_batch_size": 2},
+        {"max_micro_batch_size": 2, "unpad": True},
+    )
+    def test_parts_have_the_gradients_of_the_whole(self, **options):
+        losses, state = self._train()
+        parts, state_of_parts = self._train(**options)
+        self.assertAllClose(parts, losses, rtol=1e-5, atol=1e-5)
+        for name, value in state.items():
+            if "/key/bias" not in name:
+                self.assertAllClose(
+                    state_of_parts[name], value, rtol=1e-4, atol=1e-5, msg=name
+                )
 
 
 class ChooseTest(tf.test.TestCase, parameterized.TestCase):

@@ -48,6 +48,8 @@ class Classification(ServingHead):
     def __post_init__(self) -> None:
         self.inputs = ("text", "text_pair") if self.pair else ("text",)
         self.method = self.task.method
+        if getattr(self.task, "pooling", None):
+            self.model_values = {"has_pooler": False}
         if self.doc_stride is not None:
             self.max_rows_at_once = _MAX_ROWS_AT_ONCE
 

@@ -12,6 +12,7 @@ from typing import Any
 from typing import Literal
 
 import numpy as np
+from absl import logging
 
 from bert_tf.errors import UserError
 
@@ -245,6 +246,50 @@ def _parse_weight(number: str, pair: str) -> float:
             f"{pair!r}."
         )
     return weight
+
+
+def check_few(
+    examples: Sequence[Any], labels: Sequence[str], path: str
+) -> None:
+    """Checks that few-shot training can learn from labeled texts.
+
+    Raises:
+      UserError: If a text has two labels, or a label has one text.
+    """
+    seen = {}
+    for number, example in enumerate(examples):
+        text = (example.text_a, example.text_b)
+        name, label = seen.setdefault(
+            text, (example.guid or f"row {number}", example.label)
+        )
+        if label != example.label:
+            raise UserError(
+                f"{name} and {example.guid or f'row {number}'} are the same "
+                f"text, with the labels {label!r} and {example.label!r}; "
+                "remove one."
+            )
+    counts = Counter(label for _, label in seen.values())
+    scarce = [label for label in labels if counts[label] < 2]
+    if scarce:
+        raise UserError(
+            "Few-shot training needs at least two different texts of each "
+            f"label. Received: {path}, with fewer of {name_some(scarce)}; add "
+            "texts, or remove these labels."
+        )
+
+
+def warn_of_missing(
+    examples: Sequence[Any], labels: Sequence[str], path: str
+) -> None:
+    """Logs a warning if a dev set has no text of some labels."""
+    present = {example.label for example in examples}
+    missing = [label for label in labels if label not in present]
+    if missing and present != {None}:
+        logging.warning(
+            "%s has no text of %s, so its scores do not cover them.",
+            path,
+            name_some(missing),
+        )
 
 
 def balanced_weights(

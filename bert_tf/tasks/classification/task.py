@@ -123,12 +123,17 @@ class ClassificationTask(ClassificationFiles, task.Task):
         tokens; None truncates long texts.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
+      pooling: How vectors of tokens become the one that the head reads, as in
+        `EmbeddingsTask`; None for the pooler's.
+      normalize: Whether that vector has length 1.
     """
 
     metric_names: tuple[str, ...]
     doc_stride: int | None = None
     head: str = "linear"
     head_dropout_prob: float = 0.1
+    pooling: str | None = None
+    normalize: bool = False
 
     @property
     def metric(self) -> str:
@@ -193,6 +198,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
             "num_labels": 1 if self.labels is None else len(self.labels),
             "head": self.head,
             "head_dropout_prob": self.head_dropout_prob,
+            "pooling": self.pooling,
+            "normalize": self.normalize,
         }
 
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
@@ -409,6 +416,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     def to_json(self) -> dict[str, Any]:
         has_languages = self.official and self.official.has_languages
+        pooled = {"pooling": self.pooling, "normalize": self.normalize}
         return {
             "name": self.name,
             "max_seq_length": self.max_seq_length,
@@ -421,6 +429,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
             "doc_stride": self.doc_stride,
             **({"language": self.language} if has_languages else {}),
             "head": self.head,
+            **(pooled if self.pooling else {}),
         }
 
     @classmethod
@@ -444,6 +453,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
             metric_names=tuple(names),
             doc_stride=values.get("doc_stride"),
             head=values.get("head", "linear"),
+            pooling=values.get("pooling"),
+            normalize=values.get("normalize", False),
         )
 
 

@@ -1,17 +1,29 @@
 """Texts to embed: tables and text files, without TensorFlow."""
 
 import dataclasses
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import ClassVar
 
+from bert_tf.errors import UserError
+from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.classification.examples import read_text
+from bert_tf.tasks.classification.labels import parse_number
 from bert_tf.tasks.task_files import TaskFiles
 
 # The columns of texts to embed; the first that a file has is read.
 TEXT_COLUMNS = ("text", "sentence")
+# Those of files to train on: pairs with a score, and an anchor's texts.
+SCORE = "score"
+_SCORED = ("text_a", "text_b", SCORE)
+_GROUP = ("anchor", "positive", "negative")
+_FORMS = (_SCORED, _GROUP, _GROUP[:2])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,3 +49,87 @@ class EmbeddingsFiles(TaskFiles):
         """
         columns = [Columns(x) for x in TEXT_COLUMNS]
         return classification_examples.read_texts(path, columns, keep_empty, "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairFiles(EmbeddingsFiles):
+    """The files to train embeddings on; an example is a dictionary of columns.
+
+    They are anchor, positive and maybe negative, or text_a, text_b and score.
+    """
+
+    def read(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """Reads groups of texts.
+
+        Raises:
+          UserError: If the file is not a table of such columns, or as `parse`.
+        """
+        path = self.files[split]
+        table = tables.read_table(path)
+        columns = choose_columns(path, table.columns, _FORMS)
+        examples = [
+            parse(f"{path}, line {row.line}", row.values, columns)
+            for row in table.rows
+        ]
+        if SCORE not in columns and len({x[_GROUP[1]] for x in examples}) < 2:
+            raise UserError(
+                f"{path} must have at least two different positives, as those "
+                "of other rows are what an anchor is told from."
+            )
+        return examples
+
+
+def choose_columns(
+    where: str, names: Iterable[str], forms: Sequence[tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Returns the first of `forms` whose columns are all there."""
+    columns = next((x for x in forms if {*x} <= {*names}), None)
+    if columns is None:
+        raise UserError(
+            f"{where} must have anchor, positive and maybe negative, or "
+            f"text_a, text_b and score. Received: {', '.join(names) or 'none'}."
+        )
+    return columns
+
+
+def parse(
+    where: str, values: Mapping[str, Any], columns: Iterable[str]
+) -> dict[str, Any]:
+    """Returns an example of the columns.
+
+    Raises:
+      UserError: If a text is empty, or a score is not from -1 to 1.
+    """
+    example = {
+        x: parse_number(where, values.get(x))
+        if x == SCORE
+        else read_text(where, values, x)
+        for x in columns
+    }
+    if not -1 <= example.get(SCORE, 0) <= 1:
+        raise UserError(
+            f"{where} must have a score from -1 to 1, as cosines are. "
+            f"Received: {example[SCORE]:g}; divide all by the greatest one."
+        )
+    return example
+
+
+def parse_row(row: Any) -> dict[str, Any]:
+    """Returns the example of a Python value: texts, or a dictionary."""
+    if isinstance(row, list | tuple):
+        row = dict(zip(_GROUP, row, strict=False))
+    names = row if isinstance(row, Mapping) else ()
+    # A score may come apart.
+    columns = choose_columns("A row", names, (*_FORMS, _SCORED[:2]))
+    return parse("The row", row, columns)
+
+
+def with_score(example: Mapping[str, Any], score: Any) -> dict[str, Any]:
+    """Returns an example with the score of its first two texts."""
+    values = (*texts_of(example)[:2], score)
+    return parse("The row", dict(zip(_SCORED, values, strict=True)), _SCORED)
+
+
+def texts_of(example: Mapping[str, Any]) -> list[str]:
+    """Returns the texts of an example."""
+    return [value for column, value in example.items() if column != SCORE]

@@ -14,18 +14,35 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.distribute import batches
 from bert_tf.errors import UserError
+from bert_tf.tasks import metrics
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.embeddings import examples as pair_examples
+from bert_tf.tasks.embeddings.examples import SCORE
 from bert_tf.tasks.embeddings.examples import TEXT_COLUMNS
 from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
+from bert_tf.tasks.embeddings.examples import PairFiles
+from bert_tf.tasks.packed_rows import GroupedRows
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task import TensorMap
+from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TRAIN
 from bert_tf.text.tokenizer import BertTokenizer
 
 EMBEDDING = "embedding"
+# Factor of cosines before the softmax, as sentence-transformers has it.
+_SCALE = 20.0
+TEXT_IDS = "text_ids"
+SCORES = "scores"
+_RANKS = 10
+_MRR, _NDCG = "mrr@10", "ndcg@10"
+
+# A row of `PairFiles`: texts, and maybe their score, by column.
+TextGroup = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,3 +130,187 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "EmbeddingsTask":
         return cls(**cls.stored(values))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairsTask(PairFiles, EmbeddingsTask):
+    """Learns embeddings from pairs of texts; its model is of `EmbeddingsTask`.
+
+    Anchors are trained to be closer to their positive than to the texts of all
+    other rows of a step (`in_batch_losses`), and pairs with a score to have it
+    as their cosine. On dev, each anchor searches the positives and negatives of
+    the whole file.
+    """
+
+    def _is_scored(self, kind: str) -> bool:
+        """Returns True if the files of a kind of splits have scores."""
+        data = [self.data[x] for x in self.splits(kind) if x in self.data]
+        firsts = [one.examples[0] for one in data if one.examples]
+        return any(SCORE in first for first in firsts)
+
+    @property
+    def coupled(self) -> str | None:
+        return None if self._is_scored(TRAIN) else EMBEDDING
+
+    @property
+    def metric(self) -> str:
+        return metrics.SPEARMAN if self._is_scored(DEV) else _NDCG
+
+    def featurize(
+        self,
+        examples: Sequence[TextGroup],
+        tokenizer: BertTokenizer,
+        is_training: bool = False,
+    ) -> GroupedRows:
+        """Converts examples to groups of rows; equal texts share a row."""
+        groups = [pair_examples.texts_of(example) for example in examples]
+        counts = {len(group) for group in groups}
+        if len(counts) != 1:
+            raise UserError(
+                "Expected rows, and as many texts in each. Received: rows of "
+                f"{' and '.join(map(str, sorted(counts))) or 'no'} texts."
+            )
+        texts, groups = np.unique(np.array(groups, object), return_inverse=True)
+        groups = groups.reshape(len(examples), -1).astype(np.int32)
+        rows = super().featurize(
+            [InputExample("", text) for text in texts], tokenizer
+        )
+        targets = {}
+        if SCORE in examples[0]:
+            scores = [example[SCORE] for example in examples]
+            targets[SCORES] = np.array(scores, np.float32)
+        elif is_training:
+            targets[TEXT_IDS] = groups
+        return GroupedRows(rows, groups, targets)
+
+    def loss_weights(self, batch: TensorMap) -> tf.Tensor:
+        return batches.example_weights(batch)
+
+    def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
+        """Returns <float32>[B]: cross entropies, or squared errors of cosines.
+
+        They are MultipleNegativesRankingLoss and CosineSimilarityLoss of
+        sentence-transformers.
+        """
+        if SCORES not in batch:
+            return in_batch_losses(
+                outputs[EMBEDDING],
+                batch[TEXT_IDS],
+                batches.example_weights(batch) > 0,
+            )
+        units = tf.math.l2_normalize(outputs[EMBEDDING], -1, epsilon=1e-24)
+        cosines = tf.reduce_sum(units[:, 0] * units[:, 1], -1)
+        return tf.square(cosines - batch[SCORES])
+
+    def example_from_row(self, row: Any) -> TextGroup:
+        return pair_examples.parse_row(row)
+
+    def add_label(self, example: TextGroup, label: Any) -> TextGroup:
+        """Returns the pair with its score; None leaves an anchor's as it is."""
+        if label is None:
+            return example
+        return pair_examples.with_score(example, label)
+
+    def prediction_to_json(
+        self, example: TextGroup, prediction: np.ndarray
+    ) -> dict[str, Any]:
+        """Returns the cosine of the first two texts."""
+        units = _unit(prediction)
+        return {"similarity": float(units[0] @ units[1])}
+
+    def example_to_json(self, example: TextGroup) -> dict[str, Any]:
+        return dict(example)
+
+    def is_labeled(self, examples: Sequence[TextGroup]) -> bool:
+        return bool(examples)
+
+    def score(
+        self,
+        examples: Sequence[TextGroup],
+        predictions: Sequence[np.ndarray],
+    ) -> dict[str, float]:
+        """Returns correlations of scores, or how anchors find positives."""
+        units = _unit(np.stack(predictions))
+        if SCORE not in examples[0]:
+            groups = [pair_examples.texts_of(example) for example in examples]
+            return score_retrieval(groups, units)
+        cosines = np.sum(units[:, 0] * units[:, 1], -1)
+        return metrics.compute_metrics(
+            (metrics.SPEARMAN, metrics.PEARSON),
+            np.array([example[SCORE] for example in examples]),
+            cosines,
+        )
+
+
+def in_batch_losses(
+    embeddings: tf.Tensor, text_ids: tf.Tensor, is_row: tf.Tensor
+) -> tf.Tensor:
+    """Returns the cross entropy of each anchor's choice among all candidates.
+
+    Candidates of a row are its positive and the other rows' positives and
+    negatives, but for texts that may belong to it: with the number of its
+    anchor or its positive, or beside an anchor of its anchor's number.
+
+    Args:
+      embeddings: <float32>[B, C, H]: anchor, positive and maybe negative.
+      text_ids: <int32>[B, C], a number for each text, or each class of texts.
+      is_row: <bool>[B], false for rows that are blank.
+
+    Returns:
+      <float32>[B].
+    """
+    units = tf.math.l2_normalize(embeddings, -1, epsilon=1e-24)
+    number, choices = tf.shape(text_ids)[0], tf.shape(text_ids)[1] - 1
+
+    # All positives, then all negatives.
+    candidates = tf.transpose(units[:, 1:], [1, 0, 2])
+    candidates = tf.reshape(candidates, [choices * number, -1])
+    logits = _SCALE * tf.matmul(units[:, 0], candidates, transpose_b=True)
+    ids = tf.reshape(tf.transpose(text_ids[:, 1:]), [-1])
+    anchors = text_ids[:, :1]
+    may_belong = (ids == text_ids[:, 1:2]) | (ids == anchors)
+    is_like = tf.transpose(anchors) == anchors
+    others = tf.zeros([number, (choices - 1) * number], tf.bool)
+    may_belong |= tf.concat([is_like, others], 1)
+    may_belong |= ~tf.tile(is_row, [choices])
+    is_own = tf.eye(number, choices * number) > 0
+    logits = tf.where(may_belong & ~is_own, logits.dtype.min, logits)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        tf.range(number), logits
+    )
+
+
+def score_retrieval(
+    groups: Sequence[Sequence[str]], units: np.ndarray
+) -> dict[str, float]:
+    """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
+
+    Each different anchor searches all different positives and negatives; its
+    positives are relevant, and a text that equals it is left out.
+
+    Args:
+      groups: Anchor, positive and maybe negative of each example.
+      units: <float32>[N, C, H], their embeddings, of length 1.
+    """
+    _, places, ids = np.unique(
+        np.array(groups, object), return_index=True, return_inverse=True
+    )
+    vectors = units.reshape([-1, units.shape[-1]])[places]
+    anchors, positives, *_ = ids.reshape(len(groups), -1).T
+    corpus = np.unique(ids.reshape(len(groups), -1)[:, 1:])
+    discounts = 1.0 / np.log2(np.arange(2, _RANKS + 2))
+    ranks, gains = [], []
+    for query in np.unique(anchors):
+        relevant = np.unique(positives[anchors == query])
+        texts = corpus[(corpus != query) | np.isin(corpus, relevant)]
+        order = np.argsort(-(vectors[texts] @ vectors[query]), kind="stable")
+        is_hit = np.isin(texts[order[:_RANKS]], relevant)
+        ranks.append(is_hit.any() / (1 + is_hit.argmax()))
+        ideal = discounts[: len(relevant)].sum()
+        gains.append(discounts[: len(is_hit)] @ is_hit / ideal)
+    return {_NDCG: float(np.mean(gains)), _MRR: float(np.mean(ranks))}
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)

@@ -1,0 +1,188 @@
+r"""Trains embeddings beside sentence-transformers, for as many steps.
+
+  python benchmarks/embeddings_quality.py --data_dir=../shared/data
+  python benchmarks/embeddings_quality.py --report
+
+Both start from the same MiniLM and get the same rows, batch size, learning rate
+and steps, in other orders: QNLI's questions and the sentences with the answer,
+scored by search; and SNLI's pairs with 1, 0.5 and 0 for entailment, neutral and
+contradiction: its dev set is trained on and its test set scored. A cell is run
+at a time; finished ones are kept in --results_dir. The last lines are the
+table, with the scores of MiniLM as it is.
+"""
+
+import csv
+import gzip
+import json
+import os
+import pathlib
+import random
+import statistics
+import sys
+import time
+
+import few_shot
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_TASKS = flags.DEFINE_list("tasks", ["qnli", "snli"], "Which tasks.")
+_FRAMEWORKS = flags.DEFINE_list(
+    "frameworks",
+    ["start", "bert_tf", "sentence_transformers"],
+    "Which frameworks; start is the model as it is.",
+)
+_ROWS = flags.DEFINE_integer("rows", 0, "The first rows alone, to try.")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows of a step.")
+_RATE = flags.DEFINE_float("learning_rate", 5e-5, "The peak.")
+
+flags.FLAGS.set_default(
+    "results_dir",
+    str(pathlib.Path(__file__).parent / "results" / "embeddings_quality"),
+)
+flags.FLAGS.set_default("output_dir", ".cache/embeddings_quality")
+
+_SNLI_SCORES = {"0": 1.0, "1": 0.5, "2": 0.0}
+_LENGTH = 128
+_COLUMNS = {
+    "qnli": ("anchor", "positive"),
+    "snli": ("text_a", "text_b", "score"),
+}
+
+
+def _read(task, split):
+    """Returns the rows of a split, in the order of `_COLUMNS`."""
+    folder = os.path.join(flags.FLAGS.data_dir, task)
+    name = {
+        ("qnli", "train"): "train_part",
+        ("qnli", "dev"): "dev",
+        ("snli", "train"): "dev",
+        ("snli", "dev"): "test",
+    }[task, split]
+    path = os.path.join(folder, f"{name}.tsv.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split("\t") for line in file][1:]
+    if task == "qnli":
+        rows = [row[1:3] for row in rows if row[3] == "entailment"]
+    else:
+        rows = [
+            (*row[:2], _SNLI_SCORES[row[2]])
+            for row in rows
+            if row[2] in _SNLI_SCORES
+        ]
+    return rows[: _ROWS.value or None]
+
+
+def _run_ours(request, extra):
+    """Runs run/finetune_embeddings.py; returns the scores of dev."""
+    folder = request["folder"]
+    words = [f"--output_dir={folder}/output", "--do_eval", *extra]
+    for split in ("train", "dev"):
+        path = os.path.join(folder, f"{split}.csv")
+        words.append(f"--{split}_file={path}")
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            columns = _COLUMNS[request["task"]]
+            csv.writer(file).writerows([columns, *request[split]])
+    script = str(_ROOT / "run" / "finetune_embeddings.py")
+    values = {
+        "pretrained_model_dir": request["model"],
+        "train_batch_size": request["batch_size"],
+        "learning_rate": request["learning_rate"],
+        "num_train_epochs": 1,
+        "max_seq_length": _LENGTH,
+        "eval_batch_size": 64,
+        "seed": request["seed"],
+    }
+    words += [f"--{name}={value}" for name, value in values.items()]
+    seconds = few_shot.run([sys.executable, script, *words], request["log"])
+    path = os.path.join(folder, "output", "eval_results.json")
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)["dev"], seconds
+
+
+def _run_peer(request):
+    """Runs sentence-transformers; scores its embeddings as ours."""
+    import numpy as np
+
+    from bert_tf.tasks.embeddings.task import PairsTask
+
+    texts = list(dict.fromkeys(x for row in request["dev"] for x in row[:2]))
+    answer = few_shot.run_peer(request | {"dev_texts": texts})
+    vectors = dict(zip(texts, np.float32(answer["embeddings"]), strict=True))
+    columns = _COLUMNS[request["task"]]
+    groups = [dict(zip(columns, x, strict=True)) for x in request["dev"]]
+    predictions = [
+        np.stack([vectors[text] for text in row[:2]]) for row in request["dev"]
+    ]
+    return PairsTask().score(groups, predictions), answer["seconds"]
+
+
+_FRAMEWORK_RUNS = {
+    "start": lambda x: _run_ours(x, []),
+    "bert_tf": lambda x: _run_ours(x, ["--do_train"]),
+    "sentence_transformers": _run_peer,
+}
+
+
+def _run_cell(task, framework, seed):
+    """Runs one cell and stores its scores and its time."""
+    rows = _read(task, "train")
+    random.Random(int(seed)).shuffle(rows)
+    with few_shot.request(f"{task}.{framework}.{seed}", seed) as request:
+        request |= {
+            "job": "embeddings",
+            "task": task,
+            "form": "scores" if task == "snli" else "positives",
+            "train": rows,
+            "dev": _read(task, "dev"),
+            "batch_size": _BATCH_SIZE.value,
+            "learning_rate": _RATE.value,
+            "max_seq_length": _LENGTH,
+        }
+        scores, seconds = _FRAMEWORK_RUNS[framework](request)
+    result = {"scores": scores, "processor_seconds": seconds}
+    few_shot.write_json(few_shot.result_path(task, framework, seed), result)
+    return result
+
+
+def _report():
+    print("| task | framework | seeds | scores | processor seconds |")
+    print("|---" * 5 + "|")
+    for task in _TASKS.value:
+        for framework in _FRAMEWORKS.value:
+            results = few_shot.finished(task, framework)
+            if not results:
+                continue
+            each = {
+                name: [x["scores"][name] for x in results]
+                for name in results[0]["scores"]
+            }
+            shown = ", ".join(
+                f"{name} {statistics.mean(values):.4f}"
+                for name, values in each.items()
+            )
+            seconds = statistics.mean(x["processor_seconds"] for x in results)
+            print(
+                f"| {task} | {framework} | {len(results)} | {shown} | "
+                f"{seconds:.0f} |"
+            )
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    few_shot.prepare()
+    for seed in () if flags.FLAGS.report else flags.FLAGS.seeds:
+        for task in _TASKS.value:
+            for framework in _FRAMEWORKS.value:
+                path = few_shot.result_path(task, framework, seed)
+                is_repeated = framework == "start" and seed != "1"
+                if os.path.exists(path) or is_repeated:
+                    continue
+                print(f"{time.strftime('%X')} {task} {framework} {seed}")
+                print(_run_cell(task, framework, seed), flush=True)
+    _report()
+
+
+if __name__ == "__main__":
+    app.run(main)

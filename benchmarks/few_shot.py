@@ -1,0 +1,309 @@
+r"""Learns from 8 or 16 texts of each label, beside setfit and plain training.
+
+  python benchmarks/few_shot.py --data_dir=../shared/data
+  python benchmarks/few_shot.py --report
+
+One data set, seed and method is run at a time, in a process of its own; scores
+of what is finished are kept in --results_dir and not run again. All start from
+the same MiniLM and get the same texts. The methods:
+
+  linear       scikit-learn's logistic regression on the embeddings as they are
+  fine_tuning  run/finetune_classifier.py with --learning_rate=2e-4, 10 epochs
+  few_shot     run/finetune_classifier.py --few_shot, else by default
+  setfit       setfit with num_iterations=5, in an environment of its own
+
+Processor seconds are those of a process from its start until the model is
+trained and, with the scripts, written. The last lines are the table: few_shot
+should never be below linear, within a point of setfit, and need at most half
+its time.
+"""
+
+import contextlib
+import csv
+import gzip
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", str(_ROOT.parent / "shared" / "data"), "banking77, clinc150."
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", ".cache/few_shot", "For logs and models of the run."
+)
+_RESULTS_DIR = flags.DEFINE_string(
+    "results_dir",
+    str(pathlib.Path(__file__).parent / "results" / "few_shot"),
+    "For scores.",
+)
+_SETS = flags.DEFINE_list(
+    "sets", ["banking77-8", "banking77-16", "clinc150-8"], "Set and texts."
+)
+_METHODS = flags.DEFINE_list(
+    "methods", ["linear", "few_shot", "setfit", "fine_tuning"], "Which methods."
+)
+_SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Which seeds.")
+_LABELS = flags.DEFINE_integer("labels", 0, "The first labels alone, to try.")
+_FLAGS = flags.DEFINE_list("few_shot_flags", [], "Further flags, to try.")
+_THREADS = flags.DEFINE_integer("threads", 2, "Threads of a run.")
+_REPORT = flags.DEFINE_bool("report", False, "Print finished cells alone.")
+
+_SETFIT = (
+    "setfit==1.2.0",
+    "sentence-transformers==6.2.0",
+    "transformers==5.23.0",
+    "datasets==5.2.0",
+    "torch==2.13.0",
+)
+_PLAIN = ("--learning_rate=2e-4", "--num_train_epochs=10")
+_LINEAR = """
+import json, sys, time
+import numpy as np
+import bert_tf
+from bert_tf.finetuning import contrastive
+request = json.load(open(sys.argv[1], encoding="utf-8"))
+model = bert_tf.load_model(request["model"], "embeddings", max_seq_length=128)
+texts, labels = zip(*request["train"])
+ids = np.array([request["labels"].index(x) for x in labels])
+head = contrastive.fit_head(model.predict(list(texts), verbose=0), ids)
+seconds = time.process_time()
+logits = model.predict(request["test"], verbose=0) @ head["output_weights"].T
+best = np.argmax(logits + head["output_bias"], 1)
+names = [request["labels"][x] for x in best]
+json.dump({"seconds": seconds, "predictions": names},
+          open(request["output"], "w", encoding="utf-8"))
+"""
+
+
+def _read(name):
+    """Returns the training and test rows of a data set, (text, label) each."""
+    folder = os.path.join(_DATA_DIR.value, name)
+    if name == "clinc150":
+        path = os.path.join(folder, "data_full.json.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            data = json.load(file)
+        return data["train"], data["test"]
+    rows = []
+    for split in ("train", "test"):
+        path = os.path.join(folder, f"{split}.csv")
+        with open(path, encoding="utf-8", newline="") as file:
+            rows.append([list(row) for row in csv.reader(file)][1:])
+    return rows
+
+
+def _sample(name, seed):
+    """Returns labels, some training rows of each, and the test rows."""
+    name, number = name.split("-")
+    train, test = _read(name)
+    labels = sorted({label for _, label in train})[: _LABELS.value or None]
+    draw = random.Random(int(seed))
+    chosen = []
+    for label in labels:
+        rows = [row for row in train if row[1] == label]
+        chosen += draw.sample(rows, int(number))
+    draw.shuffle(chosen)
+    return labels, chosen, [row for row in test if row[1] in labels]
+
+
+def run(command, log, **variables):
+    """Runs a program; returns its processor seconds."""
+    threads = str(_THREADS.value)
+    names = (
+        "OMP_NUM_THREADS",
+        "TF_NUM_INTRAOP_THREADS",
+        "TF_NUM_INTEROP_THREADS",
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with open(log, "a", encoding="utf-8") as file:
+        subprocess.run(
+            command,
+            check=True,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **dict.fromkeys(names, threads), **variables},
+        )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(after[:2]) - sum(before[:2])
+
+
+def _write_csv(path, rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+
+
+def _run_script(request, extra):
+    """Trains by the script, then predicts in another process."""
+    folder = request["folder"]
+    train, test = (os.path.join(folder, f"{x}.csv") for x in ("train", "test"))
+    _write_csv(train, request["train"])
+    _write_csv(test, [(text, "") for text in request["test"]])
+    output = os.path.join(folder, "output")
+    seconds = run(
+        [
+            sys.executable,
+            str(_ROOT / "run" / "finetune_classifier.py"),
+            "--task_name=custom",
+            f"--train_file={train}",
+            f"--pretrained_model_dir={request['model']}",
+            f"--output_dir={output}",
+            f"--seed={request['seed']}",
+            "--do_train",
+            *extra,
+        ],
+        request["log"],
+    )
+    answers = os.path.join(folder, "predictions.jsonl")
+    run(
+        [
+            sys.executable,
+            str(_ROOT / "run" / "predict.py"),
+            f"--model_dir={output}/model",
+            f"--input_file={test}",
+            f"--output_file={answers}",
+        ],
+        request["log"],
+    )
+    with open(answers, encoding="utf-8") as file:
+        names = [json.loads(line)["label"] for line in file]
+    return {"seconds": seconds, "predictions": names}
+
+
+def _run_program(request, *command, **variables):
+    path = os.path.join(request["folder"], "request.json")
+    write_json(path, request)
+    run([*command, path], request["log"], **variables)
+    with open(request["output"], encoding="utf-8") as file:
+        return json.load(file)
+
+
+def run_peer(request):
+    """Runs a job of contrastive_peer.py; returns its answer."""
+    from tests.support import environments
+
+    python = environments.make("setfit", *_SETFIT)
+    program = str(pathlib.Path(__file__).parent / "contrastive_peer.py")
+    return _run_program(request, python, program, PYTHONPATH="")
+
+
+_METHOD_RUNS = {
+    "linear": lambda x: _run_program(x, sys.executable, "-c", _LINEAR),
+    "few_shot": lambda x: _run_script(x, ["--few_shot", *_FLAGS.value]),
+    "fine_tuning": lambda x: _run_script(x, _PLAIN),
+    "setfit": lambda x: run_peer(x | {"job": "setfit", "num_iterations": 5}),
+}
+
+
+def write_json(path, value):
+    temporary = f"{path}.tmp-{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+    os.replace(temporary, path)
+
+
+def result_path(name, method, seed):
+    return os.path.join(_RESULTS_DIR.value, f"{name}.{method}.{seed}.json")
+
+
+@contextlib.contextmanager
+def request(name, seed):
+    """Yields what all programs are told, and removes their files at the end."""
+    from tests.support import minilm
+
+    folder = os.path.abspath(os.path.join(_OUTPUT_DIR.value, name))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    yield {
+        "model": minilm.directory(),
+        "seed": int(seed),
+        "threads": _THREADS.value,
+        "folder": folder,
+        "output": os.path.join(folder, "answer.json"),
+        "log": os.path.join(folder, "log.txt"),
+    }
+    shutil.rmtree(folder)
+
+
+def _run_cell(name, method, seed):
+    """Runs one cell and stores its score and its time."""
+    labels, train, test = _sample(name, seed)
+    with request(f"{name}.{method}.{seed}", seed) as told:
+        told |= {"labels": labels, "train": train}
+        answer = _METHOD_RUNS[method](told | {"test": [x for x, _ in test]})
+    pairs = zip(answer["predictions"], test, strict=True)
+    right = [predicted == label for predicted, (_, label) in pairs]
+    result = {
+        "accuracy": 100 * statistics.mean(right),
+        "processor_seconds": answer["seconds"],
+        "rows": len(train),
+        "load": os.getloadavg()[1],
+    }
+    write_json(result_path(name, method, seed), result)
+    return result
+
+
+def finished(name, method):
+    """Returns the results of the finished seeds."""
+    found = []
+    for seed in _SEEDS.value:
+        path = result_path(name, method, seed)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                found.append(json.load(file))
+    return found
+
+
+def _report():
+    print("| set | method | accuracy | seeds | processor seconds |")
+    print("|---" * 5 + "|")
+    for name in _SETS.value:
+        for method in _METHODS.value:
+            results = finished(name, method)
+            if not results:
+                continue
+            scores, seconds = (
+                [x[key] for x in results]
+                for key in ("accuracy", "processor_seconds")
+            )
+            spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+            print(
+                f"| {name} | {method} | {statistics.mean(scores):.2f} ± "
+                f"{spread:.2f} | {len(scores)} | {statistics.mean(seconds):.0f}"
+                " |"
+            )
+
+
+def prepare():
+    """Lets programs find the project, and makes the folder of results."""
+    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    os.environ["PYTHONPATH"] = str(_ROOT)
+    os.makedirs(_RESULTS_DIR.value, exist_ok=True)
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    prepare()
+    if not _REPORT.value:
+        for seed in _SEEDS.value:
+            for name in _SETS.value:
+                for method in _METHODS.value:
+                    if os.path.exists(result_path(name, method, seed)):
+                        continue
+                    print(f"{time.strftime('%X')} {name} {method} {seed}")
+                    print(_run_cell(name, method, seed), flush=True)
+    _report()
+
+
+if __name__ == "__main__":
+    app.run(main)

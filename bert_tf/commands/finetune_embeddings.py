@@ -1,0 +1,66 @@
+r"""Fine-tunes a BERT to embed texts, for search and similarity.
+
+  python run/finetune_embeddings.py --train_file=train.csv --dev_file=dev.csv \
+      --pretrained_model_dir=all-MiniLM-L6-v2 --output_dir=output/search \
+      --do_train --do_eval
+
+Each row of a file has an anchor, such as a question, and a positive, such as
+its answer, in columns of these names, and may have a negative, a text that is
+no answer; the positives and negatives of other rows are negatives, too. Or it
+has text_a, text_b and score, the similarity of the two, from -1 to 1.
+
+Dev is scored by search, the mean reciprocal rank and nDCG of the first 10
+texts, or by the correlation of cosines and scores. --micro_batch_size saves
+memory and changes no loss. Rerun the same command to resume from the last
+checkpoint.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from bert_tf.flags import options
+from bert_tf.flags.finetune import FinetuneConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingsConfig(FinetuneConfig):
+    """Flags of run/finetune_embeddings.py."""
+
+    reads_pooler: ClassVar[bool] = False
+
+    train_file: str | None = options.data_file(
+        None, "Training set, with the columns above."
+    )
+    dev_file: str | None = options.data_file(None, "Dev set.")
+    test_file: str | None = options.data_file(
+        None, "Test set.", affects="nothing"
+    )
+    max_seq_length: int | None = options.data(
+        None,
+        "Maximum sequence length, in tokens (default: the model's).",
+        at_least=3,
+    )
+
+    def check(self) -> None:
+        super().check()
+        self._require_own_files()
+        options.require(
+            self.head == "linear",
+            f"Embeddings have no head. Received: --head={self.head}; drop it.",
+        )
+
+
+def main(config: EmbeddingsConfig) -> None:
+    from bert_tf.tasks import stored_task
+    from bert_tf.tasks.embeddings.examples import PairFiles
+
+    stored_task.check_model(config)
+    task_files = PairFiles(
+        files={
+            kind: getattr(config, f"{kind}_file")
+            for kind in config.requested_splits()
+        }
+    ).load()
+    from bert_tf.finetuning import contrastive
+
+    contrastive.train_embeddings(config, task_files)

@@ -1,0 +1,191 @@
+"""Trains embeddings, and classifiers of few labels on top of them.
+
+Few labels: embeddings learn from pairs of texts of one label, whose negatives
+are the texts of other labels in the step. Logistic regression on the embeddings
+is then the head of an ordinary classifier, after SetFit (Tunstall et al., 2022,
+https://arxiv.org/abs/2209.11055).
+
+Shapes:
+  N: number of texts.
+  H: values of an embedding.
+  L: number of labels.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from sklearn import linear_model
+
+from bert_tf.distribute.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.finetuning import experiment as experiments
+from bert_tf.finetuning import pretrained_model as pretrained_models
+from bert_tf.finetuning import run as finetuning
+from bert_tf.finetuning.evaluate import Metrics
+from bert_tf.finetuning.evaluate import SplitReader
+from bert_tf.finetuning.experiment import ObjectiveSource
+from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.modeling import bert
+from bert_tf.tasks import predict as task_prediction
+from bert_tf.tasks import registry
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.embeddings.examples import PairFiles
+from bert_tf.tasks.embeddings.task import EMBEDDING
+from bert_tf.tasks.embeddings.task import TEXT_IDS
+from bert_tf.tasks.embeddings.task import EmbeddingsTask
+from bert_tf.tasks.embeddings.task import PairsTask
+from bert_tf.tasks.packed_rows import LABEL_IDS
+from bert_tf.tasks.packed_rows import GroupedRows
+from bert_tf.tasks.task_files import TRAIN
+from bert_tf.training import preemption as preemptions
+from bert_tf.training.losses import TaskObjective
+
+# Pairs of each text in an epoch, and the least of all texts together.
+_PAIRS_PER_TEXT = 1
+_LEAST_PAIRS = 256
+# The inverse of the L2 penalty; embeddings have length 1, so weights are large.
+_INVERSE_PENALTY = 10.0
+_MAX_ITERATIONS = 1000
+_ROWS_AT_ONCE = 32
+
+
+def train_embeddings(
+    config: FinetuneConfig, task_files: PairFiles
+) -> dict[str, Metrics]:
+    """Trains, evaluates and writes embeddings, pooled as the model says."""
+    with preemptions.prepare(config) as place:
+        stored = pretrained_models.read(config)
+        base = registry.build_embeddings(stored)
+        length = config.max_seq_length or base.max_seq_length
+        task = PairsTask(
+            **task_files.arguments(),
+            pooling=base.pooling,
+            normalize=base.normalize,
+            max_seq_length=length,
+        )
+        config = dataclasses.replace(config, max_seq_length=length)
+        return finetuning.run_experiment(
+            experiments.prepare(config, task, stored, *place)
+        )
+
+
+def train_few_shot(
+    config: FinetuneConfig, build_task: finetuning.BuildTask
+) -> dict[str, Metrics]:
+    """Trains, evaluates and writes a classifier of few labels."""
+    with preemptions.prepare(config) as place:
+        stored = pretrained_models.read(config)
+        embeddings = registry.build_embeddings(stored)
+        task = build_task(config, None)
+        task = on_embeddings(task, embeddings, stored.path)
+        experiment = experiments.prepare(config, task, stored, *place)
+        source = FewLabels(experiment.reader, config.seed)
+        return finetuning.run_experiment(
+            dataclasses.replace(experiment, objective_source=source)
+        )
+
+
+def on_embeddings(
+    task: ClassificationTask, embeddings: EmbeddingsTask, source: str
+) -> ClassificationTask:
+    """Returns a task whose head reads embeddings of the model `source`.
+
+    Raises:
+      UserError: If several poolings make an embedding.
+    """
+    pooling = embeddings.pooling
+    if "+" in pooling:
+        raise UserError(
+            "Few-shot training reads one vector of the model's width for each "
+            f"text. Received: {source}, whose pooling is {pooling!r}; give "
+            "another model."
+        )
+    return dataclasses.replace(
+        task, pooling=pooling, normalize=embeddings.normalize
+    )
+
+
+class FewLabels(ObjectiveSource):
+    """Pairs of texts of one label; the head follows from the embeddings."""
+
+    def __init__(self, reader: SplitReader, seed: int) -> None:
+        super().__init__(reader)
+        self._seed = seed
+
+    def read(self) -> tuple[int, GroupedRows]:
+        _, rows = self._reader.read(TRAIN)
+        labels = rows.targets[LABEL_IDS]
+        pairs = draw_pairs(labels, self._seed)
+        return len(pairs), GroupedRows(rows, pairs, {TEXT_IDS: labels[pairs]})
+
+    def build_objective(self, model: keras.Model) -> TaskObjective:
+        del model
+        return TaskObjective(PairsTask())
+
+    def finish(self, model: keras.Model, devices: Devices) -> None:
+        """Fits the head to the embeddings of the training texts."""
+        _, rows = self._reader.read(TRAIN)
+        task = self._reader.task
+        computer = task_prediction.OutputComputer(
+            model, EmbeddingsTask(), _ROWS_AT_ONCE, devices.strategy
+        )
+        computed = computer.compute(
+            dataclasses.replace(rows, targets={}),
+            task_prediction.allowed_lengths(rows.lengths, task.max_seq_length),
+        )
+        head = fit_head(
+            np.stack(computed.outputs[EMBEDDING]),
+            rows.targets[LABEL_IDS],
+            task.class_weights,
+        )
+        variables = bert.named_variables(model)
+        for name, value in head.items():
+            variables[name].assign(value)
+
+
+def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
+    """Returns pairs of texts of one label, in which all texts are as frequent.
+
+    Args:
+      label_ids: <int32>[N], at least two of each.
+      seed: The seed of the pairs.
+
+    Returns:
+      <int64>[pairs, 2], the numbers of the texts.
+    """
+    draw = np.random.default_rng(seed)
+    count = max(_PAIRS_PER_TEXT, -(-_LEAST_PAIRS // len(label_ids)))
+    pairs = []
+    for label in np.tile(np.unique(label_ids), count):
+        own = draw.permutation(np.flatnonzero(label_ids == label))
+        others = np.roll(own, draw.integers(1, len(own)))
+        pairs.append(np.stack([own, others], axis=1))
+    return np.concatenate(pairs)
+
+
+def fit_head(
+    embeddings: np.ndarray,
+    label_ids: np.ndarray,
+    class_weights: Sequence[float] | None = None,
+) -> dict[str, np.ndarray]:
+    """Returns the head's weights by name: logistic regression on embeddings.
+
+    Args:
+      embeddings: <float32>[N, H].
+      label_ids: <int32>[N], of all labels.
+      class_weights: The weight of each label, or None.
+    """
+    weights = class_weights and np.take(class_weights, label_ids)
+    regression = linear_model.LogisticRegression(
+        C=_INVERSE_PENALTY, max_iter=_MAX_ITERATIONS
+    ).fit(np.float64(embeddings), label_ids, weights)
+    kernel, bias = regression.coef_, regression.intercept_
+    if len(kernel) == 1:  # The logit of the second of two labels.
+        kernel = np.concatenate([-kernel, kernel]) / 2
+        bias = np.concatenate([-bias, bias]) / 2
+    return {
+        "output_weights": kernel.astype(np.float32),
+        "output_bias": bias.astype(np.float32),
+    }

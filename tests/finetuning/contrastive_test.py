@@ -1,0 +1,295 @@
+"""Tests of embeddings that are trained, and of classifiers of few labels."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from scipy import special
+from sklearn import linear_model
+
+import bert_tf
+from bert_tf.commands import finetune_classifier
+from bert_tf.commands import finetune_embeddings
+from bert_tf.commands.finetune_embeddings import EmbeddingsConfig
+from bert_tf.distribute.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.finetuning import contrastive
+from bert_tf.finetuning import run as finetuning
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.task_files import Data
+from tests.support import finetuning_case
+from tests.support import tiny_finetuning
+from tests.support import tiny_model
+
+_TEXTS = ["the cat sat", "dog on the mat", "東 sitting", "the mat ."]
+
+
+class HeadTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(2, 4)
+    def test_head_is_logistic_regression(self, num_labels):
+        rng = np.random.default_rng(1)
+        labels = np.arange(40) % num_labels
+        vectors = rng.normal(size=[40, 6]) + labels[:, np.newaxis]
+        head = contrastive.fit_head(vectors, labels, [1.0, 3.0, 1.0, 2.0])
+        logits = vectors @ head["output_weights"].T + head["output_bias"]
+        expected = linear_model.LogisticRegression(C=10, max_iter=1000).fit(
+            vectors, labels, np.take([1.0, 3.0, 1.0, 2.0], labels)
+        )
+        self.assertAllClose(
+            special.softmax(logits, -1),
+            expected.predict_proba(vectors),
+            rtol=0,
+            atol=1e-5,
+        )
+
+    def test_pairs_have_one_label_and_every_text_as_often(self):
+        labels = np.array([0, 1, 0, 2, 1, 2, 0], np.int32)
+        pairs = contrastive.draw_pairs(labels, 5)
+        first, second = pairs.T
+        self.assertAllEqual(labels[first], labels[second])
+        self.assertTrue(np.all(first != second))
+        count = len(pairs) // 7
+        for column in (first, second):
+            self.assertAllEqual(np.bincount(column), [count] * 7)
+        self.assertAllEqual(contrastive.draw_pairs(labels, 5), pairs)
+        self.assertNotAllEqual(contrastive.draw_pairs(labels, 6), pairs)
+
+
+class FewShotCase(finetuning_case.FinetuningCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.model = tiny_model.write_initialized(self.out("start"), 4)
+        # Compiling takes most of the time, and makes no difference here.
+        self.enter_context(mock.patch.object(Devices, "fuse", False))
+
+    def few_shot(self, **values):
+        config = self.config(
+            pretrained_model_dir=self.model, few_shot=True, **values
+        )
+        finetune_classifier.main(config)
+        return finetuning_case.read_json(config.output_dir, "eval_results.json")
+
+    def write(self, name, *rows):
+        path = self.out(name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("text,label\n" + "".join(f"{x}\n" for x in rows))
+        return path
+
+
+@pytest.mark.slow
+class FewShotTest(FewShotCase):
+    def test_head_of_the_model_is_that_of_its_embeddings(self):
+        scores = self.few_shot(num_train_epochs="1")
+        self.assertGreater(scores["dev"]["accuracy"], 0.85)
+        path = self.out("output/model")
+        model = bert_tf.load_model(path)
+        self.assertEqual((model.pooling, model.normalize), ("mean", True))
+        task = model.preprocessor.task
+        self.assertEqual(task.labels, ("feline", "other"))
+        # The encoder was trained, the pooler was not.
+        before, after = (finetuning_case.weights(x) for x in (self.model, path))
+        for name, value in before.items():
+            is_same = np.array_equal(value, after[name])
+            self.assertEqual(is_same, "pooler" in name, name)
+        # The head is that of the embeddings of the training texts.
+        lines = finetuning_case.read_text(self.folder, "train.csv")
+        rows = [line.split(",")[1:] for line in lines.splitlines()[1:]]
+        texts = [text for text, _ in rows]
+        embeddings = bert_tf.load_model(path, "embeddings").predict(
+            texts, verbose=0
+        )
+        labels = np.array([task.labels.index(label) for _, label in rows])
+        head = contrastive.fit_head(embeddings, labels)
+        for name, value in head.items():
+            self.assertAllClose(after[name], value, rtol=1e-3, atol=1e-3)
+        # Another process, other batches.
+        expected = special.softmax(
+            embeddings @ after["output_weights"].T + after["output_bias"], -1
+        )
+        predicted = model.predict(texts, verbose=0)
+        self.assertAllClose(
+            [list(one["probabilities"].values()) for one in predicted],
+            expected,
+            rtol=0,
+            atol=1e-5,
+        )
+        model.export(self.out("served"), verbose=0, max_seq_length=12)
+        served = tf.saved_model.load(self.out("served/1"))
+        answer = served.signatures["serving_default"](text=tf.constant(_TEXTS))
+        predicted = model.predict(_TEXTS, verbose=0)
+        self.assertAllClose(
+            answer["probabilities"],
+            [list(one["probabilities"].values()) for one in predicted],
+            rtol=0,
+            atol=1e-5,
+        )
+        names = [x.name for x in served.weights]
+        self.assertFalse([name for name in names if "pooler" in name])
+
+    def test_resumed_run_equals_an_unbroken_one(self):
+        self.few_shot(num_train_epochs="1", output_dir=self.out("whole"))
+        config = self.config(
+            pretrained_model_dir=self.model,
+            few_shot=True,
+            num_train_epochs="1",
+            save_checkpoints_steps=3,
+        )
+        with (
+            finetuning_case.die_at(7),
+            self.assertRaises(finetuning_case.Interrupted),
+        ):
+            finetune_classifier.main(config)
+        finetune_classifier.main(config)
+        self.assert_same_weights("whole/model", "output/model")
+
+    def test_best_epoch_has_its_own_head(self):
+        scores = self.few_shot(num_train_epochs="2", keep_best=True)
+        path = self.out("output/model")
+        finetune_classifier.main(
+            self.config(
+                pretrained_model_dir=path,
+                do_train=False,
+                output_dir=self.out("again"),
+            )
+        )
+        again = finetuning_case.read_json(
+            self.out("again"), "eval_results.json"
+        )
+        for name, value in scores["dev"].items():
+            self.assertAllClose(again["dev"][name], value, rtol=1e-4)
+
+    def test_micro_batches_change_nothing(self):
+        self.few_shot(num_train_epochs="0.1", output_dir=self.out("whole"))
+        self.few_shot(num_train_epochs="0.1", micro_batch_size=1)
+        whole, parts = (
+            finetuning_case.weights(self.out(f"{x}/model"))
+            for x in ("whole", "output")
+        )
+        for name, value in whole.items():
+            if "/key/bias" not in name and not name.startswith("output_"):
+                self.assertAllClose(
+                    parts[name], value, rtol=1e-3, atol=1e-4, msg=name
+                )
+
+
+class BadInputTest(FewShotCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (["cat,a", "dog,b"], "fewer of 'a', 'b'; add texts"),
+        (["cat,a", "sat,a", "dog,b"], "fewer of 'b'"),
+        # Twice the same text is one text.
+        (["cat,a", "sat,a", "dog,b", "dog,b"], "fewer of 'b'"),
+        (
+            ["cat,a", "sat,a", "dog,b", "cat,b", "mat,b"],
+            "train.csv:2 and train.csv:5 are the same text, with the labels "
+            "'a' and 'b'",
+        ),
+        (["cat,a", ",a", "dog,b"], "line 3 has an empty text"),
+    )
+    def test_refuses(self, rows, message):
+        train = self.write("train.csv", *rows)
+        with self.assertRaisesRegex(UserError, message):
+            self.few_shot(train_file=train, do_eval=False)
+
+    def test_names_labels_that_dev_lacks(self):
+        train = self.write("train.csv", "cat,a", "sat,a", "dog,b", "mat,b")
+        dev = self.write("dev.csv", "cat,a")
+        with (
+            mock.patch.object(contrastive, "train_few_shot"),
+            self.assertLogs(level="WARNING") as logs,
+        ):
+            config = self.config(few_shot=True, train_file=train, dev_file=dev)
+            finetune_classifier.main(config)
+        self.assertRegex(
+            logs.output[-1], "dev.csv has no text of 'b', so its scores"
+        )
+
+    def test_report_advises_where_labels_have_few_texts(self):
+        def advise(count, **values):
+            task = ClassificationTask(
+                labels=("a", "b"),
+                metric_names=("accuracy",),
+                data={"train": Data([None] * count, None)},
+            )
+            return finetuning._advise(self.config(**values), task)
+
+        self.assertStartsWith(advise(98), "49 texts of each label are few: ")
+        self.assertEqual(advise(100), "")
+        self.assertEqual(advise(98, few_shot=True), "")
+
+    def test_refuses_other_problems(self):
+        with self.assertRaisesRegex(UserError, "is for single-label problems"):
+            self.few_shot(problem_type="multi_label")
+        with self.assertRaisesRegex(UserError, "cannot be used with --doc_st"):
+            self.few_shot(doc_stride=4)
+
+
+@pytest.mark.slow
+class EmbeddingsTest(FewShotCase):
+    def _config(self, columns, train, dev, **values):
+        paths = {}
+        for name, rows in (("train", train), ("dev", dev)):
+            path = self.out(f"{name}_pairs.csv")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("".join(f"{x}\n" for x in (columns, *rows)))
+            paths[f"{name}_file"] = path
+        common = tiny_finetuning.flags(self.folder)
+        names = ("output_dir", "do_train", "do_eval", "learning_rate")
+        return EmbeddingsConfig(
+            **paths
+            | {name: common[name] for name in names}
+            | {
+                "pretrained_model_dir": self.model,
+                "train_batch_size": "4",
+                "num_train_epochs": "10",
+            }
+            | values
+        )
+
+    def test_learns_which_texts_belong_together(self):
+        words = ["the", "cat", "dog", "sat", "on", "mat", ".", "東"]
+        rows = [
+            f"{word},{other}"
+            for word, other in zip(words, reversed(words), strict=True)
+        ]
+        config = self._config("anchor,positive", rows, rows)
+        finetune_embeddings.main(config)
+        scores = self.read_json("eval_results.json")["dev"]
+        self.assertGreater(scores["ndcg@10"], 0.9)
+        self.assertGreater(scores["mrr@10"], 0.9)
+        model = bert_tf.load_model(self.out("output/model"))
+        self.assertIsInstance(model, bert_tf.BertForEmbeddings)
+        best = model.similarity(words, words[::-1])
+        self.assertGreater(np.trace(best) / len(words), 0.5)
+        lines = self.read_text("dev_predictions.jsonl").splitlines()
+        self.assertLen(lines, len(rows))
+        # Without training the same model has the same scores.
+        config = self._config(
+            "anchor,positive",
+            rows,
+            rows,
+            do_train=False,
+            pretrained_model_dir=None,
+        )
+        finetune_embeddings.main(config)
+        again = self.read_json("eval_results.json")["dev"]
+        self.assertAllClose(again["ndcg@10"], scores["ndcg@10"])
+
+    def test_learns_scores(self):
+        words = ["the", "cat", "dog", "sat"]
+        rows = [
+            f"{one},{other},{float(one < other)}"
+            for one in words
+            for other in words
+        ]
+        config = self._config("text_a,text_b,score", rows, rows)
+        finetune_embeddings.main(config)
+        scores = self.read_json("eval_results.json")["dev"]
+        self.assertIn("spearmanr", scores)
+        metrics = finetuning_case.metrics(self.out("output"))
+        self.assertLess(metrics[-1]["loss"], metrics[0]["loss"])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,213 @@
+"""Tests of training embeddings from pairs: files, features, losses, scores."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks.embeddings import task as embeddings
+from bert_tf.tasks.embeddings.examples import PairFiles
+from bert_tf.tasks.embeddings.task import PairsTask
+from bert_tf.tasks.task_files import Data
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
+
+
+def _losses(vectors, ids, blank=()):
+    """Returns the cross entropies, each candidate of each row by itself."""
+    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    rows = [row for row in range(len(ids)) if row not in blank]
+    losses = []
+    for row in rows:
+        own, others = 20 * unit[row, 0] @ unit[row, 1], []
+        for other in rows:
+            for place in range(1, ids.shape[1]):
+                if (other, place) == (row, 1):
+                    continue
+                if ids[other, place] in (ids[row, 0], ids[row, 1]):
+                    continue
+                if place == 1 and ids[other, 0] == ids[row, 0]:
+                    continue
+                others.append(20 * unit[row, 0] @ unit[other, place])
+        losses.append(np.log(np.exp([own, *others]).sum()) - own)
+    return np.array(losses)
+
+
+class LossesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        # Texts occur once.
+        ([[0, 1], [2, 3], [4, 5], [6, 7]],),
+        # A positive of two anchors, an anchor with two positives, and an
+        # anchor that is the positive of another.
+        ([[0, 1], [2, 1], [0, 5], [6, 0]],),
+        # With negatives, one of which is a positive elsewhere.
+        ([[0, 1, 2], [3, 4, 5], [6, 7, 4], [8, 9, 2]],),
+        # Labels in place of texts.
+        ([[0, 0], [1, 1], [0, 0], [2, 2]],),
+    )
+    def test_in_batch_negatives_equal_those_of_each_row(self, ids):
+        ids = np.array(ids, np.int32)
+        vectors = np.random.default_rng(1).normal(size=[*ids.shape, 5])
+        vectors = vectors.astype(np.float32)
+        received = embeddings.in_batch_losses(
+            tf.constant(vectors), tf.constant(ids), tf.ones([len(ids)], bool)
+        )
+        self.assertAllClose(received, _losses(vectors, ids), rtol=1e-5)
+
+    def test_blank_rows_are_no_candidates(self):
+        ids = np.array([[0, 1], [2, 3], [4, 5], [0, 0]], np.int32)
+        vectors = np.random.default_rng(1).normal(size=[4, 2, 5])
+        vectors = vectors.astype(np.float32)
+        mask = np.ones([4, 2, 3], np.int32)
+        mask[3] = 0
+        received = PairsTask().losses(
+            {"embedding": tf.constant(vectors)},
+            {"text_ids": tf.constant(ids), "input_mask": tf.constant(mask)},
+        )
+        expected = _losses(vectors, ids, blank=[3])
+        self.assertAllClose(received[:3], expected, rtol=1e-5)
+
+    def test_scores_are_learned_as_cosines(self):
+        vectors = np.float32([[[3, 0], [2, 2]], [[0, 1], [0, -4]]])
+        received = PairsTask().losses(
+            {"embedding": tf.constant(vectors)},
+            {"scores": tf.constant([0.5, -0.25])},
+        )
+        expected = [(0.5**0.5 - 0.5) ** 2, 0.75**2]
+        self.assertAllClose(received, expected, rtol=1e-5)
+
+    def test_only_in_batch_negatives_couple_rows(self):
+        def task(score):
+            pair = {"text_a": "cat", "text_b": "dog"} | score
+            data = Data([pair], None)
+            return PairsTask(files={"train": "x"}, data={"train": data})
+
+        self.assertEqual(task({}).coupled, "embedding")
+        self.assertIsNone(task({"score": 0.5}).coupled)
+
+
+class ScoresTest(tf.test.TestCase):
+    def test_search_is_scored_by_hand(self):
+        # Angles of texts and queries, so nearer angles are more similar.
+        texts = {"a": 0.0, "b": 0.2, "c": 0.5, "d": 1.0, "e": 1.6}
+        queries = {"x": 0.15, "y": 0.55, "z": 2.0, "a": 0.05}
+        rows = [
+            ("x", "b"),  # First.
+            ("y", "d"),  # c, b, d: third; and a: fourth.
+            ("y", "a"),
+            ("z", "c", "e"),  # e, d, c: third.
+            ("a", "b"),  # Itself is left out, so first.
+        ]
+        places = texts | queries | {"a": 0.0}
+        groups = [
+            np.array([[np.cos(places[x]), np.sin(places[x])] for x in row])
+            for row in rows
+        ]
+        # All rows need as many texts.
+        rows = [(*row, "e")[:3] for row in rows]
+        third = groups[3][2]
+        units = np.float32(
+            [group if len(group) == 3 else [*group, third] for group in groups]
+        )
+        received = embeddings.score_retrieval(rows, units)
+        order = sorted(texts, key=lambda x: abs(texts[x] - places["y"]))
+        self.assertEqual(order, ["c", "b", "d", "a", "e"])
+        self.assertAllClose(
+            received["mrr@10"], np.mean([1, 1 / 3, 1 / 3, 1]), rtol=1e-6
+        )
+        gain = [1 / np.log2(1 + rank) for rank in range(1, 6)]
+        two = (gain[2] + gain[3]) / (gain[0] + gain[1])
+        self.assertAllClose(
+            received["ndcg@10"], np.mean([1, two, gain[2], 1]), rtol=1e-6
+        )
+
+    def test_only_the_first_ten_texts_count(self):
+        angles = np.linspace(0.1, 1.2, 12)
+        rows = [("x", f"t{number}") for number in range(12)]
+        units = np.stack(
+            [[[1.0, 0.0], [np.cos(x), np.sin(x)]] for x in angles]
+        ).astype(np.float32)
+        rows[0] = ("other", "t0")
+        units[0, 0] = [-1.0, 0.0]
+        received = embeddings.score_retrieval(rows, units)
+        # "x" finds a text of its own second; "other" finds its own last.
+        self.assertAllClose(received["mrr@10"], (1 / 2 + 0) / 2)
+
+    def test_scores_are_compared_by_rank(self):
+        units = np.float32([[[1, 0], [1, x]] for x in (0.1, 3.0, 0.5, 1.0)])
+        groups = [
+            {"text_a": "cat", "text_b": "dog", "score": score}
+            for score in (0.9, -1.0, 0.8, 0.1)
+        ]
+        scores = PairsTask().score(groups, list(units))
+        self.assertAllClose(scores["spearmanr"], 1.0)
+        cosines = 1 / np.sqrt(1 + np.square([0.1, 3.0, 0.5, 1.0]))
+        expected = np.corrcoef(cosines, [0.9, -1.0, 0.8, 0.1])[0, 1]
+        self.assertAllClose(scores["pearson"], expected, rtol=1e-5)
+
+
+class FeaturesTest(tf.test.TestCase):
+    def test_equal_texts_share_a_row_and_a_number(self):
+        examples = [
+            {"anchor": "the cat", "positive": "dog"},
+            {"anchor": "dog sat on the mat", "positive": "the cat"},
+            {"anchor": "the cat", "positive": "the dog"},
+        ]
+        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        task = PairsTask(max_seq_length=12)
+        features = task.featurize(examples, tokenizer, is_training=True)
+        self.assertLen(features.rows, 4)
+        self.assertAllEqual(features.lengths, [4, 7, 4])
+        batch = features.batch(np.array([1, 0]), 8)
+        self.assertEqual(batch["input_ids"].shape, (2, 2, 8))
+        words = [
+            " ".join(tiny_model.TOKENS[i] for i in row if i)
+            for row in batch["input_ids"].reshape([4, 8])
+        ]
+        self.assertEqual(
+            words,
+            [
+                "[CLS] dog sat on the mat [SEP]",
+                "[CLS] the cat [SEP]",
+                "[CLS] the cat [SEP]",
+                "[CLS] dog [SEP]",
+            ],
+        )
+        self.assertAllEqual(batch["text_ids"], [[1, 2], [2, 0]])
+        # Dev has no loss, which would depend on the size of its batches.
+        features = task.featurize(examples, tokenizer)
+        self.assertEqual(features.targets, {})
+
+
+class FilesTest(tf.test.TestCase, parameterized.TestCase):
+    def _read(self, contents):
+        path = self.create_tempfile("a.csv", contents).full_path
+        return PairFiles(files={"train": path}).read("train")
+
+    def test_reads_both_forms(self):
+        found = self._read("id,anchor,positive\n1,cat,dog\n2,sat,mat\n")
+        self.assertEqual(found[1], {"anchor": "sat", "positive": "mat"})
+        found = self._read("negative,anchor,positive\nx,cat,dog\ny,sat,mat\n")
+        self.assertEqual(list(found[0].values()), ["cat", "dog", "x"])
+        found = self._read("text_a,text_b,score\ncat,dog,0.5\n")
+        expected = {"text_a": "cat", "text_b": "dog", "score": 0.5}
+        self.assertEqual(found, [expected])
+
+    @parameterized.parameters(
+        (
+            "text,label\ncat,x\n",
+            "must have anchor, positive and maybe negative",
+        ),
+        ("anchor,positive\ncat,dog\n,mat\n", "line 3 has an empty text in"),
+        ("anchor,positive\ncat,dog\nsat,dog\n", "two different positives"),
+        ("text_a,text_b,score\ncat,dog,x\n", "line 2 must have a number"),
+        ("text_a,text_b,score\ncat,dog,4.5\n", "a score from -1 to 1"),
+    )
+    def test_refuses_other_files(self, contents, message):
+        with self.assertRaisesRegex(UserError, message):
+            self._read(contents)
+
+
+if __name__ == "__main__":
+    tf.test.main()
