@@ -259,6 +259,10 @@ class ServeConfig(ServeLimits, ServeAccess):
             "--port and --rest_api_port must differ. Received: both "
             f"{self.port}.",
         )
+        options.require(
+            bool(self.rest_api_port) or not self.search_file,
+            "--search_file needs a --rest_api_port for its page. Received: 0.",
+        )
 
     def batching(self) -> dict[str, int]:
         """Returns the batching flags that are set."""

@@ -57,6 +57,12 @@ class TextsTest(files_case.FilesCase):
         long = self.write("b.txt", "\n".join([*lines, "rain " * 21]))
         self.assertLen(_read(long), 4)
 
+    def test_needs_a_port_for_its_page(self):
+        with self.assertRaisesRegex(UserError, "needs a --rest_api_port"):
+            ServeConfig(
+                model_base_path="m", search_file="a.txt", rest_api_port=0
+            )
+
     @parameterized.parameters(
         ("a.csv", "id,text\n1,\n2, \n", "has no text"),
         ("a.csv", "id,words\n1,cat\n", "no column 'text'"),
