@@ -27,7 +27,6 @@ from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.finetuning import contrastive
 from bert_tf.modeling import bert
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification import labels
@@ -216,6 +215,9 @@ def fit_few_shot(
       UserError: If an argument or the model does not fit, or if the texts do
         not, as `labels.check_few` says.
     """
+    # Imported here, as it takes a second that most programs do not need.
+    from bert_tf.finetuning import contrastive
+
     preprocessor = model.preprocessor
     task = preprocessor and preprocessor.has_task and preprocessor.task
     is_single = getattr(task, "problem_type", None) == "single_label"

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import tempfile
 from unittest import mock
 
 import keras
@@ -26,7 +27,10 @@ from tests.support import tiny_model
 class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     """Embeddings, and classifiers of few labels."""
 
-    config = tiny_model.NO_DROPOUT
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.path = tiny_model.write_initialized(tempfile.mkdtemp(), 4)
 
     @pytest.mark.slow
     @parameterized.parameters(
@@ -37,11 +41,10 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     )
     def test_embeddings_learn_pairs(self, x, y):
         model = self.new("embeddings")
-        history = model.fit(x, y, epochs=4, verbose=0).history["loss"]
-        self.assertLess(history[-1], history[0])
-        self.assertAllClose(
-            model.evaluate(x, y, verbose=0), history[-1], rtol=0.3
-        )
+        model.compile(keras.optimizers.Adam(0.003))
+        before = model.evaluate(x, y, verbose=0)
+        model.fit(x, y, epochs=10, verbose=0)
+        self.assertLess(model.evaluate(x, y, verbose=0), before)
 
     @parameterized.parameters(
         (["cat"], None, "Row 0 of the list: A row must have anchor, positive"),
