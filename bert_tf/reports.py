@@ -427,6 +427,36 @@ def _draw_confusions(
     axes.set_title("Most frequent confusions", fontsize=9, loc="left")
 
 
+def write_calibration(
+    path: str,
+    bins: np.ndarray,
+    right: np.ndarray,
+    title: str,
+) -> None:
+    """Writes a reliability plot and a coverage curve beside it, as PNG.
+
+    Args:
+      path: The PNG.
+      bins: <float64>[bins, 3]: the number of answers with a probability in a
+        bin, the sum of their probabilities, and how many are right.
+      right: <float64>[N], the share right among the 1 to N surest answers.
+      title: The title of the figure.
+    """
+    figure = new_figure(title, 2.9)
+    reliability, coverage = figure.subplots(1, 2)
+    counts, *sums = bins[bins[:, 0] > 0].T
+    style = {"color": GRAY, "linestyle": "--", "linewidth": 0.8}
+    reliability.plot([0, 100], [0, 100], **style)
+    draw_line(reliability, "", *(100 * x / counts for x in sums))
+    reliability.set(xlabel="probability of answers, %", ylabel="right, %")
+    finish(reliability, title="Reliability")
+    shares = np.linspace(100 / len(right), 100, len(right))
+    coverage.plot(shares, 100 * right, color=BLUE)
+    coverage.set(xlabel="the surest answers, %", xlim=(0, 102))
+    finish(coverage, title="Right among them, %")
+    write(path, figure)
+
+
 def write_score_scatter(
     path: str, references: np.ndarray, predictions: np.ndarray, title: str
 ) -> None:

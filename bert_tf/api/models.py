@@ -194,6 +194,8 @@ class TextMethods:
         shuffle=True,
         class_weight=None,
         sample_weight=None,
+        *,
+        calibrate=False,
         **kwargs,
     ):
         """Trains on raw rows, or on any data of `keras.Model.fit`.
@@ -224,6 +226,9 @@ class TextMethods:
           shuffle: As for Keras.
           class_weight: As for Keras; labels may have names. Not for tagging.
           sample_weight: The weight of each row.
+          calibrate: Whether to fit the probabilities of a classifier on
+            `validation_data` after training, as --calibrate of the script
+            does. Other calls keep the temperature that a model has.
           **kwargs: As for Keras.
 
         Returns:
@@ -242,6 +247,8 @@ class TextMethods:
         if validation_data is not None:
             validation_split = 0.0  # Keras ignores it.
         x, y, sample_weight = self._read(x, y, sample_weight, batch_size)
+        if calibrate:
+            default_training.check_calibrate(self.preprocessor, validation_data)
         if self.preprocessor is not None:
             if validation_data is not None:
                 validation_data = self.preprocessor.validation_data(
@@ -261,7 +268,7 @@ class TextMethods:
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
             shuffle = False  # Keras warns that it does not shuffle these.
-        return super().fit(
+        history = super().fit(
             x,
             y,
             batch_size,
@@ -275,6 +282,9 @@ class TextMethods:
             sample_weight,
             **kwargs,
         )
+        if calibrate:
+            self.preprocessor.calibrate(self.predict_on_batch, validation_data)
+        return history
 
     def train_step(self, data):
         """Trains on a batch, with the dropout and masks of its step.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from bert_tf.checkpoints import recurrent_heads
@@ -92,10 +93,25 @@ class StoredModel:
             value = self.weights[name]
             return value[order] if name in moved else value
 
+        task = {**self.task, "labels": list(labels)}
+        if thresholds := self.task.get("thresholds"):
+            task["thresholds"] = [thresholds[index] for index in order]
         return dataclasses.replace(
-            self,
-            weights=Tensors(self.weights.shapes, read),
-            task={**self.task, "labels": list(labels)},
+            self, weights=Tensors(self.weights.shapes, read), task=task
+        )
+
+    def with_folded_temperature(self) -> "StoredModel":
+        """Returns the model with its temperature in the weights of the head."""
+        task = dict(self.task)
+        divisor = np.float32(task.pop("temperature", None) or 1.0)
+        scaled = _label_weights(self.task["kind"], self.config)
+
+        def read(name):
+            value = self.weights[name]
+            return value / divisor if name in scaled else value
+
+        return dataclasses.replace(
+            self, weights=Tensors(self.weights.shapes, read), task=task
         )
 
     def fingerprint(self) -> str:

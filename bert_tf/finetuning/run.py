@@ -251,7 +251,7 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
         return results
     if is_own:
         old, new = task.to_json(), tuned.to_json()
-        changes = {name: x for name, x in new.items() if x != old[name]}
+        changes = {name: x for name, x in new.items() if x != old.get(name)}
         card = os.path.join(stored.path, model_directory.README_FILE)
         training_output.write_model_directory(
             output_dir,
@@ -265,7 +265,7 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
         logging.info("The model's task.json now has %s.", changes)
     else:
         logging.warning(
-            "The threshold selected on dev is not stored in %s, which is "
+            "What was selected on dev is not stored in %s, which is "
             "outside --output_dir.",
             stored.path,
         )
@@ -292,9 +292,12 @@ def _evaluate_model(
     evaluator = Evaluator(
         model, experiment.reader, experiment.config, experiment.devices
     )
+    task = experiment.task
+    if not task.splits(DEV):  # Otherwise dev selects the threshold again.
+        task = task.with_threshold(stored.task)
     task, results = task_evaluation.evaluate_splits(
         evaluator,
-        experiment.task,
+        task,
         experiment.objective_source.compare,
         experiment.output_dir,
         step,
