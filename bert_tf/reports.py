@@ -428,10 +428,7 @@ def _draw_confusions(
 
 
 def write_calibration(
-    path: str,
-    bins: np.ndarray,
-    right: np.ndarray,
-    title: str,
+    path: str, bins: np.ndarray, right: np.ndarray, title: str
 ) -> None:
     """Writes a reliability plot and a coverage curve beside it, as PNG.
 

@@ -104,6 +104,13 @@ class RunTest(_Case, parameterized.TestCase):
         # Used, not fitted again.
         self.run_flags(do_eval=False, do_predict=True, **flags)
         self.assertEqual(self.task()["temperature"], temperature)
+        self.run_flags(reject_below=0.625, reject_label="unsure", **flags)
+        self.assertEqual(self.task()["reject_below"], 0.625)
+        self.assertEqual(self.task()["reject_label"], "unsure")
+        self.run_flags(reject_precision=0.9, **flags)
+        self.assertNotEqual(self.task()["reject_below"], 0.625)
+        self.assertEqual(self.task()["reject_label"], "unsure")
+        self.assertEqual(self.task()["temperature"], temperature)
 
     def test_texts_outside_of_the_labels(self):
         row = ["x", "mat mat cat dog", _OUTSIDE]

@@ -648,11 +648,13 @@ class ClassificationFiles(TaskFiles):
     def confidence(self) -> dict[str, Any]:
         """Returns the values of `confidence.FIELDS` that are set."""
         values = {x: getattr(self, x) for x in confidence.FIELDS}
+        if self.thresholds is not None:
+            values["thresholds"] = [*self.thresholds]
         return {name: x for name, x in values.items() if x is not None}
 
     def with_threshold(self, stored: Mapping[str, Any]) -> Self:
         """Returns the files with the model's `confidence`, if none is set."""
-        known = self.stored(stored) | self.confidence()
+        known = self.stored({**stored, **self.confidence()})
         values = {x: known.get(x) for x in confidence.FIELDS}
         return dataclasses.replace(self, **values)
 

@@ -401,7 +401,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
         if self.reject_below is not None:
             right = is_right[stated >= np.float32(self.reject_below)]
             scores["coverage"] = len(right) / len(stated)
-            scores["answer_precision"] = sum(right) / max(len(right), 1)
+            precision = right.sum() / max(len(right), 1)
+            scores["answer_precision"] = float(precision)
         if self.reject_label is not None:
             arrays = label_ids, predicted, stated, is_right
             known = np.flatnonzero(label_ids != OUTSIDE)
