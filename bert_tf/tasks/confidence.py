@@ -24,6 +24,8 @@ OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
+# Below it all answers are right, at many temperatures.
+_NO_LOSS = 1e-5
 
 
 def fit_temperature(
@@ -54,7 +56,7 @@ def fit_temperature(
     found = optimize.minimize_scalar(
         loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-4}
     ).x
-    if abs(found) < most - 0.01:
+    if abs(found) < most - 0.01 and loss(found) > _NO_LOSS:
         return math.exp(found)
     logging.warning(
         "The %d texts of dev determine no temperature: their answers are all "

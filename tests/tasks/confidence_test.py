@@ -58,8 +58,10 @@ class TemperatureTest(tf.test.TestCase, parameterized.TestCase):
             rtol=1e-3,
         )
 
-    def test_answers_that_are_all_right_determine_none(self):
+    @parameterized.parameters(1, 30)
+    def test_answers_that_are_all_right_determine_none(self, factor):
         logits, _ = _draw()
+        logits += factor * (logits == logits.max(-1, keepdims=True))
         with self.assertLogs(level="WARNING") as logs:
             found = confidence.fit_temperature(_at(logits), logits.argmax(-1))
         self.assertEqual(found, 1.0)
