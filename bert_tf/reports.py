@@ -428,29 +428,30 @@ def _draw_confusions(
 
 
 def write_calibration(
-    path: str, bins: np.ndarray, right: np.ndarray, title: str
+    path: str,
+    probabilities: np.ndarray,
+    is_right: np.ndarray,
+    right_among_surest: np.ndarray,
+    title: str,
 ) -> None:
-    """Writes a reliability plot and a coverage curve beside it, as PNG.
+    """Writes a reliability plot and a coverage curve of N answers as PNG.
 
-    Args:
-      path: The PNG.
-      bins: <float64>[bins, 3]: the number of answers with a probability in a
-        bin, the sum of their probabilities, and how many are right.
-      right: <float64>[N], the share right among the 1 to N surest answers.
-      title: The title of the figure.
+    The last array is <float64>[N], for the 1 to N surest answers.
     """
+    from sklearn.calibration import CalibrationDisplay
+
     figure = new_figure(title, 2.9)
     reliability, coverage = figure.subplots(1, 2)
-    counts, *sums = bins[bins[:, 0] > 0].T
-    style = {"color": GRAY, "linestyle": "--", "linewidth": 0.8}
-    reliability.plot([0, 100], [0, 100], **style)
-    draw_line(reliability, "", *(100 * x / counts for x in sums))
-    reliability.set(xlabel="probability of answers, %", ylabel="right, %")
+    CalibrationDisplay.from_predictions(
+        is_right, probabilities, n_bins=15, ax=reliability, color=BLUE
+    )
+    reliability.get_legend().remove()
+    reliability.set(xlabel="probability of answers", ylabel="share right")
     finish(reliability, title="Reliability")
-    shares = np.linspace(100 / len(right), 100, len(right))
-    coverage.plot(shares, 100 * right, color=BLUE)
-    coverage.set(xlabel="the surest answers, %", xlim=(0, 102))
-    finish(coverage, title="Right among them, %")
+    shares = np.linspace(1 / len(is_right), 1, len(is_right))
+    coverage.plot(shares, right_among_surest, color=BLUE)
+    coverage.set(xlabel="share of the surest answers", xlim=(0, 1.02))
+    finish(coverage, title="Share right among them")
     write(path, figure)
 
 

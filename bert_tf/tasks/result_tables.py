@@ -106,11 +106,12 @@ def write_calibration(
       probabilities: <float>[N], of the answers.
       is_right: <bool>[N].
     """
-    bins = confidence.calibration_bins(probabilities, is_right)
     error = confidence.calibration_error(probabilities, is_right)
     title = f"{len(is_right):,} answers, calibration error {error:.2%}"
     right = confidence.right_among_surest(probabilities, is_right)
-    reports.write_calibration(f"{path}.png", bins, right, title)
+    reports.write_calibration(
+        f"{path}.png", probabilities, is_right, right, title
+    )
     ranked = np.sort(probabilities)[::-1]
     table = [["answered, %", "least probability, %", "right, %"]]
     for share in (100, 95, 90, 80, 70, 60, 50, 25, 10):
