@@ -427,6 +427,34 @@ def _draw_confusions(
     axes.set_title("Most frequent confusions", fontsize=9, loc="left")
 
 
+def write_calibration(
+    path: str,
+    probabilities: np.ndarray,
+    is_right: np.ndarray,
+    right_among_surest: np.ndarray,
+    title: str,
+) -> None:
+    """Writes a reliability plot and a coverage curve of N answers as PNG.
+
+    The last array is <float64>[N], for the 1 to N surest answers.
+    """
+    from sklearn.calibration import CalibrationDisplay
+
+    figure = new_figure(title, 2.9)
+    reliability, coverage = figure.subplots(1, 2)
+    CalibrationDisplay.from_predictions(
+        is_right, probabilities, n_bins=15, ax=reliability, color=BLUE
+    )
+    reliability.get_legend().remove()
+    reliability.set(xlabel="probability of answers", ylabel="share right")
+    finish(reliability, title="Reliability")
+    shares = np.linspace(1 / len(is_right), 1, len(is_right))
+    coverage.plot(shares, right_among_surest, color=BLUE)
+    coverage.set(xlabel="share of the surest answers", xlim=(0, 1.02))
+    finish(coverage, title="Share right among them")
+    write(path, figure)
+
+
 def write_score_scatter(
     path: str, references: np.ndarray, predictions: np.ndarray, title: str
 ) -> None:

@@ -330,6 +330,18 @@ def check_counts(**counts: Any) -> None:
             )
 
 
+def check_calibrate(preprocessor: Any, validation_data: Any) -> None:
+    """Raises `UserError` if `fit` cannot calibrate the probabilities."""
+    task = getattr(preprocessor, "trained_task", None)
+    is_stream = isinstance(validation_data, (*STREAMS, type(None)))
+    if is_stream or getattr(task, "problem_type", "regression") == "regression":
+        raise UserError(
+            "calibrate needs a classifier of bert_tf.load_model with labels, "
+            "and validation_data of (texts, labels) or a tf.data.Dataset. "
+            f"Received: {task and task.name}, {type(validation_data).__name__}."
+        )
+
+
 def losses_of_logits(loss: Any) -> Any:
     """Returns losses with those of logits in place of names and functions.
 

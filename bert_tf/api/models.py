@@ -195,6 +195,8 @@ class TextMethods:
         class_weight=None,
         sample_weight=None,
         few_shot=False,
+        *,
+        calibrate=False,
         **kwargs,
     ):
         """Trains on raw rows, or on any data of `keras.Model.fit`.
@@ -231,6 +233,9 @@ class TextMethods:
             run/finetune_classifier.py --few_shot: pairs of the texts train the
             embeddings, on which logistic regression is the head. `compile`
             does not matter then.
+          calibrate: Whether to fit the probabilities of a classifier on
+            `validation_data` after training, as --calibrate of the script
+            does. Other calls keep the temperature that a model has.
           **kwargs: As for Keras.
 
         Returns:
@@ -257,6 +262,8 @@ class TextMethods:
         if validation_data is not None:
             validation_split = 0.0  # Keras ignores it.
         x, y, sample_weight = self._read(x, y, sample_weight, batch_size)
+        if calibrate:
+            default_training.check_calibrate(self.preprocessor, validation_data)
         if self.preprocessor is not None:
             if validation_data is not None:
                 validation_data = self.preprocessor.validation_data(
@@ -276,7 +283,7 @@ class TextMethods:
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
             shuffle = False  # Keras warns that it does not shuffle these.
-        return super().fit(
+        history = super().fit(
             x,
             y,
             batch_size,
@@ -290,6 +297,9 @@ class TextMethods:
             sample_weight,
             **kwargs,
         )
+        if calibrate:
+            self.preprocessor.calibrate(self.predict_on_batch, validation_data)
+        return history
 
     def train_step(self, data):
         """Trains on a batch, with the dropout and masks of its step.

@@ -301,6 +301,29 @@ class Preprocessor:
         self.__dict__.pop("task", None)  # Built again when needed.
         self._prepared = None
 
+    def calibrate(self, compute: Callable[[Any], Any], data: Any) -> None:
+        """Fits the probabilities of the task on validation data.
+
+        Args:
+          compute: Returns the outputs for a batch of features.
+          data: What `validation_data` returns.
+        """
+        if not isinstance(data, tf.data.Dataset):
+            data = tf.data.Dataset.from_tensor_slices(tuple(data[:2]))
+            data = data.batch(_ROWS_AT_ONCE)
+        pairs = [(compute(x)["logits"], np.asarray(y)) for x, y, *_ in data]
+        logits, labels = map(np.concatenate, zip(*pairs, strict=True))
+        if not self.is_multi_label:
+            labels = labels.argmax(-1) if self.is_one_hot else labels.ravel()
+        outputs = {"logits": tf.constant(logits, tf.float64)}
+        blank = InputExample("", "")
+        tuned = dataclasses.replace(self.task, calibrates=True)
+        tuned = tuned.select_threshold(
+            [self.task.add_label(blank, label) for label in labels],
+            lambda task: task.decode(outputs)["probabilities"],
+        )
+        self.change_task(**tuned.confidence())
+
     def examples(
         self, rows: Sequence[Any], labels: Sequence[Any] | None = None
     ) -> list[Any]:

@@ -205,6 +205,8 @@ def _write(
     options = {}
     if config.target_format == "bert_tf":
         options["readme"] = _card(stored, source_format, config)
+    else:
+        stored = stored.with_folded_temperature()
     if config.allow_activation_change:
         options["allow_activation_change"] = True
     with files.atomic_directory(output) as temporary:

@@ -5,11 +5,13 @@ import functools
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from bert_tf.checkpoints import recurrent_heads
@@ -86,16 +88,28 @@ class StoredModel:
           labels: The model's labels, each once.
         """
         order = [list(self.task["labels"]).index(label) for label in labels]
-        moved = _label_weights(self.task["kind"], self.config)
+        task = {**self.task, "labels": list(labels)}
+        if thresholds := self.task.get("thresholds"):
+            task["thresholds"] = [thresholds[index] for index in order]
+        return self._with_head(lambda value: value[order], task)
+
+    def with_folded_temperature(self) -> "StoredModel":
+        """Returns the model with its temperature in the weights of the head."""
+        task = dict(self.task)
+        divisor = np.float32(task.pop("temperature", None) or 1.0)
+        return self._with_head(lambda value: value / divisor, task)
+
+    def _with_head(
+        self, change: Callable[[np.ndarray], np.ndarray], task: Mapping
+    ) -> "StoredModel":
+        changed = _label_weights(self.task["kind"], self.config)
 
         def read(name):
             value = self.weights[name]
-            return value[order] if name in moved else value
+            return change(value) if name in changed else value
 
         return dataclasses.replace(
-            self,
-            weights=Tensors(self.weights.shapes, read),
-            task={**self.task, "labels": list(labels)},
+            self, weights=Tensors(self.weights.shapes, read), task=task
         )
 
     def fingerprint(self) -> str:

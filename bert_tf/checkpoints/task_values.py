@@ -37,6 +37,9 @@ _TOKENIZER = {
     "added_tokens": ADDED_TOKENS,
 }
 _REQUIRED_OF_TOKENIZER = ("lower_case", "preserve_special_tokens")
+_TEMPERATURE = Kind(
+    "a number above 0", lambda value: NUMBER.fits(value) and value > 1e-9
+)
 _TASK = {
     "kind": choice(*weight_map.HEADS),
     "name": TEXT,
@@ -67,6 +70,10 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
         "class_weights": optional(list_of(NUMBER)),
         "doc_stride": optional(integer(0)),
         "language": TEXT,
+        "temperature": optional(_TEMPERATURE),
+        "thresholds": optional(list_of(NUMBER)),
+        "reject_below": optional(NUMBER),
+        "reject_label": optional(TEXT),
     },
     "multiple_choice": {
         "columns": object_of(

@@ -85,6 +85,32 @@ class ClassifierConfig(NamedTaskConfig):
         "(default: truncate them).",
         at_least=1,
     )
+    calibrate: bool | None = options.scoring(
+        None,
+        "Fit the probabilities on the dev set, and the thresholds of "
+        "multi_label (default: in training on your own labels with --do_eval).",
+        needs="do_eval",
+    )
+    reject_below: float | None = options.scoring(
+        None,
+        "Answer --reject_label below this probability of the best label.",
+        above=0,
+        below=1,
+        not_with="reject_precision",
+    )
+    reject_precision: float | None = options.scoring(
+        None,
+        "Choose --reject_below on the dev set: this share of answers is right.",
+        above=0,
+        below=1,
+        needs="do_eval",
+    )
+    reject_label: str | None = options.scoring(
+        None,
+        "Answer to rejected texts (default: none of these), and the label of "
+        "such rows in dev and test sets.",
+        needs=("reject_below", "reject_precision"),
+    )
 
 
 def main(config: ClassifierConfig) -> None:
@@ -147,7 +173,7 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     if stored.get("kind", "classification") != "classification":
         stored = {"kind": stored["kind"]}  # Its columns mean something else.
     find = _find_own_files if config.is_custom else _find_official_files
-    task = find(config, stored)
+    task = find(config, stored).with_threshold(stored).with_confidence(config)
     weights = config.class_weights if config.do_train else None
     if weights is None:
         return task

@@ -42,7 +42,9 @@ from bert_tf.finetuning.experiment import ObjectiveSource
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
+from bert_tf.tasks import confidence
 from bert_tf.tasks import registry
+from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features
@@ -133,10 +135,10 @@ def _read(
 
 
 def _restore_choices(task: Task, stored_task: Mapping[str, Any]) -> Task:
-    """Returns the task with the head and threshold of a trained student."""
-    names = {field.name for field in dataclasses.fields(task)}
-    names &= {"head", "null_score_diff_threshold"} & stored_task.keys()
-    return dataclasses.replace(task, **{x: stored_task[x] for x in names})
+    """Returns the task with the head and thresholds of a trained student."""
+    if hasattr(task, "head") and "head" in stored_task:
+        task = dataclasses.replace(task, head=stored_task["head"])
+    return task.with_threshold(stored_task)
 
 
 class Teacher(ObjectiveSource):
@@ -276,6 +278,10 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= _FINE_TUNED
     if isinstance(task, SquadTask):  # The student selects its own.
         changes["null_score_diff_threshold"] = None
+    if isinstance(task, ClassificationTask):
+        changes |= dict.fromkeys(confidence.FIELDS)
+        changes["reject_label"] = task.reject_label  # Dev may have it.
+        changes["calibrates"] = task.may_calibrate(config)
     return dataclasses.replace(task, **changes)
 
 

@@ -180,6 +180,7 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
       UserError: If the flags do not fit the model.
     """
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
+    stored = stored.with_folded_temperature()
     stored = dataclasses.replace(stored, origin=origin)
     name, head = build_head(config, stored)
     precision = config.precision
@@ -346,7 +347,7 @@ def verify(export_dir: str, model_dir: str) -> Report:
     directory = artifacts.find_version(export_dir)
     artifact = artifacts.read(directory)
     stored = checkpoint_loading.read(model_dir, flag="--model_dir")
-    report = compare(directory, artifact, stored)
+    report = compare(directory, artifact, stored.with_folded_temperature())
     checks = (*report.checks, verification.check_files(directory))
     return dataclasses.replace(report, checks=checks)
 

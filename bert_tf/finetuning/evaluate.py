@@ -225,7 +225,9 @@ class Evaluator:
         if not task.is_labeled(examples):
             return Evaluated(task, split, examples, predictions, {})
         if select_threshold:
-            tuned = task.select_threshold(examples, predictions)
+            tuned = task.select_threshold(
+                examples, lambda x: predictions if x is task else predict(x)
+            )
             if tuned != task:
                 task, predictions = tuned, predict(tuned)
         metrics = task.score(examples, predictions)

@@ -35,6 +35,7 @@ from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.io import train_log
+from bert_tf.tasks import confidence
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TRAIN
@@ -265,11 +266,13 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
         os.path.join(output_dir, model_directory.MODEL_FOLDER)
     )
     tuned, _, results = _evaluate_model(experiment, stored, is_own)
-    if tuned == task or not experiment.coordinator.is_chief:
+    # Flags may replace these, too, and other flags are of this evaluation.
+    chosen = {name: stored.task.get(name) for name in confidence.FIELDS}
+    old, new = task.to_json() | chosen, tuned.to_json()
+    changes = {name: x for name, x in new.items() if x != old.get(name)}
+    if not changes or not experiment.coordinator.is_chief:
         return results
     if is_own:
-        old, new = task.to_json(), tuned.to_json()
-        changes = {name: x for name, x in new.items() if x != old[name]}
         card = os.path.join(stored.path, model_directory.README_FILE)
         training_output.write_model_directory(
             output_dir,
@@ -283,7 +286,7 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
         logging.info("The model's task.json now has %s.", changes)
     else:
         logging.warning(
-            "The threshold selected on dev is not stored in %s, which is "
+            "What was selected on dev is not stored in %s, which is "
             "outside --output_dir.",
             stored.path,
         )
@@ -310,9 +313,12 @@ def _evaluate_model(
     evaluator = Evaluator(
         model, experiment.reader, experiment.config, experiment.devices
     )
+    task = experiment.task
+    if not task.splits(DEV):  # Otherwise dev selects the threshold again.
+        task = task.with_threshold(stored.task)
     task, results = task_evaluation.evaluate_splits(
         evaluator,
-        experiment.task,
+        task,
         experiment.objective_source.compare,
         experiment.output_dir,
         step,

@@ -178,7 +178,7 @@ def _combine(config: FinetuneConfig, task: SquadTask) -> dict[str, Metrics]:
     logging.info("Combined %d systems: %s.", len(paths), ", ".join(paths))
     results = {}
     if split == DEV:
-        task = task.select_threshold(examples, predictions)
+        task = task.select_threshold(examples, lambda _: predictions)
         results[split] = task.score(examples, predictions)
         logging.info("%s: %s", split, task_evaluation.describe(results[split]))
         task_evaluation.write_results(config.output_dir, 0, results)

@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_tf import reports
 from bert_tf.io import files
+from bert_tf.tasks import confidence
 from bert_tf.tasks import metrics
 from bert_tf.tasks.metrics import EntityScore
 
@@ -93,6 +94,31 @@ def write_score_scatter(
     reports.write_score_scatter(f"{path}.png", references, predictions, title)
     text = score_scatter_text(references, predictions)
     files.write_text(f"{path}.txt", text)
+
+
+def write_calibration(
+    path: str, probabilities: np.ndarray, is_right: np.ndarray
+) -> None:
+    """Writes reliability and a coverage curve to <path>.png and <path>.txt.
+
+    Args:
+      path: The path of both, without ending.
+      probabilities: <float>[N], of the answers.
+      is_right: <bool>[N].
+    """
+    error = confidence.calibration_error(probabilities, is_right)
+    title = f"{len(is_right):,} answers, calibration error {error:.2%}"
+    right = confidence.right_among_surest(probabilities, is_right)
+    reports.write_calibration(
+        f"{path}.png", probabilities, is_right, right, title
+    )
+    ranked = np.sort(probabilities)[::-1]
+    table = [["answered, %", "least probability, %", "right, %"]]
+    for share in (100, 95, 90, 80, 70, 60, 50, 25, 10):
+        last = max(round(share / 100 * len(ranked)), 1) - 1
+        values = (f"{100 * x[last]:.2f}" for x in (ranked, right))
+        table.append([str(share), *values])
+    files.write_text(f"{path}.txt", f"{title}\n\n{aligned(table, 0)}")
 
 
 def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:

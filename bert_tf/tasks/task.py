@@ -12,6 +12,7 @@ Shapes:
 import abc
 import dataclasses
 import os
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -273,13 +274,14 @@ class Task(TaskFiles):
         """Returns the metrics, including `metric`."""
 
     def select_threshold(
-        self, examples: Sequence[Any], predictions: Sequence[Any]
+        self, examples: Sequence[Any], predict: Callable[..., Sequence[Any]]
     ) -> "Task":
         """Returns the task with a decision threshold chosen on dev.
 
-        SQuAD 2.0, for instance, chooses the threshold of "no answer".
+        SQuAD 2.0, for instance, chooses the threshold of "no answer". `predict`
+        returns the predictions of this task, or of one with other values.
         """
-        del examples, predictions
+        del examples, predict
         return self
 
     def with_threshold(self, stored: Mapping[str, Any]) -> "Task":

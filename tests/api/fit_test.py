@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from scipy import special
 from tensorflow.python.framework import config as tf_config
 
 import bert_tf
@@ -136,6 +137,60 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         # A further call is a run of its own: the rate has not ended at 0.
         model.fit(fit_case.TEXTS, fit_case.LABELS, batch_size=5, verbose=0)
         self.assertEqual(model.optimizer._learning_rate.num_train_steps, 1)
+
+    @parameterized.parameters("names", "dataset", "one_hot")
+    @pytest.mark.slow
+    def test_calibrate(self, form):
+        texts = ["cat", "dog", "the cat sat", "mats", "a dog on", "on the mat"]
+        ids = np.array([1, 0, 0, 1, 0, 1])
+        data = (texts, ["good" if x else "bad" for x in ids])
+        model = self.new()
+        if form == "dataset":
+            data = tf.data.Dataset.from_tensor_slices(data).batch(4)
+        if form == "one_hot":
+            data = (texts, np.eye(2)[ids])
+            model.compile("sgd", "categorical_crossentropy")
+        labels = np.eye(2)[fit_case.IDS] if form == "one_hot" else fit_case.IDS
+        model.fit(
+            fit_case.TEXTS,
+            labels,
+            validation_data=data,
+            calibrate=True,
+            verbose=0,
+        )
+        temperature = model.preprocessor.task.temperature
+        logits = np.float64(model(model.preprocessor(texts))["logits"])
+        grid = np.geomspace(0.05, 20, 8001)
+        losses = [
+            -special.log_softmax(logits / x, -1)[range(6), ids].mean()
+            for x in grid
+        ]
+        best = grid[np.argmin(losses)]
+        expected = best if 0.06 < best < 19 else 1.0
+        self.assertAllClose(temperature, expected, rtol=1e-2)
+        values = special.softmax(logits / temperature, -1)
+        rows = model.predict(texts, verbose=0)
+        self.assertAllClose(
+            [[*row["probabilities"].values()] for row in rows],
+            values,
+            atol=1e-5,
+        )
+        folder = self.create_tempdir().full_path + "/saved"
+        bert_tf.save_model(model, folder)
+        stored = bert_tf.load_model(folder).preprocessor.task
+        self.assertEqual(stored.temperature, temperature)
+
+    def test_calibrate_needs_other_texts_and_labels(self):
+        for kind, options in (
+            ("classification", {}),
+            ("classification", {"num_labels": 1, "labels": None}),
+            ("tagging", {"labels": ["A", "B"]}),
+        ):
+            model = self.new(kind, **options)
+            rows = (fit_case.TEXTS, fit_case.IDS)
+            data = None if kind == "classification" and not options else rows
+            with self.assertRaisesRegex(UserError, "calibrate needs a class"):
+                default_training.check_calibrate(model.preprocessor, data)
 
     @pytest.mark.slow
     def test_callbacks(self):

@@ -224,7 +224,7 @@ class OwnFilesTest(ClassifierCase):
             "mat",
         ]
         logits = _logits(trained, [_pack([row, None]) for row in windows])
-        values = special.softmax(logits, axis=-1)
+        values = special.softmax(logits / stored["temperature"], axis=-1)
         expected = [values[:2].mean(0), values[2]]
         self.assertAllClose(self.result_rows(), expected, atol=1e-4)
         before = self.lines("test_predictions.jsonl")

@@ -50,8 +50,6 @@ _HEADS_OF_CLIENTS = ("classification", "question_answering", "embeddings")
 _CLOSE_IN_INT8 = 0.05
 # Rows per call, as large models take about a second for a few.
 _MAX_ROWS = 8
-# The probability from which a label of several is assigned.
-_THRESHOLD = 0.5
 
 _Call = tuple[Arrays, Expected]
 
@@ -71,6 +69,7 @@ class Built:
     def report(self) -> dict[str, Any]:
         """Returns the report on the file, JSON values by name."""
         build = self.build
+        task = getattr(build.head, "task", None)
         return {
             "command": build.command,
             "model": {
@@ -80,6 +79,7 @@ class Built:
             "head": build.name,
             "settings": build.head.settings(),
             "labels": list(build.head.labels),
+            "confidence": getattr(task, "confidence", dict)(),
             "quantization": build.config.quantization,
             "input": build.config.input,
             "compatibility": build.config.compatibility,
@@ -299,7 +299,7 @@ def _decisions(build: Build) -> dict[str, verification.Decide]:
     task = getattr(build.head, "task", None)
     labels = best
     if getattr(task, "problem_type", None) == "multi_label":
-        labels = functools.partial(np.less_equal, _THRESHOLD)
+        labels = functools.partial(np.less_equal, task.assigned_from)
     return {"probabilities": labels, "start_logits": best, "end_logits": best}
 
 

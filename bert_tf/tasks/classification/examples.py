@@ -16,8 +16,10 @@ from typing import Self
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import tables
+from bert_tf.tasks import confidence
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.glue_tasks import GlueTask
@@ -576,6 +578,14 @@ class ClassificationFiles(TaskFiles):
       class_weights: The weight of each label; None if all are equal.
       official: The task with official files, or None.
       language: The language of the rows to read from XNLI's files.
+      temperature: The divisor of the logits; None if none was fitted.
+      thresholds: The least probability of each of several labels to be
+        assigned; None for 0.5.
+      reject_below: The least probability of an answer; None for any.
+      reject_label: The answer to texts whose best label is less probable.
+      calibrates: Whether dev selects temperature and thresholds.
+      reject_precision: The share of right answers by which dev selects
+        `reject_below`; or None.
     """
 
     kind: ClassVar[str] = "classification"
@@ -588,6 +598,12 @@ class ClassificationFiles(TaskFiles):
     class_weights: tuple[float, ...] | None = None
     official: GlueTask | None = None
     language: str = "zh"
+    temperature: float | None = None
+    thresholds: tuple[float, ...] | None = None
+    reject_below: float | None = None
+    reject_label: str | None = None
+    calibrates: bool = False
+    reject_precision: float | None = None
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -606,6 +622,8 @@ class ClassificationFiles(TaskFiles):
             arguments["columns"] = Columns(**columns)
         if weights := values.get("class_weights"):
             arguments["class_weights"] = tuple(weights)
+        if thresholds := values.get("thresholds"):
+            arguments["thresholds"] = tuple(thresholds)
         has_names = labels is not None and not is_score
         return arguments | {
             "labels": tuple(labels) if has_names else None,
@@ -616,13 +634,61 @@ class ClassificationFiles(TaskFiles):
         path = self.files[split]
         if self.official is not None:
             return read_official(self.official, path, split, self.language)
+        labels = self.labels
+        if labels and self.reject_label and split != TRAIN:
+            labels = (*labels, self.reject_label)
         return read_examples(
             path,
             self.columns,
             self.problem_type,
-            self.labels,
+            labels,
             may_lack_labels=split.startswith(TEST),
             label_separator=self.label_separator,
+        )
+
+    def confidence(self) -> dict[str, Any]:
+        """Returns the values of `confidence.FIELDS` that are set."""
+        values = {x: getattr(self, x) for x in confidence.FIELDS}
+        if self.thresholds is not None:
+            values["thresholds"] = [*self.thresholds]
+        return {name: x for name, x in values.items() if x is not None}
+
+    def with_threshold(self, stored: Mapping[str, Any]) -> Self:
+        """Returns the files with the model's `confidence`, if none is set."""
+        known = self.stored({**stored, **self.confidence()})
+        values = {x: known.get(x) for x in confidence.FIELDS}
+        return dataclasses.replace(self, **values)
+
+    def may_calibrate(self, config: Flags) -> bool:
+        """Returns True for training on labels of one's own, with a dev set."""
+        is_own = self.official is None and self.problem_type != "regression"
+        return is_own and config.do_train and config.do_eval
+
+    def with_confidence(self, config: Flags) -> Self:
+        """Returns the files with the flags on calibration and rejection.
+
+        Raises:
+          UserError: If they do not fit the task.
+        """
+        calibrates, label = config.calibrate, self.reject_label
+        if calibrates is None:
+            calibrates = self.may_calibrate(config)
+        fits = self.problem_type != "regression" or not calibrates
+        if config.reject_below or config.reject_precision:
+            fits = self.problem_type == "single_label"
+            label = config.reject_label or label or confidence.REJECT_LABEL
+        options.require(
+            fits,
+            "--calibrate is for labels, --reject_below and --reject_precision "
+            "for one label of each text. Received: "
+            f"--problem_type={self.problem_type}; drop them.",
+        )
+        return dataclasses.replace(
+            self,
+            calibrates=calibrates,
+            reject_below=config.reject_below or self.reject_below,
+            reject_label=label,
+            reject_precision=config.reject_precision,
         )
 
     def with_labels_of(self, path: str) -> Self:

@@ -8,6 +8,7 @@ Shapes:
 
 import dataclasses
 import os
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from sklearn import metrics as sklearn_metrics
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.tasks import confidence
 from bert_tf.tasks import metrics
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import result_tables
@@ -29,14 +31,13 @@ from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.examples import ClassificationFiles
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.labels import ProblemType
+from bert_tf.tasks.confidence import OUTSIDE
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
 
-# A multi-label problem predicts the labels with at least this probability.
-_THRESHOLD = 0.5
 # The `SoftTargets.form` of each problem type.
 _FORMS = {
     "single_label": "choice",
@@ -79,8 +80,9 @@ def convert_examples_to_features(
         texts_a, texts_b, tokenizer, max_seq_length, doc_stride
     )
     label_ids = convert_labels(examples, labels, problem_type)
-    if label_ids is None:
-        return rows
+    is_single = problem_type == "single_label"
+    if label_ids is None or (is_single and OUTSIDE in label_ids):
+        return rows  # Without labels there is no loss.
     targets = {LABEL_IDS: label_ids[rows.examples]}
     return dataclasses.replace(rows, targets=targets)
 
@@ -92,8 +94,8 @@ def convert_labels(
 ) -> np.ndarray | None:
     """Returns the `label_ids` of examples; by problem type.
 
-    They are <int32>[N] ids of single labels; <float32>[N, L] with 1 for each of
-    several labels; <float32>[N] scores; or None without labels.
+    They are <int32>[N] ids of single labels, or `OUTSIDE`; <float32>[N, L] with
+    1 for each of several labels; <float32>[N] scores; or None without labels.
     """
     values = [example.label for example in examples]
     if not values or values[0] is None:
@@ -102,7 +104,8 @@ def convert_labels(
         return np.array(values, np.float32)
     ids = {label: index for index, label in enumerate(labels)}
     if problem_type == "single_label":
-        return np.array([ids[label] for label in values], np.int32)
+        # Of unknown labels only that of rejected texts is read.
+        return np.array([ids.get(x, OUTSIDE) for x in values], np.int32)
     label_ids = np.zeros([len(values), len(ids)], np.float32)
     for row, names in zip(label_ids, values, strict=True):
         row[[ids[name] for name in names]] = 1.0
@@ -267,6 +270,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
           of their ids and padded with "". Means over the rows of a text.
         """
         values = outputs["logits"]
+        if self.temperature is not None:
+            values /= self.temperature
         if self.problem_type == "multi_label":
             values = tf.sigmoid(values)
         elif self.problem_type == "single_label":
@@ -279,13 +284,18 @@ class ClassificationTask(ClassificationFiles, task.Task):
             named = {"labels": self._assigned_labels(values)}
         else:
             best = tf.argmax(values, -1, output_type=tf.int32)
-            named = {"label": tf.gather(tf.constant(self.labels), best)}
+            names = [*self.labels]
+            if self.reject_below is not None:
+                is_sure = tf.reduce_max(values, -1) >= self.reject_below
+                best = tf.where(is_sure, best, len(names))
+                names.append(self.reject_label)
+            named = {"label": tf.gather(tf.constant(names), best)}
         return named | {"probabilities": values}
 
     def _assigned_labels(self, probs: tf.Tensor) -> tf.Tensor:
         """Returns <string>[texts, L], assigned labels and then ""."""
         count = len(self.labels)
-        is_assigned = probs >= _THRESHOLD
+        is_assigned = probs >= tf.cast(self.assigned_from, probs.dtype)
         # Assigned labels first, then by label id.
         key = tf.range(count) + tf.where(is_assigned, 0, count)
         order = tf.argsort(key, -1)
@@ -303,20 +313,80 @@ class ClassificationTask(ClassificationFiles, task.Task):
             return {"score": values[0]}
         probabilities = dict(zip(self.labels, values, strict=True))
         if self.problem_type == "multi_label":
-            labels = [
-                label for label, p in probabilities.items() if p >= _THRESHOLD
-            ]
+            assigned = np.flatnonzero(prediction >= self.assigned_from)
+            labels = [self.labels[index] for index in assigned]
             return {"labels": labels, "probabilities": probabilities}
-        label = self.label(prediction)
         return {
-            "label": label,
-            "probability": probabilities[label],
+            "label": self.label(prediction),
+            "probability": max(values),
             "probabilities": probabilities,
         }
 
     def label(self, prediction: Prediction) -> str:
-        """Returns the most probable label of a single-label problem."""
+        """Returns the most probable label, or that of rejected texts."""
+        if prediction.max() < np.float32(self.reject_below or 0.0):
+            return self.reject_label
         return self.labels[int(np.argmax(prediction))]
+
+    @property
+    def assigned_from(self) -> np.ndarray:
+        """<float32>[L] or [], the least probability of assigned labels."""
+        chosen = self.thresholds
+        return np.float32(confidence.THRESHOLD if chosen is None else chosen)
+
+    def select_threshold(
+        self,
+        examples: Sequence[InputExample],
+        predict: Callable[..., Sequence[Prediction]],
+    ) -> "ClassificationTask":
+        """Returns the task with temperature and thresholds that fit.
+
+        The model was not trained on the examples.
+        """
+        label_ids = convert_labels(examples, self.labels, self.problem_type)
+        task, is_multi = self, self.problem_type == "multi_label"
+
+        def values(**changes):
+            return np.stack(predict(dataclasses.replace(task, **changes)))
+
+        if self.calibrates:
+            found = set(np.nonzero(label_ids)[1] if is_multi else label_ids)
+            missing = [x for i, x in enumerate(self.labels) if i not in found]
+            if missing:
+                logging.log_first_n(
+                    logging.WARNING,
+                    "The dev set has no text of %s: other labels calibrate "
+                    "their probabilities.",
+                    1,
+                    label_values.name_some(missing),
+                )
+            divisor = confidence.fit_temperature(
+                lambda x: values(temperature=x), label_ids
+            )
+            task = dataclasses.replace(task, temperature=divisor)
+        if self.calibrates and is_multi:
+            chosen = confidence.fit_thresholds(values(), label_ids)
+            task = dataclasses.replace(task, thresholds=chosen)
+        if self.reject_precision is not None:
+            least = confidence.fit_rejection(
+                *self._answers(label_ids, values()), self.reject_precision
+            )
+            task = dataclasses.replace(task, reject_below=least)
+        return task
+
+    def _answers(
+        self, label_ids: np.ndarray, predictions: Sequence[Prediction]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the probabilities of answers, and whether they are right.
+
+        An answer is the most probable label of a text, or that one of several
+        labels is assigned or not.
+        """
+        values = np.stack(predictions)
+        if self.problem_type == "single_label":
+            return values.max(-1), values.argmax(-1) == label_ids
+        is_right = (values >= 0.5) == (label_ids > 0)
+        return np.maximum(values, 1 - values).ravel(), is_right.ravel()
 
     def score(
         self,
@@ -329,7 +399,27 @@ class ClassificationTask(ClassificationFiles, task.Task):
             # GLUE's F1 is for id 1, but a model may order labels differently.
             ids = np.array([self.official.labels.index(x) for x in self.labels])
             label_ids, predicted = ids[label_ids], ids[predicted]
-        return metrics.compute_metrics(self.metric_names, label_ids, predicted)
+        if self.official is not None or self.labels is None:
+            return metrics.compute_metrics(
+                self.metric_names, label_ids, predicted
+            )
+        stated, is_right = self._answers(label_ids, predictions)
+        scores = {}
+        if self.reject_below is not None:
+            right = is_right[stated >= np.float32(self.reject_below)]
+            scores["coverage"] = len(right) / len(stated)
+            precision = right.sum() / max(len(right), 1)
+            scores["answer_precision"] = float(precision)
+        if self.reject_label is not None:
+            arrays = label_ids, predicted, stated, is_right
+            known = np.flatnonzero(label_ids != OUTSIDE)
+            label_ids, predicted, stated, is_right = (x[known] for x in arrays)
+            if not len(known):
+                return scores
+        error = confidence.calibration_error(stated, is_right)
+        scores["expected_calibration_error"] = error
+        names = self.metric_names
+        return metrics.compute_metrics(names, label_ids, predicted) | scores
 
     def predicted_ids(self, predictions: Sequence[Prediction]) -> np.ndarray:
         """Returns predictions in the form of `label_ids`."""
@@ -337,7 +427,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         if self.problem_type == "regression":
             return values[:, 0]
         if self.problem_type == "multi_label":
-            return (values >= _THRESHOLD).astype(np.float32)
+            return (values >= self.assigned_from).astype(np.float32)
         return np.argmax(values, axis=-1).astype(np.int32)
 
     def write_report(
@@ -353,8 +443,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
         names, as test_mismatched_results.tsv. Examples with labels get a plot
         and a table: confusion_matrix.png and .txt for single labels,
         label_scores.png and .txt for multi-label problems, score_scatter.png
-        and .txt for scores. Their names begin with the split unless it is
-        "dev".
+        and .txt for scores; and calibration.png and .txt for probabilities.
+        Their names begin with the split unless it is "dev".
         """
         if split.split("_")[0] == TEST:
             is_first = split == self.splits(TEST)[0]
@@ -373,6 +463,11 @@ class ClassificationTask(ClassificationFiles, task.Task):
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         path = self.report_path(output_dir, split, name)
         write(path, label_ids, self.predicted_ids(predictions))
+        if self.problem_type != "regression":
+            result_tables.write_calibration(
+                self.report_path(output_dir, split, "calibration"),
+                *self._answers(label_ids, predictions),
+            )
 
     def _write_matrix(self, path, label_ids, predicted_ids) -> None:
         counts = sklearn_metrics.confusion_matrix(
@@ -430,6 +525,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
             **({"language": self.language} if has_languages else {}),
             "head": self.head,
             **(pooled if self.pooling else {}),
+            **self.confidence(),
         }
 
     @classmethod

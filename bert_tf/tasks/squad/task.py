@@ -1,6 +1,7 @@
 """The SQuAD 1.1 and 2.0 task: extractive question answering."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -222,7 +223,7 @@ class SquadTask(SquadFiles, task.Task):
     def select_threshold(
         self,
         examples: Sequence[SquadExample],
-        predictions: Sequence[SquadPrediction],
+        predict: Callable[..., Sequence[SquadPrediction]],
     ) -> "SquadTask":
         """Selects the `null_score_diff_threshold` with the best F1.
 
@@ -231,7 +232,9 @@ class SquadTask(SquadFiles, task.Task):
         is_chosen = self.null_score_diff_threshold is not None
         if is_chosen or not self.version_2_with_negative:
             return self
-        f1, threshold = squad_metrics.find_best_threshold(examples, predictions)
+        f1, threshold = squad_metrics.find_best_threshold(
+            examples, predict(self)
+        )
         logging.info(
             "The null_score_diff_threshold %.6g is the one with the best F1, "
             "%.2f, on %d questions of dev.",

@@ -19,7 +19,7 @@ from bert_tf.export.heads.head import Source
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.tasks.classification import task as classification_task
+from bert_tf.tasks import confidence
 from tests.support import every_head
 from tests.support import files_case
 from tests.support import tiny_model
@@ -151,7 +151,7 @@ class FaultTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (
             "multi_label",
-            mock.patch.object(classification_task, "_THRESHOLD", 0.9),
+            mock.patch.object(confidence, "THRESHOLD", 0.9),
             "labels is",
         ),
         (

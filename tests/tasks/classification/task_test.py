@@ -137,7 +137,15 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(
             task.score(examples, predictions),
             # x was predicted wrongly, y was missed.
-            {"accuracy": 0.5, "macro_f1": 1 / 3},
+            {
+                "accuracy": 0.5,
+                "macro_f1": 1 / 3,
+                # Each answer has a bin of its own; the first is right.
+                "expected_calibration_error": (
+                    1 - expected[0, 2] + expected[1, 0]
+                )
+                / 2,
+            },
         )
 
     def test_multi_label(self):
@@ -156,8 +164,30 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
             dict(zip("xyz", special.expit(_LOGITS[0]), strict=True)),
         )
         # 4 labels are predicted, 3 are correct, 2 are both.
+        scores = task.score(examples, predictions)
+        self.assertAllClose(scores["micro_f1"], 4 / 7)
+
+    def test_rejection(self):
+        task = _single(reject_below=0.8, reject_label="none")
+        examples = _examples("z", "none", "x", "none")
+        logits = np.float32([[0, 0, 9], [0, 0, 9], [1, 0, 0], [0, 1, 1]])
+        predictions = self.predict(task, examples, logits)
+        described = [
+            task.prediction_to_json(*pair)
+            for pair in zip(examples, predictions, strict=True)
+        ]
+        self.assertEqual(
+            [row["label"] for row in described], ["z", "z", "none", "none"]
+        )
+        stated = special.softmax(logits, -1).max(-1)
+        self.assertAllClose([row["probability"] for row in described], stated)
+        scores = task.score(examples, predictions)
+        # Known labels alone count, and rejected answers count for them.
+        self.assertEqual(scores["accuracy"], 1)
+        self.assertEqual(scores["coverage"], 0.5)
+        self.assertEqual(scores["answer_precision"], 0.5)
         self.assertAllClose(
-            task.score(examples, predictions), {"micro_f1": 4 / 7}
+            scores["expected_calibration_error"], 1 - stated[[0, 2]].mean()
         )
 
     def test_regression(self):
@@ -250,7 +280,12 @@ class ReportTest(tf.test.TestCase):
         values = np.eye(3)[[2, 2, 0, 1]]
         names = self.write(_single(), "dev", "xzxy", values)
         self.assertEqual(
-            names, ["confusion_matrix.png", "confusion_matrix.txt"]
+            names,
+            [
+                f"{name}.{ending}"
+                for name in ("calibration", "confusion_matrix")
+                for ending in ("png", "txt")
+            ],
         )
         text = self.text("confusion_matrix.txt")
         self.assertIn("4 examples, 3 right (75.00%)", text)
@@ -345,6 +380,8 @@ class JsonTest(tf.test.TestCase):
         for task in (
             _single(doc_stride=3, head="bilstm", max_seq_length=9),
             _single(class_weights=(0.5, 2.25, 1.0)),
+            _single(temperature=1.5, reject_below=0.7, reject_label="no"),
+            _multi(temperature=0.5, thresholds=(0.5, 0.25, 0.75)),
             _multi(columns=Columns("a", "b", ("x", "y", "z"))),
             _multi(columns=Columns("a", None, ("l",)), label_separator="|"),
             _regression(),

@@ -203,7 +203,7 @@ class SquadTaskTest(files_case.FilesCase):
         self.assertAllClose(scores[task.metric], 200 / 3)
         self.assertAllClose(scores["NoAns_f1"], 0)
         with self.assertLogs(level="INFO") as logs:
-            tuned = task.select_threshold(examples, predictions)
+            tuned = task.select_threshold(examples, lambda _: predictions)
         self.assertEqual(tuned.null_score_diff_threshold, -2.5)
         self.assertIn("best F1, 100.00, on 3 questions", "".join(logs.output))
         self.assertEqual(tuned.score(examples, predictions)["f1"], 100)
@@ -226,9 +226,9 @@ class SquadTaskTest(files_case.FilesCase):
         )
 
         given = dataclasses.replace(task, null_score_diff_threshold=-9.0)
-        self.assertIs(given.select_threshold(examples, predictions), given)
+        self.assertIs(given.select_threshold(examples, len), given)
         first = _task()
-        self.assertIs(first.select_threshold(examples, predictions), first)
+        self.assertIs(first.select_threshold(examples, len), first)
 
         stored = json.loads(
             json.dumps(dataclasses.replace(tuned, head="bilstm").to_json())

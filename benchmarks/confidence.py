@@ -1,0 +1,207 @@
+r"""Measures calibrated probabilities of MiniLM, fine-tuned on intents.
+
+  python benchmarks/confidence.py --data_dir=../shared/data
+  python benchmarks/confidence.py --report
+
+A cell is a data set, a number of training rows a label (0: all) and a seed.
+Of Banking77, every tenth row of training is the dev set; CLINC150 has one. Both
+choose the temperature and --reject_precision=0.95 on dev, and all numbers are
+of the official test set, as it is answered by the script's own files. CLINC150
+has texts that fit none of its labels in dev and test, too.
+
+Finished cells, of the same settings, are kept in --results_dir; a killed one
+resumes in --output_dir.
+"""
+
+import collections
+import csv
+import gzip
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+from absl import app
+from absl import flags
+from sklearn import metrics
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(_ROOT))
+
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", str(_ROOT.parent / "shared" / "data"), "The data sets."
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", ".cache/confidence", "For files and models."
+)
+_RESULTS_DIR = flags.DEFINE_string(
+    "results_dir",
+    str(_ROOT / "benchmarks" / "results" / "confidence"),
+    "For the numbers.",
+)
+_SETS = flags.DEFINE_list("sets", ["banking77", "clinc150"], "Data sets.")
+_ROWS = flags.DEFINE_list("rows", ["0"], "Training rows a label; 0 is all.")
+_SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Seeds.")
+_EPOCHS = flags.DEFINE_string("epochs", "3", "Of training.")
+_MAX_TEST = flags.DEFINE_integer(
+    "max_test_rows", 0, "Of the test set, evenly; 0 is all."
+)
+_REPORT = flags.DEFINE_bool("report", False, "Only print what is finished.")
+
+_OUTSIDE = "none of these"
+_PRECISION = 0.95
+_NUM_BINS = 15
+
+
+def _read(name):
+    """Returns split to rows of text and label."""
+    folder = pathlib.Path(_DATA_DIR.value, name)
+    if name == "clinc150":
+        with gzip.open(folder / "data_full.json.gz", "rt") as file:
+            stored = json.load(file)
+        outside = {
+            x: [(text, _OUTSIDE) for text, _ in stored[f"oos_{x}"]]
+            for x in ("val", "test")
+        }
+        return {
+            "train": stored["train"],
+            "dev": stored["val"] + outside["val"],
+            "test": stored["test"] + outside["test"],
+        }
+    splits = {}
+    for split in ("train", "test"):
+        with open(folder / f"{split}.csv", encoding="utf-8") as file:
+            rows = [(x["text"], x["category"]) for x in csv.DictReader(file)]
+        splits[split] = rows
+    dev = splits["train"][::10]
+    train = [x for i, x in enumerate(splits["train"]) if i % 10]
+    return splits | {"train": train, "dev": dev}
+
+
+def _first_rows(rows, count):
+    """Returns the first rows of each label; 0 means all."""
+    seen = collections.Counter()
+    chosen = []
+    for text, label in rows:
+        seen[label] += 1
+        if not count or seen[label] <= count:
+            chosen.append((text, label))
+    return chosen
+
+
+def _train(settings, folder):
+    """Runs the script; returns the gold labels of the test set."""
+    from tests.support import minilm
+
+    splits = _read(settings["set"])
+    splits["train"] = _first_rows(splits["train"], settings["rows"])
+    most = settings["max_test_rows"] or len(splits["test"])
+    places = np.linspace(0, len(splits["test"]) - 1, most).astype(int)
+    splits["test"] = [splits["test"][x] for x in places]
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, rows in splits.items():
+        path = folder / f"{split}.csv"
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *rows])
+    values = {f"{x}_file": folder / f"{x}.csv" for x in splits} | {
+        "task_name": "custom",
+        "pretrained_model_dir": minilm.directory(),
+        "output_dir": folder / "output",
+        "learning_rate": "1e-4",
+        "optimizer": "adamw",
+        "max_seq_length": 64,
+        "num_train_epochs": settings["epochs"],
+        "reject_precision": _PRECISION,
+        "reject_label": _OUTSIDE,
+        "seed": settings["seed"],
+        "eval_batch_size": 32,
+        "predict_batch_size": 32,
+    }
+    words = [f"--{x}={value}" for x, value in values.items()]
+    words += ["--do_train", "--do_eval", "--do_predict"]
+    script = str(_ROOT / "run" / "finetune_classifier.py")
+    subprocess.run([sys.executable, script, *words], check=True)
+    return [label for _, label in splits["test"]]
+
+
+def _error(stated, is_right):
+    """Returns the expected calibration error of 15 equal bins."""
+    places = np.clip(np.ceil(stated * _NUM_BINS) - 1, 0, _NUM_BINS - 1)
+    return float(
+        sum(
+            abs(stated[places == x].mean() - is_right[places == x].mean())
+            * (places == x).mean()
+            for x in set(places)
+        )
+    )
+
+
+def _measure(output, gold):
+    """Returns the numbers of a finished cell."""
+    task = json.loads((output / "model" / "task.json").read_text())
+    lines = (output / "test_predictions.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    values = np.array([[*row["probabilities"].values()] for row in rows])
+    names, gold = np.array(task["labels"]), np.array(gold)
+    answers = np.array([row["label"] for row in rows])
+    stated, is_right = values.max(-1), names[values.argmax(-1)] == gold
+    is_known = gold != _OUTSIDE
+    # Without the temperature, up to a rounding of the probabilities.
+    plain = np.maximum(values, 1e-30) ** task["temperature"]
+    plain /= plain.sum(-1, keepdims=True)
+    is_answer = answers != _OUTSIDE
+    found = {
+        "accuracy": float(is_right[is_known].mean()),
+        "temperature": task["temperature"],
+        "error": _error(stated[is_known], is_right[is_known]),
+        "error_without": _error(plain.max(-1)[is_known], is_right[is_known]),
+        "reject_below": task["reject_below"],
+        "coverage": float(is_answer.mean()),
+        "precision": float(is_right[is_answer].mean()),
+    }
+    if is_known.all():
+        return found
+    precision, recall, _ = metrics.precision_recall_curve(~is_known, -stated)
+    return found | {
+        "outside_auroc": float(metrics.roc_auc_score(~is_known, -stated)),
+        "outside_recall_at_95": float(recall[precision >= 0.95].max()),
+        "outside_rejected": float((~is_answer)[~is_known].mean()),
+        "inside_rejected": float((~is_answer)[is_known].mean()),
+    }
+
+
+def _cells():
+    for name in _SETS.value:
+        for rows in _ROWS.value:
+            for seed in _SEEDS.value:
+                yield {
+                    "set": name,
+                    "rows": int(rows),
+                    "seed": int(seed),
+                    "epochs": _EPOCHS.value,
+                    "max_test_rows": _MAX_TEST.value,
+                }
+
+
+def main(_):
+    results = pathlib.Path(_RESULTS_DIR.value)
+    results.mkdir(parents=True, exist_ok=True)
+    for settings in _cells():
+        name = "-".join(map(str, settings.values()))
+        path = results / f"{name}.json"
+        if not path.exists() and not _REPORT.value:
+            start = os.times().children_user
+            folder = pathlib.Path(_OUTPUT_DIR.value, name).resolve()
+            found = _measure(folder / "output", _train(settings, folder))
+            seconds = os.times().children_user - start
+            value = {"settings": settings, "cpu_seconds": seconds, **found}
+            path.write_text(json.dumps(value, indent=1) + "\n")
+        if path.exists():
+            found = json.loads(path.read_text())
+            print(name, {k: v for k, v in found.items() if k != "settings"})
+
+
+if __name__ == "__main__":
+    app.run(main)
