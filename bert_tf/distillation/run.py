@@ -42,6 +42,7 @@ from bert_tf.finetuning.experiment import ObjectiveSource
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
+from bert_tf.tasks import dev_split
 from bert_tf.tasks import registry
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -112,7 +113,11 @@ def _read(
     teacher_task = dataclasses.replace(
         inputs.with_files(teacher_task, config),
         max_seq_length=config.max_seq_length,
-        data=task_files.data if task_files else {},
+    )
+    if task_files is None:
+        task_files = dev_split.split(teacher_task, config)
+    teacher_task = dataclasses.replace(
+        teacher_task, files=task_files.files, data=task_files.data
     )
     if devices.coordinator.num_workers > 1:
         # Each worker computes the teacher's outputs for its part of a step.

@@ -121,6 +121,8 @@ _CASES = (
      "training needs an answer"),
     ("finetune_squad --output_dir=squad --do_predict --predict_file=both.json",
      "--version_2_with_negative"),
+    (f"{_OWN} --train_file=one.csv --dev_fraction=0.1 {_NEW}",
+     "--dev_fraction=0.1 needs two different texts of each label in one.csv"),
     # Models to evaluate, and the columns that they store.
     (f"{_OWN} --output_dir=out --pretrained_model_dir=no_unk --do_eval "
      "--dev_file=one.csv", "vocab.txt lacks [UNK]"),
