@@ -224,7 +224,9 @@ class TextMethods:
           verbose: As for Keras.
           callbacks: As for Keras. With LearningRateScheduler or
             ReduceLROnPlateau the default learning rate has no schedule.
-          validation_split: As for Keras.
+          validation_split: The share to validate on. Of raw rows the texts
+            that --dev_fraction holds out, by a hash and of each label its
+            share; of the model's inputs the last rows, as for Keras.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
           class_weight: As for Keras; labels may have names. Not for tagging.
@@ -261,6 +263,12 @@ class TextMethods:
             )
         if validation_data is not None:
             validation_split = 0.0  # Keras ignores it.
+        elif validation_split and self.preprocessor is not None:
+            self._note_loss()
+            x, y, sample_weight, validation_data = self.preprocessor.split(
+                x, y, sample_weight, validation_split
+            )
+            validation_split *= validation_data is None
         x, y, sample_weight = self._read(x, y, sample_weight, batch_size)
         if calibrate:
             default_training.check_calibrate(self.preprocessor, validation_data)
@@ -349,13 +357,16 @@ class TextMethods:
         """Returns the arguments converted; compiles the model if need be."""
         if self.preprocessor is None:
             return x, y, sample_weight
-        self.preprocessor.has_one_hot_loss = isinstance(
-            getattr(self, "loss", None), keras.losses.CategoricalCrossentropy
-        )
+        self._note_loss()
         data = self.preprocessor.training_data(x, y, sample_weight, batch_size)
         if not self.compiled:
             self._compile_with_defaults(None)
         return data
+
+    def _note_loss(self):
+        self.preprocessor.has_one_hot_loss = isinstance(
+            getattr(self, "loss", None), keras.losses.CategoricalCrossentropy
+        )
 
     def predict(
         self, x, batch_size=None, verbose="auto", steps=None, callbacks=None

@@ -24,6 +24,7 @@ from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.io import progress
 from bert_tf.modeling import inference
+from bert_tf.tasks import dev_split
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
@@ -41,6 +42,7 @@ from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task_files import SplitKey
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import unpad as unpadding
 
@@ -409,7 +411,7 @@ class Preprocessor:
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x), y, sample_weight
-        is_raw = isinstance(x, list) or (x is not None and is_text(x))
+        is_raw = _holds_rows(x)
         if is_raw and self.has_task and isinstance(self.task, EmbeddingsTask):
             pairs = copy.copy(self)
             pairs.task = self.trained_task
@@ -429,6 +431,46 @@ class Preprocessor:
         elif self.has_task and getattr(y, "ndim", 1) == 2:
             self.adapt_to_labels(y)
         return x, y, sample_weight
+
+    def split(
+        self, x: Any, y: Any, sample_weight: Any, fraction: float
+    ) -> tuple[Any, Any, Any, tuple[Any, Any, Any] | None]:
+        """Returns raw rows, labels and weights to train on, and the others.
+
+        What is not raw rows is returned as it is, with None.
+
+        Raises:
+          UserError: If a row does not fit the task, or the rows cannot be
+            split.
+        """
+        if isinstance(x, default_training.IN_BATCHES) or not _holds_rows(x):
+            return x, y, sample_weight, None
+        rows = raw_rows.to_rows(x)
+        keys = [SplitKey(row) for row in rows]
+        labels = None if y is None else self._row_labels(y, len(rows))
+        weights = sample_weight
+        if weights is not None:
+            weights = raw_rows.to_labels(weights, len(rows))
+        if self.has_task:
+            self.adapt_to_labels(labels or ())
+            keys = self.task.split_keys(self.examples(rows, labels))
+        is_dev = dev_split.choose(keys, fraction)
+
+        def part(is_held_out: bool) -> tuple[Any, Any, Any]:
+            chosen = [i for i, x in enumerate(is_dev) if x == is_held_out]
+            return tuple(
+                None if values is None else [values[i] for i in chosen]
+                for values in (rows, labels, weights)
+            )
+
+        return *part(False), part(True)
+
+    def _row_labels(self, y: Any, count: int | None = None) -> list[Any]:
+        """Returns the labels of rows; the index in place of a one-hot one."""
+        labels = raw_rows.to_labels(y, count)
+        if not self.is_one_hot:
+            return labels
+        return [int(np.argmax(x)) if np.ndim(x) else x for x in labels]
 
     def prediction_data(self, x: Any, batch_size: int | None) -> Any:
         """Returns the argument of `predict` without its labels.
@@ -457,10 +499,7 @@ class Preprocessor:
                 "Expected labels beside sample_weight. Received: none."
             )
         if y is not None and self.is_one_hot:
-            y = [
-                int(np.argmax(one)) if np.ndim(one) else one
-                for one in raw_rows.to_labels(y)
-            ]
+            y = self._row_labels(y)
         converted = self(x, y, sample_weight, length)
         inputs, *rest = (converted,) if y is None else converted
         if not len(next(iter(inputs.values()))):
@@ -536,6 +575,11 @@ class Preprocessor:
             self._mask_seed,
             -1 if step is None else step,
         )
+
+
+def _holds_rows(x: Any) -> bool:
+    """Returns True for raw rows, unless they come in batches."""
+    return isinstance(x, list) or (x is not None and is_text(x))
 
 
 def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:

@@ -102,8 +102,8 @@ class DistillConfig(FilesConfig):
     initialize_from_teacher: bool = options.model(
         True,
         "Initialize a new student of the teacher's width with "
-        "--teacher_layers, the embeddings and the head; a narrower one is "
-        "initialized randomly.",
+        "--teacher_layers, the embeddings and the head, a narrower one with "
+        "projected embeddings.",
         not_with=_STUDENT_FLAGS,
     )
     teacher_layers: str | None = options.distillation(

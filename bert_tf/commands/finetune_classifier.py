@@ -227,6 +227,7 @@ def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
 
 def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
+    from bert_tf.tasks import dev_split
     from bert_tf.tasks.classification.examples import ClassificationFiles
     from bert_tf.tasks.classification.examples import Columns
 
@@ -251,6 +252,7 @@ def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
         class_weights=known.get("class_weights"),
     )
     _check_columns(config, task.columns, task.problem_type)
+    task = dev_split.split(task, config)
     if task.problem_type == "regression":
         return dataclasses.replace(task, labels=None)
     if task.labels:

@@ -97,6 +97,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
     Raises:
       UserError: If a file is missing.
     """
+    from bert_tf.tasks import dev_split
     from bert_tf.tasks.multiple_choice import examples
     from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 
@@ -113,9 +114,10 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             kind: official.find_file(config.data_dir, kind)
             for kind in config.requested_splits()
         }
-    return MultipleChoiceFiles(
+    task = MultipleChoiceFiles(
         name=config.task_name, files=files, columns=columns
     )
+    return dev_split.split(task, config)
 
 
 def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):

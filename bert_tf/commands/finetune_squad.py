@@ -123,8 +123,9 @@ class SquadConfig(FinetuneConfig):
         )
         options.require(
             not (self.do_eval or self.do_predict)
-            or self.predict_file is not None,
-            "--do_predict and --do_eval need --predict_file.",
+            or bool(self.predict_file or self.dev_fraction),
+            "--do_predict and --do_eval need --predict_file, or "
+            "--dev_fraction=0.1 of --train_file.",
         )
         options.require(
             self.max_seq_length > self.max_query_length + 3,
@@ -166,12 +167,15 @@ def read(config: SquadConfig):
     Raises:
       UserError: If a file is invalid, or lacks answers that are needed.
     """
+    from bert_tf.tasks import dev_split
     from bert_tf.tasks import stored_task
     from bert_tf.tasks.task_files import DEV
     from bert_tf.tasks.task_files import TEST
 
     stored_task.check_model(config)
-    task = _files(config).load()
+    if config.dev_fraction and config.do_predict:
+        config = dataclasses.replace(config, do_eval=True, do_predict=False)
+    task = dev_split.split(_files(config), config).load()
     predicted = task.data.get(DEV) or task.data.get(TEST)
     if predicted is None:
         return config, task
@@ -183,7 +187,8 @@ def read(config: SquadConfig):
             eval_batch_size=config.eval_batch_size or config.predict_batch_size,
         )
         data = {**task.data, DEV: predicted}
-        return config, dataclasses.replace(_files(config), data=data)
+        paths = {DEV if x == TEST else x: task.files[x] for x in task.files}
+        return config, dataclasses.replace(task, files=paths, data=data)
     selects_on_dev = config.do_train and (
         len(config.trials()) > 1 or config.selects_evaluation
     )

@@ -203,12 +203,13 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
     Raises:
       UserError: If a file is missing or invalid, or has no entity to learn.
     """
+    from bert_tf.tasks import dev_split
     from bert_tf.tasks.tagging import examples
     from bert_tf.tasks.task_files import TRAIN
 
     paths = {
         kind: getattr(config, f"{kind}_file")
-        or examples.find_file(config.data_dir, kind)
+        or (config.data_dir and examples.find_file(config.data_dir, kind))
         for kind in config.requested_splits()
     }
     reading = _reading(config, stored)
@@ -219,6 +220,7 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
         labels=tuple(stored.get("labels") or ()),
         **reading,
     )
+    task = dev_split.split(task, config)
     if not config.do_train:
         return task
     task = task.load(TRAIN)

@@ -6,6 +6,7 @@ from typing import TypeVar
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
+from bert_tf.tasks import dev_split
 from bert_tf.tasks import stored_task
 from bert_tf.tasks.classification.examples import ClassificationFiles
 from bert_tf.tasks.classification.examples import Columns
@@ -33,7 +34,7 @@ def read(config: Flags) -> TaskFiles | None:
     task = stored_task.describe_files(config.teacher_dir, "--teacher_dir")
     if task is None:
         return None
-    task = with_files(task, config)
+    task = dev_split.split(with_files(task, config), config)
     if config.unlabeled_file:
         stored_task.check_inputs(task, config.unlabeled_file)
     has_score = getattr(task, "problem_type", None) == "regression"
@@ -52,7 +53,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
         path = getattr(config, f"{kind}_file")
         if path is not None:
             files[kind] = path
-        else:
+        elif config.data_dir is not None:
             files |= _find_files(task, config.data_dir, kind)
     if is_own:
         # Models that other programs trained do not store their columns.

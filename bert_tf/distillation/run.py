@@ -24,6 +24,7 @@ from absl import logging
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.distillation import inputs
 from bert_tf.distillation.objective import IS_LABELED
@@ -43,6 +44,7 @@ from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.tasks import confidence
+from bert_tf.tasks import dev_split
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
@@ -66,6 +68,12 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
+# Added up; the words first.
+_EMBEDDINGS = (
+    "bert/embeddings/word_embeddings",
+    "bert/embeddings/position_embeddings",
+    "bert/embeddings/token_type_embeddings",
+)
 # Tokenizer settings that must agree for ids to mean the same tokens.
 _SAME_TEXT = {
     "vocabulary_hash": "a vocabulary of the hash",
@@ -114,7 +122,11 @@ def _read(
     teacher_task = dataclasses.replace(
         inputs.with_files(teacher_task, config),
         max_seq_length=config.max_seq_length,
-        data=task_files.data if task_files else {},
+    )
+    if task_files is None:
+        task_files = dev_split.split(teacher_task, config)
+    teacher_task = dataclasses.replace(
+        teacher_task, files=task_files.files, data=task_files.data
     )
     if devices.coordinator.num_workers > 1:
         # Each worker computes the teacher's outputs for its part of a step.
@@ -397,16 +409,38 @@ def _make(config: Flags, teacher: StoredModel) -> StoredModel:
         tokenizer_settings=teacher.tokenizer_settings,
         task={"kind": "encoder"},
     )
-    is_as_wide = mine.hidden_size == theirs.hidden_size
-    if is_as_wide and config.initialize_from_teacher:
-        return _copy_teacher(student, teacher, layers)
-    why = f": the teacher's width of {theirs.hidden_size} does not fit"
+    if config.initialize_from_teacher:
+        if mine.hidden_size == theirs.hidden_size:
+            return _copy_teacher(student, teacher, layers)
+        if mine.hidden_size < theirs.hidden_size:
+            return _project_embeddings(student, teacher)
     logging.info(
-        "The student of %s starts with random weights%s.",
-        _describe(mine),
-        "" if is_as_wide else why,
+        "The student of %s starts with random weights.", _describe(mine)
     )
     return student
+
+
+def _project_embeddings(
+    student: StoredModel, teacher: StoredModel
+) -> StoredModel:
+    """Returns a student with narrower embeddings of its teacher's.
+
+    They are the principal components of the teacher's word embeddings: few
+    words are in the text that a student learns from, and random vectors of the
+    others would mean nothing.
+    """
+    words = teacher.weights[_EMBEDDINGS[0]]
+    # Ascending: the last vectors have the largest variance.
+    _, vectors = np.linalg.eigh(words.T @ words)
+    projection = vectors[:, -student.config.hidden_size :]
+    projected = {x: teacher.weights[x] @ projection for x in _EMBEDDINGS}
+    logging.info(
+        "The student of %s starts with the teacher's embeddings, projected to "
+        "its width, and layers with random weights.",
+        _describe(student.config),
+    )
+    weights = student.weights | Tensors.from_arrays(projected)
+    return dataclasses.replace(student, weights=weights)
 
 
 def _copy_teacher(

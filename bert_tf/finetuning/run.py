@@ -36,6 +36,7 @@ from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.io import train_log
 from bert_tf.tasks import confidence
+from bert_tf.tasks import dev_split
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TRAIN
@@ -197,6 +198,9 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
     tf.io.gfile.makedirs(output_dir)
     trial = Trial(experiment)
     trial.restore_or_initialize()
+    config = experiment.config
+    if config.dev_fraction and coordinator.is_chief:
+        dev_split.write(task, config.train_file)
     first_step = trial.step
     try:
         trial.train()

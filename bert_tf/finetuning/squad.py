@@ -34,6 +34,7 @@ _DONE_FILE = "done.json"
 # Flags that do not affect the training on TriviaQA.
 _NOT_OF_TRIVIAQA = {
     "predict_file": None,
+    "dev_fraction": None,
     "do_eval": False,
     "do_predict": False,
     "keep_best": False,

@@ -72,6 +72,16 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Maximum sequence length, in tokens; longer texts are truncated.",
         at_least=3,
     )
+    dev_fraction: float | None = options.data(
+        None,
+        "Share of --train_file to hold out as the dev set, such as 0.1: the "
+        "same texts in each run, by a hash, and of each label its share; both "
+        "parts are written to <output_dir>/split.",
+        above=0,
+        below=1,
+        needs="train_file",
+        not_with=("dev_file", "predict_file"),
+    )
     do_eval: bool = options.scoring(False, "Evaluate on the dev set.")
     do_predict: bool = options.scoring(False, "Predict the test set.")
     train_batch_size: str = options.training(
@@ -279,6 +289,8 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         """Returns the flags of inputs that these flags leave unread."""
         unread = {"train", "dev", "test"} - self.requested_splits().keys()
         unread = {f"{kind}_file" for kind in unread}
+        if self.dev_fraction and self.do_eval:
+            unread -= {"train_file"}
         if not self.do_train:  # A trained model may replace them.
             unread |= {"bert_config_file", "vocab_file", "init_checkpoint"}
         return frozenset(unread)
@@ -286,9 +298,12 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     def _require_own_files(self, hint: str = "") -> None:
         """Raises `UserError` if one of --train_file, ... is not set."""
         for kind, flag in self.requested_splits().items():
+            is_dev = kind == "dev"
             options.require(
-                getattr(self, f"{kind}_file") is not None,
-                f"{flag} needs --{kind}_file{hint}.",
+                getattr(self, f"{kind}_file") is not None
+                or bool(is_dev and self.dev_fraction),
+                f"{flag} needs --{kind}_file{hint}"
+                f"{', or --dev_fraction=0.1 of --train_file' * is_dev}.",
             )
 
     @property

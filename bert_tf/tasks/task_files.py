@@ -44,6 +44,18 @@ class Data(NamedTuple):
     sha256: str | None
 
 
+class SplitKey(NamedTuple):
+    """The text and labels of an example, by which `dev_split` splits.
+
+    Attributes:
+      text: Its text, or JSON values of its texts; equal ones stay together.
+      labels: Its labels, of which each side gets its share; () for none.
+    """
+
+    text: Any
+    labels: Sequence[str] = ()
+
+
 def existing_files(folder: str, names: Iterable[str]) -> Iterator[str]:
     """Yields the paths of the files in a folder that exist."""
     paths = (os.path.join(folder, name) for name in names)
@@ -231,6 +243,14 @@ class TaskFiles(abc.ABC):
         Raises:
           UserError: If the file is not in the expected format.
         """
+
+    def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
+        """Returns the key of each example for `dev_split`."""
+        raise UserError(
+            f"The {len(examples)} examples of the task {self.name} cannot be "
+            f"split, as its class {type(self).__name__} has no `split_keys`; "
+            "give a dev set."
+        )
 
     def check_inputs(self, path: str, **options: Any) -> None:
         """Raises `UserError` if `read_inputs` does, without TensorFlow."""

@@ -18,6 +18,8 @@ import bert_tf
 from bert_tf.api import default_training
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
+from bert_tf.tasks import dev_split
+from bert_tf.tasks.task_files import SplitKey
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import losses
 from tests.support import fit_case
@@ -191,6 +193,45 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             data = None if kind == "classification" and not options else rows
             with self.assertRaisesRegex(UserError, "calibrate needs a class"):
                 default_training.check_calibrate(model.preprocessor, data)
+
+    @pytest.mark.slow
+    def test_validation_split_is_that_of_dev_fraction(self):
+        texts = [f"the cat {i}" for i in range(20)]
+        labels = [("bad", "good")[i % 2] for i in range(20)]
+        pairs = zip(texts, labels, strict=True)
+        keys = [SplitKey((x, None), (y,)) for x, y in pairs]
+        is_dev = dev_split.choose(keys, 0.2)
+        self.assertEqual(sum(is_dev), 4)
+
+        def part(held_out):
+            chosen = [i for i in range(20) if is_dev[i] == held_out]
+            return [texts[i] for i in chosen], [labels[i] for i in chosen]
+
+        _, history = self._fit(texts, labels, validation_split=0.2)
+        _, expected = self._fit(*part(False), validation_data=part(True))
+        self.assertEqual(history, expected)
+        # In another order, as arrays, with weights and one-hot labels.
+        model = self.new(
+            compiled={
+                "loss": keras.losses.CategoricalCrossentropy(from_logits=True)
+            }
+        )
+        one_hot = np.eye(2)[[i % 2 for i in range(20)]]
+        weights = np.arange(20.0)
+        model._note_loss()
+        *data, dev = model.preprocessor.split(
+            np.array(texts)[::-1], one_hot[::-1], weights[::-1], 0.2
+        )
+        self.assertEqual(sorted(dev[0]), sorted(part(True)[0]))
+        self.assertEqual(
+            [dev[1][i] for i in range(4)], [int(w) % 2 for w in dev[2]]
+        )
+        self.assertLen(data[2], 16)
+        with self.assertRaisesRegex(UserError, "validation_split needs two"):
+            model.fit(["a", "b"], ["bad", "good"], validation_split=0.5)
+        # The model's inputs, as for Keras: the last rows.
+        features = model.preprocessor(texts, labels)
+        self.assertIsNone(model.preprocessor.split(*features, None, 0.2)[3])
 
     @pytest.mark.slow
     def test_callbacks(self):

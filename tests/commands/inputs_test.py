@@ -125,6 +125,8 @@ _CASES = (
      "text.csv must have anchor, positive and maybe negative"),
     (f"{_OWN} --few_shot --train_file=body.csv --text_column=body "
      f"--label_column=topic {_NEW}", "at least two different texts of each"),
+    (f"{_OWN} --train_file=one.csv --dev_fraction=0.1 {_NEW}",
+     "--dev_fraction=0.1 needs two different texts of each label in one.csv"),
     # Models to evaluate, and the columns that they store.
     (f"{_OWN} --output_dir=out --pretrained_model_dir=no_unk --do_eval "
      "--dev_file=one.csv", "vocab.txt lacks [UNK]"),

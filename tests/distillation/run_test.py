@@ -527,7 +527,7 @@ class StudentTest(files_case.FilesCase):
         self._assert_equal_weights(made, {"output_weights": "output_weights"})
 
     @parameterized.parameters(
-        {"hidden_size": 8, "num_attention_heads": 1},
+        {"hidden_size": 24, "num_attention_heads": 1},
         {"initialize_from_teacher": False},
     )
     def test_other_students_start_at_random_by_seed(self, **flags):
@@ -537,13 +537,34 @@ class StudentTest(files_case.FilesCase):
         self.assertEqual(first.task, {"kind": "encoder"})
         name = "bert/encoder/layer_1/output/dense/kernel"
         self.assertAllEqual(first.weights[name], again.weights[name])
-        self.assertNotAllClose(first.weights[name], other.weights[name])
-        embeddings = "bert/embeddings/word_embeddings"
-        self.assertNotAllClose(
-            first.weights[embeddings],
-            self.teacher.weights[embeddings][:, : first.config.hidden_size],
-        )
+        for each in (name, "bert/embeddings/word_embeddings"):
+            self.assertNotAllClose(first.weights[each], other.weights[each])
         self.assertEqual(first.vocabulary.hash, self.teacher.vocabulary.hash)
+
+    def test_a_narrower_student_starts_with_projected_embeddings(self):
+        made = self._read(
+            num_hidden_layers=2, hidden_size=8, num_attention_heads=1
+        )
+        self.assertEqual(made.task, {"kind": "encoder"})
+        words, *others = (
+            f"bert/embeddings/{x}_embeddings"
+            for x in ("word", "position", "token_type")
+        )
+        theirs = self.teacher.weights[words]
+        projection, *_ = np.linalg.lstsq(theirs, made.weights[words])
+        self.assertAllClose(projection.T @ projection, np.eye(8), atol=1e-3)
+        for name in others:
+            self.assertAllClose(
+                made.weights[name],
+                self.teacher.weights[name] @ projection,
+                atol=1e-3,
+            )
+        # No other projection keeps more of the words.
+        self.assertAllClose(
+            np.linalg.svd(made.weights[words], compute_uv=False),
+            np.linalg.svd(theirs, compute_uv=False)[:8],
+            rtol=1e-4,
+        )
 
     @parameterized.parameters(
         ({}, (768, 12, 3072)),

@@ -155,6 +155,30 @@ class SingleTrialTest(
                 pretrained_model_dir=None,
             )
 
+    def test_a_held_out_share_is_as_files_of_its_parts(self):
+        flags = {"dev_fraction": 0.2, "dev_file": None}
+        results = self.tune(**flags)
+        folder = self.out("output/split")
+        with open(self.out("train.csv"), encoding="utf-8") as file:
+            header, *rows = file.read().splitlines()
+        train, dev = (
+            finetuning_case.read_text(folder, f"{x}.csv").splitlines()
+            for x in ("train", "dev")
+        )
+        self.assertEqual([train.pop(0), dev.pop(0)], [header] * 2)
+        self.assertEqual(sorted(train + dev), sorted(rows))
+        files = {
+            f"{x}_file": os.path.join(folder, f"{x}.csv")
+            for x in ("train", "dev")
+        }
+        other = self.tune(output_dir=self.out("other"), **files)
+        self.assertEqual(other, results)
+        self.assert_same_weights("output/model", "other/model")
+        again = self.tune(do_train=False, pretrained_model_dir=None, **flags)
+        self.assertAllClose(again["dev"], results["dev"])
+        with self.assertRaisesRegex(UserError, "dev_fraction was 0.2 and is"):
+            self.tune(**flags | {"dev_fraction": 0.3})
+
     def test_keeps_scores_of_finished_training(self):
         results = self.copy_finished()
         with finetuning_case.die_at(0):

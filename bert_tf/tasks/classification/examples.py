@@ -27,6 +27,7 @@ from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
+from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 # Labels of rows whose annotators did not agree; -1.0 where labels are scores.
@@ -705,6 +706,16 @@ class ClassificationFiles(TaskFiles):
             labels=gather_labels(examples, path),
             data=training.data,
         )
+
+    def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
+        def labels(label: Label | None) -> tuple[str, ...]:
+            if label is None or self.problem_type == "regression":
+                return ()
+            return label if isinstance(label, tuple) else (label,)
+
+        return [
+            SplitKey((x.text_a, x.text_b), labels(x.label)) for x in examples
+        ]
 
     def read_inputs(
         self, path: str, keep_empty: bool = False

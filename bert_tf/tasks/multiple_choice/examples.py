@@ -17,6 +17,7 @@ from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import OfficialFiles
+from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 # Whole numbers, also as written by programs that read columns as floats.
@@ -377,6 +378,12 @@ class MultipleChoiceFiles(TaskFiles):
                 most,
             )
         return examples
+
+    def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
+        # The order of the choices may depend on the line.
+        return [
+            SplitKey(x.context or tuple(sorted(x.choices))) for x in examples
+        ]
 
     def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
         return read_inputs(path, self.columns, self._columns_without_header)

@@ -18,6 +18,7 @@ from bert_tf.io import tables
 from bert_tf.io import text_files
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.task_files import TRAIN
+from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 # Words are separated as in run_squad.py:232-235 of the original.
@@ -496,6 +497,9 @@ class SquadFiles(TaskFiles):
 
     def is_labeled(self, examples: Sequence[SquadExample]) -> bool:
         return all(example.answers is not None for example in examples)
+
+    def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
+        return [SplitKey(x.context) for x in examples]
 
     def read_inputs(self, path: str) -> Iterator[SquadExample]:
         yield from read_questions(path)

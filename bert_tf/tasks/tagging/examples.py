@@ -26,6 +26,7 @@ from bert_tf.io import text_files
 from bert_tf.tasks.tagging import schemes
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import USUAL_STEMS
+from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.tasks.task_files import existing_files
 
@@ -523,7 +524,12 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
                 f"Received: {value[:80]!r}."
             )
     if isinstance(value, str):
-        return from_text(value)
+        # Imported here, as it imports TensorFlow.
+        from bert_tf.text import words as words_lib
+
+        words = words_lib.split_words(value)
+        offsets = tuple((word.start, word.end) for word in words)
+        return TaggingExample(tuple(x.text for x in words), offsets=offsets)
     if isinstance(value, (list, tuple)) and all(
         isinstance(word, str) and word.strip() for word in value
     ):
@@ -531,18 +537,6 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
     raise UserError(
         "Expected a text, a list of non-empty words, or an object with one of "
         f'these as "{TEXT}" or "{WORDS[0]}". Received: {str(row)[:80]!r}.'
-    )
-
-
-def from_text(text: str) -> TaggingExample:
-    """Splits a raw text into words with offsets."""
-    # Imported here, as it imports TensorFlow.
-    from bert_tf.text import words as words_lib
-
-    words = words_lib.split_words(text)
-    return TaggingExample(
-        tuple(word.text for word in words),
-        offsets=tuple((word.start, word.end) for word in words),
     )
 
 
@@ -653,6 +647,14 @@ class TaggingFiles(TaskFiles):
                 ", ".join(f"{name} ({n})" for name, n in unknown.items()),
             )
         return examples
+
+    def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
+        # A document is context, so its first sentence stands for all.
+        first: dict[int, tuple[str, ...]] = {}
+        for x in examples if self.context == "document" else ():
+            first.setdefault(x.document, x.words)
+        first.pop(ALONE, None)
+        return [SplitKey(first.get(x.document, x.words)) for x in examples]
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
         yield from read_inputs(

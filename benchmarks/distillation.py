@@ -1,0 +1,303 @@
+r"""Distills a teacher of few labels into small students, on Banking77.
+
+  python benchmarks/distillation.py --output_dir=output/distillation
+  python benchmarks/distillation.py --report
+
+The teacher learns from 8 texts of each label and labels the other training
+texts, whose labels nothing reads. Each student is trained from the labels alone
+and by each recipe; accuracy is that on the test set, after the last step. A
+cell is a student, a recipe and a seed; the scores of finished ones are in
+--results_dir, and a killed run resumes.
+
+Another teacher, trained on <output_dir>/data.8.<seed>/train.csv, is given with
+--teacher_dir, in which {seed} is replaced. The last lines are the table: means
+over the seeds, also of the int8 .tflite file of the recipe that pays.
+"""
+
+import csv
+import json
+import os
+import pathlib
+import random
+import resource
+import statistics
+import subprocess
+import sys
+
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(_ROOT))
+
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir",
+    str(_ROOT.parent / "shared" / "data" / "banking77"),
+    "train.csv and test.csv.",
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", ".cache/distillation", "Data, models and logs."
+)
+_RESULTS_DIR = flags.DEFINE_string(
+    "results_dir",
+    str(pathlib.Path(__file__).parent / "results" / "distillation"),
+    "Scores.",
+)
+_TEACHER_DIR = flags.DEFINE_string(
+    "teacher_dir",
+    None,
+    "Model directory with {seed} in its path; by default MiniLM is fine-tuned.",
+)
+_SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Samples and weights.")
+_RECIPES = flags.DEFINE_list("recipes", None, "By default those that pay.")
+_STUDENTS = flags.DEFINE_list("students", ["wide", "narrow"], "Which.")
+_PER_LABEL = flags.DEFINE_integer("per_label", 8, "Labeled texts of a label.")
+_REPORT = flags.DEFINE_bool("report", False, "Only print finished cells.")
+
+# As many passes as the students from labels alone: after 10 it has 72%.
+_TEACHER = {
+    "learning_rate": "2e-4",
+    "num_train_epochs": 30,
+    "new_pooler": True,
+    "optimizer": "adamw",
+}
+# The shape and the flags of each student.
+STUDENTS = {
+    "wide": {
+        "num_hidden_layers": 2,
+        "learning_rate": "5e-4",
+        "num_train_epochs": 10,
+    },
+    "narrow": {
+        "num_hidden_layers": 3,
+        "hidden_size": 192,
+        "learning_rate": "1e-3",
+        "num_train_epochs": 20,
+    },
+}
+_PAYS = "logits"
+_LOGITS = {
+    "distillation_weight": 1.0,
+    "hidden_weight": 0,
+    "train_batch_size": 64,
+}
+RECIPES = {
+    # As many as fit; further ones do not change its loss of 0.
+    "labels": {
+        "distillation_weight": 0,
+        "hidden_weight": 0,
+        "num_train_epochs": 30,
+    },
+    _PAYS: _LOGITS,
+    "logits_and_labels": _LOGITS | {"distillation_weight": 0.5},
+    "logits_and_hidden": _LOGITS | {"hidden_weight": 1.0},
+    # Before the logits, whose loss is next to nothing beside it.
+    "hidden_first": _LOGITS,
+}
+_HIDDEN_FIRST = _LOGITS | {"hidden_weight": 1000.0, "num_train_epochs": 3}
+
+
+def _folder(*names):
+    return os.path.join(_OUTPUT_DIR.value, *map(str, names))
+
+
+def _run(script, log, **values):
+    """Runs a script; returns its processor time in seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = [f"--{name}={value}" for name, value in values.items()]
+    command = [sys.executable, str(_ROOT / script), *words]
+    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+    with open(log, "a", encoding="utf-8") as file:
+        subprocess.run(
+            command, check=True, stdout=file, stderr=file, env=environment
+        )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(
+        getattr(after, x) - getattr(before, x) for x in ("ru_utime", "ru_stime")
+    )
+
+
+def _write_rows(path, columns, rows):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([columns, *rows])
+
+
+def _read_rows(name):
+    path = os.path.join(_DATA_DIR.value, name)
+    with open(path, encoding="utf-8", newline="") as file:
+        return [(x["text"], x["category"]) for x in csv.DictReader(file)]
+
+
+def _data(seed):
+    """Writes the files of a seed; returns the flags that name them."""
+    folder = _folder(f"data.{_PER_LABEL.value}.{seed}")
+    paths = {
+        f"{x}_file": os.path.join(folder, f"{x}.csv")
+        for x in ("train", "unlabeled", "test")
+    }
+    if not os.path.exists(folder):
+        rows = _read_rows("train.csv")
+        random.Random(int(seed)).shuffle(rows)
+        chosen, rest, counts = [], [], {}
+        for text, label in rows:
+            counts[label] = counts.get(label, 0) + 1
+            is_chosen = counts[label] <= _PER_LABEL.value
+            (chosen if is_chosen else rest).append((text, label))
+        texts = [(text,) for text, _ in rest]
+        _write_rows(paths["train_file"], ("text", "label"), chosen)
+        _write_rows(paths["unlabeled_file"], ("text",), texts)
+        test = _read_rows("test.csv")
+        _write_rows(paths["test_file"], ("text", "label"), test)
+    return paths
+
+
+def _scores(folder):
+    with open(os.path.join(folder, "eval_results.json"), "rb") as file:
+        return json.load(file)["test"]
+
+
+def _result_path(student, recipe, seed):
+    return os.path.join(_RESULTS_DIR.value, f"{student}.{recipe}.{seed}.json")
+
+
+def _write_result(path, values):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        json.dump(values, file, indent=1)
+    os.replace(f"{path}.tmp", path)
+
+
+def _read_result(*cell):
+    path = _result_path(*cell)
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _teacher(seed, paths):
+    """Returns the model directory of a teacher, which is trained if need be."""
+    if _TEACHER_DIR.value:
+        return _TEACHER_DIR.value.replace("{seed}", seed)
+    from tests.support import minilm
+
+    folder = _folder(f"teacher.{seed}")
+    if not os.path.exists(os.path.join(folder, "eval_results.json")):
+        seconds = _run(
+            "run/finetune_classifier.py",
+            f"{folder}.log",
+            task_name="custom",
+            train_file=paths["train_file"],
+            test_file=paths["test_file"],
+            pretrained_model_dir=minilm.directory(),
+            output_dir=folder,
+            do_train=True,
+            do_predict=True,
+            seed=seed,
+            **_TEACHER,
+        )
+        scores = _scores(folder) | {"processor_seconds": seconds}
+        _write_result(_result_path("teacher", "labels", seed), scores)
+    return os.path.join(folder, "model")
+
+
+def _distill(student, recipe, seed, teacher, paths):
+    """Trains a student and writes its scores."""
+    folder = _folder(f"{student}.{recipe}.{seed}")
+    log = f"{folder}.log"
+    shape, values = STUDENTS[student], RECIPES[recipe]
+    common = {
+        "teacher_dir": teacher,
+        "do_train": True,
+        "seed": seed,
+        "optimizer": "adamw",
+        "train_file": paths["train_file"],
+        **{x: shape[x] for x in ("learning_rate", "num_train_epochs")},
+    }
+    if values["distillation_weight"]:
+        common["unlabeled_file"] = paths["unlabeled_file"]
+    start, seconds = shape, 0.0
+    if recipe == "hidden_first":
+        first = f"{folder}.first"
+        seconds = _run(
+            "run/distill.py",
+            log,
+            output_dir=first,
+            **common | shape | _HIDDEN_FIRST,
+        )
+        start = {"pretrained_model_dir": os.path.join(first, "model")}
+    seconds += _run(
+        "run/distill.py",
+        log,
+        output_dir=folder,
+        do_predict=True,
+        test_file=paths["test_file"],
+        **common | start | values,
+    )
+    scores = _scores(folder) | {"processor_seconds": seconds, "flags": values}
+    if recipe == _PAYS:
+        scores["int8"] = _export(folder, log, paths["test_file"])
+    _write_result(_result_path(student, recipe, seed), scores)
+
+
+def _export(folder, log, test_file):
+    """Returns the megabytes and the accuracy of an int8 .tflite file."""
+    path = os.path.join(folder, "int8.tflite")
+    _run(
+        "export/tflite.py",
+        log,
+        model_dir=os.path.join(folder, "model"),
+        output_file=path,
+        eval_file=test_file,
+    )
+    with open(log, encoding="utf-8") as file:
+        (*_, row) = (x.split() for x in file if x.startswith("dynamic "))
+    return {"megabytes": os.path.getsize(path) / 1e6, "accuracy": row[2]}
+
+
+def _print_report(recipes):
+    print("| model | recipe | accuracy | of the teacher's | seeds | s | int8 |")
+    print("|---" * 7 + "|")
+    for cell in (
+        ("teacher", "labels"),
+        *((x, y) for x in _STUDENTS.value for y in recipes),
+    ):
+        found = [_read_result(*cell, seed) for seed in _SEEDS.value]
+        found = [x for x in found if x is not None]
+        if not found:
+            continue
+        mean = statistics.mean(x["accuracy"] for x in found)
+        share = statistics.mean(
+            x["accuracy"] / x.get("teacher_accuracy", x["accuracy"])
+            for x in found
+        )
+        seconds = statistics.mean(x["processor_seconds"] for x in found)
+        files = [x["int8"] for x in found if "int8" in x]
+        print(
+            f"| {' | '.join(cell)} | {100 * mean:.2f} | {share:.1%} | "
+            f"{len(found)} | {seconds:.0f} | "
+            + ", ".join(
+                f"{x['accuracy']} ({x['megabytes']:.1f} MB)" for x in files
+            )
+            + " |"
+        )
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    recipes = _RECIPES.value or [*RECIPES]
+    for seed in () if _REPORT.value else _SEEDS.value:
+        paths = _data(seed)
+        teacher = _teacher(seed, paths)
+        for student in _STUDENTS.value:
+            for recipe in recipes:
+                if _read_result(student, recipe, seed) is None:
+                    _distill(student, recipe, seed, teacher, paths)
+    _print_report(recipes)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,170 @@
+"""A dev set out of the training set: --dev_fraction and validation_split.
+
+A hash of the text decides, not the place of a row: the parts stay the same when
+rows are reordered, and equal texts are in the same part. Each label gives the
+same share of its texts, those with the smallest hashes.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections import Counter
+from collections import defaultdict
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf.flags import options
+from bert_tf.flags.options import Flags
+from bert_tf.io import files
+from bert_tf.io import run_folder
+from bert_tf.io import tables
+from bert_tf.io import text_files
+from bert_tf.tasks.squad.examples import SquadFiles
+from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TRAIN
+from bert_tf.tasks.task_files import SplitKey
+from bert_tf.tasks.task_files import TaskFiles
+
+_FOLDER = "split"
+# Their rows are no lines, and become lines of .jsonl.
+_NO_LINES = (".json", ".parquet")
+
+
+def choose(
+    keys: Sequence[SplitKey],
+    fraction: float,
+    flag: str = "validation_split",
+    source: str = "the rows",
+) -> list[bool]:
+    """Returns, for each example, whether it is in the dev set.
+
+    Each label has the nearest whole number of its texts there, at least one.
+    Texts with several labels count for the rarest of them.
+
+    Raises:
+      UserError: If the fraction is not between 0 and 1, a label has a single
+        text, or all texts are the same.
+    """
+    options.require(
+        0 < fraction < 1,
+        f"{flag} must be above 0 and below 1. Received: {fraction}.",
+    )
+    texts = [json.dumps(key.text, ensure_ascii=False) for key in keys]
+    labels_of: dict[str, set[str]] = defaultdict(set)
+    for text, key in zip(texts, keys, strict=True):
+        labels_of[text].update(key.labels)
+    counts = Counter(x for labels in labels_of.values() for x in labels)
+    single = sorted(repr(x) for x, count in counts.items() if count == 1)
+    received = f"{len(labels_of)}"
+    if single:
+        received = f"one text of {run_folder.shown(single)}"
+    options.require(
+        not single and len(labels_of) > 1,
+        f"{flag} needs two different texts {'of each label ' * bool(counts)}"
+        f"in {source}, one for each part. Received: {received}; add rows, or "
+        "give a dev set.",
+    )
+    strata = defaultdict(list)
+    for text, labels in labels_of.items():
+        rarest = min(labels, key=lambda x: (counts[x], x), default=None)
+        strata[rarest].append(text)
+    dev: set[str] = set()
+    for stratum in strata.values():
+        stratum.sort(key=lambda x: hashlib.sha256(x.encode()).digest())
+        count = max(1, round(fraction * len(stratum)))
+        dev.update(stratum[: min(count, len(stratum) - 1)])
+    return [text in dev for text in texts]
+
+
+def split(task: TaskFiles, config: Flags) -> Any:
+    """Returns the files with both parts of --train_file, if requested.
+
+    The parts have the paths that `write` gives them.
+
+    Raises:
+      UserError: If the file is invalid, or cannot be split.
+    """
+    path, fraction = config.train_file, config.dev_fraction
+    if fraction is None or not (config.do_train or config.do_eval):
+        return task
+    # Read for both: questions of SQuAD may be left out of training alone.
+    splits = (TRAIN, DEV) if config.do_train else (DEV,)
+    whole = dataclasses.replace(task, files=dict.fromkeys(splits, path)).load()
+    keys = whole.split_keys(whole.data[DEV].examples)
+    is_dev = choose(keys, fraction, f"--dev_fraction={fraction:g}", path)
+    dev = {x.text for x, chosen in zip(keys, is_dev, strict=True) if chosen}
+    ending = tables.file_ending(path)
+    if ending in _NO_LINES and not isinstance(task, SquadFiles):
+        ending = ".jsonl"
+    folder = os.path.join(config.output_dir, _FOLDER)
+    paths, data = dict(task.files), {}
+    for name in splits:
+        examples = whole.data[name].examples
+        pairs = zip(examples, whole.split_keys(examples), strict=True)
+        part = [x for x, key in pairs if (key.text in dev) == (name == DEV)]
+        data[name] = whole.data[name]._replace(examples=part)
+        paths[name] = os.path.join(folder, name + ending)
+        logging.info("%s: %d examples are the %s set.", path, len(part), name)
+    return dataclasses.replace(task, files=paths, data=data)
+
+
+def write(task: TaskFiles, source: str) -> None:
+    """Writes the parts of a training set, in its own format if it has lines.
+
+    Args:
+      task: The result of `split`, to train.
+      source: The file that was split.
+    """
+    places = {
+        name: {_place(x) for x in task.data[name].examples}
+        for name in (TRAIN, DEV)
+    }
+    starts = places[TRAIN] | places[DEV]
+    for name, kept in places.items():
+        lines = _lines(source, kept, starts)
+        files.write_text(task.files[name], "".join(f"{x}\n" for x in lines))
+        logging.info("Wrote the %s set: %s.", name, task.files[name])
+
+
+def _place(example: Any) -> int | str:
+    """Returns the line of an example in its file, or the id of a question."""
+    if hasattr(example, "guid"):
+        return int(example.guid.rpartition(":")[2])
+    return example.line if hasattr(example, "line") else example.qas_id
+
+
+def _lines(
+    source: str, kept: Collection[Any], starts: Collection[Any]
+) -> Iterator[str]:
+    """Yields the header of a file, and the lines of some records.
+
+    Args:
+      source: The file.
+      kept: The places of the records.
+      starts: The places of all records.
+    """
+    if isinstance(next(iter(starts)), str):
+        stored = text_files.read_json(source)
+        for article in stored["data"]:
+            for paragraph in article["paragraphs"]:
+                questions = paragraph["qas"]
+                paragraph["qas"] = [
+                    x for x in questions if str(x["id"]) in kept
+                ]
+        yield json.dumps(stored, ensure_ascii=False)
+    elif tables.file_ending(source) in _NO_LINES:
+        for row in tables.read_table(source).rows:
+            if row.line in kept:
+                yield json.dumps(row.values, ensure_ascii=False)
+    else:
+        is_kept = True
+        for number, line in text_files.read_lines(source):
+            if number in starts:
+                is_kept = number in kept
+            if is_kept:
+                yield line
