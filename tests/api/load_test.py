@@ -259,6 +259,7 @@ class PublicApiTest(tf.test.TestCase):
         expected = {
             "BertConfig",
             "BertForClassification",
+            "BertForEmbeddings",
             "BertForMultipleChoice",
             "BertForPretraining",
             "BertForQuestionAnswering",

@@ -184,6 +184,13 @@ _ENTRIES = (
         25,
         ("logits",),
     ),
+    Entry(
+        task_models.BertForEmbeddings,
+        _MODEL | {"pooling": "cls+mean"},
+        _model_inputs,
+        23,
+        ("embedding",),
+    ),
 )
 # Base classes, which are not registered.
 _BASES = {

@@ -174,6 +174,7 @@ class AgreementTest(tf.test.TestCase):
             [[[0.9, 0.6, 0.1, 0.2]]],
             [[[0.6, 0.4, 0.3, 0.5]]],
             problem_type="multi_label",
+            assigned_from=0.5,
         )
         self.assertEqual(share, 0.5)
 
