@@ -193,8 +193,8 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
 def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     from bert_tf.tasks.classification import glue_tasks
-    from bert_tf.tasks.classification.examples import ClassificationFiles
     from bert_tf.tasks.classification.examples import Columns
+    from bert_tf.tasks.classification.task_files import ClassificationFiles
 
     official = glue_tasks.get_task(config.task_name)
     if config.language is not None and not official.has_languages:
@@ -228,8 +228,8 @@ def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
 def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     from bert_tf.tasks import dev_split
-    from bert_tf.tasks.classification.examples import ClassificationFiles
     from bert_tf.tasks.classification.examples import Columns
+    from bert_tf.tasks.classification.task_files import ClassificationFiles
 
     known = ClassificationFiles.stored(stored)
     columns = known.get("columns") or Columns("text")

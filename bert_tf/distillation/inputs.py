@@ -8,8 +8,8 @@ from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.tasks import dev_split
 from bert_tf.tasks import stored_task
-from bert_tf.tasks.classification.examples import ClassificationFiles
 from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.task_files import ClassificationFiles
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.tagging import examples as tagging_examples

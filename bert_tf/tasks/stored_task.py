@@ -10,7 +10,7 @@ from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import stored_files
-from bert_tf.tasks.classification.examples import ClassificationFiles
+from bert_tf.tasks.classification.task_files import ClassificationFiles
 from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.squad.examples import SquadFiles

@@ -12,8 +12,8 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import dev_split
-from bert_tf.tasks.classification.examples import ClassificationFiles
 from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.task_files import ClassificationFiles
 from bert_tf.tasks.multiple_choice import examples as multiple_choice
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.squad.examples import SquadFiles

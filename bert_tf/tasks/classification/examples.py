@@ -10,25 +10,16 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
-from typing import Self
 
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import tables
-from bert_tf.tasks import confidence
-from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
-from bert_tf.tasks.task_files import TEST
-from bert_tf.tasks.task_files import TRAIN
-from bert_tf.tasks.task_files import SplitKey
-from bert_tf.tasks.task_files import TaskFiles
 
 # Labels of rows whose annotators did not agree; -1.0 where labels are scores.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
@@ -563,179 +554,3 @@ def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
             )
         lines.append(f"{index}\t{prediction}")
     return "\n".join(lines) + "\n"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassificationFiles(TaskFiles):
-    """Files of texts with a label, labels or a score for each.
-
-    Attributes:
-      labels: Their names in the order of their ids; None for regression, and
-        until the training data are read.
-      problem_type: "single_label", "multi_label" or "regression".
-      columns: The columns of a custom file; None for a model that does not
-        name them.
-      label_separator: The separator of the labels in a multi-label row.
-      class_weights: The weight of each label; None if all are equal.
-      official: The task with official files, or None.
-      language: The language of the rows to read from XNLI's files.
-      temperature: The divisor of the logits; None if none was fitted.
-      thresholds: The least probability of each of several labels to be
-        assigned; None for 0.5.
-      reject_below: The least probability of an answer; None for any.
-      reject_label: The answer to texts whose best label is less probable.
-      calibrates: Whether dev selects temperature and thresholds.
-      reject_precision: The share of right answers by which dev selects
-        `reject_below`; or None.
-    """
-
-    kind: ClassVar[str] = "classification"
-
-    name: str = "custom"
-    labels: tuple[str, ...] | None = None
-    problem_type: ProblemType = "single_label"
-    columns: Columns | None = None
-    label_separator: str = ","
-    class_weights: tuple[float, ...] | None = None
-    official: GlueTask | None = None
-    language: str = "zh"
-    temperature: float | None = None
-    thresholds: tuple[float, ...] | None = None
-    reject_below: float | None = None
-    reject_label: str | None = None
-    calibrates: bool = False
-    reject_precision: float | None = None
-
-    @classmethod
-    def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments that task.json has, without defaults.
-
-        Without a type, a model with one label is a regression, as in Hugging
-        Face Transformers.
-        """
-        arguments = super().stored(values)
-        labels, columns = values.get("labels"), values.get("columns")
-        if labels is not None and len(labels) == 1:
-            arguments.setdefault("problem_type", "regression")
-        is_score = arguments.get("problem_type") == "regression"
-        if columns is not None:
-            columns = columns | {"labels": tuple(columns.get("labels", ()))}
-            arguments["columns"] = Columns(**columns)
-        if weights := values.get("class_weights"):
-            arguments["class_weights"] = tuple(weights)
-        if thresholds := values.get("thresholds"):
-            arguments["thresholds"] = tuple(thresholds)
-        has_names = labels is not None and not is_score
-        return arguments | {
-            "labels": tuple(labels) if has_names else None,
-            "official": glue_tasks.TASKS.get(values.get("name", "custom")),
-        }
-
-    def read(self, split: str) -> Sequence[InputExample]:
-        path = self.files[split]
-        if self.official is not None:
-            return read_official(self.official, path, split, self.language)
-        labels = self.labels
-        if labels and self.reject_label and split != TRAIN:
-            labels = (*labels, self.reject_label)
-        return read_examples(
-            path,
-            self.columns,
-            self.problem_type,
-            labels,
-            may_lack_labels=split.startswith(TEST),
-            label_separator=self.label_separator,
-        )
-
-    def confidence(self) -> dict[str, Any]:
-        """Returns the values of `confidence.FIELDS` that are set."""
-        values = {x: getattr(self, x) for x in confidence.FIELDS}
-        if self.thresholds is not None:
-            values["thresholds"] = [*self.thresholds]
-        return {name: x for name, x in values.items() if x is not None}
-
-    def with_threshold(self, stored: Mapping[str, Any]) -> Self:
-        """Returns the files with the model's `confidence`, if none is set."""
-        known = self.stored({**stored, **self.confidence()})
-        values = {x: known.get(x) for x in confidence.FIELDS}
-        return dataclasses.replace(self, **values)
-
-    def may_calibrate(self, config: Flags) -> bool:
-        """Returns True for training on labels of one's own, with a dev set."""
-        is_own = self.official is None and self.problem_type != "regression"
-        return is_own and config.do_train and config.do_eval
-
-    def with_confidence(self, config: Flags) -> Self:
-        """Returns the files with the flags on calibration and rejection.
-
-        Raises:
-          UserError: If they do not fit the task.
-        """
-        calibrates, label = config.calibrate, self.reject_label
-        if calibrates is None:
-            calibrates = self.may_calibrate(config)
-        fits = self.problem_type != "regression" or not calibrates
-        if config.reject_below or config.reject_precision:
-            fits = self.problem_type == "single_label"
-            label = config.reject_label or label or confidence.REJECT_LABEL
-        options.require(
-            fits,
-            "--calibrate is for labels, --reject_below and --reject_precision "
-            "for one label of each text. Received: "
-            f"--problem_type={self.problem_type}; drop them.",
-        )
-        return dataclasses.replace(
-            self,
-            calibrates=calibrates,
-            reject_below=config.reject_below or self.reject_below,
-            reject_label=label,
-            reject_precision=config.reject_precision,
-        )
-
-    def with_labels_of(self, path: str) -> Self:
-        """Returns the files with the labels of a training set, if not known.
-
-        They are also read to evaluate a model that does not name its labels.
-        """
-        if self.labels is not None or self.problem_type == "regression":
-            return self
-        training = dataclasses.replace(self, files={TRAIN: path}).load(TRAIN)
-        examples = training.data[TRAIN].examples
-        return dataclasses.replace(
-            self,
-            labels=gather_labels(examples, path),
-            data=training.data,
-        )
-
-    def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        def labels(label: Label | None) -> tuple[str, ...]:
-            if label is None or self.problem_type == "regression":
-                return ()
-            return label if isinstance(label, tuple) else (label,)
-
-        return [
-            SplitKey((x.text_a, x.text_b), labels(x.label)) for x in examples
-        ]
-
-    def read_inputs(
-        self, path: str, keep_empty: bool = False
-    ) -> Iterator[InputExample]:
-        """Yields the texts of a file with the columns of the training data.
-
-        `keep_empty` yields empty texts, too, instead of refusing them.
-        """
-        if self.official is not None:
-            return read_official_texts(self.official, path)
-        return read_texts(path, self.column_choices, keep_empty)
-
-    def read_table(self, path: str) -> tables.Table | None:
-        if self.official is not None:
-            return read_official_table(self.official, path)
-        return super().read_table(path)
-
-    @property
-    def column_choices(self) -> Sequence[Columns]:
-        """The columns that a file to predict may have."""
-        if self.columns is None:
-            return USUAL_COLUMNS
-        return (self.columns,)

@@ -28,9 +28,9 @@ from bert_tf.tasks import task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import labels as label_values
-from bert_tf.tasks.classification.examples import ClassificationFiles
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.labels import ProblemType
+from bert_tf.tasks.classification.task_files import ClassificationFiles
 from bert_tf.tasks.confidence import OUTSIDE
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import PackedRows
