@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import copy
 import io
 import json
 import os
@@ -29,6 +30,7 @@ from bert_tf.experiments import PRETRAINING_EXPERIMENTS
 from bert_tf.experiments import data
 from bert_tf.experiments import report
 from bert_tf.experiments import run
+from bert_tf.experiments.plan import Plan
 from bert_tf.flags import cli
 from bert_tf.flags import flag_files
 from tests.support import experiment_inputs
@@ -411,6 +413,22 @@ class OwnModelsTest(TablesTestCase):
                 parsed = _parse(script, words)
                 self.assertTrue(os.path.exists(parsed.train_file))
                 self.assertTrue(os.path.exists(parsed.dev_file))
+
+    def test_share_of_masks_of_a_scale_is_not_for_left_to_right(self):
+        scale = copy.deepcopy(data.read_recipe("scales/small"))
+        scale["phases"][0]["train"]["masked_lm_prob"] = 0.3
+        variants = data.read_recipe("tables")["variants"]
+        for name, expected in (("bert", 0.3), ("ltr_no_nsp", None)):
+            plan = Plan(scale, self.out, "corpus")
+            plan.perplexity(variants[name] | {"name": name})
+            (share,) = (
+                flags.get("masked_lm_prob")
+                for step in plan.steps.values()
+                for _, flags in step.commands
+                if flags["input_file"].endswith("/train.txt")
+                and step.kind == "records"
+            )
+            self.assertEqual(share, expected)
 
     def test_ids_depend_on_contents_and_not_on_folders(self):
         first, _ = self.plan(experiments="table5")

@@ -19,13 +19,7 @@ _OF_LENGTH = {"input_file", "max_seq_length", "max_predictions_per_seq"}
 _FLAG_FILES = sorted(path.name for path in repository.ROOT.glob("*.flags"))
 # Recipes of other commands, for CPUs, whose inputs have no fixed names, and
 # beside others.
-_OTHERS = {
-    "cpu.flags",
-    "cpu_data.flags",
-    "cpu_vocabulary.flags",
-    "modern.flags",
-    "modern_data.flags",
-}
+_OTHERS = {x for x in _FLAG_FILES if x.startswith(("cpu", "modern"))}
 
 
 class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
@@ -126,14 +120,8 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(
             _changed_flags(before, config),
-            {
-                "dynamic_masking",
-                "masked_lm_prob",
-                "final_masked_lm_prob",
-                "use_next_sentence",
-                "adam_beta2",
-                "schedule",
-            },
+            {"dynamic_masking", "masked_lm_prob", "final_masked_lm_prob"}
+            | {"use_next_sentence", "adam_beta2", "schedule"},
         )
         data = self._parse(
             "--flagfile=modern_data.flags",
