@@ -35,7 +35,10 @@ __all__ = list(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+        hint = errors.did_you_mean(name, _HOMES, "{!r}")
+        raise AttributeError(
+            f"module 'bert_tf' has no attribute {name!r}{hint}"
+        )
     # Before the import of Keras, whose own message would be less clear.
     keras_backend.require_tensorflow()
     with errors.extras():

@@ -1,11 +1,13 @@
 """Exceptions that end a script early, and the names of scripts for messages."""
 
 import contextlib
+import difflib
 import errno
 import importlib.util
 import os
 import re
 import sys
+from collections.abc import Iterable
 from collections.abc import Iterator
 
 PROGRAM = "bert-tf"
@@ -109,6 +111,53 @@ class Preempted(BaseException):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+def closest(name: str, choices: Iterable[str]) -> list[str]:
+    """Returns up to three choices that a wrong name may mean.
+
+    They contain it, are spelled like it, have a part that is, or begin with
+    its first letter and have the others, as huggingface has those of hf.
+
+    >>> closest("batch_size", ["train_batch_size", "seed"])
+    ['train_batch_size']
+    """
+
+    def fold(text: str) -> str:
+        return re.sub(r"[-_ ]", "", text.lower())
+
+    def is_like(word: str, other: str) -> bool:
+        return bool(difflib.get_close_matches(word, [other], 1, 0.75))
+
+    word, folded = fold(name), {x: fold(x) for x in map(str, choices)}
+    best = difflib.get_close_matches(word, folded.values(), 1, 0.7)
+    parts = {x: map(fold, re.split(r"[-_/ ]", x)) for x in folded}
+    letters = re.compile(".*".join(map(re.escape, word)))
+    for found in (
+        [x for x, y in folded.items() if len(word) > 2 and word in y],
+        [x for x, y in folded.items() if y in best],
+        [x for x in folded if any(is_like(word, y) for y in parts[x])],
+        [x for x, y in folded.items() if len(word) > 1 and letters.match(y)],
+    ):
+        if found:
+            return found[:3]
+    return []
+
+
+def did_you_mean(
+    name: str, choices: Iterable[str], form: str = "{}", otherwise: str = "."
+) -> str:
+    """Returns the end of a message about a wrong name.
+
+    >>> did_you_mean("hf", ["tf1", "huggingface"])
+    '; did you mean huggingface?'
+    """
+    found = [form.format(x) for x in closest(name, choices)]
+    if not found:
+        return otherwise
+    *first, last = found
+    listed = f"{', '.join(first)} or {last}" if first else last
+    return f"; did you mean {listed}?"
 
 
 def first_line(error: Exception) -> str:

@@ -263,7 +263,9 @@ class Preprocessor:
         labels = _labels_of(batch)
         if sample_weight is None:
             return inputs, labels
-        weights = np.asarray(raw_rows.to_labels(sample_weight, len(rows)))
+        weights = np.asarray(
+            raw_rows.to_labels(sample_weight, len(rows), "sample_weight")
+        )
         weights = weights[_example_of_row(features, len(rows))]
         return inputs, labels, weights.astype(np.float32)
 
@@ -434,9 +436,9 @@ class Preprocessor:
                 "Expected numbers as the labels of packed features, or raw "
                 "rows with their labels. Received: texts."
             )
-        blank = InputExample("", "")
+        example = InputExample("", "any text")
         return convert_labels(
-            [self.task.add_label(blank, name) for name in names],
+            [self.task.add_label(example, name) for name in names],
             self.task.labels,
             self.task.problem_type,
         )

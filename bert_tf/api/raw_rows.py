@@ -121,13 +121,14 @@ def to_list(column: Any) -> list[Any]:
     return [decode(value) for value in column.tolist()]
 
 
-def to_labels(y: Any, count: int | None = None) -> list[Any]:
+def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
     """Returns the labels of `count` rows, one for each.
 
     Args:
       y: A list, an array, a tensor or a column; or two in a tuple, texts and
         numbers, which are the two parts of each label.
       count: The number of rows; None for any.
+      name: The argument, for the error.
 
     Raises:
       UserError: If there are fewer or more labels than rows.
@@ -140,10 +141,9 @@ def to_labels(y: Any, count: int | None = None) -> list[Any]:
     else:
         labels = to_list(y)
     if count is not None and len(labels) != count:
-        hint = "; two columns of texts go in a tuple" if count == 2 else ""
         raise UserError(
-            f"Expected a label or weight for each of {count} rows. Received: "
-            f"{len(labels)}{hint}."
+            f"x has {count} rows, and {name} has {len(labels)}; give one for "
+            "each row (two columns of texts go in a tuple)."
         )
     return labels
 

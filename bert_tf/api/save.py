@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import os
 import tempfile
 import types
@@ -253,18 +252,20 @@ def _to_config(
     }
     for name, value in values.items():
         if name not in fields:
-            close = difflib.get_close_matches(name, fields, 1)
-            hint = f"did you mean {close[0]}?" if close else "see its --help."
             raise UserError(
                 "Expected keyword arguments that are flags of the exporter: "
-                f"{', '.join(fields)}. Received: {name}; {hint}"
+                f"{', '.join(fields)}. Received: {name}"
+                f"{errors.did_you_mean(name, fields)}"
             )
         expected, choices = annotations[name], fields[name].metadata["choices"]
         is_choice = not choices or value is None or value in choices
         if not is_choice or not _fits(value, expected):
             words = f"of the type {getattr(expected, '__name__', expected)}"
             words = f"one of {', '.join(choices)}" if choices else words
-            raise UserError(f"{name} must be {words}. Received: {value!r}.")
+            hint = errors.did_you_mean(str(value), choices or ())
+            raise UserError(
+                f"{name} must be {words}. Received: {value!r}{hint}"
+            )
     return config_cls(model_dir=model_dir, **values)
 
 

@@ -24,6 +24,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
@@ -241,7 +242,7 @@ def _check_arguments(kind, labels, num_labels, new_parts) -> None:
     if kind not in _MODELS:
         raise UserError(
             f"The kind of a model is one of {', '.join(_MODELS)}. Received: "
-            f"{kind!r}."
+            f"{kind!r}{did_you_mean(str(kind), _MODELS)}"
         )
     labelled = huggingface.LABELLED
     if kind not in labelled and (labels, num_labels) != (None, None):

@@ -12,6 +12,7 @@ the same command to resume from the last checkpoint.
 """
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 
+# Endings of tables.
+_NO_SQUAD = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
 # Flags that change how a model reads text or selects answers, and so its score.
 _READING_FLAGS = (
     "max_seq_length",
@@ -117,6 +120,15 @@ class SquadConfig(FinetuneConfig):
 
     def check(self) -> None:
         super().check()
+        for flag in ("train_file", "predict_file", "triviaqa_file"):
+            path = getattr(self, flag) or ""
+            ending = os.path.splitext(path.lower().removesuffix(".gz"))[1]
+            options.require(
+                ending not in _NO_SQUAD,
+                f'--{flag} must be SQuAD JSON ({{"data": [...]}}). Received: '
+                f"{path!r}, a {ending} file; a table of questions can only be "
+                "predicted, by run/predict.py.",
+            )
         options.require(
             not self.do_train or self.train_file is not None,
             "--do_train needs --train_file.",

@@ -10,6 +10,7 @@ import re
 from absl import logging
 
 from bert_tf import errors
+from bert_tf.checkpoints import names as model_names
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
@@ -38,7 +39,16 @@ def prepare(config: ServeConfig) -> ServeConfig:
         cannot be exported.
     """
     path = config.model_base_path
-    if path is None or paths.is_remote(path) or not _is_other(path):
+    if path is not None and model_names.is_name(path):
+        path = model_names.resolve(path)
+    if path is None or paths.is_remote(path):
+        return config
+    if not os.path.exists(path) and not paths.may_be_model(path):
+        raise UserError(
+            f"--model_base_path: no such directory: {path!r}. The current "
+            f"directory is {os.getcwd()}."
+        )
+    if not _is_other(path):
         return config
     if not paths.may_be_model(path):
         raise UserError(
@@ -46,7 +56,7 @@ def prepare(config: ServeConfig) -> ServeConfig:
             "export/savedmodel.py writes, or a model, such as the folder model "
             f"that training writes. Received: {path!r}, {paths.describe(path)}."
         )
-    name = config.model_name or _name(path)
+    name = config.model_name or _name(config.model_base_path)
     return dataclasses.replace(
         config, model_base_path=_export(path, name, config), model_name=name
     )

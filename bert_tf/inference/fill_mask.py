@@ -19,10 +19,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import load as checkpoint_loading
-from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
+from bert_tf.tasks import stored_task
 from bert_tf.text import masking
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
@@ -149,12 +149,7 @@ class FillMask:
 
     def __init__(self, model_dir: str) -> None:
         stored = checkpoint_loading.read(model_dir, flag="--model_dir")
-        kind = stored.task.get("kind")
-        if weight_map.MASKED_LM not in weight_map.HEADS.get(kind, ()):
-            raise UserError(
-                "Expected a model with a masked-LM head, from pretraining. "
-                f"Received: {model_dir}, with a model of kind={kind!r}."
-            )
+        stored_task.require_masked_lm(model_dir, stored.task["kind"])
         # Only [MASK] is special; other bracketed names are ordinary text.
         self._tokenizer = stored.build_tokenizer(preserve_special_tokens=False)
         self._vocabulary = self._tokenizer.vocabulary

@@ -318,7 +318,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("classification", ["cat", "dog"], ["bad", "fine"], "Row 1.*'fine'"),
         ("classification", ["cat", "dog"], [0, 2], "Row 1.*from 0 to 1.*2"),
-        ("classification", ["cat", "dog"], [0], "each of 2 rows.*: 1"),
+        ("classification", ["cat", "dog"], [0], "x has 2 rows, and y has 1; "),
         ("classification", ["cat", None], [0, 1], "Row 1.*None"),
         ("tagging", [["cat"], ["a", "dog"]], [["O"], ["O"]], "Row 1.*2 tags"),
         (

@@ -51,6 +51,11 @@ _SCRIPT = textwrap.dedent('''
     class Config:
         depth: int = option(help_text="How deep to dig.")
         width: int = option(2, "How wide.")
+        deep: bool = option(False, "Deep.")
+        origin: str | None = option(
+            None, "Origin.", name="from", choices=("tf1", "huggingface")
+        )
+        dev_file: str | None = option(None, "File.", reads="file")
 
         def __post_init__(self):
             if self.width < 1:
@@ -198,17 +203,34 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         ("", "--depth is required; --help lists the flags."),
         (
             "--depth=1 --widht=1",
-            "Unknown command line flag 'widht'. Did you mean: width?",
+            "There is no flag --widht; did you mean --width?",
+        ),
+        (
+            "--depth=1 --zebra=1",
+            "There is no flag --zebra; --help lists the flags.",
+        ),
+        (
+            "--depth=1 --deep=yep",
+            "--deep must be true or false. Received: 'yep'.",
+        ),
+        (
+            "--depth=1 --from=hf",
+            "--from must be one of tf1, huggingface. Received: 'hf'; did you "
+            "mean huggingface?",
         ),
         (
             "--depth=many",
-            "--depth=many: invalid literal for int() with base 10: 'many'; "
-            "--help lists the flags.",
+            "--depth must be a whole number. Received: 'many'.",
         ),
         (
             "--depth=1 stray",
-            "Every flag begins with --. Received: 'stray'; write "
+            "Received an argument without a flag: 'stray'. Write "
             "--flag=value, with quotes around spaces.",
+        ),
+        (
+            "--depth=1 dev.csv",
+            "Received an argument without a flag: 'dev.csv'. If it belongs to "
+            "--dev_file, write --dev_file=dev.csv.",
         ),
     )
     def test_wrong_flags_are_one_sentence(self, args, message):

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
 
 ProblemType = Literal["single_label", "multi_label", "regression"]
 # Depends on the problem type: a name, several names, or a number.
@@ -32,9 +33,11 @@ def check_known(where: str, label: Label, known: Collection[str]) -> None:
     """Raises `UserError` if a label, or one of several, is unknown."""
     for name in label if isinstance(label, tuple) else (label,):
         if name not in known:
+            hint = did_you_mean(name, known, "{!r}")
             raise UserError(
                 f"{where} has the label {name!r}, which is not among the "
-                f"{len(known)} known labels: {name_some(sorted(known))}."
+                f"{len(known)} known labels: {name_some(sorted(known))}{hint} "
+                "Correct the row, or add the label to the training data."
             )
 
 
@@ -152,7 +155,8 @@ def _name_of(value: Any, labels: Sequence[str]) -> str:
             return labels[int(value)]
     raise UserError(
         f"Expected a label among {name_some(labels)}, or its index from 0 to "
-        f"{len(labels) - 1}. Received: {value!r:.80}."
+        f"{len(labels) - 1}. Received: {value!r:.80}"
+        f"{did_you_mean(str(value), labels, '{!r}')}"
     )
 
 
