@@ -118,30 +118,21 @@ def closest(name: str, choices: Iterable[str]) -> list[str]:
 
     They contain it, are spelled like it, have a part that is, or begin with
     its first letter and have the others, as huggingface has those of hf.
-
-    >>> closest("batch_size", ["train_batch_size", "seed"])
-    ['train_batch_size']
     """
-
-    def fold(text: str) -> str:
-        return re.sub(r"[-_ ]", "", text.lower())
-
-    def is_like(word: str, other: str) -> bool:
-        return bool(difflib.get_close_matches(word, [other], 1, 0.75))
-
-    word, folded = fold(name), {x: fold(x) for x in map(str, choices)}
-    best = difflib.get_close_matches(word, folded.values(), 1, 0.7)
-    parts = {x: map(fold, re.split(r"[-_/ ]", x)) for x in folded}
+    word = re.sub(r"[-_ ]", "", name.lower())
+    folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}
+    best = difflib.get_close_matches(word, folded.values(), 1, 0.65)
     letters = re.compile(".*".join(map(re.escape, word)))
-    for found in (
-        [x for x, y in folded.items() if len(word) > 2 and word in y],
-        [x for x, y in folded.items() if y in best],
-        [x for x in folded if any(is_like(word, y) for y in parts[x])],
-        [x for x, y in folded.items() if len(word) > 1 and letters.match(y)],
-    ):
-        if found:
-            return found[:3]
-    return []
+    tests = (
+        lambda x: len(word) > 2 and word in folded[x],
+        lambda x: folded[x] in best,
+        lambda x: difflib.get_close_matches(
+            word, re.split(r"[-_/ ]", x.lower()), 1, 0.75
+        ),
+        lambda x: len(word) > 1 and letters.match(folded[x]),
+    )
+    found = (list(filter(test, folded)) for test in tests)
+    return next(filter(None, found), [])[:3]
 
 
 def did_you_mean(
@@ -152,12 +143,8 @@ def did_you_mean(
     >>> did_you_mean("hf", ["tf1", "huggingface"])
     '; did you mean huggingface?'
     """
-    found = [form.format(x) for x in closest(name, choices)]
-    if not found:
-        return otherwise
-    *first, last = found
-    listed = f"{', '.join(first)} or {last}" if first else last
-    return f"; did you mean {listed}?"
+    found = " or ".join(form.format(x) for x in closest(name, choices))
+    return f"; did you mean {found}?" if found else otherwise
 
 
 def first_line(error: Exception) -> str:

@@ -12,7 +12,6 @@ the same command to resume from the last checkpoint.
 """
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,8 +21,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 
-# Endings of tables.
-_NO_SQUAD = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
 # Flags that change how a model reads text or selects answers, and so its score.
 _READING_FLAGS = (
     "max_seq_length",
@@ -121,13 +119,11 @@ class SquadConfig(FinetuneConfig):
     def check(self) -> None:
         super().check()
         for flag in ("train_file", "predict_file", "triviaqa_file"):
-            path = getattr(self, flag) or ""
-            ending = os.path.splitext(path.lower().removesuffix(".gz"))[1]
+            path = (getattr(self, flag) or "").removesuffix(".gz")
             options.require(
-                ending not in _NO_SQUAD,
+                not path.lower().endswith(_TABLES),
                 f'--{flag} must be SQuAD JSON ({{"data": [...]}}). Received: '
-                f"{path!r}, a {ending} file; a table of questions can only be "
-                "predicted, by run/predict.py.",
+                f"the table {path!r}; only run/predict.py reads tables.",
             )
         options.require(
             not self.do_train or self.train_file is not None,

@@ -94,9 +94,9 @@ class Table:
                     "lines is a text; give a .csv, .tsv or .jsonl file."
                 )
             flag = (flags or {}).get(column)
+            form = f"{flag}={{}}" if flag else "{!r}"
             hint = f"; name another with {flag}." if flag else "."
-            if flag and (close := errors.closest(column, self.columns)):
-                hint = f"; did you mean {flag}={close[0]}?"
+            hint = errors.did_you_mean(column, self.columns, form, hint)
             raise UserError(
                 f"{self.path} has no column {column!r}; its first line names "
                 f"the columns {', '.join(map(repr, self.columns))}{hint}"

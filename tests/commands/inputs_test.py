@@ -119,7 +119,7 @@ _CASES = (
      "did you mean --text_column=text?"),
     (f"finetune_squad --train_file=text.csv {_NEW}",
      '--train_file must be SQuAD JSON ({"data": [...]}). Received: '
-     "'text.csv', a .csv file"),
+     "the table 'text.csv'"),
     ("fill_mask --model_dir=topics --text=a", "must have a masked-LM head"),
     ("serve --model_base_path=nothing", "no such directory: 'nothing'"),
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
