@@ -49,11 +49,7 @@ _HELP_END = (
     "prints absl's flags."
 )
 
-_VALUE_WORDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-}
+_VALUE_WORDS = {bool: "true or false", int: "a whole number"}
 # absl's message about a wrong value.
 _WRONG_VALUE = re.compile(
     r"flag --(\w+)=(.*): "
@@ -223,11 +219,11 @@ def run(main: Callable[[Any], None]) -> None:
         try:
             rest = flags.FLAGS([argv[0], *flag_files.expand(argv[1:])])
         except UserError as error:
-            sys.exit(f"ERROR: {error}")
+            _end(str(error))
         except flags.Error as error:
-            sys.exit(f"ERROR: {_flag_error(error, config_cls)}")
+            _end(_flag_error(error, config_cls))
         if len(rest) > 1:
-            sys.exit(f"ERROR: {_stray_word(rest[1], config_cls)}")
+            _end(_stray_word(rest[1], config_cls))
         return rest
 
     interrupts.end_at_once()
@@ -251,11 +247,12 @@ def run(main: Callable[[Any], None]) -> None:
             if isinstance(config, ModelSourceConfig):
                 config.set_environment()
             with interrupt, errors.extras(), errors.full_disks():
-                paths.check_inputs(config)
-                main(config)
+                with paths.reading_stdin(config) as config:
+                    paths.check_inputs(config)
+                    main(config)
         except UserError as error:
             sys.stdout.flush()
-            sys.exit(f"ERROR: {errors.name_programs(str(error))}")
+            _end(errors.name_programs(str(error)))
         except Preempted as stop:
             logging.info("%s", stop)
             sys.exit(stop.status)
@@ -267,6 +264,10 @@ def run(main: Callable[[Any], None]) -> None:
             sys.exit(INTERRUPTED)
 
     app.run(absl_main, flags_parser=parse_flags)
+
+
+def _end(message: str) -> typing.NoReturn:
+    sys.exit(terminal.wrap(f"ERROR: {message}"))
 
 
 def _warn_of_ignored(config: Any) -> None:
@@ -312,9 +313,8 @@ def _flag_error(error: flags.Error, config_cls: type) -> str:
         name, value = wrong.groups()
         choices = fields[name].metadata["choices"] or ()
         annotation = typing.get_type_hints(config_cls)[fields[name].name]
-        words = f"one of {', '.join(choices)}"
-        if not choices:
-            words = _VALUE_WORDS[_value_type(annotation)]
+        words = _VALUE_WORDS.get(_value_type(annotation), "a number")
+        words = f"one of {', '.join(choices)}" if choices else words
         hint = errors.did_you_mean(value, choices)
         return f"--{name} must be {words}. Received: {value!r}{hint}"
     if _IS_MISSING not in text:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib
+import io
 import math
 import os
 import pathlib
@@ -27,6 +28,7 @@ from bert_tf.flags import cli
 from bert_tf.flags import flag_files
 from bert_tf.flags import options
 from bert_tf.io import files
+from bert_tf.io import paths
 from tests.support import scripts
 
 _SCRIPT = textwrap.dedent('''
@@ -274,6 +276,32 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("Does one thing.", result.stdout)
         self.assertIn("How deep to dig.", result.stdout)
         self.assertNotIn("(required)", result.stdout)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ReadingConfig:
+    input_file: str = option("-", reads="files")
+    output_file: str = option("-")
+
+
+class StdinTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ('{"text": "a"}\n', ".jsonl"),
+        ("id,text\n1,a\n", ".csv"),
+        ("id\tbody\n1\ta\n", ".tsv"),
+        ("text\na\n", ".csv"),
+        ("Yes, a text\n", ".txt"),
+    )
+    def test_is_a_file_with_the_ending_of_its_format(self, text, ending):
+        stdin = mock.Mock(buffer=io.BytesIO(text.encode()))
+        with (
+            mock.patch("sys.stdin", stdin),
+            paths.reading_stdin(_ReadingConfig()) as config,
+        ):
+            self.assertEndsWith(config.input_file, ending)
+            self.assertEqual(files.read_bytes(config.input_file).decode(), text)
+            self.assertEqual(config.output_file, "-")
+        self.assertFalse(os.path.exists(config.input_file))
 
 
 _COMMANDS = sorted(

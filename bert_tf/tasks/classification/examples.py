@@ -385,7 +385,7 @@ def parse_row(
     ):
         expected = " or ".join(_ROW_FORMS[count] for count in counts)
         raise UserError(
-            f"expected {expected}. Received: {row!r:.80} "
+            f"Expected {expected}. Received: {row!r:.80} "
             f"({type(row).__name__})."
         )
     example = InputExample("", *texts)
@@ -405,13 +405,11 @@ def choose_columns(
     for columns in choices:
         if set(columns) <= set(names):
             return columns
-    expected = " and ".join(map(repr, min(choices, key=len)))
-    more = [x for c in choices for x in c if repr(x) not in expected]
-    more = f" (and {', '.join(map(repr, more))})" if more else ""
+    expected = (" and ".join(map(repr, c)) for c in sorted(choices, key=len))
     raise UserError(
-        f"expected the columns {expected}{more}. Received: "
-        f"{', '.join(map(repr, names)) or 'none'}; rename them, or name them "
-        "with text_column=."
+        f"Expected the columns {' or '.join(expected)}. Received: "
+        f"{', '.join(map(repr, names)) or 'none'}; rename one, or name it by "
+        "text_column=."
     )
 
 
@@ -419,7 +417,7 @@ def require_text(example: InputExample) -> None:
     """Raises `UserError` for an example with an empty text."""
     if has_empty_text(example):
         raise UserError(
-            "expected a text that is not empty. Received: "
+            "Expected a text that is not empty. Received: "
             f"{example.text_a!r:.80}; leave the row out."
         )
 

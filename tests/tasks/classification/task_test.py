@@ -322,10 +322,10 @@ class InputsTest(files_case.FilesCase):
         )
 
     @parameterized.parameters(
-        (("A", "B"), "expected a text .str.. Received: .'A', 'B'. .tuple"),
-        ({"body": None}, "expected a text"),
+        (("A", "B"), "Expected a text .str.. Received: .'A', 'B'. .tuple"),
+        ({"body": None}, "Expected a text"),
         (3, "Received: 3 .int"),
-        ({"text": "A"}, "expected the columns 'body'. Received: 'text'"),
+        ({"text": "A"}, "Expected the columns 'body'. Received: 'text'"),
         ({}, "Received: none"),
     )
     def test_rejects_rows_that_are_not_texts(self, row, message):
