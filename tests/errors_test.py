@@ -109,7 +109,7 @@ class DidYouMeanTest(tf.test.TestCase, parameterized.TestCase):
         names = ["a_file", "b_file", "c_file", "d_file"]
         self.assertEqual(
             errors.did_you_mean("file", names, "--{}"),
-            "; did you mean --a_file, --b_file or --c_file?",
+            "; did you mean --a_file or --b_file or --c_file?",
         )
         for name in ("zebra", "x", "", "(", "7"):
             self.assertEqual(errors.did_you_mean(name, names), ".")

@@ -96,7 +96,8 @@ class Table:
             flag = (flags or {}).get(column)
             form = f"{flag}={{}}" if flag else "{!r}"
             hint = f"; name another with {flag}." if flag else "."
-            hint = errors.did_you_mean(column, self.columns, form, hint)
+            names = filter(str.isidentifier, self.columns)
+            hint = errors.did_you_mean(column, names, form, hint)
             raise UserError(
                 f"{self.path} has no column {column!r}; its first line names "
                 f"the columns {', '.join(map(repr, self.columns))}{hint}"
