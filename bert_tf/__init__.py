@@ -1,9 +1,23 @@
-"""BERT for TensorFlow and Keras 3: the public names, imported on first use.
+"""BERT for TensorFlow and Keras 3: load, train, predict, save and export.
 
-Scripts import this package too, and must answer `--help` at once.
+  import bert_tf
+
+  model = bert_tf.load_model(
+      "bert-base-uncased", "classification", labels=["bad", "good"]
+  )
+  model.fit(["A fine film.", "A waste of time."], ["good", "bad"])
+  model.predict("I enjoyed it.")
+  model.save("films.keras")
+
+`bert-tf -h` lists the commands, and `help(bert_tf.load_model)` the kinds of
+models.
 """
 
+# The public names are imported on first use: scripts import this package, too,
+# and must answer `--help` at once.
+
 import importlib
+import sys
 from typing import Any
 
 from bert_tf import errors
@@ -36,9 +50,16 @@ __all__ = list(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+        hint = errors.did_you_mean(name, _HOMES, "{!r}")
+        raise AttributeError(
+            f"module 'bert_tf' has no attribute {name!r}{hint}"
+        )
     # Before the import of Keras, whose own message would be less clear.
     keras_backend.require_tensorflow()
+    if "tensorflow" not in sys.modules:
+        from bert_tf.io import terminal
+
+        terminal.drop_noise()
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if _HOMES[name].startswith("bert_tf.modeling."):

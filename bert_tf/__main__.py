@@ -1,7 +1,6 @@
 """The program `bert-tf`, or `python -m bert_tf`: scripts as subcommands."""
 
 import ast
-import difflib
 import pathlib
 import pkgutil
 import sys
@@ -108,10 +107,9 @@ def _unknown(name: str) -> str:
             f"`{errors.PROGRAM} predict --help`. Received: {name}. "
             f"`{errors.PROGRAM} -h` lists the commands."
         )
-    close = difflib.get_close_matches(name.replace("_", "-"), names(), n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
     return (
-        f"{name} is no command of {errors.PROGRAM}.{hint} "
+        f"{name} is no command of {errors.PROGRAM}"
+        f"{errors.did_you_mean(name, names())} "
         f"`{errors.PROGRAM} -h` lists the commands."
     )
 

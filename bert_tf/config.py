@@ -9,6 +9,7 @@ import types
 from typing import Any
 
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
 
 # Values of `hidden_act`. "gelu" is the tanh approximation, as in the original
 # at eedf571 (modeling.py:264-277); "gelu_erf" is the exact form that the
@@ -79,6 +80,11 @@ GROUPS = (
 EFFECTS = ("weights", "place", "nothing")
 # The bounds among the rules of flags, which `flags.options.Flags` checks.
 BOUNDS = ("at_least", "above", "at_most", "below")
+# The end of the help of each flag that names a model.
+_MODEL_NAMES = (
+    " May also be a name, which is fetched: bert-base-uncased "
+    "(run/models.py lists such names), or hf://owner/name."
+)
 
 
 def option(
@@ -119,7 +125,7 @@ def option(
     if not rules.keys() <= {*BOUNDS, "needs", "not_with"}:
         raise ValueError(f"Unknown rules of a flag: {', '.join(rules)}.")
     metadata = {
-        "help": help_text,
+        "help": help_text + (_MODEL_NAMES if reads == "model" else ""),
         "group": group,
         "affects": affects,
         "name": name,
@@ -274,9 +280,10 @@ class BertConfig:
         keys = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - keys - _UNUSED_KEYS)
         if unknown:
+            hint = did_you_mean(unknown[0], keys)
             raise UserError(
                 f"Unknown keys in {source}: {', '.join(unknown)}. Known keys: "
-                f"{', '.join(sorted(keys))}."
+                f"{', '.join(sorted(keys))}{hint}"
             )
         if "vocab_size" not in values:
             raise UserError(f"{source} lacks the key `vocab_size`.")

@@ -1,11 +1,13 @@
 """Exceptions that end a script early, and the names of scripts for messages."""
 
 import contextlib
+import difflib
 import errno
 import importlib.util
 import os
 import re
 import sys
+from collections.abc import Iterable
 from collections.abc import Iterator
 
 PROGRAM = "bert-tf"
@@ -109,6 +111,40 @@ class Preempted(BaseException):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+def closest(name: str, choices: Iterable[str]) -> list[str]:
+    """Returns up to three choices that a wrong name may mean.
+
+    They contain it, are spelled like it, have a part that is, or begin with
+    its first letter and have the others, as huggingface has those of hf.
+    """
+    word = re.sub(r"[-_ ]", "", name.lower())
+    folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}
+    best = difflib.get_close_matches(word, folded.values(), 1, 0.65)
+    letters = re.compile(".*".join(map(re.escape, word)))
+    tests = (
+        lambda x: len(word) > 2 and word in folded[x],
+        lambda x: folded[x] in best,
+        lambda x: difflib.get_close_matches(
+            word, re.split(r"[-_/ ]", x.lower()), 1, 0.75
+        ),
+        lambda x: len(word) > 1 and letters.match(folded[x]),
+    )
+    found = (list(filter(test, folded)) for test in tests)
+    return next(filter(None, found), [])[:3]
+
+
+def did_you_mean(
+    name: str, choices: Iterable[str], form: str = "{}", otherwise: str = "."
+) -> str:
+    """Returns the end of a message about a wrong name.
+
+    >>> did_you_mean("hf", ["tf1", "huggingface"])
+    '; did you mean huggingface?'
+    """
+    found = " or ".join(form.format(x) for x in closest(name, choices))
+    return f"; did you mean {found}?" if found else otherwise
 
 
 def first_line(error: Exception) -> str:

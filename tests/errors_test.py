@@ -7,6 +7,7 @@ import sys
 from unittest import mock
 
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf import errors
 
@@ -84,6 +85,34 @@ class UserErrorTest(tf.test.TestCase):
         self.assertLess(len(text), 5000)
         self.assertStartsWith(text, "begin x")
         self.assertEndsWith(text, "x end")
+
+
+class DidYouMeanTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("loadmodel", ["load_model", "pack"], "load_model"),
+        ("batch_size", ["train_batch_size", "seed"], "train_batch_size"),
+        (
+            "classify",
+            ["finetune-squad", "finetune-classifier"],
+            "finetune-clas",
+        ),
+        ("hf", ["tf1", "huggingface"], "huggingface"),
+        ("Sports", ["sports", "news"], "sports"),
+        ("sprots", ["sports", "news"], "sports"),
+    )
+    def test_names_what_is_like_it(self, name, choices, expected):
+        hint = errors.did_you_mean(name, choices)
+        self.assertStartsWith(hint, f"; did you mean {expected}")
+        self.assertEndsWith(hint, "?")
+
+    def test_names_up_to_three_and_nothing_else(self):
+        names = ["a_file", "b_file", "c_file", "d_file"]
+        self.assertEqual(
+            errors.did_you_mean("file", names, "--{}"),
+            "; did you mean --a_file or --b_file or --c_file?",
+        )
+        for name in ("zebra", "x", "", "(", "7"):
+            self.assertEqual(errors.did_you_mean(name, names), ".")
 
 
 class NameProgramsTest(tf.test.TestCase):

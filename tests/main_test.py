@@ -72,8 +72,9 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotIn("--version", result.stderr + result.stdout)
 
     @parameterized.parameters(
-        ("predit", "ERROR: predit is no command .* Did you mean predict\\?"),
+        ("predit", "ERROR: predit is no command .* did you mean predict\\?"),
         ("savedmodel", "ERROR: savedmodel is no .* mean export-savedmodel\\?"),
+        ("classify", "did you mean finetune-classifier\\?"),
         ("zebra", "ERROR: zebra is no command of bert-tf. `bert-tf -h` lists"),
         ("--port=1", "ERROR: Expected a command before the flags"),
     )

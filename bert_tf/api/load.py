@@ -12,8 +12,12 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface.model import LABELLED
 from bert_tf.checkpoints.load import build_model
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
 from bert_tf.tasks import registry
+from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.text.tokenizer import BertTokenizer
+
+_PROBLEM_TYPES = ("single_label", "multi_label")
 
 
 def load_model(
@@ -24,6 +28,7 @@ def load_model(
     num_labels: int | None = None,
     new_parts: Collection[str] = (),
     max_seq_length: int | None = None,
+    problem_type: str | None = None,
     cache_dir: str | os.PathLike | None = None,
     offline: bool | None = None,
     **kwargs: Any,
@@ -53,6 +58,8 @@ def load_model(
       max_seq_length: The maximum number of tokens in a row of text, for `fit`,
         `predict` and `preprocessor`; by default as in training, or the task's
         own: 128, and 384 for question answering.
+      problem_type: "single_label" or "multi_label", for classification; by
+        default as stored, else by the labels that `fit` gets.
       cache_dir: The directory for models that are fetched by a short name or
         an address; by default BERT_TF_CACHE, else ~/.cache/bert_tf. The hubs
         have their own caches.
@@ -85,7 +92,7 @@ def load_model(
     """
     path = _as_path(path)
     _check_labels(labels, kind)
-    changes = (kind, labels, num_labels, max_seq_length)
+    changes = (kind, labels, num_labels, max_seq_length, problem_type)
     is_as_stored = not any(changes) and not new_parts and not kwargs
     model = None
     is_file = path.endswith(".keras") and os.path.isfile(path)
@@ -102,6 +109,8 @@ def load_model(
         task = registry.build_embeddings(stored)
         kwargs = task.model_arguments() | kwargs
         values |= {name: kwargs[name] for name in task.model_arguments()}
+    if problem_type is not None:
+        values |= _problem(problem_type, values["kind"])
     if model is None:  # Else a file without text, as earlier versions wrote.
         model = build_model(
             stored,
@@ -125,6 +134,18 @@ def _check_labels(labels: Any, kind: str | None) -> None:
             "Expected at least two labels; a model that predicts a score has "
             f"num_labels=1 instead. Received: labels={list(labels)!r}."
         )
+
+
+def _problem(name: str, kind: str) -> dict[str, Any]:
+    """Returns the values of task.json for an argument `problem_type`."""
+    if kind != "classification" or name not in _PROBLEM_TYPES:
+        raise UserError(
+            "Expected problem_type for classification, one of "
+            f"{', '.join(_PROBLEM_TYPES)}; a model that predicts a score has "
+            f"num_labels=1 instead. Received: problem_type={name!r} for "
+            f"kind={kind!r}{did_you_mean(name, _PROBLEM_TYPES)}"
+        )
+    return {"problem_type": name, "metrics": list(METRICS_OF_PROBLEM[name])}
 
 
 def load_tokenizer(

@@ -9,9 +9,7 @@ label stands for each output of the head, and the encoder's outputs need none.
 import contextlib
 import dataclasses
 import functools
-import io
 import json
-import os
 import types
 import warnings
 from collections.abc import Mapping
@@ -20,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.api import default_training
+from bert_tf.api import raw_rows
 from bert_tf.api import save
 from bert_tf.api.default_training import NO_LABEL
 from bert_tf.api.preprocessor import Preprocessor
@@ -29,6 +28,7 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
+from bert_tf.inference import fill_mask
 from bert_tf.modeling import bert
 from bert_tf.modeling import task_models
 
@@ -39,11 +39,6 @@ _OUTPUT_OF_LABEL = {
 }
 # A key among the arguments of `compile` in a .keras file.
 _HAS_DEFAULTS = "bert_tf_defaults"
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
-_EXPORTERS = {
-    "tf_saved_model": save.export_savedmodel,
-    "litert": save.export_tflite,
-}
 # Heads that read tokens do not train the pooler, and masks not the
 # next-sentence head.
 warnings.filterwarnings(
@@ -53,7 +48,7 @@ warnings.filterwarnings(
 )
 
 
-class TextMethods:
+class TextMethods(save.ExportMethods):
     """A mixin before a class of `bert_tf.modeling`; see the module.
 
     Attributes:
@@ -229,7 +224,8 @@ class TextMethods:
             share; of the model's inputs the last rows, as for Keras.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
-          class_weight: As for Keras; labels may have names. Not for tagging.
+          class_weight: As for Keras; labels may have names; or "balanced".
+            Not for tagging.
           sample_weight: The weight of each row.
           few_shot: Whether to learn from a few texts of each label, as
             run/finetune_classifier.py --few_shot: pairs of the texts train the
@@ -238,7 +234,9 @@ class TextMethods:
           calibrate: Whether to fit the probabilities of a classifier on
             `validation_data` after training, as --calibrate of the script
             does. Other calls keep the temperature that a model has.
-          **kwargs: As for Keras.
+          **kwargs: As for Keras; and text_column=, text_pair_column= and
+            label_column=, the names of columns of a DataFrame, of a
+            `datasets.Dataset` or of dictionaries, also in `validation_data`.
 
         Returns:
           Keras' `History`.
@@ -253,6 +251,13 @@ class TextMethods:
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
         )
+        columns = raw_rows.pop_columns(kwargs)
+        if isinstance(x, Mapping) and hasattr(x, "column_names"):
+            # The splits of the package datasets.
+            if validation_data is None:
+                validation_data = x.get("validation")
+            x = x.get("train", x)
+        x, y = self._split_table(x, y, columns)
         if few_shot:
             twin = with_text(task_models.BertForEmbeddings)
             options = batch_size, epochs, verbose, callbacks
@@ -264,7 +269,6 @@ class TextMethods:
         if validation_data is not None:
             validation_split = 0.0  # Keras ignores it.
         elif validation_split and self.preprocessor is not None:
-            self._note_loss()
             x, y, sample_weight, validation_data = self.preprocessor.split(
                 x, y, sample_weight, validation_split
             )
@@ -275,9 +279,9 @@ class TextMethods:
         if self.preprocessor is not None:
             if validation_data is not None:
                 validation_data = self.preprocessor.validation_data(
-                    validation_data, batch_size
+                    validation_data, batch_size, columns
                 )
-            class_weight = self.preprocessor.class_weight(class_weight)
+            class_weight = self.preprocessor.class_weight(class_weight, y)
             if self._has_defaults:
                 self._compile_with_defaults(
                     default_training.count_steps(
@@ -291,20 +295,21 @@ class TextMethods:
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
             shuffle = False  # Keras warns that it does not shuffle these.
-        history = super().fit(
-            x,
-            y,
-            batch_size,
-            epochs,
-            verbose,
-            callbacks,
-            validation_split,
-            validation_data,
-            shuffle,
-            class_weight,
-            sample_weight,
-            **kwargs,
-        )
+        with self._explaining():
+            history = super().fit(
+                x,
+                y,
+                batch_size,
+                epochs,
+                verbose,
+                callbacks,
+                validation_split,
+                validation_data,
+                shuffle,
+                class_weight,
+                sample_weight,
+                **kwargs,
+            )
         if calibrate:
             self.preprocessor.calibrate(self.predict_on_batch, validation_data)
         return history
@@ -348,59 +353,100 @@ class TextMethods:
         """
         packed_weights.refuse()
         default_training.check_counts(batch_size=batch_size)
-        x, y, sample_weight = self._read(x, y, sample_weight, batch_size)
-        return super().evaluate(
-            x, y, batch_size, verbose, sample_weight, **kwargs
+        x, y, sample_weight = self._read(
+            x, y, sample_weight, batch_size, raw_rows.pop_columns(kwargs)
         )
+        with self._explaining():
+            return super().evaluate(
+                x, y, batch_size, verbose, sample_weight, **kwargs
+            )
 
-    def _read(self, x, y, sample_weight, batch_size=None):
+    @contextlib.contextmanager
+    def _explaining(self):
+        """Raises the error of a row of a data set, not TensorFlow's of it."""
+        try:
+            yield
+        except tf.errors.OpError:
+            error = getattr(self.preprocessor, "row_error", None)
+            if error is None:
+                raise
+            self.preprocessor.row_error = None
+            raise error from None
+
+    def _split_table(self, x, y, columns):
+        """Returns the texts and labels of a table, and notes the loss."""
+        if self.preprocessor is None:
+            return x, y
+        loss = getattr(self, "loss", None)
+        self.preprocessor.has_one_hot_loss = isinstance(
+            loss, keras.losses.CategoricalCrossentropy
+        )
+        self.preprocessor.keeps_vectors = not isinstance(
+            loss, keras.losses.SparseCategoricalCrossentropy | None
+        )
+        return raw_rows.split_table(x, y, self.preprocessor, columns)
+
+    def _read(self, x, y, sample_weight, batch_size=None, columns=None):
         """Returns the arguments converted; compiles the model if need be."""
         if self.preprocessor is None:
             return x, y, sample_weight
-        self._note_loss()
+        x, y = self._split_table(x, y, columns or {})
         data = self.preprocessor.training_data(x, y, sample_weight, batch_size)
         if not self.compiled:
             self._compile_with_defaults(None)
         return data
 
-    def _note_loss(self):
-        self.preprocessor.has_one_hot_loss = isinstance(
-            getattr(self, "loss", None), keras.losses.CategoricalCrossentropy
-        )
-
     def predict(
-        self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
+        self,
+        x,
+        batch_size=None,
+        verbose="auto",
+        steps=None,
+        callbacks=None,
+        **kwargs,
     ):
         """Predicts raw rows, or any input of `keras.Model.predict`.
 
         Args:
-          x: For models of `bert_tf.load_model` raw rows: a list of texts,
-            pairs of texts, or dictionaries with the columns of the task; two
-            lists in a tuple, for pairs; or columns of texts: an array, a
-            pandas Series or DataFrame; or a data set of these. Or the model's
-            inputs, as for Keras.
+          x: For models of `bert_tf.load_model` raw rows: a text, a list of
+            texts, pairs of texts, or dictionaries with the columns of the
+            task; two lists in a tuple, for pairs; or columns of texts: an
+            array, a pandas Series or DataFrame, a `datasets.Dataset`; or a data
+            set of these. Or the model's inputs, as for Keras.
           batch_size: Rows computed at once, by default 32.
           verbose: Whether to show progress; 0 means no.
           steps: As for Keras; not for raw rows.
           callbacks: As for Keras; not for raw rows.
+          **kwargs: text_column= and text_pair_column=, as for `fit`.
 
         Returns:
           For raw rows, the object that run/predict.py writes for each, also
           for a data set of them for question answering, tagging or multiple
-          choice; for other inputs and data sets, the model's outputs. A model
-          for embeddings returns those of raw rows, <float32>[rows, size].
+          choice; for a list of texts with [MASK] and a masked-LM head, the
+          best `tokens` for each and their `probabilities`; for other inputs
+          and data sets, the model's outputs. A model for embeddings returns
+          those of raw rows, <float32>[rows, size].
 
         Raises:
           UserError: If a row does not fit the task, or the model has no task
             or no vocabulary.
         """
         default_training.check_counts(batch_size=batch_size)
+        columns = raw_rows.pop_columns(kwargs)
+        if kwargs:
+            raise TypeError(f"predict() has no arguments {', '.join(kwargs)}.")
         if self.preprocessor is not None:
+            x, _ = raw_rows.split_table(x, (), self.preprocessor, columns)
             x = self.preprocessor.prediction_data(x, batch_size)
         if isinstance(x, tf.data.Dataset) or not (
             isinstance(x, list) or is_text(x)
         ):
-            return super().predict(x, batch_size, verbose, steps, callbacks)
+            with self._explaining():
+                return super().predict(x, batch_size, verbose, steps, callbacks)
+        if self.preprocessor is not None and self.preprocessor.draws_masks:
+            texts, _ = raw_rows.to_texts(raw_rows.to_rows(x))
+            masks = fill_mask.FillMask(self)(texts)
+            return list(map(fill_mask.to_json, masks))
         if self.preprocessor is None or not self.preprocessor.has_task:
             raise UserError(
                 "Only a model that bert_tf.load_model returned, with the head "
@@ -431,7 +477,7 @@ class TextMethods:
         """
         x, y, sample_weight = self._read(x, y, sample_weight)
         if self.preprocessor is not None:
-            class_weight = self.preprocessor.class_weight(class_weight)
+            class_weight = self.preprocessor.class_weight(class_weight, y)
             if self._has_defaults and isinstance(
                 self.optimizer._learning_rate,
                 keras.optimizers.schedules.LearningRateSchedule,
@@ -624,49 +670,6 @@ class TextMethods:
             getattr(self, "num_labels", None),
             max_seq_length,
         )
-
-    def export(
-        self,
-        filepath,
-        format="tf_saved_model",
-        verbose=None,
-        input_signature=None,
-        **kwargs,
-    ):
-        """Exports the model, with its tokenizer if it has one.
-
-        Args:
-          filepath: The directory of versions, or for "litert" the file.
-          format: "tf_saved_model" writes what export/savedmodel.py writes,
-            "litert" what export/tflite.py writes. In other formats, without a
-            vocabulary or with an `input_signature`, Keras exports the model,
-            which then reads features.
-          verbose: Whether to print how to use the result; by default True.
-          input_signature: As for Keras.
-          **kwargs: The script's flags, such as `max_seq_length=64`.
-
-        Raises:
-          UserError: If a flag does not fit, or verification fails.
-        """
-        exporter = _EXPORTERS.get(format)
-        has_signature = input_signature is not None
-        if exporter is None or has_signature or not self.has_vocabulary:
-            has_choices = isinstance(self, task_models.BertForMultipleChoice)
-            shape = [None] * (3 if has_choices else 2)
-            features = {
-                x: keras.InputSpec("int32", shape, name=x) for x in _INPUTS
-            }
-            super().export(
-                filepath,
-                format=format,
-                verbose=verbose,
-                input_signature=input_signature or [features],
-                **kwargs,
-            )
-            return
-        quiet = contextlib.redirect_stdout(io.StringIO())
-        with contextlib.nullcontext() if verbose in (None, True) else quiet:
-            exporter(self, os.fspath(filepath), **kwargs)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.api import default_training
 from bert_tf.api import raw_rows
@@ -22,12 +23,15 @@ from bert_tf.config import BertConfig
 from bert_tf.data import length_buckets
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
 from bert_tf.io import progress
 from bert_tf.modeling import inference
 from bert_tf.tasks import dev_split
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
+from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.classification.task import convert_labels
@@ -85,6 +89,9 @@ class Preprocessor:
         `fit(few_shot=True)` trains.
       has_one_hot_loss: Whether labels <float>[N, L] are one-hot, rather than
         several for each row.
+      keeps_vectors: Whether the loss is none of the task's and takes labels
+        <float>[N, L] as they are.
+      row_error: The error about a row of a data set that was read last.
 
     Raises:
       UserError: If `max_seq_length` is more than the model can read.
@@ -118,12 +125,17 @@ class Preprocessor:
             self.task_values["max_seq_length"] = max_seq_length
         self.has_one_hot_loss = False
         self.embedding_values = {"kind": "embeddings"}
+        self.keeps_vectors = False
+        self.row_error: UserError | None = None
         # The model and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
         # Those of the copy, with their compiled functions.
         self._predictors: dict[tuple[int, int], Predictor] = {}
         # Compiled steps read its current value.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
+
+    def __repr__(self) -> str:
+        return f"Preprocessor({self.task_values})"
 
     @property
     def mask_seed(self) -> int:
@@ -275,14 +287,17 @@ class Preprocessor:
         labels = _labels_of(batch)
         if sample_weight is None:
             return inputs, labels
-        weights = np.asarray(raw_rows.to_labels(sample_weight, len(rows)))
+        weights = np.asarray(
+            raw_rows.to_labels(sample_weight, len(rows), "sample_weight")
+        )
         weights = weights[_example_of_row(features, len(rows))]
         return inputs, labels, weights.astype(np.float32)
 
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
         """Makes the task one with several labels if these are lists of them.
 
-        Only for a model that has not been trained for a problem type.
+        Only for a model that has not been trained for a problem type. Lists
+        with 1 for one label and 0 for all others in each row are classes.
         """
         values = self.task_values
         is_new = values["kind"] == "classification"
@@ -291,10 +306,19 @@ class Preprocessor:
         has_lists = len(labels) > 0 and isinstance(
             labels[0], list | tuple | set | frozenset | np.ndarray
         )
-        if has_lists and self._num_labels != 1:
+        count = self._num_labels
+        if has_lists and count != 1:
+            problem = "multi_label"
+            is_class = (label_values.is_one_hot(x, count) for x in labels)
+            if not self.keeps_vectors and all(is_class):
+                problem = "single_label"
+                logging.warning(
+                    "The labels are classes, as each row has a single 1; load "
+                    'the model with problem_type="multi_label" for several.'
+                )
             self.change_task(
-                problem_type="multi_label",
-                metrics=list(METRICS_OF_PROBLEM["multi_label"]),
+                problem_type=problem,
+                metrics=list(METRICS_OF_PROBLEM[problem]),
             )
 
     def change_task(self, **values: Any) -> None:
@@ -426,10 +450,15 @@ class Preprocessor:
             return self.convert_rows(x, y, sample_weight)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.
-        if y is not None and self.has_task and is_text(y):
-            y = self._label_ids(raw_rows.to_labels(y))
-        elif self.has_task and getattr(y, "ndim", 1) == 2:
-            self.adapt_to_labels(y)
+        if y is not None and self.has_task:
+            is_matrix = getattr(y, "ndim", 1) == 2 and self._num_labels != 1
+            is_matrix &= self.task_values["kind"] == "classification"
+            keeps_vectors = self.has_one_hot_loss or self.keeps_vectors
+            if is_matrix:
+                self.adapt_to_labels(y)
+                is_matrix = not (keeps_vectors or self.is_multi_label)
+            if is_text(y) or is_matrix:
+                y = self._label_ids(raw_rows.to_labels(y))
         return x, y, sample_weight
 
     def split(
@@ -511,8 +540,15 @@ class Preprocessor:
     def _convert_dataset(
         self, dataset: tf.data.Dataset, batch_size: int | None
     ) -> tf.data.Dataset:
-        if self.reads_texts and raw_rows.has_several_labels(dataset):
-            self.adapt_to_labels([[]])
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+        if self.has_task and self.reads_texts:
+            if isinstance(x, Mapping):
+                classification_examples.choose_columns(
+                    x, self.task.text_choices
+                )
+            is_open = "problem_type" not in self.task_values
+            if is_open and raw_rows.has_several_labels(dataset):
+                self.adapt_to_labels(raw_rows.first_labels(dataset, self.task))
         return raw_rows.convert_dataset(
             dataset, self, batch_size or _ROWS_AT_ONCE
         )
@@ -525,25 +561,36 @@ class Preprocessor:
                 "Expected numbers as the labels of packed features, or raw "
                 "rows with their labels. Received: texts."
             )
-        blank = InputExample("", "")
+        example = InputExample("", "any text")
         return convert_labels(
-            [self.task.add_label(blank, name) for name in names],
+            [self.task.add_label(example, name) for name in names],
             self.task.labels,
             self.task.problem_type,
         )
 
-    def validation_data(self, data: Any, batch_size: int | None) -> Any:
+    def validation_data(
+        self,
+        data: Any,
+        batch_size: int | None,
+        names: Mapping[str, str] | None = None,
+    ) -> Any:
         """Returns the argument of the same name of Keras' `fit`."""
         if isinstance(data, default_training.IN_BATCHES):
             return self.training_data(data, batch_size=batch_size)[0]
         if isinstance(data, list) and all(isinstance(x, str) for x in data):
             data = (data,)  # Texts without labels.
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, y = raw_rows.split_table(x, y, self, names or {})
         x, y, weight = self.training_data(x, y, weight, batch_size)
         return (x, y) if weight is None else (x, y, weight)
 
-    def class_weight(self, weights: Mapping | None) -> dict | None:
-        """Returns `class_weight` of Keras' `fit`, with indices for names."""
+    def class_weight(
+        self, weights: Mapping | str | None, y: Any = None
+    ) -> dict | None:
+        """Returns `class_weight` of Keras' `fit`, with indices for names.
+
+        "balanced" gives all labels the same total weight in `y`, the ids.
+        """
         if weights is None:
             return None
         if isinstance(self.task, TaggingTask):
@@ -553,12 +600,25 @@ class Preprocessor:
                 "model.preprocessor(x, y). Received: class_weight."
             )
         names = list(getattr(self.task, "labels", None) or ())
+        if isinstance(weights, str):
+            is_known = weights == label_values.BALANCED and y is not None
+            if not (is_known and names) or self.is_multi_label:
+                raise UserError(
+                    'Expected class_weight={label: weight, ...}, or "balanced" '
+                    "beside an array or list of one label for each row. "
+                    f"Received: {weights!r}."
+                )
+            ids = np.argmax(y, -1) if np.ndim(y) == 2 else np.ravel(y)
+            ids, counts = np.unique(ids, return_counts=True)
+            each = counts.sum() / (len(ids) * counts)  # As in scikit-learn.
+            return dict(zip(ids.tolist(), each.tolist(), strict=True))
         unknown = [x for x in weights if isinstance(x, str) and x not in names]
         if unknown:
             raise UserError(
                 "Expected class_weight by label or by index; the labels are "
                 f"{', '.join(names or ['none'])}. Received: "
-                f"{', '.join(map(repr, unknown))}."
+                f"{', '.join(map(repr, unknown))}"
+                f"{did_you_mean(unknown[0], names, '{!r}')}"
             )
         return {
             names.index(name) if isinstance(name, str) else name: weight

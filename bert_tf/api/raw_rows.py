@@ -16,6 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
+from bert_tf.tasks.classification.examples import choose_columns
+from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.squad.task import SquadTask
@@ -23,6 +26,11 @@ from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
 
+# Arguments of `fit` that name the columns of a table.
+COLUMNS = ("text_column", "text_pair_column", "label_column")
+_USUAL_LABELS = ("label", "labels", "tags", "ner_tags", "answers")
+# Elements of a data set that show whether a row has several labels.
+_ELEMENTS_TO_JUDGE = 1000
 _SQUAD_LABELS = ("start_positions", "end_positions")
 
 
@@ -30,17 +38,22 @@ def to_rows(x: Any) -> list[Any]:
     """Returns the rows of `x`.
 
     Args:
-      x: A list of rows, which are not read; two sequences of texts in a tuple,
-        for pairs; an array, string tensor or pandas Series of texts, or an
-        array [N, 2] of pairs; a pandas DataFrame with one column for texts,
-        two for pairs, or others, whose names are then the keys of each row; or
-        a dictionary of such columns.
+      x: One text; a list of rows, which are not read; two sequences of texts
+        in a tuple, for pairs; an array, string tensor, pandas Series or column
+        of a `datasets.Dataset` of texts, or an array [N, 2] of pairs; a pandas
+        DataFrame with one column for texts, two for pairs, or others, whose
+        names are then the keys of each row; or a dictionary of such columns,
+        or a `datasets.Dataset`.
 
     Raises:
       UserError: If it is none of these, or the columns' lengths differ.
     """
+    if isinstance(x, str):
+        return [x]
     if isinstance(x, list):
         return [decode(row) for row in x]
+    if hasattr(x, "column_names") and not isinstance(x, Mapping):
+        x = columns_of(x)
     if isinstance(x, Mapping):
         columns = [to_list(column) for column in x.values()]
         return [
@@ -53,13 +66,93 @@ def to_rows(x: Any) -> list[Any]:
         if len(x.columns) > 2:
             return to_rows({name: x[name] for name in x.columns})
         return to_list(x.to_numpy())
-    elif hasattr(x, "shape") or hasattr(x, "to_numpy"):
+    elif isinstance(x, Sequence) or hasattr(x, "shape"):
+        return to_list(x)
+    elif hasattr(x, "to_numpy"):
         return to_list(x)
     raise UserError(
         "Expected raw rows in a list, predict([row, row, ...]), as two lists "
         "in a tuple for pairs, or as columns of texts. Received: "
         f"a {type(x).__name__}."
     )
+
+
+def columns_of(x: Any) -> dict[str, Any] | None:
+    """Returns the columns of a DataFrame or a `datasets.Dataset`; else None.
+
+    Raises:
+      UserError: If it is a dictionary of data sets, the splits.
+    """
+    if isinstance(x, Mapping) and hasattr(x, "column_names"):
+        raise UserError(
+            f"Expected one split, such as x[{next(iter(x), 'train')!r}]. "
+            f"Received: the splits {', '.join(x)}."
+        )
+    names = getattr(x, "column_names", getattr(x, "columns", None))
+    return None if names is None else {name: x[name] for name in names}
+
+
+def pop_columns(arguments: dict[str, Any]) -> dict[str, str]:
+    """Removes and returns the arguments in `COLUMNS`."""
+    return {x: arguments.pop(x) for x in COLUMNS if x in arguments}
+
+
+def split_table(
+    x: Any, y: Any, preprocessor: Any, names: Mapping[str, str]
+) -> tuple[Any, Any]:
+    """Returns the texts and the labels of a table; others as they are.
+
+    Args:
+      x: A DataFrame or `datasets.Dataset`; with names also a dictionary.
+      y: The labels; if None, the column of the labels.
+      preprocessor: The model's `Preprocessor`.
+      names: The arguments in `COLUMNS` of `fit` that are given.
+
+    Raises:
+      UserError: If a column is missing.
+    """
+    table = columns_of(x)
+    if table is None and names:
+        table = x if isinstance(x, Mapping) else {}
+    if table is None:
+        return x, y
+    for argument, name in names.items():
+        if name not in table:
+            raise UserError(
+                f"{argument}: expected a table with the column {name!r}. "
+                f"Received: {', '.join(table) or type(x).__name__}"
+                f"{did_you_mean(name, table, '{!r}')}"
+            )
+    task = preprocessor.task if preprocessor.has_task else None
+    own = getattr(getattr(task, "columns", None), "labels", ())[:1]
+    labels = (names.get("label_column"), *own, *_USUAL_LABELS)
+    label = next((name for name in labels if name in table), None)
+    texts = [names[one] for one in COLUMNS[:2] if one in names]
+    reads_texts = isinstance(task, ClassificationTask | None)
+    # One or two columns of a DataFrame are texts, whatever their names.
+    is_plain = len(table) < 3 and not label and hasattr(x, "columns")
+    if not texts and reads_texts and not is_plain:
+        choices = getattr(task, "text_choices", [("text",)])
+        texts = choose_columns(table, choices)
+    if y is None and label and task is not None:
+        y = _named_labels(x, to_list(table[label]), label, task)
+    if not texts:  # Rows have the keys that the task reads.
+        return (x if is_plain else table), y
+    columns = [to_list(table[name]) for name in texts]
+    return (columns[0] if len(columns) == 1 else tuple(columns)), y
+
+
+def _named_labels(x: Any, y: list[Any], column: str, task: Task) -> Any:
+    """Returns the labels of a column in the form that `fit` takes."""
+    if isinstance(task, SquadTask):  # {"text": [...], "answer_start": [...]}
+        texts = [(*answers["text"], "")[0] for answers in y]
+        return texts, [(*answers["answer_start"], 0)[0] for answers in y]
+    feature = getattr(x, "features", {}).get(column)
+    feature = getattr(feature, "feature", feature)  # Of a list of labels.
+    names = getattr(feature, "names", None)
+    if names and set(names) <= set(getattr(task, "labels", None) or ()):
+        return tf.nest.map_structure(names.__getitem__, y)
+    return y
 
 
 def is_text(x: Any) -> bool:
@@ -76,7 +169,8 @@ def is_text(x: Any) -> bool:
         is_string = dtype == tf.string or kind in ("U", "S", "O")
         if isinstance(leaf, str | bytes) or is_string:
             return True
-    return hasattr(x, "columns")  # A DataFrame.
+    # A DataFrame, or a data set of the package datasets.
+    return hasattr(x, "columns") or hasattr(x, "column_names")
 
 
 def check_stream(stream: Any) -> Any:
@@ -111,6 +205,8 @@ def to_list(column: Any) -> list[Any]:
         column = column.numpy()
     elif hasattr(column, "to_numpy"):
         column = column.to_numpy()
+    elif isinstance(column, Sequence) and not isinstance(column, str | bytes):
+        return to_list(list(column))
     if not isinstance(column, np.ndarray) or column.ndim == 0:
         raise UserError(
             "Expected a list, an array or a column of values. Received: "
@@ -121,13 +217,14 @@ def to_list(column: Any) -> list[Any]:
     return [decode(value) for value in column.tolist()]
 
 
-def to_labels(y: Any, count: int | None = None) -> list[Any]:
+def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
     """Returns the labels of `count` rows, one for each.
 
     Args:
       y: A list, an array, a tensor or a column; or two in a tuple, texts and
         numbers, which are the two parts of each label.
       count: The number of rows; None for any.
+      name: The argument, for the error.
 
     Raises:
       UserError: If there are fewer or more labels than rows.
@@ -140,10 +237,11 @@ def to_labels(y: Any, count: int | None = None) -> list[Any]:
     else:
         labels = to_list(y)
     if count is not None and len(labels) != count:
-        hint = "; two columns of texts go in a tuple" if count == 2 else ""
+        is_pair = count == 2 < len(labels)
+        hint = ", and two columns of texts in a tuple" if is_pair else ""
         raise UserError(
-            f"Expected a label or weight for each of {count} rows. Received: "
-            f"{len(labels)}{hint}."
+            f"x has {count} rows, and {name} has {len(labels)}; give one for "
+            f"each row{hint}."
         )
     return labels
 
@@ -247,9 +345,13 @@ def convert_dataset(
             rows = _rows(tuple(x.values()) if has_names else x)
             labels = None if y is None else _labels(y, rows, task)
             weights = None if weight is None else weight.numpy()
-            yield keras.utils.pack_x_y_sample_weight(
-                *preprocessor.convert_rows(rows, labels, weights, length)
-            )
+            try:
+                yield keras.utils.pack_x_y_sample_weight(
+                    *preprocessor.convert_rows(rows, labels, weights, length)
+                )
+            except UserError as error:
+                preprocessor.row_error = error  # TensorFlow hides it.
+                raise
 
     _, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     shape = [None, None] if isinstance(task, MultipleChoiceTask) else [None]
@@ -350,6 +452,15 @@ def _trim(value: Any) -> Any:
         while value and value[-1] == "":
             value = value[:-1]
     return value
+
+
+def first_labels(dataset: tf.data.Dataset, task: Task) -> list[Any]:
+    """Returns the labels of the first elements of a data set."""
+    labels = []
+    for element in _batched(dataset, task, 1).take(_ELEMENTS_TO_JUDGE):
+        _, y, _ = keras.utils.unpack_x_y_sample_weight(element)
+        labels += _labels(y, [], task)
+    return labels
 
 
 def has_several_labels(dataset: tf.data.Dataset) -> bool:

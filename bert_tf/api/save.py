@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import difflib
+import io
 import os
 import tempfile
 import types
@@ -23,6 +23,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.io import files
+from bert_tf.modeling import task_models
 from bert_tf.tasks import registry
 
 # They describe the run that made the weights, which may have changed since.
@@ -253,18 +254,20 @@ def _to_config(
     }
     for name, value in values.items():
         if name not in fields:
-            close = difflib.get_close_matches(name, fields, 1)
-            hint = f"did you mean {close[0]}?" if close else "see its --help."
             raise UserError(
                 "Expected keyword arguments that are flags of the exporter: "
-                f"{', '.join(fields)}. Received: {name}; {hint}"
+                f"{', '.join(fields)}. Received: {name}"
+                f"{errors.did_you_mean(name, fields)}"
             )
         expected, choices = annotations[name], fields[name].metadata["choices"]
         is_choice = not choices or value is None or value in choices
         if not is_choice or not _fits(value, expected):
             words = f"of the type {getattr(expected, '__name__', expected)}"
             words = f"one of {', '.join(choices)}" if choices else words
-            raise UserError(f"{name} must be {words}. Received: {value!r}.")
+            hint = errors.did_you_mean(str(value), choices or ())
+            raise UserError(
+                f"{name} must be {words}. Received: {value!r}{hint}"
+            )
     return config_cls(model_dir=model_dir, **values)
 
 
@@ -276,3 +279,78 @@ def _fits(value: Any, expected: Any) -> bool:
     if isinstance(value, int) and expected is float:
         return True
     return isinstance(value, expected)
+
+
+# The features of a Keras export without a tokenizer.
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+_EXPORTERS = {
+    "tf_saved_model": export_savedmodel,
+    "litert": export_tflite,
+}
+
+
+class ExportMethods:
+    """A mixin of models: `export`, and refusals of what Keras cannot do."""
+
+    def quantize(self, *args, **kwargs):
+        """Refused, as none of these layers is one that Keras quantizes."""
+        raise UserError(
+            "quantize changes no layer of this model; for int8 call "
+            'bert_tf.export_tflite(model, "model.tflite").'
+        )
+
+    def enable_lora(self, *args, **kwargs):
+        """Refused, as none of these layers is one that Keras adapts."""
+        raise UserError(
+            "enable_lora changes no layer of this model; train all weights, or "
+            "freeze the encoder with model.bert.trainable = False."
+        )
+
+    def export(
+        self,
+        filepath,
+        format="tf_saved_model",
+        verbose=None,
+        input_signature=None,
+        **kwargs,
+    ):
+        """Exports the model, with its tokenizer if it has one.
+
+        Args:
+          filepath: The directory of versions, or for "litert" the file.
+          format: "tf_saved_model" writes what export/savedmodel.py writes,
+            "litert" what export/tflite.py writes. In other formats, without a
+            vocabulary or with an `input_signature`, Keras exports the model,
+            which then reads features.
+          verbose: Whether to print how to use the result; by default True.
+          input_signature: As for Keras.
+          **kwargs: The script's flags, such as `max_seq_length=64`.
+
+        Raises:
+          UserError: If a flag does not fit, or verification fails.
+        """
+        if format == "onnx":
+            raise UserError(
+                "Keras cannot write this model as ONNX: call export(path, "
+                "ids_only=True), and tf2onnx converts path_ids/1. Received: "
+                'format="onnx".'
+            )
+        exporter = _EXPORTERS.get(format)
+        has_signature = input_signature is not None
+        if exporter is None or has_signature or not self.has_vocabulary:
+            has_choices = isinstance(self, task_models.BertForMultipleChoice)
+            shape = [None] * (3 if has_choices else 2)
+            features = {
+                x: keras.InputSpec("int32", shape, name=x) for x in _INPUTS
+            }
+            super().export(
+                filepath,
+                format=format,
+                verbose=verbose,
+                input_signature=input_signature or [features],
+                **kwargs,
+            )
+            return
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with contextlib.nullcontext() if verbose in (None, True) else quiet:
+            exporter(self, os.fspath(filepath), **kwargs)

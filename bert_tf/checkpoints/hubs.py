@@ -151,8 +151,10 @@ def _fetch_hugging_face(
         )
         if not folder:
             raise UserError(
-                f"{message}; run the same command again to resume it."
-            ) from error
+                f"{message}; check the connection, set HF_ENDPOINT to a "
+                "mirror, or give a model's directory on disk. The same command "
+                "resumes what was fetched."
+            ) from None
         logging.warning("%s; %s is used.", message, folder)
         return folder
     except _WRONG_ANSWERS as error:
@@ -390,7 +392,10 @@ def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
         if isinstance(error, requests.ConnectionError) and cached:
             logging.warning("%s; %s is used.", message, cached)
             return cached
-        raise UserError(f"{message}; run the same command again.") from error
+        raise UserError(
+            f"{message}; check the connection and run the same command again, "
+            "or give a model's directory on disk."
+        ) from None
 
 
 def _cached_kaggle(handle) -> str | None:

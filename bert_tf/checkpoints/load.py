@@ -24,6 +24,8 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
+from bert_tf.io import terminal
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
@@ -138,9 +140,16 @@ def load_weights(model: keras.Model, stored: StoredModel) -> "LoadReport":
       UserError: If the weights do not fit; then no weight is changed.
     """
     report = load_into(model, stored.weights, stored.path)
-    logging.info("%s: %s.", stored.path, report)
+    terminal.detail("%s: %s.", stored.path, report)
     for note in stored.report.notes:
-        logging.info("%s: %s", stored.path, note)
+        terminal.detail("%s: %s", stored.path, note)
+    logging.info(
+        "Model: %s, %d layers of width %d, %s parameters.",
+        stored.path,
+        stored.config.num_hidden_layers,
+        stored.config.hidden_size,
+        f"{model.count_params():,}",
+    )
     return report
 
 
@@ -245,7 +254,7 @@ def _check_arguments(kind, labels, num_labels, new_parts) -> None:
     if kind not in _MODELS:
         raise UserError(
             f"The kind of a model is one of {', '.join(_MODELS)}. Received: "
-            f"{kind!r}."
+            f"{kind!r}{did_you_mean(str(kind), _MODELS)}"
         )
     labelled = huggingface.LABELLED
     if kind not in labelled and (labels, num_labels) != (None, None):

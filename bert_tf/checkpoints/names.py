@@ -175,7 +175,14 @@ def _fetch(
         if os.path.isfile(complete):  # By another process, meanwhile.
             return folder
         archive = f"{folder}.archive"
-        fetched = download.fetch(url, archive, sha256, announce)
+        advice = "the address, or give a model's directory on disk"
+        if release:
+            advice = (
+                f"set {releases.BASE_VARIABLE} to a mirror, or give a model's "
+                "directory on disk; one that was fetched before, to "
+                f"{folder}, needs no connection"
+            )
+        fetched = download.fetch(url, archive, sha256, announce, advice)
         origin = {"name": title, "url": url, **fetched}
         try:
             with (

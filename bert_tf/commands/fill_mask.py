@@ -26,6 +26,11 @@ class FillMaskConfig(ModelSourceConfig):
 
 
 def main(config: FillMaskConfig) -> None:
+    from bert_tf.tasks import stored_task
+
+    stored_task.require_masked_lm(
+        config.model_dir, stored_task.read(config.model_dir).get("kind")
+    )
     from bert_tf.inference import fill_mask
 
     (masks,) = fill_mask.FillMask(config.model_dir)([config.text], config.top_k)

@@ -3,16 +3,16 @@ r"""Fine-tunes a BERT to classify texts or pairs of texts, or to score them.
 The tasks of GLUE, XNLI and SNLI, from their official files:
 
   python run/finetune_classifier.py --task_name=mrpc --data_dir=glue/MRPC \
-      --pretrained_model_dir=bert_base --output_dir=output/mrpc \
+      --pretrained_model_dir=bert-base-uncased --output_dir=output/mrpc \
       --do_train --do_eval --do_predict
 
 The model may also be given by --vocab_file, --bert_config_file and
 --init_checkpoint, as for the original's run_classifier.py. Your own .csv, .tsv
 or .jsonl files:
 
-  python run/finetune_classifier.py --task_name=custom --train_file=train.csv \
+  python run/finetune_classifier.py --train_file=train.csv \
       --dev_file=dev.csv --test_file=test.csv --text_column=text \
-      --label_column=label --pretrained_model_dir=bert_base \
+      --label_column=label --pretrained_model_dir=bert-base-uncased \
       --output_dir=output/own --do_train --do_eval --do_predict
 
 With a few texts of each label, add --few_shot and start from a model that
@@ -36,9 +36,10 @@ from bert_tf.flags.finetune import own_files
 class ClassifierConfig(NamedTaskConfig):
     """Flags of run/finetune_classifier.py."""
 
-    task_name: str = options.data(
-        help_text="Task: cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, "
-        "wnli, ax, xnli, snli, or custom for your own files."
+    task_name: str | None = options.data(
+        None,
+        "Task: cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax, xnli, "
+        "snli, or custom for your own files (default: custom).",
     )
     language: str | None = options.data(
         None,
@@ -112,13 +113,17 @@ class ClassifierConfig(NamedTaskConfig):
         needs=("reject_below", "reject_precision"),
     )
 
+    def __post_init__(self) -> None:
+        from bert_tf.tasks.classification import glue_tasks
+
+        if self.task_name and not self.is_custom:
+            glue_tasks.get_task(self.task_name)  # Raises if there is none.
+        super().__post_init__()
+
 
 def main(config: ClassifierConfig) -> None:
     from bert_tf.tasks import stored_task
-    from bert_tf.tasks.classification import glue_tasks
 
-    if not config.is_custom:
-        glue_tasks.get_task(config.task_name)  # Raises if there is none.
     stored = stored_task.read_for_evaluation(config, "classification")
     task_files = None
     if stored is not None:

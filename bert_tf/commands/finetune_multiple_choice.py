@@ -3,15 +3,15 @@ r"""Fine-tunes a BERT to choose one of several texts for a context.
 SWAG, CODAH and ComVE, from their official files:
 
   python run/finetune_multiple_choice.py --task_name=swag --data_dir=swag \
-      --pretrained_model_dir=bert_base --output_dir=output/swag \
+      --pretrained_model_dir=bert-base-uncased --output_dir=output/swag \
       --train_batch_size=16 --learning_rate=2e-5 \
       --do_train --do_eval --do_predict
 
 Your own .csv, .tsv or .jsonl files, with any number of choices:
 
-  python run/finetune_multiple_choice.py --task_name=custom \
-      --train_file=train.csv --dev_file=dev.csv --choice_columns=a,b,c \
-      --context_column=question --label_column=answer ...
+  python run/finetune_multiple_choice.py --train_file=train.csv \
+      --dev_file=dev.csv --choice_columns=a,b,c --context_column=question \
+      --label_column=answer ...
 
 Rerun the same command to resume from the last checkpoint.
 """
@@ -30,9 +30,10 @@ from bert_tf.flags.finetune import own_files
 class MultipleChoiceConfig(NamedTaskConfig):
     """Flags of run/finetune_multiple_choice.py."""
 
-    task_name: str = options.data(
-        help_text="Task: a data set in --data_dir, or custom for your own "
-        "files.",
+    task_name: str | None = options.data(
+        None,
+        "Task: a data set in --data_dir, or custom for your own files "
+        "(default: custom).",
         choices=("swag", "codah", "comve_a", "comve_b", "custom"),
     )
     context_column: str | None = own_files(

@@ -21,6 +21,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
 # Flags that change how a model reads text or selects answers, and so its score.
 _READING_FLAGS = (
     "max_seq_length",
@@ -117,6 +118,13 @@ class SquadConfig(FinetuneConfig):
 
     def check(self) -> None:
         super().check()
+        for flag in ("train_file", "predict_file", "triviaqa_file"):
+            path = (getattr(self, flag) or "").removesuffix(".gz")
+            options.require(
+                not path.lower().endswith(_TABLES),
+                f'--{flag} must be SQuAD JSON ({{"data": [...]}}). Received: '
+                f"the table {path!r}; only run/predict.py reads tables.",
+            )
         options.require(
             not self.do_train or self.train_file is not None,
             "--do_train needs --train_file.",

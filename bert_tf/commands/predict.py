@@ -43,7 +43,7 @@ class PredictConfig(PredictionConfig):
     input_file: str = options.data(
         help_text="Rows to predict, with the columns of the training data: "
         ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz, or "
-        ".parquet. Labels are not read.",
+        ".parquet. Labels are not read. - reads standard input.",
         reads="file",
     )
     output_file: str = options.output(

@@ -20,6 +20,7 @@ from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
+from bert_tf.io import terminal
 
 # Flags that have an effect on training steps alone, if they have this value.
 _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
@@ -149,19 +150,19 @@ def prepare(flags: DeviceConfig) -> Devices:
         logging.warning("%s", warning)
     precision = resolve_precision(flags.mixed_precision, kind)
     logging.info(
-        "Strategy %s with %d %s%s (%s); precision %s (%s).",
-        type(strategy).__name__,
+        "Devices: %d %s%s (%s), by %s; precision %s (%s).",
         strategy.num_replicas_in_sync,
         kind,
         f" of {cluster.num_workers} workers" if cluster else "",
         ", ".join(map(_name_device, strategy.extended.worker_devices)),
+        type(strategy).__name__,
         precision.name,
         precision.reason,
     )
-    logging.info("%s", _DETERMINISM[deterministic])
+    terminal.detail("%s", _DETERMINISM[deterministic])
     if has_tensor_float_32(kind):
         is_used = tf.config.experimental.tensor_float_32_execution_enabled()
-        logging.info(
+        terminal.detail(
             "Products of float32 are computed in %s.",
             "TF32, with 10 bits after the point; --notensor_float_32 uses 23"
             if is_used

@@ -12,9 +12,8 @@ product, so a process sets it before it imports TensorFlow.
 import os
 import sys
 
-from absl import logging
-
 from bert_tf.errors import UserError
+from bert_tf.io import terminal
 
 VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 # The names in `/proc/cpuinfo` of the units that multiply bfloat16. Without them
@@ -30,7 +29,9 @@ def assume() -> None:
     """
     if VARIABLE not in os.environ and "tensorflow" not in sys.modules:
         os.environ[VARIABLE] = "1"
-        logging.info("Weights are packed once for bfloat16 (%s=1).", VARIABLE)
+        terminal.detail(
+            "Weights are packed once for bfloat16 (%s=1).", VARIABLE
+        )
 
 
 def are_assumed() -> bool:

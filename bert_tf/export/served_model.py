@@ -17,7 +17,6 @@ from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import locks
 from bert_tf.io import paths
-from bert_tf.recipes import releases
 
 # Entries of a folder whose first version is still being written.
 _NO_VERSION_YET = re.compile(
@@ -39,13 +38,17 @@ def prepare(config: ServeConfig) -> ServeConfig:
       UserError: If the path holds neither versions nor a model, or the model
         cannot be exported.
     """
-    path = name = config.model_base_path
-    if path is None:
-        return config
-    is_release = releases.find(path) and not os.path.exists(path)
-    if is_release or releases.parse_hub_name(path):
+    path = config.model_base_path
+    if path is not None and model_names.is_name(path):
         path = model_names.resolve(path)
-    elif paths.is_remote(path) or not _is_other(path):
+    if path is None or paths.is_remote(path):
+        return config
+    if not os.path.exists(path) and not paths.may_be_model(path):
+        raise UserError(
+            f"--model_base_path: no such directory: {path!r}. The current "
+            f"directory is {os.getcwd()}."
+        )
+    if not _is_other(path):
         return config
     if not paths.may_be_model(path):
         raise UserError(
@@ -53,7 +56,7 @@ def prepare(config: ServeConfig) -> ServeConfig:
             "export/savedmodel.py writes, or a model, such as the folder model "
             f"that training writes. Received: {path!r}, {paths.describe(path)}."
         )
-    name = config.model_name or _name(name)
+    name = config.model_name or _name(config.model_base_path)
     return dataclasses.replace(
         config, model_base_path=_export(path, name, config), model_name=name
     )

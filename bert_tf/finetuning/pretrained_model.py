@@ -22,6 +22,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
+from bert_tf.io import terminal
 from bert_tf.modeling import bert
 from bert_tf.tasks.task import Task
 from bert_tf.text.vocabulary import Vocabulary
@@ -251,7 +252,7 @@ def build_model(
     new_pooler = bool(num_new_layers) or (config and config.new_pooler)
     new_parts = ["pooler"] if new_pooler else []
     if has_head_for(stored, task):
-        logging.info("The head is from %s.", stored.path)
+        terminal.detail("The head is from %s.", stored.path)
         labels = task.to_json().get("labels")
         if labels and stored.task.get("labels"):
             stored = stored.with_labels(labels)

@@ -29,6 +29,7 @@ from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import DevSelection
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.experiment import Experiment
+from bert_tf.io import terminal
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 from bert_tf.tasks import predict as task_prediction
@@ -104,7 +105,7 @@ class Trial(Trainer):
             trial.train_batch_size, num_examples, num_rows
         )
         if batch_size != trial.train_batch_size:
-            logging.info(
+            terminal.detail(
                 "A step takes %d rows, which hold about --train_batch_size=%d "
                 "examples.",
                 batch_size,
@@ -396,7 +397,7 @@ def _choose_trained(
         "not reached by the loss": unreached,
     }.items():
         if names:
-            logging.info(
+            terminal.detail(
                 "%d variables are not trained, as they are %s: %s%s.",
                 len(names),
                 why,

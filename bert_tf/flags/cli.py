@@ -49,6 +49,13 @@ _HELP_END = (
     "prints absl's flags."
 )
 
+_VALUE_WORDS = {bool: "true or false", int: "a whole number"}
+# absl's message about a wrong value.
+_WRONG_VALUE = re.compile(
+    r"flag --(\w+)=(.*): "
+    r"(?:value should|invalid literal|could not convert|\('Non-boolean)",
+    re.DOTALL,
+)
 # Part of absl's message about a required flag, and the end of ours.
 _IS_MISSING = "must have a value other than None"
 _SEE_HELP = "; --help lists the flags."
@@ -212,14 +219,11 @@ def run(main: Callable[[Any], None]) -> None:
         try:
             rest = flags.FLAGS([argv[0], *flag_files.expand(argv[1:])])
         except UserError as error:
-            sys.exit(f"ERROR: {error}")
+            _end(str(error))
         except flags.Error as error:
-            sys.exit(f"ERROR: {_flag_error(error, config_cls)}")
+            _end(_flag_error(error, config_cls))
         if len(rest) > 1:
-            sys.exit(
-                f"ERROR: Every flag begins with --. Received: {rest[1]!r}; "
-                "write --flag=value, with quotes around spaces."
-            )
+            _end(_stray_word(rest[1], config_cls))
         return rest
 
     interrupts.end_at_once()
@@ -243,11 +247,12 @@ def run(main: Callable[[Any], None]) -> None:
             if isinstance(config, ModelSourceConfig):
                 config.set_environment()
             with interrupt, errors.extras(), errors.full_disks():
-                paths.check_inputs(config)
-                main(config)
+                with paths.reading_stdin(config) as config:
+                    paths.check_inputs(config)
+                    main(config)
         except UserError as error:
             sys.stdout.flush()
-            sys.exit(f"ERROR: {errors.name_programs(str(error))}")
+            _end(errors.name_programs(str(error)))
         except Preempted as stop:
             logging.info("%s", stop)
             sys.exit(stop.status)
@@ -259,6 +264,10 @@ def run(main: Callable[[Any], None]) -> None:
             sys.exit(INTERRUPTED)
 
     app.run(absl_main, flags_parser=parse_flags)
+
+
+def _end(message: str) -> typing.NoReturn:
+    sys.exit(terminal.wrap(f"ERROR: {message}"))
 
 
 def _warn_of_ignored(config: Any) -> None:
@@ -273,23 +282,49 @@ def _warn_of_ignored(config: Any) -> None:
         )
 
 
+def _stray_word(word: str, config_cls: type) -> str:
+    """Returns one sentence about a word that belongs to no flag."""
+    paths_read = [
+        _flag_name(field)
+        for field in dataclasses.fields(config_cls)
+        if field.metadata["reads"]
+    ]
+    advice = "Write --flag=value, with quotes around spaces."
+    for name in errors.closest(word.partition(".")[0], paths_read)[:1]:
+        advice = f"If it belongs to --{name}, write --{name}={word}."
+    return f"Received an argument without a flag: {word!r}. {advice}"
+
+
 def _flag_error(error: flags.Error, config_cls: type) -> str:
     """Returns one sentence about a wrong or missing flag."""
     text = str(error).splitlines()[0]
+    fields = {_flag_name(x): x for x in dataclasses.fields(config_cls)}
     if isinstance(error, flags.UnrecognizedFlagError):
         name = error.flagname
         name = name if name in REMOVED_FLAGS else name.removeprefix("no")
         advice = REMOVED_FLAGS.get(name)
         if advice:
             return f"--{name} was removed: {advice}"
+        names = [*fields, "flagfile", "help", "verbosity", "version"]
+        hint = errors.did_you_mean(name, names, "--{}", _SEE_HELP)
+        return f"There is no flag --{error.flagname}{hint}"
+    wrong = _WRONG_VALUE.match(str(error))
+    if wrong and wrong[1] in fields:
+        name, value = wrong.groups()
+        choices = fields[name].metadata["choices"] or ()
+        annotation = typing.get_type_hints(config_cls)[fields[name].name]
+        words = _VALUE_WORDS.get(_value_type(annotation), "a number")
+        words = f"one of {', '.join(choices)}" if choices else words
+        hint = errors.did_you_mean(value, choices)
+        return f"--{name} must be {words}. Received: {value!r}{hint}"
     if _IS_MISSING not in text:
         text = re.sub(r"^(flag|ERROR::) ", "", text).replace(" ?", "?")
         return text if text.endswith("?") else text.rstrip(".") + _SEE_HELP
     missing = [
-        f"--{_flag_name(field)}"
-        for field in dataclasses.fields(config_cls)
+        f"--{name}"
+        for name, field in fields.items()
         if field.default is dataclasses.MISSING
-        and flags.FLAGS[_flag_name(field)].value is None
+        and flags.FLAGS[name].value is None
     ]
     verb = "is" if len(missing) == 1 else "are"
     return f"{' and '.join(missing)} {verb} required{_SEE_HELP}"

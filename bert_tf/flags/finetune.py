@@ -351,7 +351,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
 class NamedTaskConfig(FinetuneConfig):
     """Flags of scripts whose --task_name is a data set, or custom files."""
 
-    task_name: str = options.data(help_text="Task, or custom.")
+    task_name: str | None = options.data(None, "Task, or custom.")
     data_dir: str | None = options.data_folder(
         None,
         "Directory with the task's official files.",
@@ -365,6 +365,18 @@ class NamedTaskConfig(FinetuneConfig):
     head_dropout_prob: float = options.training(
         0.1, "Dropout between the encoder and the head.", at_least=0, below=1
     )
+
+    def __post_init__(self) -> None:
+        if self.task_name is None:
+            own = self.train_file or self.dev_file or self.test_file
+            options.require(
+                bool(own),
+                "Give --train_file, --dev_file or --test_file for your own "
+                "files, or --task_name and --data_dir. Received: none of them.",
+            )
+            # Before the checks, and so that a run resumes by either name.
+            object.__setattr__(self, "task_name", "custom")
+        super().__post_init__()
 
     @property
     def is_custom(self) -> bool:

@@ -15,14 +15,15 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import load as checkpoint_loading
-from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
+from bert_tf.tasks import stored_task
 from bert_tf.text import masking
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
@@ -141,26 +142,27 @@ class FillMask:
 
     Args:
       model_dir: A model of any format, with its vocabulary and a masked-LM
-        head.
+        head; or such a model of `bert_tf.load_model`.
 
     Raises:
       UserError: For any other model.
     """
 
-    def __init__(self, model_dir: str) -> None:
+    def __init__(self, model_dir: str | keras.Model) -> None:
+        if isinstance(model_dir, keras.Model):
+            self._model, self._trained_length = model_dir, None
+            self._tokenizer = model_dir.preprocessor.tokenizer
+            self._vocabulary = self._tokenizer.vocabulary
+            self._longest = model_dir.bert_config.max_position_embeddings
+            return
         stored = checkpoint_loading.read(model_dir, flag="--model_dir")
-        kind = stored.task.get("kind")
-        if weight_map.MASKED_LM not in weight_map.HEADS.get(kind, ()):
-            raise UserError(
-                "Expected a model with a masked-LM head, from pretraining. "
-                f"Received: {model_dir}, with a model of kind={kind!r}."
-            )
+        stored_task.require_masked_lm(model_dir, stored.task["kind"])
+        self._trained_length = stored.task.get("max_seq_length")
+        self._longest = stored.config.max_position_embeddings
         # Only [MASK] is special; other bracketed names are ordinary text.
         self._tokenizer = stored.build_tokenizer(preserve_special_tokens=False)
         self._vocabulary = self._tokenizer.vocabulary
         self._model = checkpoint_loading.build_model(stored)
-        self._longest = stored.config.max_position_embeddings
-        self._trained_length = stored.task.get("max_seq_length")
 
     def __call__(
         self, texts: Sequence[str], top_k: int = 5
@@ -238,6 +240,14 @@ class FillMask:
                 strict=True,
             )
         ]
+
+
+def to_json(masks: Sequence[Sequence[Candidate]]) -> dict[str, list]:
+    """Returns the candidates for the [MASK]s of a text as an export does."""
+    return {
+        "tokens": [[x.token for x in one] for one in masks],
+        "probabilities": [[x.probability for x in one] for one in masks],
+    }
 
 
 def render(text: str, masks: Sequence[Sequence[Candidate]]) -> str:

@@ -72,6 +72,7 @@ def fetch(
     path: str,
     sha256: str | None = None,
     on_start: Callable[[int | None], object] | None = None,
+    advice: str = "the address",
 ) -> dict[str, Any]:
     """Downloads a file to `path`, resuming an earlier attempt.
 
@@ -81,6 +82,7 @@ def fetch(
       sha256: Expected hash, if it is known.
       on_start: Is called once with the file's size in bytes, or None if the
         server does not state it, before the file is read.
+      advice: What to check beside the connection where nothing arrives.
 
     Returns:
       The `etag`, "" if the server names none, the size in `bytes` and the
@@ -103,15 +105,17 @@ def fetch(
             so_far = f"{now} of {total or 'unknown'} bytes"
             if failures == _TRIES:
                 if not now:
+                    # Without the tracebacks of the tries.
                     raise UserError(
                         f"{url} cannot be fetched ({error}); check the "
-                        "connection and the address."
-                    ) from error
+                        f"connection and {advice}."
+                    ) from None
                 raise UserError(
                     f"The download of {url} broke off after {so_far} "
                     f"({error}); run the same command again to resume it."
-                ) from error
-            logging.warning("%s: %s (%s); resuming.", url, so_far, error)
+                ) from None
+            if now:
+                logging.warning("%s: %s (%s); resuming.", url, so_far, error)
             time.sleep(_PAUSE_SECONDS * (1 << failures))
     found = transfer.verify(sha256)
     os.replace(transfer.partial, path)

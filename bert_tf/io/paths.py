@@ -10,10 +10,14 @@ import glob
 import ipaddress
 import os
 import re
+import sys
+import tempfile
 import urllib.parse
+from collections.abc import Iterator
 from typing import Any
 
 from bert_tf.errors import UserError
+from bert_tf.errors import closest
 from bert_tf.recipes import releases
 
 # The kinds of inputs that a flag may name; see `config.option`.
@@ -27,6 +31,12 @@ _MODEL_PARTS = re.compile(
 )
 # Endings of files that are no models.
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
+# First lines of standard input by the format of the file.
+_FIRST_LINES = {
+    ".jsonl": re.compile(r"\{"),
+    ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),
+    ".tsv": re.compile(r"[\w-]+(\t[\w -]+)+$"),
+}
 # Those of archives that are fetched.
 ARCHIVE_ENDINGS = (".zip", ".tar.gz", ".tgz")
 _NAMES_SHOWN = 8
@@ -72,6 +82,31 @@ def check_inputs(config: Any) -> None:
             _check_output(name, path)
 
 
+@contextlib.contextmanager
+def reading_stdin(config: Any) -> Iterator[Any]:
+    """Yields flags with a file in place of "-", the standard input.
+
+    Commands read their input several times. Lines that begin with { are JSON;
+    a first line of names makes them a table; else each is a text.
+    """
+    names = [
+        field.name
+        for field in dataclasses.fields(config)
+        if field.metadata.get("reads") in (FILE, FILES)
+        and getattr(config, field.name) == "-"
+    ]
+    if not names:
+        yield config
+        return
+    contents = sys.stdin.buffer.read()
+    line = contents.partition(b"\n")[0].decode(errors="replace").strip()
+    ending = next((x for x, y in _FIRST_LINES.items() if y.match(line)), ".txt")
+    with tempfile.NamedTemporaryFile(suffix=ending) as file:
+        file.write(contents)
+        file.flush()
+        yield dataclasses.replace(config, **dict.fromkeys(names, file.name))
+
+
 def with_hint(error: UserError, hint: str) -> UserError:
     """Returns an error whose message ends with what to do."""
     return UserError(f"{str(error).rstrip('.')}; {hint}")
@@ -79,12 +114,18 @@ def with_hint(error: UserError, hint: str) -> UserError:
 
 def no_file(path: str, flag: str) -> UserError:
     """Returns the error for a missing file."""
-    hint = ""
+    hint = "."
     if os.path.isdir(path):
-        hint = " It is a directory."
+        hint = ". It is a directory."
     elif not os.path.isabs(path):
-        hint = f" The current directory is {os.getcwd()}."
-    return UserError(f"{flag}: no such file: {path!r}.{hint}")
+        hint = f". The current directory is {os.getcwd()}."
+    folder, name = os.path.split(path)
+    stem = os.path.splitext(name)[0]
+    for other in glob.glob(os.path.join(glob.escape(folder), "*")):
+        other = os.path.basename(other)
+        if other != name and closest(stem, [os.path.splitext(other)[0]]):
+            hint = f"; did you mean {other!r}?"
+    return UserError(f"{flag}: no such file: {path!r}{hint}")
 
 
 def no_match(pattern: str, flag: str) -> UserError:

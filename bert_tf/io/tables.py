@@ -94,10 +94,13 @@ class Table:
                     "lines is a text; give a .csv, .tsv or .jsonl file."
                 )
             flag = (flags or {}).get(column)
-            hint = f"; name another with {flag}" if flag else ""
+            form = f"{flag}={{}}" if flag else "{!r}"
+            hint = f"; name another with {flag}." if flag else "."
+            names = filter(str.isidentifier, self.columns)
+            hint = errors.did_you_mean(column, names, form, hint)
             raise UserError(
                 f"{self.path} has no column {column!r}; its first line names "
-                f"the columns {', '.join(map(repr, self.columns))}{hint}."
+                f"the columns {', '.join(map(repr, self.columns))}{hint}"
             )
 
 
@@ -175,7 +178,8 @@ def read_table(
     else:
         raise UserError(
             f"{path} must end in .csv, .tsv, .jsonl, .json or .txt, or in one "
-            "of these and .gz, or in .parquet; rename it by its format."
+            "of these and .gz, or in .parquet; save a spreadsheet as .csv, "
+            "and rename other files by their format."
         )
     first, rows = _peek(rows, path)
     columns = tuple(name for name in first.values if name not in repeated)
@@ -253,6 +257,8 @@ def _count_message(
     path: str, line: int, values: Sequence[str], columns: Sequence[str]
 ) -> str:
     hint = ""
+    if file_ending(path) == ".csv" and len(values) > len(columns):
+        hint = "; put quotation marks around a text that contains a comma"
     if file_ending(path) == ".tsv" and any(
         value.lstrip().startswith('"') for value in values
     ):

@@ -8,6 +8,7 @@ import ctypes
 import importlib.util
 import logging as python_logging
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 
 from absl import logging
 
-# Extra attribute of log records: "always" or "sometimes".
+# Extra attribute of log records: "always", "sometimes" or "in_file".
 SHOWN = "shown_without_bar"
 # A log file gets a progress line at most this often.
 SECONDS_BETWEEN_LINES = 10.0
@@ -50,7 +51,7 @@ class _AboveBars:
     def write(self, text: str) -> None:
         import tqdm
 
-        tqdm.tqdm.write(text, file=sys.stderr, end="")
+        tqdm.tqdm.write(wrap(text), file=sys.stderr, end="")
 
     def flush(self) -> None:
         sys.stderr.flush()
@@ -63,21 +64,45 @@ class _StepFilter(python_logging.Filter):
     """Hides the lines of steps on a terminal, where a bar shows them.
 
     Elsewhere a line is shown if it must be, or the last one is old enough.
+    Details are shown with --verbosity=1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, verbosity: int) -> None:
         super().__init__()
         self._last = 0.0
+        self._shows_details = verbosity >= logging.DEBUG
 
     def filter(self, record: python_logging.LogRecord) -> bool:
         shown = getattr(record, SHOWN, None)
         if shown is None:
             return True
+        if shown == "in_file":
+            return self._shows_details
         is_due = record.created - self._last >= SECONDS_BETWEEN_LINES
         if sys.stderr.isatty() or not (is_due or shown == "always"):
             return False
         self._last = record.created
         return True
+
+
+def detail(message: str, *args: object) -> None:
+    """Logs a line for train.log; the screen has it with --verbosity=1."""
+    logging.info(message, *args, extra={SHOWN: "in_file"})
+
+
+def wrap(text: str) -> str:
+    """Returns a line of text, broken at words where it is for a terminal."""
+    line = text.rstrip("\n")
+    if "\n" in line or not sys.stderr.isatty():
+        return text
+    wrapped = textwrap.fill(
+        line,
+        shutil.get_terminal_size().columns,
+        subsequent_indent=" " * 9,  # Below the text, beside the time.
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapped + text[len(line) :]
 
 
 def show_log(verbosity: int) -> None:
@@ -94,7 +119,7 @@ def show_log(verbosity: int) -> None:
     handler = logging.get_absl_handler()
     handler.setLevel(logging.converter.absl_to_standard(verbosity))
     handler.setFormatter(LineFormatter())
-    handler.python_handler.addFilter(_StepFilter())
+    handler.python_handler.addFilter(_StepFilter(verbosity))
     handler.python_handler.stream = _AboveBars()
 
 

@@ -23,6 +23,7 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
+from bert_tf.io import terminal
 from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
@@ -569,7 +570,7 @@ def _build_optimizer(
     untrained = ()
     if not config.use_next_sentence:
         untrained = _NEXT_SENTENCE_PARTS
-        logging.info(
+        terminal.detail(
             "Without the next-sentence loss %s keep their initial values.",
             " and ".join(untrained),
         )

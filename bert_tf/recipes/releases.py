@@ -5,7 +5,6 @@ without a source is empty.
 """
 
 import dataclasses
-import difflib
 import functools
 import json
 import os
@@ -127,45 +126,30 @@ def parse_hub_name(name: str) -> re.Match | None:
     return match
 
 
-def closest(name: str) -> str | None:
-    """Returns the short name that resembles `name` most, if any does."""
-    for release in releases():
-        # The name of the zip file, as the original's documentation has it.
-        if name == os.path.basename(release.file).removesuffix(".zip"):
-            return release.name
-    names = [x for r in releases() for x in (r.name, *r.also)]
-    matches = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.75)
-    return matches[0] if matches else None
-
-
 def refuse_name(name: str, flag: str | None = None) -> None:
     """Raises `UserError` for what is no path and looks like a model's name.
 
-    The error has the command that was probably meant.
+    The error has the name that was probably meant.
     """
-    expected = f"{flag}: e" if flag else "E"
-    program = errors.program("run/models.py")
-    command = f"{program} --fetch="
+    start = f"{flag}: n" if flag else "N"
     if re.fullmatch(f"{_PART}/{_PART}", name):
         if not os.path.isdir(os.path.dirname(name)):
             raise UserError(
-                f"{expected}xpected a path, or a name with hf:// before it. "
-                f"Received: {name!r}, where there is nothing; for the model of "
-                f"the Hugging Face Hub give hf://{name}, or fetch it first: "
-                f"{command}hf://{name}"
+                f"{start}o such directory: {name!r}; for the model of the "
+                f"Hugging Face Hub give hf://{name}."
             )
     elif re.fullmatch(_PART, name) and ".ckpt" not in name:
-        meant = closest(name)
-        hint = f"the names are listed by: {program}"
-        if meant:
-            hint = (
-                f"if you mean {meant}, give that name, or fetch it first: "
-                f"{command}{meant}"
-            )
+        # The zip file's name, as the original's documentation has it, too.
+        zips = {os.path.basename(x.file)[:-4]: x.name for x in releases()}
+        known = [x for r in releases() for x in (r.name, *r.also)]
+        hint = errors.did_you_mean(
+            zips.get(name, name),
+            known,
+            otherwise="; give a path, a name of the list, or hf://owner/name.",
+        )
         raise UserError(
-            f"{expected}xpected a path, a name of the table of models, or "
-            f"hf://owner/name. Received: {name!r}, where there is nothing; "
-            f"{hint}"
+            f"{start}o model is named {name!r}, and there is no such path"
+            f"{hint} (`{errors.program('run/models.py')}` lists the names.)"
         )
 
 

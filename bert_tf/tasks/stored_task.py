@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from bert_tf.checkpoints import task_values
+from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
@@ -114,6 +115,19 @@ def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
         )
     kind = _FILES.get(key)
     return kind and kind(**kind.stored(values))
+
+
+def require_masked_lm(model_dir: str, kind: str | None) -> None:
+    """Raises `UserError` for a model of a kind without a masked-LM head.
+
+    The kind is None if it is not known yet.
+    """
+    if kind and weight_map.MASKED_LM not in weight_map.HEADS.get(kind, ()):
+        raise UserError(
+            "--model_dir must have a masked-LM head, from pretraining, for "
+            f"instance bert-base-uncased. Received: {model_dir}, a model of "
+            f"kind={kind!r}."
+        )
 
 
 def check_inputs(

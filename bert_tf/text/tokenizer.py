@@ -116,6 +116,10 @@ class BertTokenizer(tf.Module):
             if added:
                 self._in_text, self._in_normalized = self._build_matchers()
 
+    def __repr__(self) -> str:
+        case = "lower case" if self.lower_case else "cased"
+        return f"BertTokenizer({len(self.vocabulary)} tokens, {case})"
+
     @classmethod
     def from_vocab_file(
         cls,

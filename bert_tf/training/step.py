@@ -34,6 +34,7 @@ from absl import logging
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
+from bert_tf.io import terminal
 from bert_tf.modeling import layouts
 from bert_tf.training import losses
 from bert_tf.training import optimizer as optimizers
@@ -257,7 +258,7 @@ class TrainingStep:
                 self._num_devices,
                 layouts.TOKEN_INDICES in iterator.element_spec,
             )
-            logging.info("%s", self.compiled)
+            terminal.detail("%s", self.compiled)
         is_finite, *values = self._run(iterator, tf.constant(num_steps))
         metrics, sums = tf.nest.map_structure(float, values)
         self._has_run = True

@@ -270,6 +270,15 @@ class Trainer(abc.ABC):
         config, step = self._config, self.step
         intervals = config.metrics_every, self._flags.save_checkpoints_steps
         pacer = Pacer(end, intervals)
+        if self._bar is None and self.coordinator.is_chief:
+            logging.info(
+                "%s: step %d to %d, of %d examples each; the first takes "
+                "longer, as it is compiled.",
+                config.description.capitalize(),
+                step + 1,
+                config.last_step,
+                config.examples_per_step,
+            )
         self._open_bar()
         while True:
             # All workers must call the graph with the same number of steps.

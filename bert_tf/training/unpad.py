@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
+from bert_tf.io import terminal
 from bert_tf.modeling import layouts
 
 # From this share of tokens on, gathering them takes as long as computing the
@@ -76,7 +76,7 @@ def choose(
     else:  # Not measured on GPUs.
         chosen = kind == "CPU" and is_faster()
     if stored is not None and chosen != stored:
-        logging.info(
+        terminal.detail(
             "Padding is %scomputed from here on: --unpad=%s.",
             "not " if chosen else "",
             flag,
@@ -98,7 +98,7 @@ def token_finder(
     """
     step = layouts.row_step(longest)
     counts = [layouts.row_counts(shape, step) for shape in shapes or [longest]]
-    logging.info(
+    terminal.detail(
         "Padding is not computed: a micro-batch of %d examples has a multiple "
         "of %d rows for its tokens, or one for each position. Programs are "
         "compiled for at most %d numbers of rows, those of a whole step for "

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
+from bert_tf.io import terminal
 from bert_tf.training import optimizer as optimizers
 
 OFF = "off"
@@ -90,7 +90,7 @@ def max_lengths(
     """Returns the maximum number of lengths of batches; 0 means any number."""
     if num_length_buckets or choose(flag, kind, deterministic) != STEP:
         return 0
-    logging.info(
+    terminal.detail(
         "Batches have at most %d lengths, as XLA compiles the step for each; "
         "--num_length_buckets sets another number.",
         _DEFAULT_LENGTHS,

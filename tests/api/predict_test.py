@@ -1,5 +1,6 @@
 """Tests of `predict`, of raw rows and labels, and of data sets of them."""
 
+import collections.abc
 import contextlib
 import dataclasses
 import io
@@ -18,6 +19,7 @@ import bert_tf
 from bert_tf.api import preprocessor
 from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
+from bert_tf.inference import fill_mask
 from bert_tf.modeling.bert import named_variables
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -171,7 +173,8 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             model.predict([("cat", "dog")], steps=2)
 
     @parameterized.parameters(
-        ("cat", r"in a list, predict\(.* Received: a str"),
+        ("cat", "Row 0 of the list: Expected a pair of texts. Rec.*'cat'"),
+        ([1, 2], r"Expected a pair of texts. Received: 1 \(int\)"),
         (("a", "b"), r"in a list, predict\(.* Received: a tuple"),
         ({"first": "cat", "second": "dog"}, "a column of values.*'cat'"),
         ([b"caf\xe9"], r"Expected texts in UTF-8; .*: b'caf\\xe9'"),
@@ -197,15 +200,31 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(model.predict(rows, verbose=0), expected)
 
     def test_rejects_models_without_a_task(self):
-        path = self.create_tempdir().full_path
-        model = bert_tf.load_model(tiny_model.write(path))
+        path = tiny_model.write(self.create_tempdir().full_path)
+        model = bert_tf.load_model(path, "encoder")
         with self.assertRaisesRegex(
-            UserError, "with the head of a task, .*BertForPretraining"
+            UserError, "with the head of a task, .*BertModel"
         ):
             model.predict(["the cat"])
         own = bert_tf.BertForClassification(tiny_model.CONFIG, num_labels=2)
         with self.assertRaisesRegex(UserError, "bert_tf.load_model returned"):
             own.predict(["the cat"])
+
+    def test_masked_language_models_fill_masks(self):
+        path = tiny_model.write(self.create_tempdir().full_path)
+        model = bert_tf.load_model(path)
+        text = "the [MASK] sat on the [MASK]"
+        (row,) = model.predict(text)
+        (expected,) = fill_mask.FillMask(path)([text])
+        self.assertEqual(
+            row["tokens"], [[x.token for x in mask] for mask in expected]
+        )
+        self.assertAllClose(
+            row["probabilities"],
+            [[x.probability for x in mask] for mask in expected],
+        )
+        with self.assertRaisesRegex(UserError, "at least one .MASK."):
+            model.predict(["the cat"])
 
     def test_padding_is_computed_for_tasks_that_read_it(self):
         self.assertTrue(preprocessor._unpads(_CLASSIFICATION))
@@ -249,6 +268,67 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(scores["loss"], terms.mean(), rtol=1e-5)
         self.assertAllClose(scores["accuracy"], np.mean((logits > 0) == labels))
         self.assertIn("labels", model.predict(["cat"], verbose=0)[0])
+
+    @parameterized.parameters(
+        (np.eye(2)[fit_case.IDS],),
+        (keras.utils.to_categorical(fit_case.IDS).tolist(),),
+        (pd.get_dummies(fit_case.LABELS),),
+    )
+    def test_one_hot_rows_are_classes(self, y):
+        model = self.new()
+        with self.assertLogs(level="WARNING") as logs:
+            features, labels = model.preprocessor(fit_case.TEXTS, y)
+        self.assertIn('problem_type="multi_label"', logs.output[0])
+        self.assertAllEqual(labels, fit_case.IDS)
+        self.assertIn("label", model.predict("cat", verbose=0)[0])
+        # Also beside packed features, and in data sets.
+        _, ids, _ = model.preprocessor.training_data(features, np.array(y))
+        self.assertAllEqual(ids, fit_case.IDS)
+        data = _slices((fit_case.TEXTS, np.array(y, np.float32)))
+        for one in (data, data.batch(2)):
+            other = self.new()
+            batches, *_ = other.preprocessor.training_data(one)
+            ids = np.concatenate([ids for _, ids in batches])
+            self.assertAllEqual(ids, fit_case.IDS)
+        with self.assertRaisesRegex(UserError, 'problem_type="multi_label"'):
+            model.evaluate(["cat"], [[1, 1]])
+
+    def test_vectors_stay_for_a_loss_that_takes_them(self):
+        y = np.eye(2)[fit_case.IDS]
+        model = self.new()
+        model.compile("sgd", loss="binary_crossentropy")
+        model.evaluate(fit_case.TEXTS, y, verbose=0)
+        self.assertTrue(model.preprocessor.is_multi_label)
+        soft = 0.1 + 0.8 * y
+        features = model.preprocessor(fit_case.TEXTS)
+        _, kept, _ = model.preprocessor.training_data(features, soft)
+        self.assertAllEqual(kept, soft)
+
+    def test_problem_type_overrides_the_labels(self):
+        model = self.new(problem_type="multi_label")
+        _, labels = model.preprocessor(["cat", "mat"], [[0, 1], [1, 0]])
+        self.assertAllEqual(labels, [[0, 1], [1, 0]])
+        self.assertIn("labels", model.predict("cat", verbose=0)[0])
+        with self.assertRaisesRegex(UserError, "did you mean multi_label"):
+            self.new(problem_type="multilabel")
+        with self.assertRaisesRegex(UserError, "for kind='tagging'"):
+            self.new("tagging", labels=["O", "X"], problem_type="multi_label")
+
+    def test_balanced_weights(self):
+        model = self.new()
+        _, y = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
+        weights = model.preprocessor.class_weight("balanced", y)
+        self.assertAllClose(weights[0], 5 / (2 * 3))
+        self.assertAllClose(weights[1], 5 / (2 * 2))
+        model.fit(
+            fit_case.TEXTS, fit_case.LABELS, class_weight="balanced", verbose=0
+        )
+        for name, labels, message in (
+            ("balanced", None, "beside an array"),
+            ("equal", [0, 1], "Received: 'equal'"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                model.preprocessor.class_weight(name, labels)
 
     def test_scores(self):
         model = self.new(num_labels=1)
@@ -318,7 +398,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("classification", ["cat", "dog"], ["bad", "fine"], "Row 1.*'fine'"),
         ("classification", ["cat", "dog"], [0, 2], "Row 1.*from 0 to 1.*2"),
-        ("classification", ["cat", "dog"], [0], "each of 2 rows.*: 1"),
+        ("classification", ["cat", "dog"], [0], "x has 2 rows, and y has 1; "),
         ("classification", ["cat", None], [0, 1], "Row 1.*None"),
         ("tagging", [["cat"], ["a", "dog"]], [["O"], ["O"]], "Row 1.*2 tags"),
         (
@@ -346,6 +426,129 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             column = mock.Mock(spec=["dtype", "to_numpy"], dtype=object())
             column.to_numpy.return_value = np.array(values)
             self.assertEqual(raw_rows.is_text(column), expected)
+
+
+class _Column(collections.abc.Sequence):
+    """A column as the package datasets returns it."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def __len__(self):
+        return len(self._values)
+
+    def __getitem__(self, index):
+        return self._values[index]
+
+
+class _Dataset:
+    """The parts of `datasets.Dataset` that are read."""
+
+    def __init__(self, names=None, **columns):
+        self.column_names = list(columns)
+        self.features = dict.fromkeys(columns)
+        if names is not None:
+            self.features["label"] = mock.Mock(spec=["names"], names=names)
+        self._columns = columns
+
+    def __getitem__(self, name):
+        return _Column(self._columns[name])
+
+
+class _Splits(dict):
+    column_names = {}
+
+
+_IDS = fit_case.IDS
+
+
+class TablesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
+    def _read(self, x, y=None, kind="classification", **names):
+        model = self.new(kind, **_OPTIONS.get(kind, {}))
+        x, y = raw_rows.split_table(x, y, model.preprocessor, names)
+        return raw_rows.to_rows(x), y
+
+    @parameterized.parameters(
+        (_Dataset(text=fit_case.TEXTS, label=_IDS), _IDS),
+        (_Dataset(["good", "bad"], text=fit_case.TEXTS, label=_IDS),
+         ["good" if x == 0 else "bad" for x in _IDS]),
+        (_Dataset(["x", "y"], text=fit_case.TEXTS, label=_IDS), _IDS),
+        (pd.DataFrame({"label": _IDS, "text": fit_case.TEXTS}), _IDS),
+        (pd.DataFrame({"x": fit_case.TEXTS}), None),
+    )  # fmt: skip
+    def test_texts_and_labels_by_their_usual_names(self, x, expected):
+        texts, labels = self._read(x)
+        self.assertEqual(texts, fit_case.TEXTS)
+        self.assertEqual(labels, expected)
+
+    @parameterized.parameters(
+        (_Dataset(body=fit_case.TEXTS, mood=_IDS),),
+        (pd.DataFrame({"body": fit_case.TEXTS, "mood": _IDS, "z": _IDS}),),
+        ({"body": fit_case.TEXTS, "mood": _IDS},),
+    )  # fmt: skip
+    def test_columns_by_name(self, x):
+        names = {"text_column": "body", "label_column": "mood"}
+        self.assertEqual(self._read(x, **names), (fit_case.TEXTS, _IDS))
+        pairs, _ = self._read(x, text_column="body", text_pair_column="body")
+        self.assertEqual(pairs, [(one, one) for one in fit_case.TEXTS])
+        with self.assertRaisesRegex(UserError, "'bdy'.*did you mean 'body'"):
+            self._read(x, text_column="bdy")
+
+    def test_other_tasks(self):
+        words = {"tokens": fit_case.SENTENCES, "ner_tags": [[0, 1, 0, 1], [0]]}
+        for table in (_Dataset(**words), pd.DataFrame(words)):
+            rows, tags = self._read(table, kind="tagging")
+            self.assertEqual(tags, words["ner_tags"])
+            self.assertEqual(rows[1], {"tokens": ["dogs"], "ner_tags": [0]})
+        answers = [
+            {"text": ["mat"], "answer_start": [19]},
+            {"text": [], "answer_start": []},
+        ]
+        question, context = fit_case.QUESTIONS
+        rows, found = self._read(
+            _Dataset(question=question, context=context, answers=answers),
+            kind="question_answering",
+        )
+        self.assertEqual(rows[0]["question"], "cat ?")
+        self.assertEqual(found, (["mat", ""], [19, 0]))
+
+    @pytest.mark.slow
+    def test_fit_evaluate_and_predict(self):
+        model = self.new()
+        data = _Dataset(text=fit_case.TEXTS, label=_IDS)
+        splits = _Splits(train=data, validation=data)
+        history = model.fit(splits, verbose=0).history
+        self.assertIn("val_loss", history)
+        expected = model.evaluate(fit_case.TEXTS, _IDS, verbose=0)
+        self.assertAllClose(model.evaluate(data, verbose=0), expected)
+        frame = pd.DataFrame({"body": fit_case.TEXTS, "label": _IDS})
+        names = {"text_column": "body"}
+        scores = model.evaluate(frame, verbose=0, **names)
+        self.assertAllClose(scores, expected)
+        model.fit(frame, validation_data=frame, verbose=0, **names)
+        answers = model.predict(fit_case.TEXTS, verbose=0)
+        for x, options in ((data, {}), (data["text"], {}), (frame, names)):
+            self.assertEqual(model.predict(x, verbose=0, **options), answers)
+        for call in (model.predict, model.evaluate):
+            with self.assertRaisesRegex(UserError, "the splits train, valid"):
+                call(splits)
+        with self.assertRaisesRegex(UserError, "text_column="):
+            model.predict(frame)
+
+    @pytest.mark.slow
+    def test_refusals(self):
+        model = self.new()
+        with self.assertRaisesRegex(UserError, "export_tflite"):
+            model.quantize("int8")
+        with self.assertRaisesRegex(UserError, "bert.trainable = False"):
+            model.enable_lora(4)
+        with self.assertRaisesRegex(UserError, "ids_only=True.*tf2onnx"):
+            model.export("here", format="onnx")
+        self.assertRegex(
+            repr(model.preprocessor), "^Preprocessor.*classification"
+        )
+        tokenizer = model.preprocessor.tokenizer
+        self.assertRegex(repr(tokenizer), r"^BertTokenizer\(\d+ tokens, lower")
 
 
 _TEXTS = ["the cat sat on the mat", "dogs"]
@@ -469,9 +672,7 @@ class RowDatasetsTest(
         with self.assertRaisesRegex(UserError, "repeat"):
             model.predict(data.repeat(), verbose=0)
         wrong = _slices((_COLUMNS, [1, 7]))
-        with self.assertRaisesRegex(
-            tf.errors.InvalidArgumentError, "Row 1 .* from 0 to 2"
-        ):
+        with self.assertRaisesRegex(UserError, "^Row 1 .* from 0 to 2"):
             model.evaluate(wrong, verbose=0)
 
 
@@ -586,10 +787,13 @@ class TextDatasetsTest(
         self.assertEqual(x["input_ids"].shape, (5, 12))
         self.assertAllGreater(tf.reduce_sum(x["segment_ids"], -1), 0)
         wrong = _slices((fit_case.TEXTS, ["x"] * 5))
-        with self.assertRaisesRegex(
-            tf.errors.InvalidArgumentError, "Row 0 .*'bad'.*'x'"
-        ):
+        with self.assertRaisesRegex(UserError, "^Row 0 .*'bad'.*'x'"):
             model.evaluate(wrong, verbose=0)
+        other = _slices({"body": fit_case.TEXTS})
+        with self.assertRaisesRegex(
+            UserError, "'text' or 'text' and 'text_pair'.*body"
+        ):
+            model.predict(other)
 
     @parameterized.parameters(
         (tf.ragged.constant([["a"], [], ["c", "a"]]),),

@@ -156,11 +156,11 @@ class NamesTest(files_case.FolderCase):
         self.assertEmpty(self.server.requests)
 
     @parameterized.parameters(
-        ("hf/bert-tiny", "--fetch=hf://hf/bert-tiny$"),
-        ("bert-base-uncase", "--fetch=bert-base-uncased$"),
-        ("BERT-base-cased", "--fetch=bert-base-cased$"),
-        ("uncased_L-24_H-1024_A-16", "--fetch=bert-large-uncased$"),
-        ("resnet", "listed by: python run/models.py$"),
+        ("hf/bert-tiny", "^No such directory: .*give hf://hf/bert-tiny.$"),
+        ("bert-base-uncase", "; did you mean bert-base-uncased.*\\? "),
+        ("BERT-base-cased", "; did you mean bert-base-cased\\? "),
+        ("uncased_L-24_H-1024_A-16", "; did you mean bert-large-uncased"),
+        ("resnet", "hf://.*`python run/models.py` lists the names"),
         ("http://example.com/x.zip", "Expected an https://"),
         ("ftp://a.org/x.zip", "kaggle://, https://, gs://. Rec.*'ftp://a.org"),
         ("https://example.com/model", "which ends with .zip, .tar.gz"),

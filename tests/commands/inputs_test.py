@@ -75,6 +75,9 @@ _FILES = {
     "text.csv": "text,topic\na,x\n",
     "body.csv": "body,topic\na,x\nb,z\n",
     "one.csv": "text,label\na,x\n",
+    "comma.csv": "text,label\na,b,x\n",
+    "two.csv": "text,label\na,news\nb,sports\n",
+    "typo.csv": "text,label\na,sprots\n",
     "last.csv": "text,label\n" + "a,x\nb,y\n" * 1500 + "a,x\nb,\n",
     "choice.csv": "q,a,right\nwhy,x,a\n",
     "tags.tsv": "token\ttag\nBerlin\tO\n",
@@ -100,7 +103,25 @@ _CASES = (
      "text.csv has no column 'label'; its first line names the columns "
      "'text', 'topic'; name another with --label_column."),
     (f"finetune_classifier --task_name=mrp --data_dir=new {_NEW}",
-     "--task_name must be one of cola"),
+     "or custom. Received: 'mrp'; did you mean mrpc?"),
+    (f"finetune_classifier --task_name=feel --train_file=text.csv {_NEW}",
+     "Received: 'feel'; for your own files give --task_name=custom."),
+    (f"finetune_classifier {_NEW}", "Give --train_file, "),
+    (f"finetune_multiple_choice {_NEW}", "Give --train_file, "),
+    (f"finetune_classifier --train_file=comma.csv {_NEW}",
+     "line 2 must have 2 columns like the first line. Received: 3; put "
+     "quotation marks around a text that contains a comma."),
+    (f"finetune_classifier --train_file=two.csv --dev_file=typo.csv --do_eval "
+     f"{_NEW}", "typo.csv, line 2 has the label 'sprots', which is not among "
+     "the 2 known labels: 'news', 'sports'; did you mean 'sports'? Correct "
+     "the row, or add the label to the training data."),
+    (f"finetune_classifier --train_file=two.csv --text_column=texts {_NEW}",
+     "did you mean --text_column=text?"),
+    (f"finetune_squad --train_file=text.csv {_NEW}",
+     '--train_file must be SQuAD JSON ({"data": [...]}). Received: '
+     "the table 'text.csv'"),
+    ("fill_mask --model_dir=topics --text=a", "must have a masked-LM head"),
+    ("serve --model_base_path=nothing", "no such directory: 'nothing'"),
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
      "text.csv has no column 'context'"),
     (f"{_TAGS} --tag_column=ner {_NEW}", "'ner'"),

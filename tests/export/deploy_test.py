@@ -216,7 +216,9 @@ class ImageTest(tf.test.TestCase):
             check=False,
         )
         self.assertEqual(result.returncode, 1)
-        self.assertIn("ERROR: The base path of model none", result.stderr)
+        self.assertIn(
+            "ERROR: --model_base_path: no such directory", result.stderr
+        )
         environments.run(
             *(python, "-c", "from bert_tf.serving import litert, server")
         )

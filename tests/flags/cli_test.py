@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib
+import io
 import math
 import os
 import pathlib
@@ -27,6 +28,7 @@ from bert_tf.flags import cli
 from bert_tf.flags import flag_files
 from bert_tf.flags import options
 from bert_tf.io import files
+from bert_tf.io import paths
 from tests.support import scripts
 
 _SCRIPT = textwrap.dedent('''
@@ -51,6 +53,11 @@ _SCRIPT = textwrap.dedent('''
     class Config:
         depth: int = option(help_text="How deep to dig.")
         width: int = option(2, "How wide.")
+        deep: bool = option(False, "Deep.")
+        origin: str | None = option(
+            None, "Origin.", name="from", choices=("tf1", "huggingface")
+        )
+        dev_file: str | None = option(None, "File.", reads="file")
 
         def __post_init__(self):
             if self.width < 1:
@@ -198,17 +205,34 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         ("", "--depth is required; --help lists the flags."),
         (
             "--depth=1 --widht=1",
-            "Unknown command line flag 'widht'. Did you mean: width?",
+            "There is no flag --widht; did you mean --width?",
+        ),
+        (
+            "--depth=1 --zebra=1",
+            "There is no flag --zebra; --help lists the flags.",
+        ),
+        (
+            "--depth=1 --deep=yep",
+            "--deep must be true or false. Received: 'yep'.",
+        ),
+        (
+            "--depth=1 --from=hf",
+            "--from must be one of tf1, huggingface. Received: 'hf'; did you "
+            "mean huggingface?",
         ),
         (
             "--depth=many",
-            "--depth=many: invalid literal for int() with base 10: 'many'; "
-            "--help lists the flags.",
+            "--depth must be a whole number. Received: 'many'.",
         ),
         (
             "--depth=1 stray",
-            "Every flag begins with --. Received: 'stray'; write "
+            "Received an argument without a flag: 'stray'. Write "
             "--flag=value, with quotes around spaces.",
+        ),
+        (
+            "--depth=1 dev.csv",
+            "Received an argument without a flag: 'dev.csv'. If it belongs to "
+            "--dev_file, write --dev_file=dev.csv.",
         ),
     )
     def test_wrong_flags_are_one_sentence(self, args, message):
@@ -252,6 +276,32 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("Does one thing.", result.stdout)
         self.assertIn("How deep to dig.", result.stdout)
         self.assertNotIn("(required)", result.stdout)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ReadingConfig:
+    input_file: str = option("-", reads="files")
+    output_file: str = option("-")
+
+
+class StdinTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ('{"text": "a"}\n', ".jsonl"),
+        ("id,text\n1,a\n", ".csv"),
+        ("id\tbody\n1\ta\n", ".tsv"),
+        ("text\na\n", ".csv"),
+        ("Yes, a text\n", ".txt"),
+    )
+    def test_is_a_file_with_the_ending_of_its_format(self, text, ending):
+        stdin = mock.Mock(buffer=io.BytesIO(text.encode()))
+        with (
+            mock.patch("sys.stdin", stdin),
+            paths.reading_stdin(_ReadingConfig()) as config,
+        ):
+            self.assertEndsWith(config.input_file, ending)
+            self.assertEqual(files.read_bytes(config.input_file).decode(), text)
+            self.assertEqual(config.output_file, "-")
+        self.assertFalse(os.path.exists(config.input_file))
 
 
 _COMMANDS = sorted(

@@ -186,6 +186,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ({"data": "b.csv"}, "--input: no such file: 'b.csv'.*directory is /"),
         ({"data": "empty"}, "--input: no such file: 'empty'. It is a dir"),
+        ({"data": "texts/aa.txt"}, "'texts/aa.txt'; did you mean 'a.txt'.$"),
         (
             {"records": "a.*,b*"},
             r"--records matches no file. Received: 'b\*' .*\); make them.",
@@ -195,7 +196,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         ({"folder": "a.csv"}, "--folder: no such directory: 'a.csv'"),
         (
             {"model": "nowhere"},
-            "--model: expected a path, .*name.*'nowhere', where there is not",
+            "--model: no model is named 'nowhere', .*hf://owner/name",
         ),
         ({"model": "empty"}, "--model: .*'empty', a directory that holds noth"),
         ({"model": "texts"}, "--model: .*a directory that holds a.txt"),

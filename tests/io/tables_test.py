@@ -187,7 +187,7 @@ class ReadTableTest(files_case.FolderCase):
         self.assertEqual(broken, [3, 4])
 
     @parameterized.parameters(
-        (r"a.csv, line 3 must have 2 .*: 3\.", "a.csv", "a,b\n1,2\n3,4,5\n"),
+        (r"a.csv, line 3 must have 2 .*: 3; put", "a.csv", "a,b\n1,2\n3,4,5\n"),
         (r"line 3 must .*: 1; quotation", "a.tsv", 'a\tb\n1\t2\n"3\n4"\t5\n'),
         (r"line 2 is not CSV .*unexpected end", "a.csv", 'a,b\n"1,2\n3,4\n'),
         (r"line 3 is not CSV", "a.csv", 'a,b\n1,2\n"3" x,4\n5,6\n'),

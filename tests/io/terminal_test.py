@@ -85,6 +85,7 @@ class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
             for shown in ("sometimes", "sometimes", "always"):
                 logging.info("Step: %s", shown, extra={terminal.SHOWN: shown})
             logging.debug("Details.")
+            terminal.detail("Hidden %s.", "numbers")
             python_logging.getLogger("matplotlib.font_manager").info("Fonts.")
             logging.info("Read %d rows.", 3)
             logging.warning("No labels.")
@@ -94,7 +95,11 @@ class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
         return re.sub(r"(?m)^[\d:]+ ", "", text).splitlines()
 
     @parameterized.parameters(
-        (1, ["DEBUG: Details.", "Read 3 rows.", "WARNING: No labels."]),
+        (
+            1,
+            ["DEBUG: Details.", "Hidden numbers.", "Read 3 rows."]
+            + ["WARNING: No labels."],
+        ),
         (0, ["Read 3 rows.", "WARNING: No labels."]),
         (-1, ["WARNING: No labels."]),
         (-2, []),
@@ -107,6 +112,17 @@ class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
             self._log(0)[:3],
             ["Step: sometimes", "Step: always", "Read 3 rows."],
         )
+
+    @parameterized.parameters(
+        (True, "one --two_three\n         four\n"),
+        (False, "one --two_three four\n"),
+    )
+    def test_lines_break_at_words_on_a_terminal(self, is_terminal, expected):
+        self.enter_context(mock.patch.dict(os.environ, COLUMNS="18"))
+        with mock.patch("sys.stderr", Stream(is_terminal)):
+            self.assertEqual(terminal.wrap("one --two_three four\n"), expected)
+            table = "head\n" + "x " * 20
+            self.assertEqual(terminal.wrap(table), table)
 
     def test_lines_appear_above_a_bar(self):
         with mock.patch("sys.stderr", Stream(True)) as stream:

@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # The range of STS-B's scores.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
 # Keyed by the number of texts in a row.
-_ROW_FORMS = {1: "a text", 2: "a pair of texts"}
+_ROW_FORMS = {1: "a text (str)", 2: "a pair of texts"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -351,39 +352,69 @@ def to_json(example: InputExample) -> dict[str, Any]:
     return values
 
 
-def parse_row(row: Any, choices: Sequence[tuple[str, ...]]) -> InputExample:
+def parse_row(
+    row: Any,
+    choices: Sequence[tuple[str, ...]],
+    may_be_empty: bool = False,
+) -> InputExample:
     """Converts a Python value to an example.
 
     Args:
       row: A text; a pair of texts; or a mapping with the columns of one of
         `choices`, other keys being ignored.
       choices: Possible columns, one for a text, two for a pair.
+      may_be_empty: Whether texts may be empty, as in requests to a server.
 
     Raises:
       UserError: If it is none of these, or a text is empty.
     """
     if isinstance(row, Mapping):
-        columns = next((c for c in choices if set(c) <= set(row)), None)
-        if columns is None:
-            names = " and ".join(map(repr, min(choices, key=len)))
-            raise UserError(
-                f"A row that is a mapping must have the keys {names}. "
-                f"Received: {', '.join(map(repr, row)) or 'none'}."
-            )
-        texts = [row[column] for column in columns]
+        texts = [row[column] for column in choose_columns(row, choices)]
     else:
         texts = [row] if isinstance(row, str) else row
     counts = sorted({len(columns) for columns in choices})
     if (
         not isinstance(texts, list | tuple)
         or len(texts) not in counts
-        or not all(isinstance(text, str) and text.strip() for text in texts)
+        or not all(isinstance(text, str) for text in texts)
     ):
         expected = " or ".join(_ROW_FORMS[count] for count in counts)
         raise UserError(
-            f"A row must be {expected}, not empty. Received: {row!r}."
+            f"Expected {expected}. Received: {row!r:.80} "
+            f"({type(row).__name__})."
         )
-    return InputExample("", *texts)
+    example = InputExample("", *texts)
+    if not may_be_empty:
+        require_text(example)
+    return example
+
+
+def choose_columns(
+    names: Iterable[str], choices: Sequence[tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Returns the first of `choices` that is among the names of columns.
+
+    Raises:
+      UserError: If there is none.
+    """
+    for columns in choices:
+        if set(columns) <= set(names):
+            return columns
+    expected = (" and ".join(map(repr, c)) for c in sorted(choices, key=len))
+    raise UserError(
+        f"Expected the columns {' or '.join(expected)}. Received: "
+        f"{', '.join(map(repr, names)) or 'none'}; rename one, or name it by "
+        "text_column=."
+    )
+
+
+def require_text(example: InputExample) -> None:
+    """Raises `UserError` for an example with an empty text."""
+    if has_empty_text(example):
+        raise UserError(
+            "Expected a text that is not empty. Received: "
+            f"{example.text_a!r:.80}; leave the row out."
+        )
 
 
 def read_official_texts(task: GlueTask, path: str) -> Iterator[InputExample]:

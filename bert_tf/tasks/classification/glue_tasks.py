@@ -6,6 +6,7 @@ from typing import Any
 from typing import ClassVar
 
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
 from bert_tf.tasks import metrics
 from bert_tf.tasks.task_files import USUAL_STEMS
 from bert_tf.tasks.task_files import OfficialFiles
@@ -258,7 +259,8 @@ def get_task(name: str) -> GlueTask:
     for task in TASKS.values():
         if task.name.replace("-", "") == folded:
             return task
+    own = "; for your own files give --task_name=custom."
     raise UserError(
-        f"--task_name must be one of {', '.join(TASKS)}, or custom for own "
-        f"files. Received: {name!r}."
+        f"--task_name must be one of {', '.join(TASKS)}, or custom. Received: "
+        f"{name!r}{did_you_mean(name, TASKS, otherwise=own)}"
     )

@@ -15,6 +15,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
 
 ProblemType = Literal["single_label", "multi_label", "regression"]
 # Depends on the problem type: a name, several names, or a number.
@@ -33,9 +34,11 @@ def check_known(where: str, label: Label, known: Collection[str]) -> None:
     """Raises `UserError` if a label, or one of several, is unknown."""
     for name in label if isinstance(label, tuple) else (label,):
         if name not in known:
+            hint = did_you_mean(name, known, "{!r}")
             raise UserError(
                 f"{where} has the label {name!r}, which is not among the "
-                f"{len(known)} known labels: {name_some(sorted(known))}."
+                f"{len(known)} known labels: {name_some(sorted(known))}{hint} "
+                "Correct the row, or add the label to the training data."
             )
 
 
@@ -144,16 +147,31 @@ def parse_label(
     return tuple(dict.fromkeys(_name_of(one, labels) for one in value))
 
 
+def is_one_hot(value: Any, num_labels: int) -> bool:
+    """Returns True for 1 at one of at least two labels, and 0 at the others."""
+    return (
+        isinstance(value, list | tuple | np.ndarray)
+        and len(value) == num_labels > 1
+        and all(not isinstance(x, str) and x in (0, 1) for x in value)
+        and sum(value) == 1
+    )
+
+
 def _name_of(value: Any, labels: Sequence[str]) -> str:
-    """Returns the name of a label, given its name or its index."""
+    """Returns the name of a label, given it, its index or a one-hot vector."""
     if isinstance(value, str) and value in labels:
         return value
+    if is_one_hot(value, len(labels)):
+        return labels[int(np.argmax(value))]
     if isinstance(value, int | float | np.number | np.bool_):
         if value in range(len(labels)):
             return labels[int(value)]
+    hint = did_you_mean(str(value), labels, "{!r}")
+    if isinstance(value, list | tuple | np.ndarray):
+        hint = '; for several labels set problem_type="multi_label".'
     raise UserError(
         f"Expected a label among {name_some(labels)}, or its index from 0 to "
-        f"{len(labels) - 1}. Received: {value!r:.80}."
+        f"{len(labels) - 1}. Received: {value!r:.80}{hint}"
     )
 
 

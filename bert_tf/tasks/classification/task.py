@@ -484,14 +484,20 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def example_to_json(self, example: InputExample) -> dict[str, Any]:
         return classification_examples.to_json(example)
 
-    def example_from_row(self, row: Any) -> InputExample:
+    @property
+    def text_choices(self) -> Sequence[tuple[str, ...]]:
+        """The columns of the texts in a row that is a mapping."""
         if self.official is not None:
-            choices = self.official.texts
-        else:
-            choices = [columns.texts for columns in self.column_choices]
-        return classification_examples.parse_row(row, choices)
+            return self.official.texts
+        return [columns.texts for columns in self.column_choices]
+
+    def example_from_row(self, row: Any) -> InputExample:
+        return classification_examples.parse_row(
+            row, self.text_choices, may_be_empty=True
+        )
 
     def add_label(self, example: InputExample, label: Any) -> InputExample:
+        classification_examples.require_text(example)
         label = label_values.parse_label(label, self.labels, self.problem_type)
         return dataclasses.replace(example, label=label)
 

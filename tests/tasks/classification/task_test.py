@@ -357,17 +357,22 @@ class InputsTest(files_case.FilesCase):
         )
 
     @parameterized.parameters(
-        (("A", "B"), "must be a text, not empty. Received: .'A', 'B'"),
-        (" ", "not empty"),
-        ({"body": ""}, "not empty"),
-        ({"body": None}, "must be a text"),
-        (3, "Received: 3"),
-        ({"text": "A"}, "must have the keys 'body'. Received: 'text'"),
+        (("A", "B"), "Expected a text .str.. Received: .'A', 'B'. .tuple"),
+        ({"body": None}, "Expected a text"),
+        (3, "Received: 3 .int"),
+        ({"text": "A"}, "Expected the columns 'body'. Received: 'text'"),
         ({}, "Received: none"),
     )
     def test_rejects_rows_that_are_not_texts(self, row, message):
         with self.assertRaisesRegex(UserError, message):
             _single(columns=Columns("body")).example_from_row(row)
+
+    def test_texts_to_train_on_are_not_empty(self):
+        task = _single(columns=Columns("body"), labels=("a", "b"))
+        for row in (" ", {"body": ""}):
+            example = task.example_from_row(row)  # As a server answers it.
+            with self.assertRaisesRegex(UserError, "a text that is not empty"):
+                task.add_label(example, "a")
 
     @parameterized.parameters(("A",), ({"sentence1": "A"},), (["A", "B", "C"],))
     def test_rejects_rows_that_are_not_pairs(self, row):
