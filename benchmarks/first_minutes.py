@@ -49,7 +49,7 @@ _ALL_PATHS = ("table", "pretraining", "notebook", "phone")
 _ALL_FRAMEWORKS = ("bert_tf", "transformers", "keras_hub")
 
 _PATHS = flags.DEFINE_list("paths", [*_ALL_PATHS], "Which paths.")
-_FRAMEWORKS = flags.DEFINE_list(
+FRAMEWORKS = flags.DEFINE_list(
     "frameworks", [*_ALL_FRAMEWORKS], "Which frameworks."
 )
 _DATA_DIR = flags.DEFINE_string(
@@ -57,7 +57,7 @@ _DATA_DIR = flags.DEFINE_string(
     os.path.join(os.pardir, "shared", "data"),
     "The data sets, a folder each: banking77 and corpus.",
 )
-_WORK_DIR = flags.DEFINE_string(
+WORK_DIR = flags.DEFINE_string(
     "work_dir", ".cache/first_minutes", "For environments, models and logs."
 )
 _OUTPUT_FILE = flags.DEFINE_string(
@@ -150,7 +150,7 @@ def _write_table(source, target, categories, rows_per_label):
         csv.writer(file).writerows([("text", "category"), *chosen])
 
 
-def _make_data(folder):
+def make_data(folder):
     """Writes the files that every path starts from."""
     from tests.support import minilm
 
@@ -168,7 +168,7 @@ def _make_data(folder):
     (folder / "minilm").symlink_to(minilm.directory())
 
 
-def _variables(environment, caches):
+def environment_variables(environment, caches):
     """Returns the variables of a program: its environment, empty caches."""
     from tests.support import environments
 
@@ -223,14 +223,14 @@ def _run(command, folder, variables, name):
     return [x.read_text(encoding="utf-8", errors="replace") for x in paths]
 
 
-def _install(framework, folder):
+def install(framework, folder):
     """Makes the framework's environment; returns seconds and megabytes."""
     environment = folder / "environment"
     shutil.rmtree(environment, ignore_errors=True)
     script = (_TRANSCRIPTS / framework / "install.sh").read_text("utf-8")
     start = time.monotonic()
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    variables = _variables(environment, folder / "caches")
+    variables = environment_variables(environment, folder / "caches")
     _run(["bash", "-ec", script], environment, variables, "install")
     return {
         "seconds": time.monotonic() - start,
@@ -265,7 +265,7 @@ def _measure(framework, path, folder, data):
         program = str(_TRANSCRIPTS / "run_cells.py")
         command = ["python", program, str(typed)]
     environment = folder / "environment"
-    variables = _variables(environment, caches)
+    variables = environment_variables(environment, caches)
     # The executable is looked up in this program's PATH, not in the child's.
     command[0] = shutil.which(command[0], path=variables["PATH"])
     start = time.time()
@@ -301,14 +301,14 @@ def _run_framework(framework, results, failures):
     ]
     if not todo:
         return
-    folder = pathlib.Path(_WORK_DIR.value).resolve() / framework
+    folder = pathlib.Path(WORK_DIR.value).resolve() / framework
     shutil.rmtree(folder, ignore_errors=True)
     data = folder / "data"
     data.mkdir(parents=True)
-    _make_data(data)
+    make_data(data)
     print(f"{time.strftime('%X')} {framework} install", flush=True)
     try:
-        installed = _install(framework, folder)
+        installed = install(framework, folder)
     except RuntimeError as error:
         failures.append(f"{framework} {error}")
         return
@@ -352,7 +352,7 @@ def _report(results):
         f"| dev accuracy |\n{'|---' * 11}|"
     )
     for path in _PATHS.value:
-        for framework in _FRAMEWORKS.value:
+        for framework in FRAMEWORKS.value:
             row = _row(framework, path, results.get(f"{framework} {path}"))
             print(f"| {' | '.join(map(str, row))} |")
 
@@ -365,7 +365,7 @@ def main(argv):
     )
     results = _read_results()
     failures = []
-    for framework in () if _REPORT.value else _FRAMEWORKS.value:
+    for framework in () if _REPORT.value else FRAMEWORKS.value:
         _run_framework(framework, results, failures)
     _report(results)
     if failures:

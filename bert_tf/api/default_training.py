@@ -73,8 +73,17 @@ _LOSSES = {
         keras.losses.SparseCategoricalCrossentropy,
     )
 }
-# Keras' names for the accuracy whose kind it chooses by the labels.
+# Keras' names for the accuracy whose kind it chooses by the labels, and the
+# kind by the loss, as that fixes the labels. Of several labels Keras' own would
+# compare the greatest logit alone.
 _ACCURACY = ("accuracy", "acc")
+_ACCURACIES = {
+    keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
+    keras.losses.CategoricalCrossentropy: keras.metrics.CategoricalAccuracy,
+    keras.losses.SparseCategoricalCrossentropy: (
+        keras.metrics.SparseCategoricalAccuracy
+    ),
+}
 
 # Those of create_pretraining_data.py of the original.
 _MASKED_LM_PROB = 0.15
@@ -367,43 +376,49 @@ def losses_of_logits(loss: Any) -> Any:
     return tf.nest.map_structure(replace, loss)
 
 
-def is_binary(loss: Any) -> bool:
-    """Returns True for the loss, or single loss, of several labels."""
-    losses = tf.nest.flatten(loss)
-    return len(losses) == 1 and isinstance(
-        losses[0], keras.losses.BinaryCrossentropy
-    )
-
-
-def metrics_of_logits(metrics: Any, is_binary: bool) -> Any:
+def metrics_of_logits(metrics: Any, loss: Any, is_multi_label: bool) -> Any:
     """Returns a list of metrics, or a dictionary, with those of logits.
+
+    Names become objects, which have their variables: a train step in which
+    Keras made them would be traced again.
 
     Args:
       metrics: What `compile` takes; None stays.
-      is_binary: Whether an example may have several labels. Keras' "accuracy"
-        would compare the greatest logit alone.
+      loss: What `compile` takes; None for the loss of the task.
+      is_multi_label: Whether the task has several labels for an example.
     """
     if metrics is None:
         return None
     if isinstance(metrics, Mapping):
         return {
-            name: metrics_of_logits(value, is_binary)
+            name: metrics_of_logits(value, loss, is_multi_label)
             for name, value in metrics.items()
         }
+    if loss is None:
+        kinds = list(_ACCURACIES)
+        loss = kinds[0 if is_multi_label else -1]()
+    accuracies = [
+        accuracy
+        for kind, accuracy in _ACCURACIES.items()
+        if all(isinstance(one, kind) for one in tf.nest.flatten(loss))
+    ]
 
     def replace(metric):
         if not isinstance(metric, str):
             return metric
-        if metric in _ACCURACY:
-            if not is_binary:
-                return metric
-            return keras.metrics.BinaryAccuracy(metric, threshold=0.0)
-        found = keras.metrics.get(metric)
+        found = metric
+        if metric not in _ACCURACY:
+            found = keras.metrics.get(metric)
+        elif accuracies:
+            found = accuracies[0]()
+        if not isinstance(found, keras.metrics.Metric):
+            return metric
         if isinstance(found, keras.metrics.BinaryAccuracy):
-            return keras.metrics.BinaryAccuracy(threshold=0.0)
+            found = keras.metrics.BinaryAccuracy(threshold=0.0)
         if getattr(found, "from_logits", None) is False:
-            return type(found)(from_logits=True)
-        return metric
+            found = type(found)(from_logits=True)
+        found.name = metric  # As Keras does.
+        return found
 
     metrics = metrics if isinstance(metrics, list | tuple) else [metrics]
     return [replace(metric) for metric in metrics]

@@ -135,15 +135,16 @@ class TextMethods(save.ExportMethods):
         )
         if self.labels_tokens and (loss is None or is_of_first):
             self._trained_outputs = self.head_outputs[:1]
-        is_binary = default_training.is_binary(loss) or (
-            loss is None
-            and self.preprocessor is not None
-            and self.preprocessor.is_multi_label
+        has_several = (
+            self.preprocessor is not None and self.preprocessor.is_multi_label
         )
-        metrics, weighted_metrics = (
-            self._by_output(default_training.metrics_of_logits(x, is_binary))
-            for x in (metrics, weighted_metrics)
-        )
+        with self.distribute_strategy.scope():
+            metrics, weighted_metrics = (
+                self._by_output(
+                    default_training.metrics_of_logits(x, loss, has_several)
+                )
+                for x in (metrics, weighted_metrics)
+            )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
             # Tokens without a label have no weight.
             weighted_metrics = [*metrics, *(weighted_metrics or [])]
@@ -266,6 +267,10 @@ class TextMethods(save.ExportMethods):
             return default_training.fit_few_shot(
                 self, twin, x, y, options, others
             )
+        if verbose not in (0, "0"):
+            # Keras prints nothing until the first step is done.
+            text = "Reading the rows and compiling the first step."
+            print(text, flush=True)  # noqa: T201
         if validation_data is not None:
             validation_split = 0.0  # Keras ignores it.
         elif validation_split and self.preprocessor is not None:
@@ -330,6 +335,16 @@ class TextMethods(save.ExportMethods):
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
             state.assign(tf.stack([tf.convert_to_tensor(state)[0], now]))
         return super().train_step(self._with_masks(data, step))
+
+    def make_train_function(self, force=False):
+        """Makes the optimizer's variables, then the function that Keras calls.
+
+        A step that made variables would be traced a second time.
+        """
+        if self.optimizer is not None and not self.optimizer.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
 
     def test_step(self, data):
         """Scores a batch; texts without labels always get the same masks."""

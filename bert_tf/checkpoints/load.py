@@ -27,6 +27,7 @@ from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 from bert_tf.io import terminal
 from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import layers as bert_layers
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
 from bert_tf.modeling.heads import require_names
@@ -220,20 +221,18 @@ def build_model(
     if chosen in huggingface.LABELLED:
         kwargs |= _choose_labels(stored, weights, chosen, labels, num_labels)
     kwargs = _choose_head(stored, weights, chosen, kwargs)
-    model = as_class(_MODELS[chosen])(stored.config, **kwargs)
+    with bert_layers.without_initial_values():
+        model = as_class(_MODELS[chosen])(stored.config, **kwargs)
+    report = load_weights(model, dataclasses.replace(stored, weights=weights))
     layers = stored.config.num_hidden_layers
     new_layers = tuple(
         f"bert/encoder/layer_{number}/"
         for number in range(layers - num_new_layers, layers)
     )
-    initial = [
-        (variable, keras.ops.convert_to_numpy(variable))
-        for name, variable in bert_model.named_variables(model).items()
-        if name.startswith(new_layers)
-    ]
-    report = load_weights(model, dataclasses.replace(stored, weights=weights))
-    for variable, value in initial:
-        variable.assign(value)
+    for name, variable in bert_model.named_variables(model).items():
+        is_new = name.startswith(new_layers)
+        if is_new or name in report.missing:
+            bert_layers.initialize(variable, anew=is_new)
     new = skipped if kind is None else skipped.union(weight_map.HEADS[kind])
     if chosen in (*huggingface.WITHOUT_POOLER, "embeddings"):
         new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})

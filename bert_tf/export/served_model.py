@@ -86,7 +86,9 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
     """Returns the folder in the cache with the only version of a model."""
     has_litert = config.engine == "litert"
     head = "embeddings" if config.search_file else "auto"
-    key = _key(path, f"{name}\0{head}", config.engine)
+    is_faster = bool(packed_weights.bfloat16_flags()) and not has_litert
+    precision = "bfloat16" if is_faster else "float32"
+    key = _key(path, f"{name}\0{head}", config.engine, precision)
     folder = os.path.join(paths.cache_dir(), "served", key)
     with locks.exclusive(folder, f"exports {path} to"):
         if os.path.isdir(os.path.join(folder, "1")):
@@ -98,8 +100,8 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             folder,
             errors.program("export/savedmodel.py"),
         )
-        if packed_weights.bfloat16_flags() and not has_litert:
-            # The export will be in bfloat16, and TensorFlow is imported next.
+        if is_faster:
+            # The server does it for this precision, too late for this process.
             packed_weights.assume()
         # Imported here, as it takes seconds and is not needed the second time.
         from bert_tf.export import savedmodel
@@ -109,6 +111,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
                 model_dir=path,
                 output_dir=folder,
                 version=1,
+                precision=precision,
                 model_name=name,
                 head=head,
                 litert=has_litert,
@@ -117,7 +120,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
     return folder
 
 
-def _key(path: str, name: str, engine: str) -> str:
+def _key(path: str, *settings: str) -> str:
     """Returns a hash of the model's files and of what its export depends on."""
     if os.path.isdir(path):
         names = [
@@ -132,7 +135,7 @@ def _key(path: str, name: str, engine: str) -> str:
             for file in os.listdir(folder or ".")
             if file.startswith(prefix) or file.endswith((".json", ".txt"))
         ]
-    digest = hashlib.sha256(f"{name}\0{engine}\0".encode())
+    digest = hashlib.sha256("\0".join([*settings, ""]).encode())
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             digest.update(importlib.metadata.version(package).encode())

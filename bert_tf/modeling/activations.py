@@ -1,7 +1,10 @@
 """The activations of `hidden_act`, and their derivatives."""
 
+import contextlib
+import contextvars
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import HIDDEN_ACTS
@@ -9,6 +12,7 @@ from bert_tf.errors import UserError
 
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
+_CUBIC_SLOPE = np.float32(3.0) * np.float32(_CUBIC)
 
 
 def gelu(x):
@@ -40,6 +44,54 @@ def _tanh_derivative(x):
     return 1.0 - tanh * tanh
 
 
+# TensorFlow's optimizer reorders products with a constant by the names of the
+# operations, so a layer in a function would round in another way than one in
+# the graph itself. These keep the order of a train step without functions; no
+# MulNoNan is reordered.
+_is_in_function = contextvars.ContextVar("is_in_function", default=False)
+
+
+@contextlib.contextmanager
+def in_function():
+    """Makes `get_ordered` return activations that round as in a graph."""
+    token = _is_in_function.set(True)
+    try:
+        yield
+    finally:
+        _is_in_function.reset(token)
+
+
+@tf.custom_gradient
+def _ordered_gelu(x):
+    half, square = 0.5 * x, tf.square(x)
+    cubic = tf.raw_ops.MulNoNan(x=_CUBIC * x, y=square)
+    tanh = tf.math.tanh(_SQRT_2_OVER_PI * (cubic + x))
+
+    def gradient(upstream):
+        inner = tf.raw_ops.TanhGrad(y=tanh, dy=half * upstream)
+        inner *= _SQRT_2_OVER_PI
+        cubic = tf.raw_ops.MulNoNan(x=_CUBIC_SLOPE * square, y=inner)
+        outer = tf.raw_ops.MulNoNan(x=0.5 * (1.0 + tanh), y=upstream)
+        return tf.add_n([cubic, outer, inner])
+
+    return half * (1.0 + tanh), gradient
+
+
+@tf.custom_gradient
+def _ordered_gelu_erf(x):
+    half, scaled = 0.5 * x, x / math.sqrt(2.0)
+    total = 1.0 + tf.math.erf(scaled)
+
+    def gradient(upstream):
+        density = _SQRT_2_OVER_PI * tf.math.exp(-tf.square(scaled))
+        return total * (0.5 * upstream) + density * (half * upstream)
+
+    return half * total, gradient
+
+
+_ORDERED = {"gelu": _ordered_gelu, "gelu_erf": _ordered_gelu_erf}
+
+
 # Name to function and derivative. In the compiled chains these derivatives are
 # three times as fast as the ones that TensorFlow derives from the functions.
 _ACTIVATIONS = {
@@ -54,6 +106,11 @@ _ACTIVATIONS = {
 def get(name):
     """Returns the activation `name`; an unknown one raises `UserError`."""
     return _find(name)[0]
+
+
+def get_ordered(name):
+    """Returns the activation `name`, within `in_function` in a fixed order."""
+    return (_is_in_function.get() and _ORDERED.get(name)) or get(name)
 
 
 def get_derivative(name):

@@ -273,6 +273,7 @@ class BertModel(_ConfiguredModel):
         self.encoder = self.add_layer(
             encoder.Encoder, "encoder", dropout_id=1, remat=remat
         )
+        self.encoder.needs_weights = return_attention_probs
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()

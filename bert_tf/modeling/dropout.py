@@ -50,7 +50,8 @@ def draw_keys(seeds, dropout_id, first_positions=None):
 
     Args:
       seeds: <int32>[batch], the examples' seeds, or None.
-      dropout_id: An integer that no other dropout in the model has.
+      dropout_id: An integer that no other dropout in the model has, or such a
+        <uint32>[].
       first_positions: <int32>[batch], for parts of examples: the position
         within the example of each part's first element. By default 0.
 
@@ -61,7 +62,7 @@ def draw_keys(seeds, dropout_id, first_positions=None):
     if seeds is None:
         return None
     seeds = tf.cast(seeds, tf.uint32)
-    place = _uint32(dropout_id * _GOLDEN_RATIO % 2**32)
+    place = tf.convert_to_tensor(dropout_id, tf.uint32) * _uint32(_GOLDEN_RATIO)
     first = _mix(_mix(seeds) + place)
     second = _mix(_mix(seeds ^ _uint32(_GOLDEN_RATIO)) ^ place)
     keys = [first, second]

@@ -20,6 +20,7 @@ Shapes:
 import keras
 import tensorflow as tf
 
+from bert_tf.modeling import activations
 from bert_tf.modeling import attention
 from bert_tf.modeling import layers
 
@@ -49,6 +50,11 @@ class EncoderLayer(layers.BertLayer):
         inner = self.bert_config.intermediate_size
         self.residual_output.build((*hidden_states_shape[:-1], inner))
 
+    def set_dropout_id(self, dropout_id):
+        """Sets the number of the first dropout, an integer or <uint32>[]."""
+        self.dropout_id = self.attention.dropout_id = dropout_id
+        self.attention.self_attention.dropout_id = dropout_id
+
     def call(
         self, hidden_states, attention_bias, dropout_seeds=None, layout=None
     ):
@@ -71,8 +77,7 @@ class Encoder(layers.BertLayer):
 
     Args:
       config: The model's `BertConfig`, or its dictionary.
-      remat: Whether the backward pass recomputes layers; training then returns
-        no attention weights.
+      remat: Whether the backward pass recomputes layers.
       **kwargs: As for `BertLayer`.
 
     Call arguments: As for `EncoderLayer`.
@@ -80,12 +85,14 @@ class Encoder(layers.BertLayer):
     Returns:
       Two lists with one entry per layer: hidden states <float>[..., H], rows of
       the layout, and attention weights <float>[B, N, S, S], all in the compute
-      dtype.
+      dtype. The second may be empty in training, see `needs_weights`.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, remat=False, **kwargs):
         super().__init__(config, dropout_id, fuse, **kwargs)
         self.remat = remat
+        # Whether training, too, returns attention weights.
+        self.needs_weights = False
         self.encoder_layers = [
             self.add_layer(
                 EncoderLayer,
@@ -109,6 +116,15 @@ class Encoder(layers.BertLayer):
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
             ), []
+        # For `fit`, whose batches have any number of rows. In the training step
+        # of scripts, with or without chains, TensorFlow would add gradients in
+        # another order, which would change results.
+        is_fit = attention_bias.shape[0] is None and not self.fuse
+        is_training = dropout_seeds is not None and not self.needs_weights
+        if is_training and is_fit and not tf.executing_eagerly():
+            return self._call_one_function(
+                hidden_states, attention_bias, arguments
+            ), []
         outputs, weights = [], []
         for layer in self.encoder_layers:
             hidden_states, probs = layer(
@@ -117,6 +133,37 @@ class Encoder(layers.BertLayer):
             outputs.append(hidden_states)
             weights.append(probs)
         return outputs, weights
+
+    def _call_one_function(self, hidden_states, attention_bias, arguments):
+        """Returns the hidden states of all layers, calls of one function.
+
+        Its graph and its gradient's are built and optimized once, not for each
+        layer, which would be most of the time before the first step.
+        """
+        first, *_ = self.encoder_layers
+        dropout_ids = [layer.dropout_id for layer in self.encoder_layers]
+
+        # Inlined, each layer would be optimized by itself again.
+        @tf.function(
+            autograph=False, experimental_attributes={"_noinline": True}
+        )
+        def encoder_layer(inputs, dropout_id, weights):
+            values = [*zip(first.variables, weights, strict=True)]
+            first.set_dropout_id(dropout_id)
+            with keras.StatelessScope(values), activations.in_function():
+                return first(inputs, attention_bias, **arguments)[0]
+
+        outputs = [hidden_states]
+        try:
+            for layer, dropout_id in zip(
+                self.encoder_layers, dropout_ids, strict=True
+            ):
+                weights = [tf.convert_to_tensor(x) for x in layer.variables]
+                number = tf.constant(dropout_id, tf.uint32)
+                outputs.append(encoder_layer(outputs[-1], number, weights))
+        finally:
+            first.set_dropout_id(dropout_ids[0])
+        return outputs[1:]
 
     def _rematerialize(self, hidden_states, attention_bias, arguments):
         """Returns the hidden states of all layers and keeps nothing else."""

@@ -78,7 +78,8 @@ def bias_activation(x, bias, activation, *, jit=False):
       <float>[..., width], of the dtype of `x`.
     """
     if not jit:
-        return _bias_activation(x, bias, activation)
+        activate = activations.get_ordered(activation)
+        return tf.cast(activate(_float(x) + bias), x.dtype)
 
     @tf.custom_gradient
     def chain(x, bias):

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.modeling import bert as models
+from bert_tf.modeling import layers
 
 # The order of the three in the columns of their common kernel.
 _MERGED = ("query", "key", "value")
@@ -39,7 +40,8 @@ def prepare(
         "dtype": precision,
         **values,
     }
-    prepared = type(model).from_config(config)
+    with layers.without_initial_values():
+        prepared = type(model).from_config(config)
     copy_weights(model, prepared)
     return prepared
 

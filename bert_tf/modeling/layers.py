@@ -8,6 +8,8 @@ Shapes:
   I: intermediate size.
 """
 
+import contextlib
+
 import keras
 import tensorflow as tf
 
@@ -17,9 +19,35 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layouts
 
 
+class _TruncatedNormal(keras.initializers.TruncatedNormal):
+    is_skipped = False
+
+    def __call__(self, shape, dtype=None):
+        if self.is_skipped:
+            return tf.zeros(shape, dtype)
+        return super().__call__(shape, dtype)
+
+
+@contextlib.contextmanager
+def without_initial_values():
+    """Makes zeros of random weights that are loaded next, to save the time."""
+    _TruncatedNormal.is_skipped = True
+    try:
+        yield
+    finally:
+        _TruncatedNormal.is_skipped = False
+
+
 def truncated_normal(stddev):
     """Returns a new initializer; a shared one would repeat its values."""
-    return keras.initializers.TruncatedNormal(stddev=stddev)
+    return _TruncatedNormal(stddev=stddev)
+
+
+def initialize(variable, anew=False):
+    """Gives a variable its initial value if it was skipped, or `anew`."""
+    if anew or isinstance(variable.initial, _TruncatedNormal):
+        initializer = keras.initializers.get(variable.initial)
+        variable.assign(initializer(tuple(variable.shape), variable.dtype))
 
 
 def as_config(config):
@@ -82,13 +110,15 @@ class BasicLayer(keras.layers.Layer):
 
     def add_variable(self, name, shape, initializer, dtype="float32"):
         """Adds a variable that is read in its own dtype."""
-        return self.add_weight(
+        variable = self.add_weight(
             name=name,
             shape=shape,
             initializer=initializer,
             dtype=dtype,
             autocast=False,
         )
+        variable.initial = initializer  # For `initialize`.
+        return variable
 
 
 class BertLayer(Configured, BasicLayer):

@@ -121,6 +121,8 @@ def swap_stand_ins(token: str) -> str:
     Stand-ins in the token itself become the characters that they stand for.
     Normalized text has no such characters, so no text matches these tokens.
     """
+    if token.isascii() and token.isprintable():
+        return token  # Most tokens.
     return token.translate(_swapped())
 
 

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +46,8 @@ ADDED_TOKENS = stored_files.list_of(
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Of a token without "##": the operator of TensorFlow Text takes no longer one.
 _MAX_TOKEN_BYTES = 256
+# Tokens that need no further check, most of them.
+_PLAIN = re.compile(r"[!-~]{1,99}")
 
 
 class Vocabulary:
@@ -82,9 +85,10 @@ class Vocabulary:
         self.added_tokens = tuple(added_tokens)
         self._ids: dict[str, int] = {}
         for index, token in enumerate(self.tokens):
-            if token.isascii() and not token.strip(" \t"):
-                continue
-            _check_token(token, f"{source}, line {index + 1}")
+            if not _PLAIN.fullmatch(token):  # Checking each takes seconds.
+                if token.isascii() and not token.strip(" \t"):
+                    continue
+                _check_token(token, f"{source}, line {index + 1}")
             self._ids[token] = index
         self.token_ids = tuple(sorted(self._ids.values()))
         missing = [token for token in _REQUIRED if token not in self._ids]

@@ -234,6 +234,24 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIsNone(model.preprocessor.split(*features, None, 0.2)[3])
 
     @pytest.mark.slow
+    @parameterized.parameters(
+        {}, {"loss": fit_case.CROSS_ENTROPY, "metrics": ["accuracy"]}
+    )
+    def test_a_step_is_traced_once(self, **options):
+        model = self.new()
+        if options:
+            model.compile("adam", **options)
+        original, traces = type(model).train_step, []
+
+        def train_step(self, data):
+            traces.append(data)
+            return original(self, data)
+
+        with mock.patch.object(type(model), "train_step", train_step):
+            model.fit(fit_case.TEXTS, fit_case.LABELS, epochs=2, verbose=0)
+        self.assertLen(traces, 1)
+
+    @pytest.mark.slow
     def test_callbacks(self):
         folder = self.create_tempdir().full_path
         checkpoint = os.path.join(folder, "best.weights.h5")

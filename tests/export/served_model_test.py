@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import names
+from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.export import served_model
@@ -86,9 +87,15 @@ class ServedModelTest(files_case.FolderCase):
         ):
             self._prepare(self._make(*names))
 
-    def test_the_export_has_the_name_and_the_engine_of_the_flags(self):
+    @parameterized.parameters((["avx512_bf16"], "bfloat16"), ([], "float32"))
+    def test_the_export_is_what_the_flags_serve(self, units, precision):
         run = os.path.join(self.folder, "topics")
         model = tiny_exports.write(run, tiny_exports.classification())
+        self.enter_context(
+            mock.patch.object(
+                packed_weights, "bfloat16_flags", return_value=units
+            )
+        )
         with mock.patch.object(savedmodel, "write") as write:
             for name, engine in ((None, "savedmodel"), ("mine", "litert")):
                 flags = self._prepare(model, model_name=name, engine=engine)
@@ -96,6 +103,9 @@ class ServedModelTest(files_case.FolderCase):
                 self.assertEqual(config.model_name, name or "topics")
                 self.assertEqual(flags.model_name, name or "topics")
                 self.assertEqual(config.litert, engine == "litert")
+                # The weights in litert/ have a precision of their own.
+                expected = "float32" if config.litert else precision
+                self.assertEqual(config.precision, expected)
                 self.assertEqual(config.output_dir, flags.model_base_path)
 
     def test_fetches_a_model_by_name(self):

@@ -1,8 +1,11 @@
-"""Tests for rematerialization in bert_tf.modeling.encoder."""
+"""Tests of a graph's encoder layers, also with rematerialization."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.commands.distill import DistillConfig
 from bert_tf.commands.finetune_tagger import TaggerConfig
@@ -17,18 +20,22 @@ _CONFIG = BertConfig(
 )
 
 
-def _compute(dtype, **arguments):
-    """Returns outputs and gradients of a model, by name."""
-    model = bert_model.BertModel(_CONFIG, dtype=dtype, **arguments)
+def _compute(
+    dtype, config=_CONFIG, shape=(3, 8), in_function=True, **arguments
+):
+    """Returns outputs, gradients by name, and the number of products."""
+    model = bert_model.BertModel(config, dtype=dtype, **arguments)
+    model.encoder.needs_weights = not in_function
     variables = bert_model.named_variables(model)
     rng = np.random.default_rng(4)
     for variable in variables.values():
         variable.assign(rng.normal(size=variable.shape, scale=0.3))
     ids = rng.integers(0, 20, [3, 8]).astype(np.int32)
     mask = (np.arange(8) < [[8], [5], [1]]).astype(np.int32)
+    spec = tf.TensorSpec(shape, tf.int32)
 
-    @tf.function(autograph=False)
-    def compute():
+    @tf.function(autograph=False, input_signature=[spec, spec])
+    def compute(ids, mask):
         with tf.GradientTape() as tape:
             outputs = model(
                 {"input_ids": ids, "input_mask": mask},
@@ -41,10 +48,43 @@ def _compute(dtype, **arguments):
         gradients = tape.gradient(loss, [v.value for v in variables.values()])
         return outputs, [tf.convert_to_tensor(x) for x in gradients]
 
-    outputs, gradients = compute()
+    outputs, gradients = compute(ids, mask)
     graph = compute.get_concrete_function().graph
-    products = [op for op in graph.get_operations() if "MatMul" in op.type]
-    return outputs, dict(zip(variables, gradients, strict=True)), len(products)
+    return (
+        outputs,
+        dict(zip(variables, gradients, strict=True)),
+        _count_products(graph),
+    )
+
+
+def _count_products(graph):
+    """Counts matrix products, those of a function for each of its calls."""
+    operations = graph.get_operations()
+    counts = {
+        function.signature.name: sum(
+            "MatMul" in node.op for node in function.node_def
+        )
+        for function in graph.as_graph_def().library.function
+    }
+    return sum("MatMul" in op.type for op in operations) + sum(
+        counts.get(op.get_attr("f").name, 0)
+        for op in operations
+        if op.type.endswith("PartitionedCall")
+    )
+
+
+class OneFunctionTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters("gelu", "gelu_erf")
+    def test_layers_compute_the_same_bits_in_the_graph_itself(self, activation):
+        config = dataclasses.replace(_CONFIG, hidden_act=activation)
+        options = {"config": config, "shape": [None, None]}
+        outputs, gradients, products = _compute("float32", **options)
+        again, same, more = _compute("float32", in_function=False, **options)
+        self.assertEqual(products, more)
+        for one, other in zip(outputs, again, strict=True):
+            self.assertAllEqual(one, other)
+        for name, gradient in gradients.items():
+            self.assertAllEqual(same[name], gradient, name)
 
 
 class RematTest(tf.test.TestCase):

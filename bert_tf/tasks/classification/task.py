@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from sklearn import metrics as sklearn_metrics
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -470,6 +469,9 @@ class ClassificationTask(ClassificationFiles, task.Task):
             )
 
     def _write_matrix(self, path, label_ids, predicted_ids) -> None:
+        # Importing it takes longer than the rest of this package.
+        from sklearn import metrics as sklearn_metrics
+
         counts = sklearn_metrics.confusion_matrix(
             label_ids, predicted_ids, labels=range(len(self.labels))
         )

@@ -1,0 +1,104 @@
+r"""Times the first training step and the first prediction of a new process.
+
+  python benchmarks/first_step.py
+
+benchmarks/first_step/FRAMEWORK.py loads MiniLM as a classifier and either takes
+one step on 16 texts or predicts one text. Here, transformers and KerasHub run
+it in turns, in the environments of benchmarks/first_minutes.py, which are made
+if they are missing. --python runs this project's programs in another
+environment, such as .venv/bin/python. The medians of --rounds processes are
+printed: seconds of importing and loading, and from there to the end of the step
+or prediction; in parentheses, processor seconds of the whole process, which
+depend less on what else runs.
+"""
+
+import json
+import os
+import pathlib
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import first_minutes
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PROGRAMS = pathlib.Path(__file__).resolve().with_suffix("")
+_WHAT = ("step", "prediction")
+_STAMP = re.compile(r"^(loaded|done) ([0-9.]+)$", re.MULTILINE)
+
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Processes of each program.")
+_PYTHON = flags.DEFINE_string(
+    "python", None, "Interpreter of this project's programs."
+)
+
+
+def _measure(framework, what):
+    """Runs a program; returns seconds of loading, of the rest, of the CPU."""
+    folder = pathlib.Path(first_minutes.WORK_DIR.value).resolve() / framework
+    environment = folder / "environment"
+    python = environment / "bin" / "python"
+    variables = first_minutes.environment_variables(
+        environment, folder / "caches"
+    ) | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    if framework == "bert_tf" and _PYTHON.value:
+        python = os.path.abspath(_PYTHON.value)
+        variables["PYTHONPATH"] = str(_ROOT)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.time()
+    result = subprocess.run(
+        # The programs have the names of what they import.
+        [python, "-P", _PROGRAMS / f"{framework}.py", what],
+        cwd=folder / "data",
+        env=variables,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    stamps = {k: float(v) for k, v in _STAMP.findall(result.stdout)}
+    return (
+        stamps["loaded"] - start,
+        stamps["done"] - stamps["loaded"],
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+    )
+
+
+def main(argv):
+    del argv
+    sys.path.insert(0, str(_ROOT))  # For tests.support.
+    frameworks = first_minutes.FRAMEWORKS.value
+    for framework in frameworks:
+        folder = pathlib.Path(first_minutes.WORK_DIR.value).resolve()
+        is_made = framework == "bert_tf" and _PYTHON.value
+        if not is_made and not (folder / framework / "environment").exists():
+            first_minutes.install(framework, folder / framework)
+        data = folder / framework / "data"
+        if not data.exists():
+            data.mkdir(parents=True)
+            first_minutes.make_data(data)
+    runs = {(f, what): [] for what in _WHAT for f in frameworks}
+    for number in range(_ROUNDS.value):
+        # Each is the first of a round equally often.
+        first = number % len(frameworks)
+        for framework in frameworks[first:] + frameworks[:first]:
+            for what in _WHAT:
+                seconds = _measure(framework, what)
+                runs[framework, what].append(seconds)
+                print(json.dumps([framework, what, *seconds]), flush=True)
+    print("| | loading, s | first step, s | first prediction, s |")
+    print("|---|---|---|---|")
+    for framework in frameworks:
+        columns = [zip(*runs[framework, x], strict=True) for x in _WHAT]
+        cells = [[statistics.median(x) for x in y] for y in columns]
+        loading = statistics.median(x[0] for x in cells)
+        texts = [f"{seconds:.2f} ({cpu:.1f})" for _, seconds, cpu in cells]
+        print(f"| {framework} | {loading:.1f} | {' | '.join(texts)} |")
+
+
+if __name__ == "__main__":
+    app.run(main)
