@@ -89,8 +89,9 @@ class ClassifierConfig(NamedTaskConfig):
     calibrate: bool | None = options.scoring(
         None,
         "Fit the probabilities on the dev set, and the thresholds of "
-        "multi_label (default: in training on your own labels with --do_eval).",
-        needs="do_eval",
+        "multi_label; with --few_shot alone by cross-validation (default: in "
+        "training on your own labels with --do_eval or --few_shot).",
+        needs=("do_eval", "few_shot"),
     )
     reject_below: float | None = options.scoring(
         None,
@@ -104,7 +105,7 @@ class ClassifierConfig(NamedTaskConfig):
         "Choose --reject_below on the dev set: this share of answers is right.",
         above=0,
         below=1,
-        needs="do_eval",
+        needs=("do_eval", "few_shot"),
     )
     reject_label: str | None = options.scoring(
         None,

@@ -51,6 +51,7 @@ class EmbeddingsConfig(FinetuneConfig):
 
 
 def main(config: EmbeddingsConfig) -> None:
+    from bert_tf.tasks import dev_split
     from bert_tf.tasks import stored_task
     from bert_tf.tasks.embeddings.examples import PairFiles
 
@@ -60,7 +61,8 @@ def main(config: EmbeddingsConfig) -> None:
             kind: getattr(config, f"{kind}_file")
             for kind in config.requested_splits()
         }
-    ).load()
+    )
+    task_files = dev_split.split(task_files, config).load()
     from bert_tf.finetuning import contrastive
 
     contrastive.train_embeddings(config, task_files)

@@ -16,7 +16,9 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
+import tensorflow as tf
 from sklearn import linear_model
+from sklearn import model_selection
 
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
@@ -48,6 +50,7 @@ _LEAST_PAIRS = 256
 # The inverse of the L2 penalty; embeddings have length 1, so weights are large.
 _INVERSE_PENALTY = 10.0
 _MAX_ITERATIONS = 1000
+_FOLDS = 5
 _ROWS_AT_ONCE = 32
 
 
@@ -113,6 +116,8 @@ class FewLabels(ObjectiveSource):
     def __init__(self, reader: SplitReader, seed: int) -> None:
         super().__init__(reader)
         self._seed = seed
+        # Of the training texts, by heads that were fitted without them.
+        self._logits: np.ndarray | None = None
 
     def read(self) -> tuple[int, GroupedRows]:
         _, rows = self._reader.read(TRAIN)
@@ -135,14 +140,27 @@ class FewLabels(ObjectiveSource):
             dataclasses.replace(rows, targets={}),
             task_prediction.allowed_lengths(rows.lengths, task.max_seq_length),
         )
-        head = fit_head(
+        texts = (
             np.stack(computed.outputs[EMBEDDING]),
             rows.targets[LABEL_IDS],
             task.class_weights,
         )
+        if task.calibrates or task.reject_precision:
+            self._logits = out_of_fold_logits(*texts)
+        head = fit_head(*texts)
         variables = bert.named_variables(model)
         for name, value in head.items():
             variables[name].assign(value)
+
+    def tune(self, task: ClassificationTask) -> ClassificationTask:
+        """Returns the task with probabilities fitted by cross-validation."""
+        if self._logits is None:
+            return task
+        examples, _ = self._reader.read(TRAIN)
+        outputs = {"logits": tf.constant(self._logits)}
+        return task.select_threshold(
+            examples, lambda task: task.decode(outputs)["probabilities"]
+        )
 
 
 def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
@@ -178,9 +196,7 @@ def fit_head(
       class_weights: The weight of each label, or None.
     """
     weights = class_weights and np.take(class_weights, label_ids)
-    regression = linear_model.LogisticRegression(
-        C=_INVERSE_PENALTY, max_iter=_MAX_ITERATIONS
-    ).fit(np.float64(embeddings), label_ids, weights)
+    regression = _regression().fit(np.float64(embeddings), label_ids, weights)
     kernel, bias = regression.coef_, regression.intercept_
     if len(kernel) == 1:  # The logit of the second of two labels.
         kernel = np.concatenate([-kernel, kernel]) / 2
@@ -189,3 +205,34 @@ def fit_head(
         "output_weights": kernel.astype(np.float32),
         "output_bias": bias.astype(np.float32),
     }
+
+
+def out_of_fold_logits(
+    embeddings: np.ndarray,
+    label_ids: np.ndarray,
+    class_weights: Sequence[float] | None = None,
+) -> np.ndarray:
+    """Returns the logits <float64>[N, L] of each text by a head without it.
+
+    The arguments are those of `fit_head`. The head of all texts would be too
+    sure of them, so that no temperature could be fitted.
+    """
+    folds = min(_FOLDS, np.bincount(label_ids).min())
+    weights = class_weights and np.take(class_weights, label_ids)
+    logits = model_selection.cross_val_predict(
+        _regression(),
+        np.float64(embeddings),
+        label_ids,
+        cv=model_selection.StratifiedKFold(folds, shuffle=True, random_state=0),
+        method="decision_function",
+        params={"sample_weight": weights},
+    )
+    if logits.ndim == 1:  # The logit of the second of two labels.
+        logits = np.stack([-logits, logits], axis=-1) / 2
+    return logits
+
+
+def _regression() -> linear_model.LogisticRegression:
+    return linear_model.LogisticRegression(
+        C=_INVERSE_PENALTY, max_iter=_MAX_ITERATIONS
+    )

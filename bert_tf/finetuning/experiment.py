@@ -70,6 +70,10 @@ class ObjectiveSource:
     def finish(self, model: keras.Model, devices: Devices) -> None:
         """Sets the weights that training does not change, before scores."""
 
+    def tune(self, task: Task) -> Task:
+        """Returns the task with what is selected where there is no dev set."""
+        return task
+
     def compare(self, split: str) -> Metrics:
         """Returns reference metrics to report beside the model's on a split."""
         del split

@@ -214,6 +214,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         stored_task = coordinator.from_chief(stored_task)
         if not task.splits(DEV):  # Otherwise dev selects the threshold again.
             task = task.with_threshold(stored_task)
+            task = experiment.objective_source.tune(task)
         task, results = task_evaluation.evaluate_splits(
             trial.evaluator,
             task,

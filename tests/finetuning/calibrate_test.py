@@ -157,6 +157,7 @@ class FlagsTest(_Case, parameterized.TestCase):
     @parameterized.parameters(
         ({}, True),
         ({"do_eval": False}, False),
+        ({"do_eval": False, "few_shot": True}, True),
         ({"calibrate": False}, False),
     )
     def test_default_is_for_training_with_dev(self, flags, expected):

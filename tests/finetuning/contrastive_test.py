@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from scipy import special
 from sklearn import linear_model
+from sklearn import model_selection
 
 import bert_tf
 from bert_tf.commands import finetune_classifier
@@ -42,6 +43,25 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
             expected.predict_proba(vectors),
             rtol=0,
             atol=1e-5,
+        )
+
+    @parameterized.parameters(2, 3)
+    def test_no_text_is_judged_by_a_head_that_saw_it(self, num_labels):
+        rng = np.random.default_rng(2)
+        labels = np.arange(24) % num_labels
+        vectors = rng.normal(size=[24, 5]) + labels[:, np.newaxis]
+        given = [1.0, 3.0, 2.0]
+        logits = contrastive.out_of_fold_logits(vectors, labels, given)
+        expected = np.zeros([24, num_labels])
+        splits = model_selection.StratifiedKFold(
+            5, shuffle=True, random_state=0
+        ).split(vectors, labels)
+        for seen, unseen in splits:
+            head = linear_model.LogisticRegression(C=10, max_iter=1000)
+            head.fit(vectors[seen], labels[seen], np.take(given, labels[seen]))
+            expected[unseen] = head.predict_proba(vectors[unseen])
+        self.assertAllClose(
+            special.softmax(logits, -1), expected, rtol=0, atol=1e-9
         )
 
     def test_pairs_have_one_label_and_every_text_as_often(self):
@@ -127,6 +147,27 @@ class FewShotTest(FewShotCase):
         )
         names = [x.name for x in served.weights]
         self.assertFalse([name for name in names if "pooler" in name])
+
+    def test_probabilities_are_fitted_without_a_dev_set(self):
+        values = {}
+        for name, calibrates in (("fitted", None), ("plain", False)):
+            config = self.config(
+                pretrained_model_dir=self.model,
+                few_shot=True,
+                do_eval=False,
+                num_train_epochs="0.2",
+                output_dir=self.out(name),
+                calibrate=calibrates,
+            )
+            finetune_classifier.main(config)
+            values[name] = finetuning_case.read_json(
+                self.out(f"{name}/model"), "task.json"
+            )
+        self.assert_same_weights("fitted/model", "plain/model")
+        self.assertNotIn("temperature", values["plain"])
+        temperature = values["fitted"]["temperature"]
+        self.assertGreater(temperature, 0)
+        self.assertNotEqual(temperature, 1.0)
 
     def test_resumed_run_equals_an_unbroken_one(self):
         self.few_shot(num_train_epochs="0.2", output_dir=self.out("whole"))

@@ -14,6 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.tasks import dev_split
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task_files import ClassificationFiles
+from bert_tf.tasks.embeddings.examples import PairFiles
 from bert_tf.tasks.multiple_choice import examples as multiple_choice
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.squad.examples import SquadFiles
@@ -120,6 +121,7 @@ _SQUAD = {
         for article in range(3)
     ],
 }
+_PAIRS = "anchor,positive\n" + "".join(f"q{i // 2},a{i}\n" for i in range(32))
 _COLUMNS = Columns("text", labels=("label",))
 _CLASSIFIED = ClassificationFiles(columns=_COLUMNS)
 _CHOICES = MultipleChoiceFiles(
@@ -137,6 +139,7 @@ _FORMS = (
     ("train.json", json.dumps(_ROWS, indent=1), _CLASSIFIED, ".jsonl"),
     ("train.conll", _CONLL, TaggingFiles(), ".conll"),
     ("train.json", json.dumps(_SQUAD), SquadFiles(), ".json"),
+    ("train.csv", _PAIRS, PairFiles(), ".csv"),
 )  # fmt: skip
 
 

@@ -123,9 +123,13 @@ class ClassificationFiles(TaskFiles):
         return dataclasses.replace(self, **values)
 
     def may_calibrate(self, config: Flags) -> bool:
-        """Returns True for training on labels of one's own, with a dev set."""
+        """Returns True for training on labels of one's own that can be fitted.
+
+        Without a dev set few-shot training has cross-validation.
+        """
         is_own = self.official is None and self.problem_type != "regression"
-        return is_own and config.do_train and config.do_eval
+        has_fit = config.do_eval or getattr(config, "few_shot", False)
+        return is_own and config.do_train and has_fit
 
     def with_confidence(self, config: Flags) -> Self:
         """Returns the files with the flags on calibration and rejection.

@@ -15,6 +15,7 @@ from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.examples import read_text
 from bert_tf.tasks.classification.labels import parse_number
+from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 # The columns of texts to embed; the first that a file has is read.
@@ -51,6 +52,20 @@ class EmbeddingsFiles(TaskFiles):
         return classification_examples.read_texts(path, columns, keep_empty, "")
 
 
+class Pair(dict):
+    """An example by column, with its line in its file."""
+
+    def __init__(
+        self,
+        path: str,
+        line: int,
+        values: Mapping[str, Any],
+        columns: Iterable[str],
+    ) -> None:
+        super().__init__(parse(f"{path}, line {line}", values, columns))
+        self.line = line
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairFiles(EmbeddingsFiles):
     """The files to train embeddings on; an example is a dictionary of columns.
@@ -68,8 +83,7 @@ class PairFiles(EmbeddingsFiles):
         table = tables.read_table(path)
         columns = choose_columns(path, table.columns, _FORMS)
         examples = [
-            parse(f"{path}, line {row.line}", row.values, columns)
-            for row in table.rows
+            Pair(path, row.line, row.values, columns) for row in table.rows
         ]
         if SCORE not in columns and len({x[_GROUP[1]] for x in examples}) < 2:
             raise UserError(
@@ -77,6 +91,9 @@ class PairFiles(EmbeddingsFiles):
                 "of other rows are what an anchor is told from."
             )
         return examples
+
+    def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
+        return [SplitKey(texts_of(example)[0]) for example in examples]
 
 
 def choose_columns(
