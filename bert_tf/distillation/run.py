@@ -294,6 +294,8 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev may have it.
         changes["calibrates"] = task.may_calibrate(config)
+        # Rows of length 1, as of few-shot teachers, would learn slowly.
+        changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
 

@@ -320,6 +320,19 @@ class EachTaskTest(files_case.FilesCase):
             lstm_size=3,
         )
 
+    def test_students_of_few_shot_teachers_read_their_pooler(self):
+        task = ClassificationTask(
+            labels=("a", "b"),
+            metric_names=("accuracy",),
+            pooling="mean",
+            normalize=True,
+        )
+        config = DistillConfig(
+            teacher_dir="teacher", output_dir="output", do_train=True
+        )
+        own = distillation.of_student(task, config)
+        self.assertEqual((own.pooling, own.normalize), (None, False))
+
     @parameterized.parameters(_write_choices, _write_scores, _write_tags)
     def test_losses_of_equal_and_other_students(self, write):
         """The first student equals its teacher, which has no dropout."""
