@@ -7,9 +7,7 @@ label stands for each output of the head, and the encoder's outputs need none.
 """
 
 import contextlib
-import dataclasses
 import functools
-import json
 import types
 import warnings
 from collections.abc import Mapping
@@ -21,11 +19,7 @@ from bert_tf.api import default_training
 from bert_tf.api import raw_rows
 from bert_tf.api import save
 from bert_tf.api.default_training import NO_LABEL
-from bert_tf.api.preprocessor import Preprocessor
 from bert_tf.api.raw_rows import is_text
-from bert_tf.checkpoints import keras_model
-from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
@@ -48,7 +42,7 @@ warnings.filterwarnings(
 )
 
 
-class TextMethods(save.ExportMethods):
+class TextMethods(save.FileMethods):
     """A mixin before a class of `bert_tf.modeling`; see the module.
 
     Attributes:
@@ -639,52 +633,6 @@ class TextMethods(save.ExportMethods):
                 mask, tf.cast(sample_weight, tf.float32)
             )
         return tf.maximum(y, 0), y_pred, weights, mask
-
-    @property
-    def has_vocabulary(self):
-        """True if the vocabulary of the model is known."""
-        return model_directory.VOCAB_FILE in self.text_files
-
-    def current_text_files(self):
-        """Returns `text_files` with the current values of the task."""
-        contents = super().current_text_files()
-        if self.preprocessor is not None:
-            values = self.preprocessor.task_values
-            contents[model_directory.TASK_FILE] = json.dumps(
-                values, ensure_ascii=False
-            )
-        return contents
-
-    def load_assets(self, dir_path):
-        """Reads the text side of the model; called by Keras."""
-        super().load_assets(dir_path)
-        if self.text_files:
-            source = f"the .keras file of {self.name}"
-            stored = keras_model.from_model(self, source)
-            self.attach_text(stored, stored.task)
-
-    def attach_text(self, stored, task_values, max_seq_length=None):
-        """Sets the text side: the preprocessor and its files.
-
-        Args:
-          stored: The `StoredModel`.
-          task_values: The contents of task.json, but for the labels.
-          max_seq_length: As for `bert_tf.load_model`.
-        """
-        labels = getattr(self, "labels", None)
-        nothing = Tensors.from_arrays({})
-        # The model holds the weights now.
-        rest = dataclasses.replace(
-            stored, weights=nothing, optimizer_state=nothing
-        )
-        self.text_files = model_directory.text_files(rest)
-        self.preprocessor = Preprocessor(
-            {**task_values, "labels": None if labels is None else list(labels)},
-            rest.build_tokenizer,
-            self.bert_config,
-            getattr(self, "num_labels", None),
-            max_seq_length,
-        )
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import json
 import os
 import tempfile
 import types
@@ -16,9 +17,11 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import errors
+from bert_tf.api.preprocessor import Preprocessor
 from bert_tf.checkpoints import keras_model
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
@@ -289,8 +292,8 @@ _EXPORTERS = {
 }
 
 
-class ExportMethods:
-    """A mixin of models: `export`, and refusals of what Keras cannot do."""
+class FileMethods:
+    """A mixin of models: exports, files of the text side, and refusals."""
 
     def quantize(self, *args, **kwargs):
         """Refused, as none of these layers is one that Keras quantizes."""
@@ -354,3 +357,49 @@ class ExportMethods:
         quiet = contextlib.redirect_stdout(io.StringIO())
         with contextlib.nullcontext() if verbose in (None, True) else quiet:
             exporter(self, os.fspath(filepath), **kwargs)
+
+    @property
+    def has_vocabulary(self):
+        """True if the vocabulary of the model is known."""
+        return model_directory.VOCAB_FILE in self.text_files
+
+    def current_text_files(self):
+        """Returns `text_files` with the current values of the task."""
+        contents = super().current_text_files()
+        if self.preprocessor is not None:
+            values = self.preprocessor.task_values
+            contents[model_directory.TASK_FILE] = json.dumps(
+                values, ensure_ascii=False
+            )
+        return contents
+
+    def load_assets(self, dir_path):
+        """Reads the text side of the model; called by Keras."""
+        super().load_assets(dir_path)
+        if self.text_files:
+            source = f"the .keras file of {self.name}"
+            stored = keras_model.from_model(self, source)
+            self.attach_text(stored, stored.task)
+
+    def attach_text(self, stored, task_values, max_seq_length=None):
+        """Sets the text side: the preprocessor and its files.
+
+        Args:
+          stored: The `StoredModel`.
+          task_values: The contents of task.json, but for the labels.
+          max_seq_length: As for `bert_tf.load_model`.
+        """
+        labels = getattr(self, "labels", None)
+        nothing = Tensors.from_arrays({})
+        # The model holds the weights now.
+        rest = dataclasses.replace(
+            stored, weights=nothing, optimizer_state=nothing
+        )
+        self.text_files = model_directory.text_files(rest)
+        self.preprocessor = Preprocessor(
+            {**task_values, "labels": None if labels is None else list(labels)},
+            rest.build_tokenizer,
+            self.bert_config,
+            getattr(self, "num_labels", None),
+            max_seq_length,
+        )

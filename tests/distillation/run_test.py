@@ -328,7 +328,11 @@ class EachTaskTest(files_case.FilesCase):
             normalize=True,
         )
         config = DistillConfig(
-            teacher_dir="teacher", output_dir="output", do_train=True
+            teacher_dir="teacher",
+            data_dir="tasks",
+            output_dir="output",
+            do_train=True,
+            num_hidden_layers=1,
         )
         own = distillation.of_student(task, config)
         self.assertEqual((own.pooling, own.normalize), (None, False))
