@@ -209,6 +209,7 @@ def fit_few_shot(
     y: Any,
     options: Sequence[Any],
     others: Sequence[Any],
+    calibrates: bool,
 ) -> keras.callbacks.History:
     """Trains a classifier as run/finetune_classifier.py --few_shot.
 
@@ -219,6 +220,7 @@ def fit_few_shot(
       y: Their labels, as for `fit`.
       options: Batch size, epochs, verbosity and callbacks of `fit`.
       others: The other arguments, which must be None.
+      calibrates: Whether cross-validation fits the probabilities.
 
     Raises:
       UserError: If an argument or the model does not fit, or if the texts do
@@ -268,6 +270,10 @@ def fit_few_shot(
         weights[name].assign(value)
     model.pooling, model.normalize = pooled
     preprocessor.change_task(pooling=task.pooling, normalize=task.normalize)
+    if calibrates:
+        preprocessor.fit_confidence(
+            contrastive.out_of_fold_logits(vectors, label_ids), label_ids
+        )
     # Functions that are compiled read the pooler.
     model.train_function = model.test_function = model.predict_function = None
     return history

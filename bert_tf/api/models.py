@@ -186,7 +186,7 @@ class TextMethods(save.FileMethods):
         sample_weight=None,
         few_shot=False,
         *,
-        calibrate=False,
+        calibrate=None,
         **kwargs,
     ):
         """Trains on raw rows, or on any data of `keras.Model.fit`.
@@ -228,7 +228,8 @@ class TextMethods(save.FileMethods):
             does not matter then.
           calibrate: Whether to fit the probabilities of a classifier on
             `validation_data` after training, as --calibrate of the script
-            does. Other calls keep the temperature that a model has.
+            does; with few_shot, by default, by cross-validation. Other calls
+            keep the temperature that a model has.
           **kwargs: As for Keras; and text_column=, text_pair_column= and
             label_column=, the names of columns of a DataFrame, of a
             `datasets.Dataset` or of dictionaries, also in `validation_data`.
@@ -259,7 +260,7 @@ class TextMethods(save.FileMethods):
             others = validation_data, class_weight, sample_weight
             others = [validation_split or None, *others, *kwargs.values()]
             return default_training.fit_few_shot(
-                self, twin, x, y, options, others
+                self, twin, x, y, options, others, calibrate is not False
             )
         if verbose not in (0, "0"):
             # Keras prints nothing until the first step is done.

@@ -341,8 +341,17 @@ class Preprocessor:
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
         if not self.is_multi_label:
             labels = labels.argmax(-1) if self.is_one_hot else labels.ravel()
+        self.fit_confidence(logits, labels)
+
+    def fit_confidence(self, logits: np.ndarray, labels: np.ndarray) -> None:
+        """Fits the probabilities of the task.
+
+        Args:
+          logits: <float>[N, L], of texts that the model was not trained on.
+          labels: <int>[N], their labels; <int>[N, L] of several labels.
+        """
         outputs = {"logits": tf.constant(logits, tf.float64)}
-        blank = InputExample("", "")
+        blank = InputExample("", "any text")
         tuned = dataclasses.replace(self.task, calibrates=True)
         tuned = tuned.select_threshold(
             [self.task.add_label(blank, label) for label in labels],

@@ -59,8 +59,8 @@ def fit_temperature(
     if abs(found) < most - 0.01 and loss(found) > _NO_LOSS:
         return math.exp(found)
     logging.warning(
-        "The %d texts of dev determine no temperature: their answers are all "
-        "right, or no better than chance; the probabilities stay.",
+        "The %d texts to judge by determine no temperature: their answers are "
+        "all right, or no better than chance; the probabilities stay.",
         len(label_ids),
     )
     return 1.0

@@ -75,6 +75,7 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         predicted = model.predict(texts, verbose=0)
         self.assertEqual([x["label"] for x in predicted], names)
         self.assertAllEqual(model.bert.pooler.dense.kernel, before)
+        self.assertIn("temperature", model.preprocessor.task_values)
         folder = self.create_tempdir().full_path
         bert_tf.save_model(model, f"{folder}/model")
         model.save(f"{folder}/model.keras")
