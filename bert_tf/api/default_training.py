@@ -258,6 +258,8 @@ def fit_few_shot(
     encoder = bert.named_variables(twin)
     for name, variable in encoder.items():
         variable.assign(weights[name])
+    # As embedded before the labels are learned.
+    start = twin.predict(inputs, verbose=0)["embedding"]
     pairs = contrastive.draw_pairs(label_ids, _FEW_SHOT_SEED)
     history = twin.fit(
         {name: value[pairs] for name, value in inputs.items()},
@@ -272,7 +274,7 @@ def fit_few_shot(
     preprocessor.change_task(pooling=task.pooling, normalize=task.normalize)
     if calibrates:
         preprocessor.fit_confidence(
-            contrastive.out_of_fold_logits(vectors, label_ids), label_ids
+            contrastive.out_of_fold_logits(start, label_ids), label_ids
         )
     # Functions that are compiled read the pooler.
     model.train_function = model.test_function = model.predict_function = None
@@ -382,7 +384,9 @@ def losses_of_logits(loss: Any) -> Any:
     return tf.nest.map_structure(replace, loss)
 
 
-def metrics_of_logits(metrics: Any, loss: Any, is_multi_label: bool) -> Any:
+def metrics_of_logits(
+    metrics: Any, loss: Any, is_multi_label: bool | None
+) -> Any:
     """Returns a list of metrics, or a dictionary, with those of logits.
 
     Names become objects, which have their variables: a train step in which
@@ -391,7 +395,8 @@ def metrics_of_logits(metrics: Any, loss: Any, is_multi_label: bool) -> Any:
     Args:
       metrics: What `compile` takes; None stays.
       loss: What `compile` takes; None for the loss of the task.
-      is_multi_label: Whether the task has several labels for an example.
+      is_multi_label: Whether the task has several labels for an example; None
+        if the labels will tell. Then Keras chooses the accuracy.
     """
     if metrics is None:
         return None
@@ -400,7 +405,7 @@ def metrics_of_logits(metrics: Any, loss: Any, is_multi_label: bool) -> Any:
             name: metrics_of_logits(value, loss, is_multi_label)
             for name, value in metrics.items()
         }
-    if loss is None:
+    if loss is None and is_multi_label is not None:
         kinds = list(_ACCURACIES)
         loss = kinds[0 if is_multi_label else -1]()
     accuracies = [

@@ -129,9 +129,10 @@ class TextMethods(save.FileMethods):
         )
         if self.labels_tokens and (loss is None or is_of_first):
             self._trained_outputs = self.head_outputs[:1]
-        has_several = (
-            self.preprocessor is not None and self.preprocessor.is_multi_label
-        )
+        has_several = False
+        if self.preprocessor is not None:
+            is_open = self.preprocessor.has_open_problem
+            has_several = None if is_open else self.preprocessor.is_multi_label
         with self.distribute_strategy.scope():
             metrics, weighted_metrics = (
                 self._by_output(
@@ -578,11 +579,13 @@ class TextMethods(save.FileMethods):
                 "model that was loaded outside."
             )
         with self.distribute_strategy.scope():
-            self.compile(
-                **default_training.compile_arguments(
-                    self.preprocessor.trained_task, num_steps
-                )
+            arguments = default_training.compile_arguments(
+                self.preprocessor.trained_task, num_steps
             )
+            arguments["metrics"] = default_training.metrics_of_logits(
+                arguments["metrics"], None, self.preprocessor.is_multi_label
+            )
+            self.compile(**arguments)
         self._has_defaults = True
 
     def _by_output(self, value):

@@ -221,6 +221,14 @@ class Preprocessor:
         return getattr(task, "problem_type", None) == "multi_label"
 
     @property
+    def has_open_problem(self) -> bool:
+        """True if labels may still make it a task with several of them."""
+        values = self.task_values
+        return values["kind"] == "classification" and (
+            "problem_type" not in values
+        )
+
+    @property
     def is_one_hot(self) -> bool:
         """True if the loss takes one-hot labels of single-label texts."""
         is_text = self.task_values["kind"] == "classification"
@@ -299,9 +307,7 @@ class Preprocessor:
         Only for a model that has not been trained for a problem type. Lists
         with 1 for one label and 0 for all others in each row are classes.
         """
-        values = self.task_values
-        is_new = values["kind"] == "classification"
-        if not is_new or "problem_type" in values or self.has_one_hot_loss:
+        if not self.has_open_problem or self.has_one_hot_loss:
             return
         has_lists = len(labels) > 0 and isinstance(
             labels[0], list | tuple | set | frozenset | np.ndarray
@@ -555,8 +561,7 @@ class Preprocessor:
                 classification_examples.choose_columns(
                     x, self.task.text_choices
                 )
-            is_open = "problem_type" not in self.task_values
-            if is_open and raw_rows.has_several_labels(dataset):
+            if self.has_open_problem and raw_rows.has_several_labels(dataset):
                 self.adapt_to_labels(raw_rows.first_labels(dataset, self.task))
         return raw_rows.convert_dataset(
             dataset, self, batch_size or _ROWS_AT_ONCE

@@ -31,8 +31,8 @@ def prepare(config: ServeConfig) -> ServeConfig:
     """Returns flags whose --model_base_path is a folder of versions.
 
     A model is exported to the cache, unless an earlier call did. A folder
-    without versions stays as it is while it is empty or missing: servers wait
-    for the first one.
+    without versions stays as it is while it is empty: servers wait for the
+    first one.
 
     Raises:
       UserError: If the path holds neither versions nor a model, or the model

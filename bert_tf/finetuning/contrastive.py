@@ -20,6 +20,8 @@ import tensorflow as tf
 from sklearn import linear_model
 from sklearn import model_selection
 
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import experiment as experiments
@@ -50,7 +52,7 @@ _LEAST_PAIRS = 256
 # The inverse of the L2 penalty; embeddings have length 1, so weights are large.
 _INVERSE_PENALTY = 10.0
 _MAX_ITERATIONS = 1000
-_FOLDS = 5
+_FOLDS = 10
 _ROWS_AT_ONCE = 32
 
 
@@ -84,7 +86,7 @@ def train_few_shot(
         task = build_task(config, None)
         task = on_embeddings(task, embeddings, stored.path)
         experiment = experiments.prepare(config, task, stored, *place)
-        source = FewLabels(experiment.reader, config.seed)
+        source = FewLabels(experiment.reader, config.seed, stored)
         return finetuning.run_experiment(
             dataclasses.replace(experiment, objective_source=source)
         )
@@ -111,12 +113,21 @@ def on_embeddings(
 
 
 class FewLabels(ObjectiveSource):
-    """Pairs of texts of one label; the head follows from the embeddings."""
+    """Pairs of texts of one label; the head follows from the embeddings.
 
-    def __init__(self, reader: SplitReader, seed: int) -> None:
+    Args:
+      reader: The data of the task.
+      seed: The seed of the pairs.
+      stored: The model that training starts from.
+    """
+
+    def __init__(
+        self, reader: SplitReader, seed: int, stored: StoredModel
+    ) -> None:
         super().__init__(reader)
         self._seed = seed
-        # Of the training texts, by heads that were fitted without them.
+        self._stored = stored
+        # Its logits, by heads that were fitted without the text.
         self._logits: np.ndarray | None = None
 
     def read(self) -> tuple[int, GroupedRows]:
@@ -131,6 +142,25 @@ class FewLabels(ObjectiveSource):
 
     def finish(self, model: keras.Model, devices: Devices) -> None:
         """Fits the head to the embeddings of the training texts."""
+        task = self._reader.task
+        if self._logits is None and (task.calibrates or task.reject_precision):
+            with devices.strategy.scope():
+                start = checkpoint_loading.build_model(
+                    self._stored,
+                    "embeddings",
+                    pooling=task.pooling,
+                    normalize=task.normalize,
+                )
+            self._logits = out_of_fold_logits(*self._texts(start, devices))
+        head = fit_head(*self._texts(model, devices))
+        variables = bert.named_variables(model)
+        for name, value in head.items():
+            variables[name].assign(value)
+
+    def _texts(
+        self, model: keras.Model, devices: Devices
+    ) -> tuple[np.ndarray, np.ndarray, Sequence[float] | None]:
+        """Returns the arguments of `fit_head` for the training texts."""
         _, rows = self._reader.read(TRAIN)
         task = self._reader.task
         computer = task_prediction.OutputComputer(
@@ -140,17 +170,8 @@ class FewLabels(ObjectiveSource):
             dataclasses.replace(rows, targets={}),
             task_prediction.allowed_lengths(rows.lengths, task.max_seq_length),
         )
-        texts = (
-            np.stack(computed.outputs[EMBEDDING]),
-            rows.targets[LABEL_IDS],
-            task.class_weights,
-        )
-        if task.calibrates or task.reject_precision:
-            self._logits = out_of_fold_logits(*texts)
-        head = fit_head(*texts)
-        variables = bert.named_variables(model)
-        for name, value in head.items():
-            variables[name].assign(value)
+        embeddings = np.stack(computed.outputs[EMBEDDING])
+        return embeddings, rows.targets[LABEL_IDS], task.class_weights
 
     def tune(self, task: ClassificationTask) -> ClassificationTask:
         """Returns the task with probabilities fitted by cross-validation."""
@@ -214,8 +235,9 @@ def out_of_fold_logits(
 ) -> np.ndarray:
     """Returns the logits <float64>[N, L] of each text by a head without it.
 
-    The arguments are those of `fit_head`. The head of all texts would be too
-    sure of them, so that no temperature could be fitted.
+    The arguments are those of `fit_head`, of embeddings that have not learned
+    the labels: others, and the head of all texts, are too sure of these texts
+    for a temperature to be fitted to them.
     """
     folds = min(_FOLDS, np.bincount(label_ids).min())
     weights = class_weights and np.take(class_weights, label_ids)

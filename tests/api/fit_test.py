@@ -219,7 +219,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         )
         one_hot = np.eye(2)[[i % 2 for i in range(20)]]
         weights = np.arange(20.0)
-        model._note_loss()
+        model._split_table(texts, labels, {})  # Notes the loss.
         *data, dev = model.preprocessor.split(
             np.array(texts)[::-1], one_hot[::-1], weights[::-1], 0.2
         )

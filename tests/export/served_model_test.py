@@ -31,6 +31,7 @@ class ServedModelTest(files_case.FolderCase):
         return served_model.prepare(ServeConfig(model_base_path=path, **flags))
 
     def _make(self, *names):
+        os.makedirs(os.path.join(self.folder, "base"))
         for name in names:
             path = os.path.join(self.folder, "base", name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -79,6 +80,10 @@ class ServedModelTest(files_case.FolderCase):
     def test_leaves_folders_to_the_server(self, *names):
         config = ServeConfig(model_base_path=self._make(*names))
         self.assertIs(served_model.prepare(config), config)
+
+    def test_refuses_a_folder_that_does_not_exist(self):
+        with self.assertRaisesRegex(UserError, "no such directory: .*typo"):
+            self._prepare(os.path.join(self.folder, "typo"))
 
     @parameterized.parameters(("a.txt",), ("export/1/saved_model.pb",))
     def test_refuses_other_folders(self, *names):

@@ -48,13 +48,15 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(2, 3)
     def test_no_text_is_judged_by_a_head_that_saw_it(self, num_labels):
         rng = np.random.default_rng(2)
-        labels = np.arange(24) % num_labels
-        vectors = rng.normal(size=[24, 5]) + labels[:, np.newaxis]
+        labels = np.arange(8 * num_labels) % num_labels
+        vectors = rng.normal(size=[8 * num_labels, 5]) + labels[:, np.newaxis]
         given = [1.0, 3.0, 2.0]
         logits = contrastive.out_of_fold_logits(vectors, labels, given)
-        expected = np.zeros([24, num_labels])
+        expected = np.zeros([8 * num_labels, num_labels])
         splits = model_selection.StratifiedKFold(
-            5, shuffle=True, random_state=0
+            8,
+            shuffle=True,
+            random_state=0,  # As each label has 8 texts.
         ).split(vectors, labels)
         for seen, unseen in splits:
             head = linear_model.LogisticRegression(C=10, max_iter=1000)

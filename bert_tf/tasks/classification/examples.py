@@ -411,9 +411,11 @@ def choose_columns(
 def require_text(example: InputExample) -> None:
     """Raises `UserError` for an example with an empty text."""
     if has_empty_text(example):
+        is_first = not example.text_a.strip()
+        empty = example.text_a if is_first else example.text_b
         raise UserError(
             "Expected a text that is not empty. Received: "
-            f"{example.text_a!r:.80}; leave the row out."
+            f"{empty!r:.80}; leave the row out."
         )
 
 

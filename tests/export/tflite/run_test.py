@@ -66,7 +66,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         ({"max_seq_length": 13}, "must not exceed `max_position_embeddings`"),
         ({"top_k": 7}, "--top_k is for --head=fill_mask.*with the head class"),
         ({"head": "fill_mask"}, "can be exported with --head=classification"),
-        ({"model_dir": "nowhere"}, "Received: 'nowhere', where there is"),
+        ({"model_dir": "nowhere"}, "'nowhere', and there is no such path"),
     )
     def test_invalid_flags_raise_one_sentence(self, flags, message):
         config = self._config(**flags)

@@ -110,12 +110,11 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(model.similarity(_TEXTS[:1], _TEXTS).shape, (1, 3))
 
     @parameterized.parameters(
-        ([""], "must be a text, not empty"),
-        (["cat", " \t"], "Row 1 .* must be a text, not empty"),
-        ([7], "must be a text"),
-        ([("cat", "dog")], "must be a text"),
-        ([{"words": "cat"}], "must have the keys 'text'"),
-        ("cat", "raw rows in a list"),
+        ([""], "a text that is not empty"),
+        (["cat", " \t"], "Row 1 .* a text that is not empty"),
+        ([7], "Expected a text"),
+        ([("cat", "dog")], "Expected a text"),
+        ([{"words": "cat"}], "the columns 'text'"),
     )
     def test_rejects_other_rows(self, rows, message):
         model = bert_tf.load_model(self.path, "embeddings")

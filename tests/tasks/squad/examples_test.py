@@ -308,7 +308,9 @@ class SquadInputsTest(files_case.FilesCase):
             ("Who?", None),
             {"question": "Who?"},
         ):
-            with self.assertRaisesRegex(UserError, "pair of texts|'context'"):
+            with self.assertRaisesRegex(
+                UserError, "pair of texts|'context'|not empty"
+            ):
                 squad_examples.parse_question(row)
 
 
