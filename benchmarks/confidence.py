@@ -17,12 +17,11 @@ import collections
 import csv
 import gzip
 import json
-import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
+import runs
 from absl import app
 from absl import flags
 from sklearn import metrics
@@ -92,7 +91,7 @@ def _first_rows(rows, count):
 
 
 def _train(settings, folder):
-    """Runs the script; returns the gold labels of the test set."""
+    """Runs the script; returns the test set's labels and the seconds."""
     from tests.support import minilm
 
     splits = _read(settings["set"])
@@ -100,11 +99,8 @@ def _train(settings, folder):
     most = settings["max_test_rows"] or len(splits["test"])
     places = np.linspace(0, len(splits["test"]) - 1, most).astype(int)
     splits["test"] = [splits["test"][x] for x in places]
-    folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
-        path = folder / f"{split}.csv"
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([("text", "label"), *rows])
+        runs.write_table(folder / f"{split}.csv", ("text", "label"), rows)
     values = {f"{x}_file": folder / f"{x}.csv" for x in splits} | {
         "task_name": "custom",
         "pretrained_model_dir": minilm.directory(),
@@ -118,12 +114,12 @@ def _train(settings, folder):
         "seed": settings["seed"],
         "eval_batch_size": 32,
         "predict_batch_size": 32,
+        "do_train": True,
+        "do_eval": True,
+        "do_predict": True,
     }
-    words = [f"--{x}={value}" for x, value in values.items()]
-    words += ["--do_train", "--do_eval", "--do_predict"]
-    script = str(_ROOT / "run" / "finetune_classifier.py")
-    subprocess.run([sys.executable, script, *words], check=True)
-    return [label for _, label in splits["test"]]
+    seconds = runs.run_script("run/finetune_classifier.py", **values)
+    return [label for _, label in splits["test"]], seconds
 
 
 def _error(stated, is_right):
@@ -187,19 +183,16 @@ def _cells():
 
 def main(_):
     results = pathlib.Path(_RESULTS_DIR.value)
-    results.mkdir(parents=True, exist_ok=True)
     for settings in _cells():
         name = "-".join(map(str, settings.values()))
         path = results / f"{name}.json"
         if not path.exists() and not _REPORT.value:
-            start = os.times().children_user
             folder = pathlib.Path(_OUTPUT_DIR.value, name).resolve()
-            found = _measure(folder / "output", _train(settings, folder))
-            seconds = os.times().children_user - start
+            gold, seconds = _train(settings, folder)
+            found = _measure(folder / "output", gold)
             value = {"settings": settings, "cpu_seconds": seconds, **found}
-            path.write_text(json.dumps(value, indent=1) + "\n")
-        if path.exists():
-            found = json.loads(path.read_text())
+            runs.write_json(path, value)
+        if found := runs.read_json(path):
             print(name, {k: v for k, v in found.items() if k != "settings"})
 
 

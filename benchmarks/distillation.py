@@ -19,11 +19,10 @@ import json
 import os
 import pathlib
 import random
-import resource
 import statistics
-import subprocess
 import sys
 
+import runs
 from absl import app
 from absl import flags
 
@@ -101,29 +100,6 @@ def _folder(*names):
     return os.path.join(_OUTPUT_DIR.value, *map(str, names))
 
 
-def _run(script, log, **values):
-    """Runs a script; returns its processor time in seconds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    words = [f"--{name}={value}" for name, value in values.items()]
-    command = [sys.executable, str(_ROOT / script), *words]
-    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
-    with open(log, "a", encoding="utf-8") as file:
-        subprocess.run(
-            command, check=True, stdout=file, stderr=file, env=environment
-        )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(
-        getattr(after, x) - getattr(before, x) for x in ("ru_utime", "ru_stime")
-    )
-
-
-def _write_rows(path, columns, rows):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerows([columns, *rows])
-
-
 def _read_rows(name):
     path = os.path.join(_DATA_DIR.value, name)
     with open(path, encoding="utf-8", newline="") as file:
@@ -146,10 +122,10 @@ def _data(seed):
             is_chosen = counts[label] <= _PER_LABEL.value
             (chosen if is_chosen else rest).append((text, label))
         texts = [(text,) for text, _ in rest]
-        _write_rows(paths["train_file"], ("text", "label"), chosen)
-        _write_rows(paths["unlabeled_file"], ("text",), texts)
+        runs.write_table(paths["train_file"], ("text", "label"), chosen)
+        runs.write_table(paths["unlabeled_file"], ("text",), texts)
         test = _read_rows("test.csv")
-        _write_rows(paths["test_file"], ("text", "label"), test)
+        runs.write_table(paths["test_file"], ("text", "label"), test)
     return paths
 
 
@@ -162,21 +138,6 @@ def _result_path(student, recipe, seed):
     return os.path.join(_RESULTS_DIR.value, f"{student}.{recipe}.{seed}.json")
 
 
-def _write_result(path, values):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=1)
-    os.replace(f"{path}.tmp", path)
-
-
-def _read_result(*cell):
-    path = _result_path(*cell)
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
-
-
 def _teacher(seed, paths):
     """Returns the model directory of a teacher, which is trained if need be."""
     if _TEACHER_DIR.value:
@@ -185,7 +146,7 @@ def _teacher(seed, paths):
 
     folder = _folder(f"teacher.{seed}")
     if not os.path.exists(os.path.join(folder, "eval_results.json")):
-        seconds = _run(
+        seconds = runs.run_script(
             "run/finetune_classifier.py",
             f"{folder}.log",
             task_name="custom",
@@ -199,7 +160,7 @@ def _teacher(seed, paths):
             **_TEACHER,
         )
         scores = _scores(folder) | {"processor_seconds": seconds}
-        _write_result(_result_path("teacher", "labels", seed), scores)
+        runs.write_json(_result_path("teacher", "labels", seed), scores)
     return os.path.join(folder, "model")
 
 
@@ -221,14 +182,14 @@ def _distill(student, recipe, seed, teacher, paths):
     start, seconds = shape, 0.0
     if recipe == "hidden_first":
         first = f"{folder}.first"
-        seconds = _run(
+        seconds = runs.run_script(
             "run/distill.py",
             log,
             output_dir=first,
             **common | shape | _HIDDEN_FIRST,
         )
         start = {"pretrained_model_dir": os.path.join(first, "model")}
-    seconds += _run(
+    seconds += runs.run_script(
         "run/distill.py",
         log,
         output_dir=folder,
@@ -239,13 +200,13 @@ def _distill(student, recipe, seed, teacher, paths):
     scores = _scores(folder) | {"processor_seconds": seconds, "flags": values}
     if recipe == _PAYS:
         scores["int8"] = _export(folder, log, paths["test_file"])
-    _write_result(_result_path(student, recipe, seed), scores)
+    runs.write_json(_result_path(student, recipe, seed), scores)
 
 
 def _export(folder, log, test_file):
     """Returns the megabytes and the accuracy of an int8 .tflite file."""
     path = os.path.join(folder, "int8.tflite")
-    _run(
+    runs.run_script(
         "export/tflite.py",
         log,
         model_dir=os.path.join(folder, "model"),
@@ -264,7 +225,9 @@ def _print_report(recipes):
         ("teacher", "labels"),
         *((x, y) for x in _STUDENTS.value for y in recipes),
     ):
-        found = [_read_result(*cell, seed) for seed in _SEEDS.value]
+        found = [
+            runs.read_json(_result_path(*cell, seed)) for seed in _SEEDS.value
+        ]
         found = [x for x in found if x is not None]
         if not found:
             continue
@@ -294,7 +257,8 @@ def main(argv):
         teacher = _teacher(seed, paths)
         for student in _STUDENTS.value:
             for recipe in recipes:
-                if _read_result(student, recipe, seed) is None:
+                path = _result_path(student, recipe, seed)
+                if not os.path.exists(path):
                     _distill(student, recipe, seed, teacher, paths)
     _print_report(recipes)
 

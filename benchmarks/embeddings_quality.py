@@ -11,17 +11,15 @@ at a time; finished ones are kept in --results_dir. The last lines are the
 table, with the scores of MiniLM as it is.
 """
 
-import csv
 import gzip
-import json
 import os
 import pathlib
 import random
 import statistics
-import sys
 import time
 
 import few_shot
+import runs
 from absl import app
 from absl import flags
 
@@ -73,18 +71,13 @@ def _read(task, split):
     return rows[: _ROWS.value or None]
 
 
-def _run_ours(request, extra):
+def _run_ours(request, is_trained):
     """Runs run/finetune_embeddings.py; returns the scores of dev."""
     folder = request["folder"]
-    words = [f"--output_dir={folder}/output", "--do_eval", *extra]
-    for split in ("train", "dev"):
-        path = os.path.join(folder, f"{split}.csv")
-        words.append(f"--{split}_file={path}")
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            columns = _COLUMNS[request["task"]]
-            csv.writer(file).writerows([columns, *request[split]])
-    script = str(_ROOT / "run" / "finetune_embeddings.py")
     values = {
+        "output_dir": f"{folder}/output",
+        "do_eval": True,
+        "do_train": is_trained,
         "pretrained_model_dir": request["model"],
         "train_batch_size": request["batch_size"],
         "learning_rate": request["learning_rate"],
@@ -93,11 +86,14 @@ def _run_ours(request, extra):
         "eval_batch_size": 64,
         "seed": request["seed"],
     }
-    words += [f"--{name}={value}" for name, value in values.items()]
-    seconds = few_shot.run([sys.executable, script, *words], request["log"])
+    columns = _COLUMNS[request["task"]]
+    for split in ("train", "dev"):
+        values[f"{split}_file"] = path = os.path.join(folder, f"{split}.csv")
+        runs.write_table(path, columns, request[split])
+    script = "run/finetune_embeddings.py"
+    seconds = runs.run_script(script, request["log"], **values)
     path = os.path.join(folder, "output", "eval_results.json")
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)["dev"], seconds
+    return runs.read_json(path)["dev"], seconds
 
 
 def _run_peer(request):
@@ -118,8 +114,8 @@ def _run_peer(request):
 
 
 _FRAMEWORK_RUNS = {
-    "start": lambda x: _run_ours(x, []),
-    "bert_tf": lambda x: _run_ours(x, ["--do_train"]),
+    "start": lambda x: _run_ours(x, False),
+    "bert_tf": lambda x: _run_ours(x, True),
     "sentence_transformers": _run_peer,
 }
 
@@ -141,7 +137,7 @@ def _run_cell(task, framework, seed):
         }
         scores, seconds = _FRAMEWORK_RUNS[framework](request)
     result = {"scores": scores, "processor_seconds": seconds}
-    few_shot.write_json(few_shot.result_path(task, framework, seed), result)
+    runs.write_json(few_shot.result_path(task, framework, seed), result)
     return result
 
 

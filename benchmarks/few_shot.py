@@ -25,13 +25,12 @@ import json
 import os
 import pathlib
 import random
-import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 
+import runs
 from absl import app
 from absl import flags
 
@@ -116,40 +115,27 @@ def _sample(name, seed):
     return labels, chosen, [row for row in test if row[1] in labels]
 
 
-def run(command, log, **variables):
-    """Runs a program; returns its processor seconds."""
-    threads = str(_THREADS.value)
+def _run(command, log, **variables):
+    """Runs a program with --threads; returns its processor seconds."""
     names = (
         "OMP_NUM_THREADS",
         "TF_NUM_INTRAOP_THREADS",
         "TF_NUM_INTEROP_THREADS",
     )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with open(log, "a", encoding="utf-8") as file:
-        subprocess.run(
-            command,
-            check=True,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **dict.fromkeys(names, threads), **variables},
-        )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(after[:2]) - sum(before[:2])
-
-
-def _write_csv(path, rows):
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
+    threads = dict.fromkeys(names, str(_THREADS.value))
+    return runs.run(command, log, threads | variables)
 
 
 def _run_script(request, extra):
     """Trains by the script, then predicts in another process."""
     folder = request["folder"]
     train, test = (os.path.join(folder, f"{x}.csv") for x in ("train", "test"))
-    _write_csv(train, request["train"])
-    _write_csv(test, [(text, "") for text in request["test"]])
+    columns = "text", "label"
+    runs.write_table(train, columns, request["train"])
+    empty = [(text, "") for text in request["test"]]
+    runs.write_table(test, columns, empty)
     output = os.path.join(folder, "output")
-    seconds = run(
+    seconds = _run(
         [
             sys.executable,
             str(_ROOT / "run" / "finetune_classifier.py"),
@@ -164,7 +150,7 @@ def _run_script(request, extra):
         request["log"],
     )
     answers = os.path.join(folder, "predictions.jsonl")
-    run(
+    _run(
         [
             sys.executable,
             str(_ROOT / "run" / "predict.py"),
@@ -181,8 +167,8 @@ def _run_script(request, extra):
 
 def _run_program(request, *command, **variables):
     path = os.path.join(request["folder"], "request.json")
-    write_json(path, request)
-    run([*command, path], request["log"], **variables)
+    runs.write_json(path, request)
+    _run([*command, path], request["log"], **variables)
     with open(request["output"], encoding="utf-8") as file:
         return json.load(file)
 
@@ -202,13 +188,6 @@ _METHOD_RUNS = {
     "fine_tuning": lambda x: _run_script(x, _PLAIN),
     "setfit": lambda x: run_peer(x | {"job": "setfit", "num_iterations": 5}),
 }
-
-
-def write_json(path, value):
-    temporary = f"{path}.tmp-{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-    os.replace(temporary, path)
 
 
 def result_path(name, method, seed):
@@ -248,7 +227,7 @@ def _run_cell(name, method, seed):
         "rows": len(train),
         "load": os.getloadavg()[1],
     }
-    write_json(result_path(name, method, seed), result)
+    runs.write_json(result_path(name, method, seed), result)
     return result
 
 

@@ -22,9 +22,9 @@ import pathlib
 import random
 import resource
 import statistics
-import subprocess
 import sys
 
+import runs
 from absl import app
 from absl import flags
 
@@ -101,17 +101,6 @@ def _processor_seconds():
     return sum(x.ru_utime + x.ru_stime for x in used)
 
 
-def _run(script, **values):
-    words = []
-    for name, value in values.items():
-        if isinstance(value, bool):
-            words.append(f"--{'' if value else 'no'}{name}")
-        else:
-            words.append(f"--{name}={value}")
-    command = [sys.executable, str(_ROOT / "run" / script), *words]
-    subprocess.run(command, check=True, cwd=_ROOT)
-
-
 def _read_novels():
     """Returns the chapters of each author, a list of paragraphs each."""
     with gzip.open(_CORPUS / "books.txt.gz", "rt", encoding="utf-8") as file:
@@ -169,8 +158,8 @@ def _prepare():
         with open(_path(f"{name}.jsonl"), "w", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(row)}\n" for row in rows)
     if not os.path.exists(_path("minilm")):
-        _run(
-            "convert_checkpoint.py",
+        runs.run_script(
+            "run/convert_checkpoint.py",
             input=minilm.directory(),
             to="bert_tf",
             output=_path("minilm"),
@@ -180,8 +169,8 @@ def _prepare():
         ("heldout", str(_CORPUS / "books_heldout.txt.gz")),
     ):
         if not os.path.exists(_path("records", f"{name}.tfrecord.report.json")):
-            _run(
-                "create_pretraining_data.py",
+            runs.run_script(
+                "run/create_pretraining_data.py",
                 input_file=text,
                 vocab_file=_path("minilm", "vocab.txt"),
                 output_file=_path("records", f"{name}.tfrecord"),
@@ -224,8 +213,8 @@ def _pretrain(row, output_dir):
         values = {"init_checkpoint": _train_head(row)}
     elif row == _SCRATCH:
         values = {"do_train": True}
-    _run(
-        "pretrain.py",
+    runs.run_script(
+        "run/pretrain.py",
         bert_config_file=_path("minilm", "bert_config.json"),
         input_file=_path("records", "train.tfrecord"),
         eval_input_file=_path("records", "heldout.tfrecord"),
@@ -260,8 +249,8 @@ def _fine_tune(row, output_dir):
     model = _path("minilm")
     if row != _FROZEN:
         model = _path(_name(row, "perplexity"), "model")
-    _run(
-        "finetune_classifier.py",
+    runs.run_script(
+        "run/finetune_classifier.py",
         task_name="custom",
         train_file=_path("train.jsonl"),
         # No trial is chosen by it.
@@ -321,19 +310,11 @@ def _measure(row, measure):
     start = _processor_seconds()
     result = _MEASURES[measure](row, _path(_name(row, measure)))
     result["processor_seconds"] = _processor_seconds() - start
-    path = _result_path(row, measure)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-        file.write(json.dumps(result) + "\n")
-    os.replace(f"{path}.tmp", path)
+    runs.write_json(_result_path(row, measure), result)
 
 
 def _read(row, measure):
-    path = _result_path(row, measure)
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    return runs.read_json(_result_path(row, measure))
 
 
 def _error(values):

@@ -19,13 +19,11 @@ import functools
 import json
 import os
 import pathlib
-import resource
 import statistics
-import subprocess
-import sys
 
 import finetune_ours
 import finetune_tasks
+import runs
 from absl import app
 from absl import flags
 
@@ -148,43 +146,8 @@ def _name(*words):
     )
 
 
-def _write_json(path, value):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-    os.replace(f"{path}.tmp", path)
-
-
-def _read_json(path):
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
-
-
 def _result_path(*words):
     return os.path.join(_RESULTS_DIR.value, f"{_name(*words)}.json")
-
-
-def _processor_seconds():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _run(script, **values):
-    """Runs a script of run/; returns its processor seconds."""
-    words = []
-    for name, value in values.items():
-        if isinstance(value, bool):
-            words.append(f"--{'' if value else 'no'}{name}")
-        else:
-            words.append(f"--{name}={value}")
-    before = _processor_seconds()
-    subprocess.run(
-        [sys.executable, str(_ROOT / "run" / f"{script}.py"), *words],
-        check=True,
-        cwd=_ROOT,
-    )
-    return _processor_seconds() - before
 
 
 def _path(*words):
@@ -210,8 +173,8 @@ def _text(megabytes):
 def _vocabulary():
     path = _path("vocab.txt")
     if not os.path.exists(path):
-        _run(
-            "learn_vocabulary",
+        runs.run_script(
+            "run/learn_vocabulary.py",
             flagfile="cpu_vocabulary.flags",
             input_file=_text(None),
             output_file=path,
@@ -224,8 +187,8 @@ def _records(text, values):
     name = _name("records", os.path.basename(text), *values.values())
     path = _path(name, "records.tfrecord")
     if not os.path.exists(f"{path}.report.json"):
-        _run(
-            "create_pretraining_data",
+        runs.run_script(
+            "run/create_pretraining_data.py",
             input_file=text,
             vocab_file=_vocabulary(),
             output_file=path,
@@ -256,8 +219,8 @@ def _read_curve(output_dir):
 
 
 def _pretrain(output_dir, run, seed, **values):
-    return _run(
-        "pretrain",
+    return runs.run_script(
+        "run/pretrain.py",
         **_TRAINING
         | run.training
         | {
@@ -287,8 +250,8 @@ def _step_seconds(name, run):
             )
             for steps in (20, 120)
         ]
-        _write_json(path, (seconds[1] - seconds[0]) / 100)
-    return _read_json(path)
+        runs.write_json(path, (seconds[1] - seconds[0]) / 100)
+    return runs.read_json(path)
 
 
 def _choose(name, run, seed):
@@ -315,7 +278,7 @@ def _choose(name, run, seed):
         "held_out": _read_scores(output_dir),
         "wikigold": _fine_tune("wikigold", model, seed),
     }
-    _write_json(_result_path("choices", name, seed), result)
+    runs.write_json(_result_path("choices", name, seed), result)
 
 
 def _draw_curve(name, run):
@@ -329,7 +292,7 @@ def _draw_curve(name, run):
         "held_out": _read_scores(output_dir),
         "curve": _read_curve(output_dir),
     }
-    _write_json(_result_path("curves", name), result)
+    runs.write_json(_result_path("curves", name), result)
 
 
 def _fine_tune(task, model, seed):
@@ -373,7 +336,7 @@ def _compare_tasks(task, start, seed):
         },
     }
     score = _fine_tune(task, models[start], seed)
-    _write_json(
+    runs.write_json(
         _result_path("tasks", task, start, seed),
         {"task": task, "start": start, "seed": seed, "score": score},
     )
@@ -408,7 +371,7 @@ def _mean(values):
 def _print_report():
     """Prints the table of what is finished."""
     found = [
-        _read_json(path)
+        runs.read_json(path)
         for words, _ in _jobs()
         if os.path.exists(path := _result_path(*words))
     ]
@@ -451,7 +414,7 @@ def _draw(path):
         result = _result_path("curves", name)
         if not os.path.exists(result):
             continue
-        found = _read_json(result)
+        found = runs.read_json(result)
         curve = [x for x in found["curve"] if "masked_lm_loss" in x]
         last = found["held_out"]
         scores = {
