@@ -266,6 +266,7 @@ def fit_few_shot(
         label_ids[pairs],
         *options,
     )
+    contrastive.average(encoder, {name: weights[name] for name in encoder})
     vectors = twin.predict(inputs, verbose=0)["embedding"]
     head = contrastive.fit_head(vectors, label_ids)
     for name, value in {**encoder, **head}.items():

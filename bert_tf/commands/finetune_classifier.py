@@ -78,7 +78,13 @@ class ClassifierConfig(NamedTaskConfig):
         "Learn from a few texts of each label, best below 50: train embeddings "
         "by pairs of texts, then a linear head on them.",
         needs="do_train",
-        not_with=("doc_stride", "head=bilstm", "new_pooler"),
+        not_with=(
+            "doc_stride",
+            "head=bilstm",
+            "new_pooler",
+            "keep_best",
+            "early_stopping_patience",
+        ),
     )
     doc_stride: int | None = options.data(
         None,

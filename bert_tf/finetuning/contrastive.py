@@ -3,7 +3,9 @@
 Few labels: embeddings learn from pairs of texts of one label, whose negatives
 are the texts of other labels in the step. Logistic regression on the embeddings
 is then the head of an ordinary classifier, after SetFit (Tunstall et al., 2022,
-https://arxiv.org/abs/2209.11055).
+https://arxiv.org/abs/2209.11055). The encoder has the mean of its weights
+before and after, which knows more about other texts than either (Wortsman et
+al., 2022, https://arxiv.org/abs/2109.01903).
 
 Shapes:
   N: number of texts.
@@ -12,6 +14,7 @@ Shapes:
 """
 
 import dataclasses
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import keras
@@ -113,7 +116,7 @@ def on_embeddings(
 
 
 class FewLabels(ObjectiveSource):
-    """Pairs of texts of one label; the head follows from the embeddings.
+    """Pairs of texts of one label; at the end `average`, then `fit_head`.
 
     Args:
       reader: The data of the task.
@@ -127,7 +130,7 @@ class FewLabels(ObjectiveSource):
         super().__init__(reader)
         self._seed = seed
         self._stored = stored
-        # Its logits, by heads that were fitted without the text.
+        # Its logits of texts, by heads that were fitted without the text.
         self._logits: np.ndarray | None = None
 
     def read(self) -> tuple[int, GroupedRows]:
@@ -141,19 +144,19 @@ class FewLabels(ObjectiveSource):
         return TaskObjective(PairsTask())
 
     def finish(self, model: keras.Model, devices: Devices) -> None:
-        """Fits the head to the embeddings of the training texts."""
         task = self._reader.task
-        if self._logits is None and (task.calibrates or task.reject_precision):
-            with devices.strategy.scope():
-                start = checkpoint_loading.build_model(
-                    self._stored,
-                    "embeddings",
-                    pooling=task.pooling,
-                    normalize=task.normalize,
-                )
+        with devices.strategy.scope():
+            start = checkpoint_loading.build_model(
+                self._stored,
+                "embeddings",
+                pooling=task.pooling,
+                normalize=task.normalize,
+            )
+        if task.calibrates or task.reject_precision:
             self._logits = out_of_fold_logits(*self._texts(start, devices))
-        head = fit_head(*self._texts(model, devices))
         variables = bert.named_variables(model)
+        average(variables, bert.named_variables(start))
+        head = fit_head(*self._texts(model, devices))
         for name, value in head.items():
             variables[name].assign(value)
 
@@ -202,6 +205,14 @@ def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
         others = np.roll(own, draw.integers(1, len(own)))
         pairs.append(np.stack([own, others], axis=1))
     return np.concatenate(pairs)
+
+
+def average(
+    trained: Mapping[str, keras.Variable], start: Mapping[str, keras.Variable]
+) -> None:
+    """Makes trained weights the means of themselves and those in `start`."""
+    for name, variable in start.items():
+        trained[name].assign((trained[name] + variable) / 2)
 
 
 def fit_head(

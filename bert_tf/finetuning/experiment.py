@@ -68,7 +68,7 @@ class ObjectiveSource:
         return TaskObjective(self._reader.task)
 
     def finish(self, model: keras.Model, devices: Devices) -> None:
-        """Sets the weights that training does not change, before scores."""
+        """Sets the weights that follow from training, once at its end."""
 
     def tune(self, task: Task) -> Task:
         """Returns the task with what is selected where there is no dev set."""

@@ -321,7 +321,6 @@ class Trial(Trainer):
         """Scores dev; saves the weights if the best ones are to be kept."""
         task = self._experiment.task
         (split, *_) = task.splits(DEV)
-        self._experiment.objective_source.finish(self.model, self.devices)
         evaluated = self.evaluator.evaluate(split, task, select_threshold=True)
         # All workers compare the same numbers.
         metrics = self.coordinator.from_chief(evaluated.metrics)

@@ -187,23 +187,21 @@ class FewShotTest(FewShotCase):
         finetune_classifier.main(config)
         self.assert_same_weights("whole/model", "output/model")
 
-    def test_best_epoch_has_its_own_head(self):
-        scores = self.few_shot(
-            num_train_epochs="0.4", keep_best=True, evaluate_every_steps=10
-        )
-        path = self.out("output/model")
-        finetune_classifier.main(
-            self.config(
-                pretrained_model_dir=path,
-                do_train=False,
-                output_dir=self.out("again"),
+    def test_encoder_is_halfway_between_start_and_end_of_training(self):
+        self.few_shot(num_train_epochs="0.2")
+        with mock.patch.object(contrastive, "average"):
+            self.few_shot(num_train_epochs="0.2", output_dir=self.out("end"))
+        start, half, end = (
+            finetuning_case.weights(x)
+            for x in (
+                self.model,
+                self.out("output/model"),
+                self.out("end/model"),
             )
         )
-        again = finetuning_case.read_json(
-            self.out("again"), "eval_results.json"
-        )
-        for name, value in scores["dev"].items():
-            self.assertAllClose(again["dev"][name], value, rtol=1e-4)
+        for name in start:
+            mean = (start[name] + end[name]) / 2
+            self.assertAllClose(half[name], mean, rtol=1e-6, atol=1e-7)
 
     def test_micro_batches_change_nothing(self):
         self.few_shot(num_train_epochs="0.1", output_dir=self.out("whole"))
@@ -236,6 +234,10 @@ class BadInputTest(FewShotCase, parameterized.TestCase):
         train = self.write("train.csv", *rows)
         with self.assertRaisesRegex(UserError, message):
             self.few_shot(train_file=train, do_eval=False)
+
+    def test_has_no_best_step(self):
+        with self.assertRaisesRegex(UserError, "cannot be used with"):
+            self.few_shot(keep_best=True)
 
     def test_names_labels_that_dev_lacks(self):
         train = self.write("train.csv", "cat,a", "sat,a", "dog,b", "mat,b")
