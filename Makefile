@@ -1,4 +1,4 @@
-# `make` lists the targets. Only Python 3.11 or 3.12 must be installed.
+# `make` lists the targets. Only Python 3.11 to 3.13 must be installed.
 
 PYTHON_RUN := .venv/bin/python
 PYTEST := TF_CPP_MIN_LOG_LEVEL=2 $(PYTHON_RUN) -m pytest -q

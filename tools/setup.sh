@@ -19,19 +19,19 @@ fail() {
 }
 
 is_supported() {
-  "$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' \
+  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
     2> /dev/null
 }
 
 find_python() {
   local candidate
-  for candidate in ${PYTHON:-python3.11 python3.12 python3}; do
+  for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
     if is_supported "$candidate"; then
       echo "$candidate"
       return
     fi
   done
-  fail "Python 3.11 or 3.12 is needed. Found neither as ${PYTHON:-python3.11, python3.12 or python3}; install it, or name it with \`make setup PYTHON=/path/to/python3.11\`."
+  fail "Python 3.11, 3.12 or 3.13 is needed. Found none as ${PYTHON:-python3.11, python3.12, python3.13 or python3}; install it, or name it with \`make setup PYTHON=/path/to/python3.11\`."
 }
 
 # The same for the same contents, whatever the files' dates.

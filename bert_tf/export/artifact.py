@@ -52,8 +52,8 @@ _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
 _LEFT_OUT = ("Versions",)
 
 GRPC_PORT, REST_PORT = 8500, 8501
-# The newest image with TensorFlow Text 2.12.1, as in all images since 2.12.
-IMAGE = "tensorflow/serving:2.19.1"
+# Has TensorFlow Text 2.20; all images from 2.12 to 2.19 have 2.12.1.
+IMAGE = "tensorflow/serving:2.20.0"
 CONFIG_FILE = "models.config"
 BATCHING_FILE = "batching_parameters.txt"
 # TensorFlow Serving reads it with --enable_per_model_batching_parameters.

@@ -25,7 +25,11 @@ _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 # TensorFlow's own Abseil, which no environment variable reaches. In a version
 # without these names its messages appear again, which changes nothing else.
 _LIBRARY = "libtensorflow_framework.so.2"
-_SET_LEVEL = "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE"
+# Abseil's SetMinLogLevel in TensorFlow 2.20 and 2.21, by Abseil's release.
+_SET_LEVEL = [
+    f"_ZN4absl12lts_{release}14SetMinLogLevelENS0_18LogSeverityAtLeastE"
+    for release in (20250127, 20250814)
+]
 _ABSEIL_ERROR = 2
 
 
@@ -150,8 +154,19 @@ def drop_noise() -> None:
     if spec is None or spec.origin is None:
         return
     path = os.path.join(os.path.dirname(spec.origin), _LIBRARY)
-    with contextlib.suppress(AttributeError, OSError):
-        getattr(ctypes.CDLL(path), _SET_LEVEL)(_ABSEIL_ERROR)
+    # TensorFlow 2.21 writes messages while it is loaded, whatever the level.
+    library = None
+    with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+        stderr = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            library = ctypes.CDLL(path)
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+    for name in _SET_LEVEL:
+        with contextlib.suppress(AttributeError):
+            getattr(library, name)(_ABSEIL_ERROR)
 
 
 def sections(texts: Mapping[str, str]) -> str:

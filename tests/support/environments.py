@@ -1,5 +1,6 @@
 """Virtual environments for tests that need other packages."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -7,6 +8,8 @@ import pathlib
 import shutil
 import subprocess
 import sys
+
+from tests.support import made_once
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CACHE = _ROOT / ".cache" / "environments"
@@ -45,7 +48,16 @@ def run(*command: str, **options) -> str:
     return result.stdout
 
 
-def make(name: str, *pip_arguments: str) -> str:
+def newest_python() -> str:
+    """Returns the newest Python here that the project supports."""
+    for name in ("python3.13", "python3.12"):
+        # A shim of pyenv fails if its version is not selected.
+        with contextlib.suppress(OSError, RuntimeError):
+            return run(name, "-c", "import sys; print(sys.executable)").strip()
+    return sys.executable
+
+
+def make(name: str, *pip_arguments: str, python: str = sys.executable) -> str:
     """Returns the Python of a cached environment, or of a new one.
 
     Args:
@@ -53,18 +65,20 @@ def make(name: str, *pip_arguments: str) -> str:
       *pip_arguments: Arguments of `uv pip install` at the repository's root:
         packages with versions, or `-r` and a file. The environment is rebuilt
         when the arguments or the named files change.
+      python: The Python that it is made with.
 
     Raises:
       RuntimeError: If it cannot be built. Then tests fail; they do not skip.
     """
-    key = hashlib.sha256(repr((sys.version, pip_arguments)).encode())
+    version = sys.version if python == sys.executable else python
+    key = hashlib.sha256(repr((version, pip_arguments)).encode())
     for argument in pip_arguments:
         if argument.startswith("."):  # The project itself.
             argument = "pyproject.toml"
         if (_ROOT / argument).is_file():
             key.update((_ROOT / argument).read_bytes())
     folder = _CACHE / f"{name}-{key.hexdigest()[:12]}"
-    python = str(folder / "bin" / "python")
+    made = str(folder / "bin" / "python")
     _CACHE.mkdir(parents=True, exist_ok=True)
     # Only one process at a time builds it.
     with open(_CACHE / f"{name}.lock", "w", encoding="utf-8") as lock:
@@ -73,12 +87,12 @@ def make(name: str, *pip_arguments: str) -> str:
             shutil.rmtree(folder, ignore_errors=True)
             for stale in _CACHE.glob(f"{name}-*"):
                 shutil.rmtree(stale)
-            venv = (f"--python={sys.executable}", str(folder))
+            venv = (f"--python={python}", str(folder))
             # Some tests ask for pip, too.
             run(*_UV, "venv", "--seed", *venv)
-            install(python, *pip_arguments)
+            install(made, *pip_arguments)
             (folder / "complete").touch()
-    return python
+    return made
 
 
 def install(python: str, *pip_arguments: str) -> None:
@@ -92,5 +106,5 @@ def install(python: str, *pip_arguments: str) -> None:
 
 def clean_environment() -> dict[str, str]:
     """Returns the environment variables, without those of our packages."""
-    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", made_once.VARIABLE)
     return {key: os.environ[key] for key in os.environ if key not in ours}
