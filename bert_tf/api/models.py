@@ -610,6 +610,7 @@ class TextMethods:
           task_values: The contents of task.json, but for the labels.
           max_seq_length: As for `bert_tf.load_model`.
         """
+        self.source = stored.source
         labels = getattr(self, "labels", None)
         nothing = Tensors.from_arrays({})
         # The model holds the weights now.

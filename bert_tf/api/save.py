@@ -212,6 +212,7 @@ def _card(model: keras.Model, task: dict[str, Any]) -> str:
             "Training": training,
         },
         'import bert_tf\nmodel = bert_tf.load_model(".")',
+        model_directory.card_header(task, getattr(model, "source", "")),
     )
 
 
