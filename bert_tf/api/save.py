@@ -216,6 +216,7 @@ def _card(model: keras.Model, task: dict[str, Any]) -> str:
             "Training": training,
         },
         'import bert_tf\nmodel = bert_tf.load_model(".")',
+        model_directory.card_header(task, getattr(model, "source", "")),
     )
 
 
@@ -389,6 +390,7 @@ class FileMethods:
           task_values: The contents of task.json, but for the labels.
           max_seq_length: As for `bert_tf.load_model`.
         """
+        self.source = stored.source
         labels = getattr(self, "labels", None)
         nothing = Tensors.from_arrays({})
         # The model holds the weights now.

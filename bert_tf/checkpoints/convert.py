@@ -26,6 +26,7 @@ from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import locks
+from bert_tf.io import paths
 from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 
 
@@ -211,6 +212,10 @@ def _write(
         options["allow_activation_change"] = True
     with files.atomic_directory(output) as temporary:
         sentences = write_model(temporary, stored, **options)
+        if config.target_format == "huggingface":
+            card = _card(stored, source_format, config)
+            readme = os.path.join(temporary, model_directory.README_FILE)
+            files.write_text(readme, card)
         contents = {
             str(path.relative_to(temporary)): path.stat().st_size
             for path in sorted(pathlib.Path(temporary).rglob("*"))
@@ -237,6 +242,7 @@ def _write(
 def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
     """Returns the model card of a model directory."""
     kind = stored.task["kind"]
+    is_foreign = config.target_format == "huggingface"
     program = cli.program("run/fill_mask.py")
     usage = f'{program} --model_dir=. --text="A [MASK] is here."'
     if kind not in ("pretraining", "masked_lm"):
@@ -244,12 +250,18 @@ def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
     return model_directory.build_card(
         "A converted BERT",
         f"A BERT of kind {kind}, converted from the format {source_format} "
-        f"({stored.source}) by run/convert_checkpoint.py of bert_tf.",
+        f"({paths.base_names(stored.source)}) by run/convert_checkpoint.py of "
+        "bert_tf.",
         {
             "Flags": options.for_card(config),
             "Notes": dict(enumerate(stored.report.notes, 1)),
         },
         usage,
+        model_directory.card_header(
+            stored.task,
+            stored.source,
+            library="transformers" if is_foreign else "bert_tf",
+        ),
     )
 
 

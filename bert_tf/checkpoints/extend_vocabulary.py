@@ -28,6 +28,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import CONTINUATION
@@ -99,11 +100,12 @@ def run(config: Flags) -> None:
             "a new word is the mean of the embeddings of its old tokens; it "
             "has not been trained since.",
             {
-                "Source": {"model": source.revision or config.input},
+                "Source": {"model": paths.base_names(source.source)},
                 "Notes": dict(enumerate(source.report.notes, 1)),
                 **_changes(extension, _SHOWN_IN_CARD),
             },
             'import bert_tf\nmodel = bert_tf.load_model(".")',
+            model_directory.card_header(source.task, source.source),
         )
         with files.atomic_directory(output) as temporary:
             model_directory.write_model(temporary, extension.model, card)

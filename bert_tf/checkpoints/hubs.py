@@ -1,4 +1,4 @@
-"""Fetches models from the hubs of Hugging Face and Kaggle, by their libraries.
+"""Models on the hubs of Hugging Face and Kaggle, by their libraries.
 
 Each library keeps its own cache (HF_HOME, KAGGLEHUB_CACHE), takes its own
 variables for access (HF_TOKEN, HF_ENDPOINT, KAGGLE_API_TOKEN, ...) and resumes
@@ -119,8 +119,6 @@ def _fetch_hugging_face(
     Fetches the files that are needed and missing. If the hub cannot be reached,
     the last known commit of a branch counts.
     """
-    for library in ("httpx", "httpx2"):  # They log every request.
-        python_logging.getLogger(library).setLevel(python_logging.WARNING)
     offline = offline or constants.HF_HUB_OFFLINE
     if offline or _COMMIT.fullmatch(revision):
         folder = _cached_snapshot(repository, revision)
@@ -179,6 +177,8 @@ def _limited_answers() -> Iterator[None]:
 
     Names of its files are parts of answers: they may not lead elsewhere.
     """
+    for library in ("httpx", "httpx2"):  # They log every request.
+        python_logging.getLogger(library).setLevel(python_logging.WARNING)
     make = _http._GLOBAL_CLIENT_FACTORY
 
     def make_limited():
@@ -318,11 +318,7 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
     folder = cached([])
     if folder is None:
         return None
-    present = [
-        os.path.relpath(os.path.join(parent, file), folder)
-        for parent, _, names in os.walk(folder)
-        for file in names
-    ]
+    present = _files_in(folder)
     chosen = set(needed_files(present))
     for index in [x for x in chosen if x.endswith(".index.json")]:
         values = stored_files.read_object(os.path.join(folder, index))
@@ -339,6 +335,115 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
     )
     # Missing ones are noticed by the library's record of the commit's files.
     return cached([*chosen, *others])
+
+
+def push_model(name: str, path: str, overwrite: bool = False) -> str:
+    """Uploads a model to Hugging Face's hub; returns its address.
+
+    Args:
+      name: "hf://owner/name", the repository, which is made.
+      path: A model directory, or the Hugging Face form of a model.
+      overwrite: Whether a repository that exists gets a commit with the model
+        in place of its own.
+
+    Raises:
+      UserError: If there is no such model, the name is taken, or the hub or its
+        token does not allow it.
+    """
+    parts = releases.parse_hub_name(name) if name.startswith("hf://") else None
+    if not parts or parts[2]:
+        raise UserError(
+            "--push must be hf://owner/name, without a revision. Received: "
+            f"{name!r}."
+        )
+    chosen = needed_files(_files_in(path))
+    if not any(file.endswith(".safetensors") for file in chosen):
+        raise UserError(
+            "--model_dir must be a local folder: a model directory, or the "
+            "Hugging Face form of a model with safetensors, which "
+            "run/convert_checkpoint.py --to=huggingface writes. Received: "
+            f"{path!r}."
+        )
+    hub, advice = constants.ENDPOINT, "set HF_TOKEN to one that may write"
+    if not huggingface_hub.get_token():
+        raise UserError(
+            f"{name}: {hub} needs a token; {advice}, or run `hf auth login`."
+        )
+    try:
+        with _limited_answers():
+            _push(name, parts[1], path, chosen, overwrite)
+    except errors.HfHubHTTPError as error:
+        raise _explain(name, error, hub, advice) from error
+    except (
+        errors.HfHubHTTPError.__mro__[1],
+        OSError,
+        RuntimeError,
+        *_WRONG_ANSWERS,
+    ) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"{name} cannot be uploaded to {hub} ({type(error).__name__}: "
+            f"{' '.join(str(error).split()):.200}); run the same command "
+            "again, with --overwrite if the repository is there by then."
+        ) from error
+    return f"{hub}/{parts[1]}"
+
+
+def _push(
+    name: str, repository: str, path: str, chosen: list[str], overwrite: bool
+) -> None:
+    api, stale = huggingface_hub.HfApi(), set()
+    if api.repo_exists(repository):
+        if not overwrite:
+            raise UserError(
+                f"{name} exists already; choose another name, or add "
+                "--overwrite to replace the model in it by a new commit."
+            )
+        # Of two formats in one repository the older would be read.
+        stale = {*needed_files(api.list_repo_files(repository))} - {*chosen}
+    # Imported here, as TensorFlow takes seconds.
+    from bert_tf.checkpoints import formats
+    from bert_tf.checkpoints import model_directory
+
+    stored, readme = formats.read(path), model_directory.README_FILE
+    card = model_directory.default_card(stored, "transformers")
+    if os.path.isfile(own := os.path.join(path, readme)):
+        card = files.read_bytes(own).decode("utf-8", "replace")
+    contents = {file: os.path.join(path, file) for file in chosen}
+    contents[readme] = _with_license(card).encode()
+    address = f"{constants.ENDPOINT}/{repository}"
+    download.announce(f"Uploading {len(contents)} files to {address}.")
+    api.create_repo(repository, exist_ok=True)
+    add = huggingface_hub.CommitOperationAdd
+    delete = huggingface_hub.CommitOperationDelete
+    api.create_commit(
+        repository,
+        [add(*x) for x in contents.items()]
+        + [delete(x) for x in stale - {readme}],
+        commit_message="Upload a model by bert_tf",
+    )
+
+
+def _with_license(card: str) -> str:
+    """Returns a card with its base's license where its own is unknown."""
+    base = re.search(r'^base_model: "(.+)"$', card, re.MULTILINE)
+    unknown = 'license: "unknown"'
+    if base and unknown in card:
+        with contextlib.suppress(errors.HfHubHTTPError):
+            data = huggingface_hub.HfApi().model_info(base[1]).card_data
+            if data and isinstance(data.license, str):
+                card = card.replace(unknown, f'license: "{data.license}"', 1)
+    return card
+
+
+def _files_in(folder: str) -> list[str]:
+    """Returns the files of a folder by their paths in it."""
+    return [
+        os.path.relpath(os.path.join(parent, file), folder)
+        for parent, _, names in os.walk(folder)
+        for file in names
+    ]
 
 
 # === Kaggle ===

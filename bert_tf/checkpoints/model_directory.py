@@ -10,7 +10,7 @@ to no other files, so it can be moved or copied:
   model.weights.safetensors    the weights, by the original's names
   optimizer_state.safetensors  Adam's moments and the step, if they are known
   README.md                    the model card
-  checksums.json               SHA-256 of all of these
+  checksums.json               SHA-256 of all of these; the card may be edited
 
 Models trained on records with an unknown vocabulary lack vocab.txt and
 tokenizer.json.
@@ -21,8 +21,10 @@ checkpoint.
 """
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
@@ -45,7 +47,9 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.io import stored_files
+from bert_tf.recipes import releases
 from bert_tf.text.vocabulary import Vocabulary
 
 CONFIG_FILE = "bert_config.json"
@@ -77,6 +81,35 @@ _CHECKSUMS = {
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 # The packages whose versions the model card has.
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras", "numpy")
+
+# The hub's names of tasks, by kind.
+_PIPELINES = {
+    "classification": "text-classification",
+    "question_answering": "question-answering",
+    "tagging": "token-classification",
+    "multiple_choice": "multiple-choice",
+    "pretraining": "fill-mask",
+    "masked_lm": "fill-mask",
+    "embeddings": "sentence-similarity",
+}
+_GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli")
+# The hub's names of data sets, by the task's name or the name of a file.
+_DATA_SETS = dict.fromkeys(_GLUE, "nyu-mll/glue") | {
+    "train-v1.1.json": "rajpurkar/squad",
+    "train-v2.0.json": "rajpurkar/squad_v2",
+    "eng.train": "eriktks/conll2003",
+}
+# Scores that the hub shows.
+_METRIC = re.compile(
+    r"(?:(?:subset|masked_lm|macro|micro)_)?(accuracy|f1|precision|recall)|"
+    r"exact_match|matthews_correlation|pearson|spearmanr|"
+    r"mean_squared_error|mean_absolute_error"
+)
+_BASE = re.compile(r'^(license|base_model): *"?([^"\n]+?)"? *$', re.MULTILINE)
+# Folders of an absolute path, or of one below the home or this folder.
+_FOLDERS = re.compile(
+    r"(?<![\w:/.\])}])(?:~|\.\.?)?/(?:[^\s/,;|'\"()]+/)+(?=[^\s,;|'\"()])"
+)
 
 
 def write(
@@ -128,7 +161,7 @@ def write_model(
     stored_model.check(stored)
     contents = {
         CONFIG_FILE: stored.config.to_json(),
-        README_FILE: readme or _default_readme(stored),
+        README_FILE: readme or default_card(stored),
     } | text_files(stored)
     for name, text in contents.items():
         with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
@@ -287,6 +320,8 @@ def _check_files(path: str) -> frozenset[str]:
                 f"The model directory {path} is incomplete: {name} is missing; "
                 "copy it again."
             )
+        if name == README_FILE:
+            continue  # A card is for people, who may edit it, on a hub too.
         actual = files.sha256(file)
         if actual != expected:
             raise UserError(
@@ -346,12 +381,15 @@ def _read_vocabulary(
     return vocabulary, settings
 
 
-def _default_readme(stored: StoredModel) -> str:
+def default_card(stored: StoredModel, library: str = "bert_tf") -> str:
+    """Returns a model card that names the source."""
     return build_card(
         "A BERT",
-        f"A BERT of kind {stored.task['kind']}, read from {stored.source}.",
+        f"A BERT of kind {stored.task['kind']}, read from "
+        f"{paths.base_names(stored.source)}.",
         {"Notes": dict(enumerate(stored.report.notes, 1))},
         'import bert_tf\nmodel = bert_tf.load_model(".")',
+        card_header(stored.task, stored.source, library=library),
     )
 
 
@@ -364,8 +402,11 @@ def build_card(
     summary: str,
     sections: Mapping[str, Mapping[str, Any]],
     usage: str,
+    header: str = "",
 ) -> str:
     """Returns a model card in Markdown, with the versions of the packages.
+
+    A card is published with its model, so paths in it lose their folders.
 
     Args:
       title: The heading.
@@ -373,11 +414,80 @@ def build_card(
       sections: Heading to rows of name and value, for instance "Training data",
         "Flags", "Metrics"; an empty section contains "None."
       usage: A command or some lines of Python.
+      header: The result of `card_header`.
     """
-    parts = [f"# {title}", summary.strip(), f"```\n{usage.strip()}\n```"]
+    summary = _FOLDERS.sub("", summary.strip())
+    parts = [f"# {title}", summary, f"```\n{usage.strip()}\n```"]
     for heading, rows in (sections | {"Versions": versions()}).items():
         parts += [f"## {heading}", _to_table(rows) if rows else "None."]
-    return "\n\n".join(parts) + "\n"
+    return header + "\n\n".join(parts) + "\n"
+
+
+def card_header(
+    task: Mapping[str, Any],
+    source: str = "",
+    data_files: Mapping[str, str] | None = None,
+    library: str = "bert_tf",
+) -> str:
+    """Returns the YAML header by which Hugging Face's hub lists a model.
+
+    Args:
+      task: The contents of task.json, with the results by split.
+      source: Name, revision or path of the model that training started from,
+        or that was converted. License and base of one on disk are its card's.
+      data_files: The files of the splits.
+      library: The library that loads the model.
+    """
+    data_files = {k: paths.base_names(x) for k, x in (data_files or {}).items()}
+    keys = (task.get("name"), *data_files.values())
+    data_set = next((_DATA_SETS[x] for x in keys if x in _DATA_SETS), None)
+    base = releases.hub_id(source)
+    known = {"base_model": base} if base else _read_base(source)
+    for release in releases.releases():
+        if base and base == releases.hub_id(release.name):
+            known["license"] = release.license.lower()
+    pipeline = _PIPELINES.get(task["kind"], "feature-extraction")
+    results = []
+    for split, scores in task.get("results", {}).items():
+        if not isinstance(scores, Mapping):
+            continue
+        file = data_files.get(split) or task.get("name") or split
+        metrics = [
+            {"type": found[1] or name, "name": name, "value": round(value, 4)}
+            for name, value in scores.items()
+            if isinstance(value, float)
+            and math.isfinite(value)
+            and (found := _METRIC.fullmatch(name))
+        ]
+        data = {"type": data_set or "custom", "name": file, "split": split}
+        result = {"task": {"type": pipeline}, "dataset": data}
+        results += [result | {"metrics": metrics}] if metrics else []
+    values = {
+        "license": "unknown",
+        **known,
+        "library_name": library,
+        "pipeline_tag": pipeline,
+        "tags": ["bert", "bert_tf", "tensorflow", "keras"],
+        "datasets": [data_set] if data_set else None,
+        "metrics": sorted({x["type"] for y in results for x in y["metrics"]}),
+        "model-index": results
+        and [{"name": f"bert-{pipeline}", "results": results}],
+    }
+    # JSON is YAML, too.
+    to_json = functools.partial(json.dumps, ensure_ascii=False)
+    lines = [f"{name}: {to_json(x)}" for name, x in values.items() if x]
+    return "\n".join(["---", *lines, "---", "", ""])
+
+
+def _read_base(path: str) -> dict[str, str]:
+    """Returns license and base_model in the card of a model on disk."""
+    for folder in ("", MODEL_FOLDER):
+        file = os.path.join(path, folder, README_FILE)
+        if path and os.path.isfile(file):
+            card = files.read_small(file).decode("utf-8", "replace")
+            if card.startswith("---\n"):
+                return dict(_BASE.findall(card.split("\n---", 1)[0]))
+    return {}
 
 
 def versions() -> dict[str, str]:
@@ -397,6 +507,7 @@ def _to_table(rows: Mapping[str, Any]) -> str:
         if isinstance(value, float):
             value = f"{value:.6g}"
         # A bar or a line break would end the cell.
-        cell = str(value).replace("|", "\\|").replace("\n", " ")
+        cell = _FOLDERS.sub("", str(value))
+        cell = cell.replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {name} | {cell} |")
     return "\n".join(lines)

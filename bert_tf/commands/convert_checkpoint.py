@@ -30,7 +30,7 @@ class ConvertCheckpointConfig(ConversionConfig):
         "also be a prefix such as bert_model.ckpt.",
         reads="model",
     )
-    output: str = options.output(help_text="Directory to write.")
+    output: str = options.target(help_text="Directory to write.")
     source_format: str | None = options.data(
         None,
         "Format of --input (default: detected).",

@@ -1,10 +1,14 @@
-r"""Lists the models that can be named in place of a path, or fetches one.
+r"""Lists the models that can be named, or fetches or uploads one.
 
   python run/models.py
   python run/models.py --fetch=bert-base-uncased
+  python run/models.py --push=hf://me/films --model_dir=output/films/model
 
-Every script fetches a named model by itself; fetching it first is useful where
-the script runs without a network. --fetch prints the local path.
+A name can stand in place of a path. Every script fetches a named model by
+itself; fetching it first is useful where the script runs without a network.
+--fetch prints the local path. --push uploads a model directory, or what
+run/convert_checkpoint.py --to=huggingface wrote, with the token in HF_TOKEN,
+and prints its address.
 """
 
 import dataclasses
@@ -24,6 +28,24 @@ class ModelsConfig(ModelSourceConfig):
         "kaggle://owner/model/keras/variation[/version], or the https:// "
         "address of a .zip or .tar.gz file. Prints its local path.",
     )
+    push: str | None = options.model(
+        None,
+        "Repository to make on Hugging Face's hub and to upload a model to: "
+        "hf://owner/name. It is public, unless it is made there before.",
+        needs="model_dir",
+        not_with=("fetch", "offline"),
+    )
+    model_dir: str | None = options.model(
+        None,
+        "Model to upload: a model directory, or the Hugging Face form of one.",
+        reads="model",
+        needs="push",
+    )
+    overwrite: bool = options.model(
+        False,
+        "Replace the model in a repository that exists, by a new commit.",
+        needs="push",
+    )
 
 
 def main(config: ModelsConfig) -> None:
@@ -32,5 +54,12 @@ def main(config: ModelsConfig) -> None:
 
     if config.fetch:
         sys.stdout.write(f"{names.resolve(config.fetch)}\n")
+    elif config.push:
+        from bert_tf.checkpoints import hubs
+
+        address = hubs.push_model(
+            config.push, config.model_dir, config.overwrite
+        )
+        sys.stdout.write(f"{address}\n")
     else:
         sys.stdout.write(releases.format_table())

@@ -43,6 +43,7 @@ from bert_tf.finetuning.experiment import ObjectiveSource
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.tasks import confidence
 from bert_tf.tasks import dev_split
 from bert_tf.tasks import registry
@@ -204,14 +205,16 @@ class Teacher(ObjectiveSource):
         """The rows on the teacher for the model card."""
         shape = self._stored.config
         rows = {
-            "model": self._stored.source,
+            "model": paths.base_names(self._stored.source),
             "layers": shape.num_hidden_layers,
             "width": shape.hidden_size,
             "attention heads": shape.num_attention_heads,
             "parameters": f"{self._model.count_params():,}",
         }
         if self._config.unlabeled_file:
-            rows["labeled by it"] = self._config.unlabeled_file
+            rows["labeled by it"] = paths.base_names(
+                self._config.unlabeled_file
+            )
         return {"Teacher": rows}
 
     def read(self) -> tuple[int, Features]:

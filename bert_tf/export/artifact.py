@@ -375,7 +375,7 @@ def write_cards(
     card = {
         "export": artifact.to_json(),
         "model": {
-            "path": stored.source,
+            "path": paths.base_names(stored.source),
             "config": stored.config.to_dict(),
             "task": dict(stored.task),
             "card": read_sections(_readme(stored)),

@@ -34,6 +34,7 @@ from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.io import train_log
 from bert_tf.tasks import confidence
 from bert_tf.tasks import dev_split
@@ -353,9 +354,9 @@ def _write_model(
     card = model_directory.build_card(
         f"A BERT for {_subject(task)}",
         f"A BERT fine-tuned for {step} steps with bert_tf, from "
-        f"{stored.source}.",
+        f"{paths.base_names(stored.source)}.",
         {
-            "Data": dict(task.files),
+            "Data": {k: paths.base_names(x) for k, x in task.files.items()},
             "Flags (others: default, or no effect)": options.for_card(
                 experiment.config, **dataclasses.asdict(experiment.trial)
             ),
@@ -368,6 +369,7 @@ def _write_model(
         | dict(experiment.objective_source.card),
         f"{cli.program('run/predict.py')} --model_dir=. --input_file=... "
         "--output_file=...",
+        model_directory.card_header(task_json, stored.source, task.files),
     )
     training_output.write_model_directory(
         experiment.output_dir,

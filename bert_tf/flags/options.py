@@ -11,6 +11,7 @@ from bert_tf.config import IGNORED
 from bert_tf.config import BertConfig
 from bert_tf.config import option
 from bert_tf.errors import UserError
+from bert_tf.io import paths
 
 data = functools.partial(option, group="data")
 masking = functools.partial(option, group="masking")
@@ -103,7 +104,7 @@ def for_card(config: Any, **values: Any) -> dict[str, Any]:
     """Returns the flags for a model card: names and values.
 
     Only flags that affect the weights or name an input, unless they have their
-    default.
+    default. Inputs have no folders: a card is published.
 
     Args:
       config: The flags, a dataclass.
@@ -116,6 +117,8 @@ def for_card(config: Any, **values: Any) -> dict[str, Any]:
             field.metadata["affects"] == "place" and field.metadata["reads"]
         )
         if counts and value is not None and value != field.default:
+            if field.metadata["reads"]:
+                value = paths.base_names(value)
             found[field.metadata["name"] or field.name] = value
     return found
 

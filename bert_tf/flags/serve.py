@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import os
+import urllib.parse
 
 from bert_tf.flags import options
 
@@ -126,14 +128,15 @@ class ServeAccess(options.Flags):
 class ServeConfig(ServeLimits, ServeAccess):
     """Flags of run/serve.py, with TensorFlow Serving's names where it has them.
 
-    The flags for batching may be None: the default applies.
+    The flags for batching may be None: the default applies. Vertex AI's
+    variables count in place of flags that have their defaults.
     """
 
     model_base_path: str | None = options.model(
         None,
-        "Directory that holds the model's versions: 1, 2, ...; or a model of "
-        "any format, or its name on a hub, which is exported to BERT_TF_CACHE "
-        "(default: ~/.cache/bert_tf) first.",
+        "Directory that holds the model's versions: 1, 2, ..., also on gs://; "
+        "or a model of any format, or its name on a hub, which is exported to "
+        "BERT_TF_CACHE (default: ~/.cache/bert_tf) first.",
     )
     model_name: str | None = options.model(
         None,
@@ -248,6 +251,21 @@ class ServeConfig(ServeLimits, ServeAccess):
         0, "Operators computed at once; 0 means one per core.", at_least=0
     )
 
+    def __post_init__(self) -> None:
+        port = os.environ.get("AIP_HTTP_PORT", "")
+        options.require(
+            not port or (port.isdecimal() and 0 < int(port[:9]) < 1 << 16),
+            "AIP_HTTP_PORT must be a port from 1 to 65535. Received: "
+            f"{port!r:.40}; set it to one, or unset it.",
+        )
+        values = {"rest_api_port": int(port), "host": "0.0.0.0"} if port else {}
+        if not self.model_config_file:
+            values["model_base_path"] = os.environ.get("AIP_STORAGE_URI")
+        for name, value in values.items():
+            if value and getattr(self, name) == getattr(ServeConfig, name):
+                object.__setattr__(self, name, value)
+        super().__post_init__()
+
     def check(self) -> None:
         super().check()
         options.require(
@@ -263,6 +281,12 @@ class ServeConfig(ServeLimits, ServeAccess):
             bool(self.rest_api_port) or not self.search_file,
             "--search_file needs a --rest_api_port for its page. Received: 0.",
         )
+
+    def routes(self, model: str) -> dict[str, str]:
+        """Returns the server's path for each route of Vertex AI."""
+        call = f"/v1/models/{urllib.parse.quote(model, safe='')}:predict"
+        paths = {"AIP_HEALTH_ROUTE": "/readyz", "AIP_PREDICT_ROUTE": call}
+        return {os.environ[x]: y for x, y in paths.items() if os.environ.get(x)}
 
     def batching(self) -> dict[str, int]:
         """Returns the batching flags that are set."""

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import types
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -57,6 +58,7 @@ _LOCAL = types.SimpleNamespace(
     GFile=lambda path, mode: open(path, mode),
     exists=os.path.exists,
     isdir=os.path.isdir,
+    listdir=os.listdir,
     makedirs=lambda path: os.makedirs(path, exist_ok=True),
     remove=lambda path: os.remove(path),
     rename=lambda path, new, overwrite=False: os.replace(path, new),
@@ -81,9 +83,44 @@ def is_file(path: str) -> bool:
     return exists(path) and not _system(path).isdir(path)
 
 
+def is_folder(path: str) -> bool:
+    """Returns True for a folder, or a link to one."""
+    return _system(path).isdir(path)
+
+
 def exists(path: str) -> bool:
     """Returns True if there is a file or folder at a path."""
     return _system(path).exists(path)
+
+
+def names_in(folder: str) -> list[str]:
+    """Returns the names in a folder; remote folders may end with a slash."""
+    names = (name.rstrip("/") for name in _system(folder).listdir(folder))
+    return sorted(filter(None, names))
+
+
+@contextlib.contextmanager
+def local_copy(folder: str) -> Iterator[str]:
+    """Yields a folder; of a remote one a copy that exists in the block."""
+    if not paths.is_remote(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        for path, _, _ in remote_files(folder):
+            target = os.path.join(copy, os.path.relpath(path, folder))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            _tf().io.gfile.copy(path, target)
+        yield copy
+
+
+def remote_files(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Yields path, size and time of change of each file below a folder."""
+    gfile = _tf().io.gfile
+    for parent, _, names in gfile.walk(folder):
+        for name in filter(None, names):
+            path = os.path.join(parent, name)
+            status = gfile.stat(path)
+            yield path, status.length, status.mtime_nsec
 
 
 def size(path: str) -> int:

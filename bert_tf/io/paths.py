@@ -47,6 +47,20 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def base_names(value: str) -> str:
+    """Returns comma-separated paths without their folders; names stay whole.
+
+    A folder `model`, as training writes it, has the name of its parent.
+
+    >>> base_names("/home/ada/films/model"), base_names("data/a.csv,b.csv")
+    ('films', 'a.csv,b.csv')
+    """
+    if is_remote(value):
+        return value
+    found = (re.sub(r"(?<=.)(/model)?/*$", "", x) for x in value.split(","))
+    return ",".join(map(os.path.basename, found))
+
+
 def check_inputs(config: Any) -> None:
     """Checks the input paths among a script's flags, in their order.
 

@@ -23,6 +23,7 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
+from bert_tf.io import paths
 from bert_tf.io import terminal
 from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
@@ -167,7 +168,7 @@ class _PretrainingTrainer(Trainer):
         if checkpoint is None and config.init_checkpoint:
             start = self._read_start(config.init_checkpoint)
             self._start = {
-                "model": start.source,
+                "model": paths.base_names(start.source),
                 "optimizer state": (
                     "of the model" if config.init_optimizer_state else "new"
                 ),
@@ -314,10 +315,11 @@ class _PretrainingTrainer(Trainer):
         """Returns the text of the model card."""
         words = dict(enumerate(samples.describe(self.output_dir), 1))
         manifest = self._data.manifest
-        data = {"record files": ", ".join(self._data.record_files)}
+        records = map(paths.base_names, self._data.record_files)
+        data = {"record files": ", ".join(records)}
         if manifest:
             data |= {
-                "manifest": manifest.source,
+                "manifest": paths.base_names(manifest.source),
                 "documents": manifest.num_documents,
             }
         return model_directory.build_card(
@@ -335,6 +337,10 @@ class _PretrainingTrainer(Trainer):
                 **({"Masked words": words} if words else {}),
             },
             errors.name_programs(self._next_commands[0].format(".")),
+            model_directory.card_header(
+                {"kind": "pretraining", "results": {"validation": results}},
+                self._flags.init_checkpoint or "",
+            ),
         )
 
     def _train(self) -> None:

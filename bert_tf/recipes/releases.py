@@ -126,6 +126,20 @@ def parse_hub_name(name: str) -> re.Match | None:
     return match
 
 
+def hub_id(source: str) -> str | None:
+    """Returns the name on Hugging Face's hub for a model's name or revision.
+
+    >>> hub_id("bert-tiny (https://there/file.zip, SHA-256 01)")
+    'google/bert_uncased_L-2_H-128_A-2'
+    """
+    if match := re.match(_HUBS["hf"][0], source):
+        return match[1]
+    release = find(source.partition(" ")[0])
+    if release and release.name.startswith("bert-L"):
+        return f"google/bert_{os.path.basename(release.file)[:-4]}"
+    return release and f"google-bert/{release.name}"
+
+
 def refuse_name(name: str, flag: str | None = None) -> None:
     """Raises `UserError` for what is no path and looks like a model's name.
 

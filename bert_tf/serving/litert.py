@@ -24,6 +24,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.inference.lite_model import LiteModel
+from bert_tf.io import files
 from bert_tf.serving import errors
 from bert_tf.serving import saved_model
 from bert_tf.serving.saved_model import SavedModel
@@ -245,15 +246,15 @@ class LitertEngine(SavedModelEngine):
         return Litert(name, version, folder, self._config, model, definitions)
 
     def missing(self, directory: str) -> str | None:
-        if not os.path.isfile(
+        if not files.is_file(
             os.path.join(directory, saved_model.MODEL_FILES[0])
         ):
             return saved_model.MODEL_FILES[0]
         folder = os.path.join(directory, FOLDER)
         # A version without the folder is complete, but `load` refuses it.
-        if not os.path.isdir(folder):
+        if not files.is_folder(folder):
             return None
-        if not os.path.isfile(os.path.join(directory, MODEL_FILE)):
+        if not files.is_file(os.path.join(directory, MODEL_FILE)):
             return MODEL_FILE
         lacking = super().missing(folder)
         return lacking and os.path.join(FOLDER, lacking)

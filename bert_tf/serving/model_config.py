@@ -23,6 +23,7 @@ from tensorflow_serving.config import model_server_config_pb2
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
+from bert_tf.io import paths
 
 _FLAG = "--model_config_file"
 # A version's number is an int64, as in TensorFlow Serving.
@@ -203,17 +204,15 @@ def find_versions(base_path: str) -> dict[int, str]:
     """Returns the directories of a model's versions by version number.
 
     Raises:
-      OSError: If it cannot be read.
+      OSError: If it cannot be read; or one of `files.remote_errors`.
     """
     versions = {}
-    with os.scandir(base_path) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            name = entry.name
-            is_number = name.isascii() and name.isdigit()
-            # A loop of links is no directory.
-            if is_number and os.path.isdir(entry.path):
-                if int(name) <= _MAX_VERSION:
-                    versions[int(name)] = entry.path
+    for name in files.names_in(base_path):
+        path = os.path.join(base_path, name)
+        is_number = name.isascii() and name.isdigit()
+        # A loop of links is no directory.
+        if is_number and files.is_folder(path) and int(name) <= _MAX_VERSION:
+            versions[int(name)] = path
     return versions
 
 
@@ -232,7 +231,11 @@ def check_base_path(
     try:
         find_versions(config.base_path)
         is_version = missing(config.base_path) is None
-    except (OSError, ValueError) as error:
+    except (
+        OSError,
+        ValueError,
+        *files.remote_errors(config.base_path),
+    ) as error:
         # ValueError: a path with a null byte.
         reason = getattr(error, "strerror", error)
         raise UserError(
@@ -253,6 +256,8 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 
     Files that are deleted meanwhile are skipped; the next check differs.
     """
+    if paths.is_remote(directory):
+        return frozenset(files.remote_files(directory))
     return frozenset(
         (path, status.st_size, status.st_ctime_ns)  # Changes with rights, too.
         for path, status in walk(directory)

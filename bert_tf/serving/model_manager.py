@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.io import files as file_system
 from bert_tf.serving import calls
 from bert_tf.serving import errors
 from bert_tf.serving import model_config
@@ -361,7 +362,7 @@ class ModelManager:
         try:
             directories = model_config.find_versions(config.base_path)
             complete = self._complete(model, directories)
-        except OSError as error:
+        except (OSError, *file_system.remote_errors(config.base_path)) as error:
             self._report(
                 config.name, f"Cannot read {config.base_path}: {error}"
             )
@@ -422,14 +423,15 @@ class ModelManager:
             model.versions[number] = version
         logging.info("Loading version %d of model %s.", number, name)
         try:
-            _check_regular(directory)
-            servable = self._engine.load(name, number, directory)
-            try:
-                if self._warm_up:
-                    calls.warm_up(servable, directory)
-            except BaseException:
-                servable.retire()
-                raise
+            with file_system.local_copy(directory) as local:
+                _check_regular(local)
+                servable = self._engine.load(name, number, local)
+                try:
+                    if self._warm_up:
+                        calls.warm_up(servable, local)
+                except BaseException:
+                    servable.retire()
+                    raise
         except Exception as exception:  # noqa: BLE001  # The others go on.
             error = errors.from_exception(exception)
             logging.error(

@@ -6,6 +6,7 @@ from absl import logging
 
 from bert_tf.distribute import packed_weights
 from bert_tf.flags.serve import ServeConfig
+from bert_tf.io import paths
 from bert_tf.io import stored_files
 from bert_tf.serving import model_config
 from bert_tf.serving.model_config import ModelConfig
@@ -61,6 +62,8 @@ def report(name: str, version: int, directory: str) -> None:
 
 def _newest(model: ModelConfig) -> str | None:
     """Returns the precision of the newest version to serve, if there is one."""
+    if paths.is_remote(model.base_path):
+        return None  # It is read by TensorFlow, which is not imported yet.
     try:
         versions = model_config.find_versions(model.base_path)
     except (OSError, ValueError):

@@ -9,6 +9,7 @@ import urllib.parse
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Coroutine
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,10 +57,12 @@ def application(
     keys: access.ApiKeys | None = None,
     health_without_key: bool = False,
     more_routes: Sequence[routing.Route] = (),
+    aliases: Mapping[str, str] | None = None,
 ) -> applications.Starlette:
     """Returns the ASGI application.
 
-    `AccessMiddleware` has the arguments before the last.
+    `AccessMiddleware` has the arguments before the last two. `aliases` has
+    further paths, and those that they stand for.
     """
     api = _Api(service, timeout_seconds)
     return applications.Starlette(
@@ -74,6 +77,7 @@ def application(
             routing.Mount("/page", staticfiles.StaticFiles(directory=_PAGE)),
         ],
         middleware=[
+            middleware.Middleware(_aliased, aliases=aliases or {}),
             middleware.Middleware(
                 access.AccessMiddleware,
                 hosts=hosts,
@@ -82,6 +86,18 @@ def application(
             ),
         ],
     )
+
+
+def _aliased(app: types.ASGIApp, aliases: Mapping[str, str]) -> types.ASGIApp:
+    """Returns an application that answers further paths, too."""
+
+    async def answer(scope, receive, send):
+        if path := aliases.get(scope["path"]):
+            own = urllib.parse.unquote(path)
+            scope = scope | {"path": own, "raw_path": path.encode()}
+        await app(scope, receive, send)
+
+    return answer
 
 
 class _Api:

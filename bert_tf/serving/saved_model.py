@@ -23,6 +23,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
+from bert_tf.io import files
 from bert_tf.serving import errors
 from bert_tf.serving import precision
 from bert_tf.serving.servable import Engine
@@ -211,15 +212,14 @@ class SavedModelEngine(Engine):
 
     def missing(self, directory: str) -> str | None:
         if not any(
-            os.path.isfile(os.path.join(directory, name))
-            for name in MODEL_FILES
+            files.is_file(os.path.join(directory, name)) for name in MODEL_FILES
         ):
             return MODEL_FILES[0]
         variables = os.path.join(directory, "variables")
         # A model without variables has an empty folder.
-        if os.path.isdir(variables) and os.listdir(variables):
+        if files.is_folder(variables) and files.names_in(variables):
             index = os.path.join(variables, "variables.index")
-            if not os.path.isfile(index):
+            if not files.is_file(index):
                 return "variables/variables.index"
         return None
 

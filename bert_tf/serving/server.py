@@ -228,6 +228,7 @@ class ModelServer:
                     self._keys,
                     config.health_without_key,
                     self._search.routes if self._search else (),
+                    config.routes(self._models[0].name if self._models else ""),
                 ),
                 http=connections.protocol(self._limits, self._tls.rest),
                 ws="none",

@@ -274,6 +274,9 @@ class FlagsTest(ConversionTestCase):
         self.assert_refused("already exists", source, name="empty")
         path, _ = self.convert(source, "huggingface", "empty", overwrite=True)
         self.assert_same(path, self.stored)
+        card = files.read_bytes(os.path.join(path, "README.md")).decode()
+        self.assertIn('library_name: "transformers"\n', card)
+        self.assertNotIn(self.folder, card)
         self.assertCountEqual(os.listdir(self.folder), ["model", "empty"])
 
     @parameterized.parameters(
@@ -652,7 +655,10 @@ class BadInputTest(files_case.FolderCase):
             file = os.path.join(path, name)
             contents = files.read_bytes(file)
             files.write_bytes(file, contents + b" ")
-            self._assert_refused(path, f"{name} was changed")
+            if name == "README.md":  # People edit cards.
+                formats.read(path)
+            else:
+                self._assert_refused(path, f"{name} was changed")
             files.write_bytes(file, contents)
         self.assertEqual(formats.read(path).config.hidden_size, 16)
 

@@ -4,6 +4,7 @@ The libraries read their variables when they are imported, so a process of each
 class fetches.
 """
 
+import dataclasses
 import itertools
 import json
 import os
@@ -15,12 +16,14 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import hubs
 from bert_tf.checkpoints import names
 from bert_tf.errors import UserError
 from bert_tf.io import download
 from tests.support import hub_program
 from tests.support import model_server
+from tests.support import stored_models
 
 _COMMIT = model_server.COMMIT
 _FILES = {
@@ -114,6 +117,107 @@ class LimitsTest(tf.test.TestCase):
         public = "8.8.8.8"
         self._set_endpoint(f"https://{public}")
         self._refused(UserError, "private network")
+
+
+class PushTest(tf.test.TestCase, parameterized.TestCase):
+    """Uploads to a stand-in for the hub."""
+
+    name = "hf://me/films"
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.enter_context(model_server.ModelServer())
+        self.stored = self.server.take_uploads("me/films")
+        self.folder = self.create_tempdir().full_path
+        self.model = stored_models.build("classification")
+        changes = {"ENDPOINT": self.server.url, "HF_HUB_DISABLE_XET": True}
+        for name, value in changes.items():
+            self.enter_context(mock.patch.object(hubs.constants, name, value))
+        self.enter_context(mock.patch.dict(os.environ, HF_TOKEN="hf_secret"))
+
+    def _write(self, target="bert_tf"):
+        """Writes the model in a format; returns its folder."""
+        path = os.path.join(self.folder, target)
+        os.mkdir(path)
+        formats.module_of(target).write_model(path, self.model)
+        return path
+
+    def _refused(self, message, path=None, name=None, **arguments):
+        with self.assertRaisesRegex(UserError, message):
+            hubs.push_model(
+                name or self.name, path or self._write(), **arguments
+            )
+
+    def test_a_model_directory_whole(self):
+        path = self._write()
+        with open(f"{path}/notes.txt", "w") as file:
+            file.write("not a part of the model")
+        address = hubs.push_model(self.name, path)
+        self.assertEqual(address, f"{self.server.url}/me/films")
+        copy = self.create_tempdir().full_path
+        for name, contents in self.stored.items():
+            with open(os.path.join(copy, name), "wb") as file:
+                file.write(contents)
+        self.assertEqual(
+            formats.read(copy).fingerprint(), self.model.fingerprint()
+        )
+        names = {*os.listdir(path)} - {"notes.txt"}
+        self.assertCountEqual(self.stored, names)
+        self.assertStartsWith(
+            self.stored["README.md"].decode(), '---\nlicense: "unknown"\n'
+        )
+
+    def test_a_base_model_has_its_license(self):
+        info = {"id": "ada/base", "cardData": {"license": "mit"}}
+        self.server.add_json("/api/models/ada/base", info)
+        self.model = dataclasses.replace(
+            self.model, revision=f"hf://ada/base@{_COMMIT}"
+        )
+        hubs.push_model(self.name, self._write())
+        self.assertStartsWith(
+            self.stored["README.md"].decode(),
+            '---\nlicense: "mit"\nbase_model: "ada/base"\n',
+        )
+
+    def test_the_hugging_face_form_replaces_a_model_directory(self):
+        hubs.push_model(self.name, self._write())
+        path = self._write("huggingface")
+        self._refused("exists already; choose another name, or", path)
+        hubs.push_model(self.name, path, overwrite=True)
+        self.assertCountEqual(self.stored, [*os.listdir(path), "README.md"])
+        card = self.stored["README.md"].decode()
+        self.assertIn('library_name: "transformers"\n', card)
+
+    @parameterized.parameters(
+        "me/films", "kaggle://me/films/keras/a", "hf://films", "hf://a/b@main"
+    )
+    def test_another_name(self, name):
+        self._refused("hf://owner/name.*Received", name=name)
+
+    def test_no_token(self):
+        with mock.patch.object(huggingface_hub, "get_token", return_value=None):
+            self._refused("needs a token; set HF_TOKEN")
+        self.assertEmpty(self.server.requests)
+
+    @parameterized.parameters(
+        (401, "refuses access.*set HF_TOKEN"),
+        (403, "refuses access.*set HF_TOKEN"),
+    )
+    def test_a_token_that_may_not_write(self, status, message):
+        self.server.pages["/api/repos/create"] = model_server.Page(
+            b"{}", status
+        )
+        self._refused(message)
+        self.assertEmpty(self.stored)
+
+    def test_other_files(self):
+        folder = self.create_tempdir()
+        for path in (folder.full_path, "bert-base-uncased"):
+            self._refused("--model_dir must be a local folder", path)
+        folder.create_file("config.json", content="{}")
+        folder.create_file("model.weights.h5", content="")
+        self._refused("--to=huggingface", folder.full_path)
+        self.assertEmpty(self.server.requests)
 
 
 class HuggingFaceTest(_HubsCase, parameterized.TestCase):

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import safetensors.numpy
 import tensorflow as tf
+import yaml
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
@@ -288,6 +289,95 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             )
             with self.assertRaisesRegex(UserError, message):
                 model_directory.read_model(self.path)
+
+
+class CardTest(tf.test.TestCase, parameterized.TestCase):
+    def _header(self, *arguments, **options):
+        card = model_directory.card_header(*arguments, **options)
+        _, header, rest = card.split("---\n")
+        self.assertEqual(rest, "\n")
+        return yaml.safe_load(header)
+
+    def test_header_of_an_official_task(self):
+        header = self._header(
+            {
+                "kind": "classification",
+                "name": "mrpc",
+                "results": {
+                    "dev": {"f1": 0.87654, "loss": 0.5, "recall": 1e-9}
+                },
+            },
+            "bert-tiny (https://there/x.zip, SHA-256 01)",
+            {"train": "/data/glue/train.tsv", "dev": "glue/dev.tsv"},
+        )
+        (model,) = header.pop("model-index")
+        (result,) = model["results"]
+        self.assertEqual(
+            header,
+            {
+                "license": "apache-2.0",
+                "base_model": "google/bert_uncased_L-2_H-128_A-2",
+                "library_name": "bert_tf",
+                "pipeline_tag": "text-classification",
+                "tags": ["bert", "bert_tf", "tensorflow", "keras"],
+                "datasets": ["nyu-mll/glue"],
+                "metrics": ["f1", "recall"],
+            },
+        )
+        self.assertEqual(
+            result["dataset"],
+            {"type": "nyu-mll/glue", "name": "dev.tsv", "split": "dev"},
+        )
+        scores = [(x["type"], x["value"]) for x in result["metrics"]]
+        self.assertEqual(scores, [("f1", 0.8765), ("recall", 0.0)])
+
+    @parameterized.parameters(
+        ("hf://ada/films@main", "ada/films", "unknown"),
+        (f"hf://google-bert/bert-base-cased@{'a' * 40}", None, "apache-2.0"),
+        ("kaggle://keras/bert/keras/tiny/2", None, "unknown"),
+        ("a Keras model", None, "unknown"),
+        ("", None, "unknown"),
+    )
+    def test_base_and_license(self, source, base, license_name):
+        header = self._header({"kind": "encoder"}, source)
+        self.assertEqual(header["license"], license_name)
+        if base or not source.startswith("hf://"):
+            self.assertEqual(header.get("base_model"), base)
+
+    def test_a_model_on_disk_hands_them_on(self):
+        folder = self.create_tempdir()
+        folder.create_file(
+            "model/README.md",
+            content="---\nlicense: mit\ntags: []\nbase_model: ada/films\n---\n"
+            "license: other\n",
+        )
+        header = self._header({"kind": "encoder"}, folder.full_path)
+        self.assertEqual(header["license"], "mit")
+        self.assertEqual(header["base_model"], "ada/films")
+
+    def test_scores_of_other_programs(self):
+        results = {"dev": {"f1": "high", "accuracy": float("nan")}, "test": 3}
+        header = self._header({"kind": "encoder", "results": results})
+        self.assertNotIn("model-index", header)
+
+    def test_paths_have_no_folders(self):
+        card = model_directory.build_card(
+            "A model",
+            "From /home/ada/films (https://there/a/b) and hf://ada/films/x.",
+            {
+                "Notes": {
+                    1: "'/tmp/a/b.csv', ~/c/d.txt;../e/f and /i/g/h/",
+                    2: "1,000 tokens/s, run/predict.py, [MASK]/a/b",
+                }
+            },
+            "cat /etc/x/y",
+        )
+        self.assertIn(
+            "From films (https://there/a/b) and hf://ada/films/x.", card
+        )
+        self.assertIn("| 1 | 'b.csv', d.txt;f and h/ |", card)
+        self.assertIn("tokens/s, run/predict.py, [MASK]/a/b |", card)
+        self.assertIn("cat /etc/x/y", card)
 
 
 if __name__ == "__main__":

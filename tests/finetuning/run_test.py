@@ -326,10 +326,10 @@ class ModelSelectionTest(
         for path in ("model/task.json", "eval_results.json"):
             values = self.read_json(path)
             self.assertEqual(values["global_step"], 15)
-        self.assertIn(
-            "for 15 steps",
-            self.read_text("model/README.md"),
-        )
+        card = self.read_text("model/README.md")
+        self.assertIn("for 15 steps", card)
+        self.assertIn('pipeline_tag: "text-classification"\n', card)
+        self.assertNotIn(self.folder, card)
 
     def _remember(self, seen):
         """Records the weights written to the folder of the best model."""

@@ -103,6 +103,8 @@ class LeftToRightTest(files_case.FolderCase):
         ).decode()
         self.assertIn("run/finetune_classifier.py", card)
         self.assertNotIn("fill_mask", card)
+        self.assertStartsWith(card, '---\nlicense: "unknown"\n')
+        self.assertNotIn(self.folder, card)
         tuned = tiny_finetuning.config(
             self.folder,
             pretrained_model_dir=self.path("pretrained/model"),

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from concurrent import futures
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -119,6 +120,99 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         statuses |= {call.code().name for call in calls}
         refused = {503, "RESOURCE_EXHAUSTED"}
         self.assertEqual(statuses - {200, "OK"}, refused)
+
+
+class RemoteTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
+    """Versions on a file system that TensorFlow reads, such as gs://."""
+
+    def _copy(self, folder, number):
+        for path in filter(
+            os.path.isfile, pathlib.Path(self.version).rglob("*")
+        ):
+            target = f"{folder}/{number}/{path.relative_to(self.version)}"
+            tf.io.gfile.makedirs(os.path.dirname(target))
+            tf.io.gfile.copy(path, target)
+
+    def test_takes_over_new_versions(self):
+        folder = "ram://bucket/models/toy"
+        self._copy(folder, 1)
+        with toy_models.serving(folder) as (server, config):
+            body = {"signature_name": "regress", "examples": [{"x": 4.0}]}
+            path = "/v1/models/toy:regress"
+            answer = toy_models.ask(config.rest_api_port, "POST", path, body)
+            self.assertEqual(answer, (200, {"results": [8.0]}))
+            self._copy(folder, 2)
+            tf.io.gfile.remove(f"{folder}/2/saved_model.pb")
+            server._service.manager.refresh()
+            states = toy_models.states(config.rest_api_port)
+            self.assertEqual(states, {"1": "AVAILABLE", "2": "START"})
+            self._copy(folder, 3)
+            server._service.manager.refresh()
+            states = toy_models.states(config.rest_api_port)
+            self.assertEqual(states["3"], "AVAILABLE")
+
+    def test_a_folder_that_is_missing(self):
+        with self.assertRaisesRegex(UserError, "ram://bucket/no"):
+            self.enterContext(toy_models.serving("ram://bucket/no"))
+
+    def test_a_version_in_place_of_its_folder(self):
+        self._copy("ram://bucket/own", 1)
+        with self.assertRaisesRegex(UserError, "is a version itself"):
+            self.enterContext(toy_models.serving("ram://bucket/own/1"))
+
+
+class VertexTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
+    """The variables of Vertex AI's containers."""
+
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.dict(os.environ))
+
+    def test_routes(self):
+        os.environ |= {
+            "AIP_STORAGE_URI": f"{self.folder}/toy",
+            "AIP_HEALTH_ROUTE": "/v1/endpoints/7/deployedModels/8",
+            "AIP_PREDICT_ROUTE": "/v1/endpoints/7/deployedModels/8:predict",
+        }
+        with toy_models.serving(model_name="a toy") as (_, config):
+            route = os.environ["AIP_HEALTH_ROUTE"]
+            answer = toy_models.ask(config.rest_api_port, "GET", route)
+            self.assertEqual(answer, (200, {"ready": True}))
+            body = {"signature_name": "echo", "instances": ["a"]}
+            answers = [
+                toy_models.ask(
+                    *(config.rest_api_port, "POST", path),
+                    body | {"parameters": {}},
+                )
+                for path in (
+                    os.environ["AIP_PREDICT_ROUTE"],
+                    "/v1/models/a%20toy:predict",
+                )
+            ]
+            self.assertEqual(answers[0][0], 200)
+            self.assertEqual(answers[0], answers[1])
+
+    def test_flags(self):
+        os.environ |= {"AIP_HTTP_PORT": "8080", "AIP_STORAGE_URI": "gs://a/b"}
+        config = ServeConfig(model_name="films")
+        self.assertEqual(config.model_base_path, "gs://a/b")
+        self.assertEqual((config.host, config.rest_api_port), ("0.0.0.0", 8080))
+        config = ServeConfig(
+            model_base_path="served/films", rest_api_port=80, host="::1"
+        )
+        self.assertEqual(config.model_base_path, "served/films")
+        self.assertEqual((config.host, config.rest_api_port), ("::1", 80))
+        config = ServeConfig(model_config_file="models.config")
+        self.assertIsNone(config.model_base_path)
+        os.environ["AIP_STORAGE_URI"] = ""  # Of a model without files.
+        with self.assertRaisesRegex(UserError, "either --model_base_path"):
+            ServeConfig()
+
+    @parameterized.parameters("http", "0", "65536", "-1", "8080 ", "9" * 5000)
+    def test_a_port_that_is_none(self, port):
+        os.environ["AIP_HTTP_PORT"] = port
+        with self.assertRaisesRegex(UserError, "AIP_HTTP_PORT must be a port"):
+            ServeConfig(model_base_path="served/films")
 
 
 _PROGRAM = """

@@ -1,5 +1,6 @@
 """Stand-ins on loopback for a store of archives and for two hubs."""
 
+import base64
 import contextlib
 import dataclasses
 import fcntl
@@ -31,6 +32,7 @@ class Page:
       has_conditions: Whether If-Range counts.
       raw: Returns the bytes of a whole answer, which may be without end, in
         place of all this.
+      react: Returns the JSON of the answer to a request with this body.
     """
 
     contents: bytes = b""
@@ -40,6 +42,7 @@ class Page:
     has_ranges: bool = True
     has_conditions: bool = True
     raw: Callable[[], Iterable[bytes]] | None = None
+    react: Callable[[bytes], dict] | None = None
 
 
 class ModelServer:
@@ -118,6 +121,65 @@ class ModelServer:
                 headers={"X-Repo-Commit": commit, "ETag": _etag(contents)},
             )
 
+    def take_uploads(self, name):
+        """Lets a repository of Hugging Face's hub be made and written.
+
+        Returns:
+          The contents of its files by name, empty before the first commit.
+        """
+        stored, large = {}, {}
+        missing = {"X-Error-Code": "RepoNotFound"}
+        self.add(f"/api/models/{name}", b"{}", status=404, headers=missing)
+
+        def preupload(body):
+            return {
+                "files": [
+                    {
+                        "path": x["path"],
+                        "uploadMode": "lfs" if x["size"] > 9999 else "regular",
+                        "shouldIgnore": False,
+                        "oid": None,
+                    }
+                    for x in json.loads(body)["files"]
+                ]
+            }
+
+        def batch(body):
+            objects = json.loads(body)["objects"]
+            for item in objects:
+                href = f"/put/{item['oid']}"
+                item["actions"] = {"upload": {"href": self.url + href}}
+                self.pages[href] = Page(
+                    react=lambda body, oid=item["oid"]: (
+                        large.update({oid: body}) or {}
+                    )
+                )
+            return {"objects": objects}
+
+        def commit(body):
+            for line in map(json.loads, body.splitlines()):
+                value = line["value"]
+                if line["key"] == "file":
+                    contents = base64.b64decode(value["content"])
+                    stored[value["path"]] = contents
+                elif line["key"] == "lfsFile":
+                    stored[value["path"]] = large[value["oid"]]
+                elif line["key"] == "deletedFile":
+                    del stored[value["path"]]
+            self.add_repository(name, stored)
+            url = f"{self.url}/{name}/commit/{COMMIT}"
+            return {"commitUrl": url, "commitOid": COMMIT}
+
+        for path, react in {
+            "/api/repos/create": lambda body: {"url": f"{self.url}/{name}"},
+            "/api/validate-yaml": lambda body: {"errors": []},
+            f"/api/models/{name}/preupload/main": preupload,
+            f"/{name}.git/info/lfs/objects/batch": batch,
+            f"/api/models/{name}/commit/main": commit,
+        }.items():
+            self.pages[path] = Page(react=react)
+        return stored
+
     def add_kaggle(self, files, version=3):
         """Adds the one model of Kaggle's hub, whatever its name."""
         service = "/api/v1/models.ModelApiService"
@@ -156,8 +218,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self._answer()
 
+    def do_PUT(self):
+        self.do_POST()
+
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        while self.headers.get("Transfer-Encoding") == "chunked":
+            size = int(self.rfile.readline(), 16)
+            body += self.rfile.read(size + 2)[:size]
+            if not size:
+                break
+        page = self.owner.pages.get(urllib.parse.urlsplit(self.path).path)
+        if page and page.react:
+            page.contents = json.dumps(page.react(body)).encode()
+            page.headers = {"Content-Type": "application/json"}
+            self._answer()
+            return
         # Kaggle names the file in the body and redirects to a store.
         file = json.loads(body or b"{}").get("path")
         self._answer(f"/{file}" if file else "")
