@@ -201,6 +201,7 @@ def read_figures() -> dict[str, float]:
     """Returns every figure that a page may show, by its name."""
     models = _read(_ROOT / "bert_tf" / "recipes" / "models.json")["models"]
     table = _ROOT / "docs" / "samples" / "topics" / "train.csv"
+    answers = (_RESULTS / "answer_texts.txt").read_text("utf-8").splitlines()
     return dict(
         _flatten(
             {
@@ -213,6 +214,9 @@ def read_figures() -> dict[str, float]:
                 "sentences": table.read_text("utf-8").count("\n") - 1,
                 "original": _original_figures(),
                 "models_by_name": len(models),
+                # "32 of 41340 spans differ."
+                "answers.differ": int(answers[-1].split()[0]),
+                "answers.spans": int(answers[-1].split()[2]),
             }
         )
     )
