@@ -25,6 +25,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bert_tf.flags.groups import FORMATS
+
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _RESULTS = _ROOT / "benchmarks" / "results"
 _GOLDEN = _ROOT / "tests" / "golden"
@@ -214,6 +216,7 @@ def read_figures() -> dict[str, float]:
                 "sentences": table.read_text("utf-8").count("\n") - 1,
                 "original": _original_figures(),
                 "models_by_name": len(models),
+                "format_pairs": len(FORMATS) ** 2,
                 # "32 of 41340 spans differ."
                 "answers.differ": int(answers[-1].split()[0]),
                 "answers.spans": int(answers[-1].split()[2]),
