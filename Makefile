@@ -11,7 +11,7 @@ STEPS ?=
 # Material for MkDocs advertises in the log of each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 .cache/docs-venv/bin/python -m mkdocs
 
-.PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
+.PHONY: help setup setup-test demo test test-fast test-slow lint claims layers bazel \
 	docs docs-serve docs-test notebooks lock bench release clean
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make test-slow  tests that take long or make their own environments"
 	@echo "make lint       ruff: rules and formatting; titles of docstrings"
+	@echo "make claims     recomputes the numbers of the README and the results"
 	@echo "make layers     import rules between the folders"
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
 	@echo "make docs       the documentation site, in .site/"
@@ -54,6 +55,10 @@ lint: setup-test
 	$(PYTHON_RUN) -m ruff check .
 	$(PYTHON_RUN) -m ruff format --check .
 	$(PYTHON_RUN) tools/check_titles.py bert_tf run export benchmarks tools tests
+
+# Numbers of the pages against benchmarks/results and tests/golden.
+claims: setup-test
+	$(PYTHON_RUN) -m tools.check_claims
 
 layers: setup-test
 	.venv/bin/lint-imports

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.ticker import ScalarFormatter
 
+from tools import check_claims
 from tools import docs_figures
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -21,27 +22,7 @@ _RESULTS = _ROOT / "benchmarks" / "results"
 _PAGE = _ROOT / "docs" / "results.md"
 _BLUE, _ORANGE = docs_figures.BLUE, docs_figures.ORANGE
 _GRAY = docs_figures.GRAY
-_METRICS = {"exact_match": "EM", "exact": "EM", "f1": "F1"}
-
-
-def read_scores() -> dict[str, dict[str, list[float]]]:
-    """Returns the scores of each task and metric by framework."""
-    scores: dict[str, dict[str, list[float]]] = {}
-    for path in sorted((_RESULTS / "finetune_quality").glob("*.json")):
-        task, framework, _ = path.stem.rsplit(".", 2)
-        if task == "squad2.0":
-            continue  # Both sides answer nothing, so equal scores mean nothing.
-        values = json.loads(path.read_text(encoding="utf-8"))["scores"]
-        for metric, value in values.items():
-            if metric not in ("accuracy", *_METRICS):
-                continue
-            if metric == "accuracy" and "f1" in values:
-                continue
-            name = task.replace("_", " ")
-            if len(values) > 1 and metric in _METRICS and "squad" in task:
-                name += f", {_METRICS[metric]}"
-            scores.setdefault(name, {}).setdefault(framework, []).append(value)
-    return scores
+_METRICS = {"exact_match": "EM", "f1": "F1"}
 
 
 def read_table(page: str, first_cells: Sequence[str]) -> list[list[str]]:
@@ -55,27 +36,29 @@ def read_table(page: str, first_cells: Sequence[str]) -> list[list[str]]:
 
 def draw_scores() -> None:
     """Draws the differences to transformers with two standard errors."""
-    scores = read_scores()
+    scores = check_claims.read_scores()
     figure = docs_figures.new_figure(7.2, 4.2)
     axes = figure.subplots()
     for row, by in enumerate(scores.values()):
-        ours, theirs = np.array(by["bert_tf"]), np.array(by["transformers"])
-        difference = ours.mean() - theirs.mean()
-        error = np.sqrt(
-            sum(x.var(ddof=1) / len(x) for x in (ours, theirs))
-        ).item()
-        missed = difference < -1 and difference < -2 * error
+        values = check_claims.compare(by["bert_tf"], by["transformers"])
+        difference, error = values["difference"], values["error"]
+        missed = check_claims.is_missed(difference, error)
         axes.errorbar(
             difference, row, xerr=2 * error, fmt="o", capsize=3,
             color=_ORANGE if missed else _BLUE,
         )  # fmt: skip
         axes.text(
-            1.02, row, f"{ours.mean():.1f} / {theirs.mean():.1f}",
+            1.02, row, f"{values['ours']:.1f} / {values['theirs']:.1f}",
             transform=axes.get_yaxis_transform(), va="center", fontsize=8,
         )  # fmt: skip
     axes.axvline(0, color=_GRAY, linewidth=1)
     axes.axvline(-1, color=_GRAY, linewidth=1, linestyle=":")
-    axes.set_yticks(range(len(scores)), scores)
+    names = [
+        task.replace("_", " ")
+        + (f", {_METRICS[metric]}" if "squad" in task else "")
+        for task, metric in scores
+    ]
+    axes.set_yticks(range(len(scores)), names)
     axes.invert_yaxis()
     axes.set_xlabel("bert_tf minus transformers, points, ± 2 standard errors")
     _open(axes)
