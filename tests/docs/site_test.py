@@ -224,7 +224,7 @@ class ArchitectureTest(tf.test.TestCase):
             if path.suffix == ".py" or (path / "__init__.py").exists()
         } - {"__init__"}
         page = (_ROOT / "docs" / "architecture.md").read_text("utf-8")
-        table = page.split("| rooms | contents |")[1].split("\n\n")[0]
+        table = page.split("| packages | contents |")[1].split("\n\n")[0]
         self.assertEqual(rooms - set(re.findall(r"`(\w+)`", table)), set())
         tree = (_ROOT / "README.md").read_text("utf-8")
         tree = tree.split("## What is where")[1]
