@@ -255,7 +255,7 @@ def _objects(heading: str, paths: typing.Iterable[str]) -> str:
 def _rooms() -> list[str]:
     """Returns the packages and modules that docs/architecture.md describes."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    table = page.split("| rooms | contents |")[1].split("\n\n")[0]
+    table = page.split("| packages | contents |")[1].split("\n\n")[0]
     names = re.findall(r"`(\w+)`", re.sub(r"(?m)\|[^|]*\|$", "", table))
     # Commands have pages of their own.
     return sorted(set(names) - {"__main__", "commands"})

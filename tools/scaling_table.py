@@ -1,4 +1,4 @@
-"""Predicts how training scales, for docs/scaling.md and docs/pretraining.md.
+"""Predicts how training scales, for benchmarks/log.md and docs/pretraining.md.
 
 python tools/scaling_table.py
 python tools/scaling_table.py --tokens_per_second=90000 --network=11
@@ -418,7 +418,7 @@ def tables(cluster: Cluster) -> dict[str, str]:
 
 
 def quantities(cluster: Cluster) -> list[str]:
-    """Returns what is put in, as docs/scaling.md has it."""
+    """Returns what is put in, as benchmarks/log.md has it."""
     return [
         *(f"{rate / 1e12:.1f} TFLOP/s" for rate in cluster.rates.values()),
         f"{_IN_HOST:.1f} GB/s",
