@@ -403,11 +403,14 @@ class Preprocessor:
             is to ignore updates of weights.
         """
         if self._prepared is None or self._prepared[0] is not model:
-            copy = inference.prepare(model, model.compute_dtype)
+            copy = inference.prepare(
+                model, model.compute_dtype, shares_weights=True
+            )
+            copy.bert.encoder.shares_graph = True
             self._prepared, self._predictors = (model, copy), {}
         else:
             packed_weights.refuse()
-            inference.copy_weights(*self._prepared)
+            inference.copy_weights(*self._prepared, shares_weights=True)
         key = (id(self.task), batch_size or _ROWS_AT_ONCE)
         if key not in self._predictors:
             self._predictors[key] = Predictor(

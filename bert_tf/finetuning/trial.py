@@ -153,11 +153,11 @@ class Trial(Trainer):
         objective = experiment.objective_source.build_objective(model)
         variables = bert_model.named_variables(model)
         variables = variables | dict(objective.variables)
-        batch = self._input.read(0)
+        specs = self._input.specs(0)
         trained = _choose_trained(
             variables,
             config.num_frozen_layers,
-            _find_reached(strategy, model, objective, variables, batch),
+            _find_reached(strategy, model, objective, variables, specs),
         )
 
         with strategy.scope():
@@ -412,11 +412,12 @@ def _find_reached(
     model: keras.Model,
     objective: Objective,
     variables: Mapping[str, keras.Variable],
-    batch: Mapping[str, np.ndarray],
+    specs: Mapping[str, tf.TensorSpec],
 ) -> dict[str, bool]:
     """Returns for each variable whether the loss depends on it.
 
-    Traces the graph of a step without running it.
+    Traces the graph of a step without running it. All layers are one graph, and
+    compiled chains of the `specs` of batches are traced for the step, too.
     """
     reached: dict[str, bool] = {}
 
@@ -424,7 +425,9 @@ def _find_reached(
         rows = objective.add_targets(rows)
         with tf.GradientTape() as tape:
             outputs = model(
-                {name: rows[name] for name in objective.inputs}, training=True
+                {name: rows[name] for name in objective.inputs},
+                training=True,
+                dropout_seeds=tf.cast(rows["example_index"], tf.int32),
             )
             sums = objective.compute_sums(outputs, rows)
             loss = objective.normalize(sums, objective.count(rows))["loss"]
@@ -432,10 +435,11 @@ def _find_reached(
         for name, gradient in zip(variables, gradients, strict=True):
             reached[name] = gradient is not None
 
-    rows = {name: tf.constant(value) for name, value in batch.items()}
+    model.bert.encoder.shares_graph = True
     tf.function(
-        lambda: strategy.run(step, (rows,)), autograph=False
-    ).get_concrete_function()
+        lambda rows: strategy.run(step, (rows,)), autograph=False
+    ).get_concrete_function(specs)
+    model.bert.encoder.shares_graph = False
     return reached
 
 
@@ -549,14 +553,18 @@ class FinetuneInput:
 
         dataset = tf.data.Dataset.from_generator(
             generate,
-            output_signature={
-                name: tf.TensorSpec(self._shape(value), value.dtype)
-                for name, value in self.read(step, rows).items()
-            },
+            output_signature=self.specs(step, rows),
         )
         return batches_lib.add_dropout_seeds(dataset, self._seed)
 
-    def _shape(self, value: np.ndarray) -> list[int | None]:
-        if self._has_one_length:
-            return list(value.shape)
-        return [value.shape[0], *[None] * (value.ndim - 1)]
+    def specs(
+        self, step: int, rows: slice = slice(None)
+    ) -> dict[str, tf.TensorSpec]:
+        """Returns the specification of what `read` returns for any step."""
+        specs = {}
+        for name, value in self.read(step, rows).items():
+            shape = value.shape
+            if not self._has_one_length:
+                shape = [shape[0], *[None] * (value.ndim - 1)]
+            specs[name] = tf.TensorSpec(shape, value.dtype)
+        return specs

@@ -343,6 +343,7 @@ def build_predictor(
             ),
             devices.precision.name,
         )
+    model.bert.encoder.shares_graph = True
     return Predictor(
         model,
         task,

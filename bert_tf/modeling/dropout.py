@@ -63,12 +63,14 @@ def draw_keys(seeds, dropout_id, first_positions=None):
         return None
     seeds = tf.cast(seeds, tf.uint32)
     place = tf.convert_to_tensor(dropout_id, tf.uint32) * _uint32(_GOLDEN_RATIO)
-    first = _mix(_mix(seeds) + place)
-    second = _mix(_mix(seeds ^ _uint32(_GOLDEN_RATIO)) ^ place)
-    keys = [first, second]
-    if first_positions is not None:
-        keys.append(tf.cast(first_positions, tf.uint32))
-    return tf.stack(keys, axis=-1)
+    # Both at once, as a graph has dozens of these.
+    mixed = _mix(tf.stack([seeds, seeds ^ _uint32(_GOLDEN_RATIO)], axis=-1))
+    first, second = mixed[..., 0] + place, mixed[..., 1] ^ place
+    keys = _mix(tf.stack([first, second], axis=-1))
+    if first_positions is None:
+        return keys
+    positions = tf.cast(first_positions, tf.uint32)
+    return tf.concat([keys, positions[..., tf.newaxis]], axis=-1)
 
 
 def derive_seeds(seeds, number):

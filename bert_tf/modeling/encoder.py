@@ -85,14 +85,16 @@ class Encoder(layers.BertLayer):
     Returns:
       Two lists with one entry per layer: hidden states <float>[..., H], rows of
       the layout, and attention weights <float>[B, N, S, S], all in the compute
-      dtype. The second may be empty in training, see `needs_weights`.
+      dtype. The second may be empty, see `needs_weights`.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, remat=False, **kwargs):
         super().__init__(config, dropout_id, fuse, **kwargs)
         self.remat = remat
-        # Whether training, too, returns attention weights.
+        # Whether every call returns attention weights.
         self.needs_weights = False
+        # Whether graphs of any kind call one function for all layers.
+        self.shares_graph = False
         self.encoder_layers = [
             self.add_layer(
                 EncoderLayer,
@@ -120,8 +122,8 @@ class Encoder(layers.BertLayer):
         # of scripts, with or without chains, TensorFlow would add gradients in
         # another order, which would change results.
         is_fit = attention_bias.shape[0] is None and not self.fuse
-        is_training = dropout_seeds is not None and not self.needs_weights
-        if is_training and is_fit and not tf.executing_eagerly():
+        is_shared = self.shares_graph or (is_fit and dropout_seeds is not None)
+        if is_shared and not (self.needs_weights or tf.executing_eagerly()):
             return self._call_one_function(
                 hidden_states, attention_bias, arguments
             ), []

@@ -19,7 +19,10 @@ _MERGED_NAME = "query_key_value"
 
 
 def prepare(
-    model: keras.Model, precision: str = "float32", **values: Any
+    model: keras.Model,
+    precision: str = "float32",
+    shares_weights: bool = False,
+    **values: Any,
 ) -> keras.Model:
     """Returns a copy of a model in the form that predicts fastest.
 
@@ -27,6 +30,7 @@ def prepare(
       model: A model of `bert_tf.modeling`.
       precision: "float32", "bfloat16" or "float16". Embeddings are added,
         rows normalized and logits computed in float32 in each of them.
+      shares_weights: As for `copy_weights`.
       **values: Arguments of the class that leave parts of the model out, for
         instance `heads=["masked_lm"]`.
 
@@ -42,19 +46,37 @@ def prepare(
     }
     with layers.without_initial_values():
         prepared = type(model).from_config(config)
-    copy_weights(model, prepared)
+    copy_weights(model, prepared, shares_weights)
     return prepared
 
 
-def copy_weights(model: keras.Model, prepared: keras.Model) -> None:
-    """Copies the weights of a model into the copy that `prepare` returned."""
+def copy_weights(
+    model: keras.Model, prepared: keras.Model, shares_weights: bool = False
+) -> None:
+    """Copies the weights of a model into the copy that `prepare` returned.
+
+    Args:
+      model: The model.
+      prepared: The copy.
+      shares_weights: Whether the copy reads the model's own weights where it
+        has the same, which takes no time and no memory.
+    """
     weights = models.named_variables(model)
     for name, variable in models.named_variables(prepared).items():
+        if shares_weights and _are_alike(weights.get(name), variable):
+            variable._value = weights[name]._value
+            continue
         parts = [
             tf.convert_to_tensor(weights[part]) for part in _parts_of(name)
         ]
         value = parts[0] if len(parts) == 1 else tf.concat(parts, axis=-1)
         variable.assign(tf.cast(value, variable.dtype))
+
+
+def _are_alike(own: keras.Variable | None, variable: keras.Variable) -> bool:
+    """Returns whether both exist in one precision, and on the same devices."""
+    kind = (variable.dtype, type(variable._value))
+    return own is not None and (own.dtype, type(own._value)) == kind
 
 
 def _parts_of(name: str) -> list[str]:

@@ -24,13 +24,13 @@ class _TruncatedNormal(keras.initializers.TruncatedNormal):
 
     def __call__(self, shape, dtype=None):
         if self.is_skipped:
-            return tf.zeros(shape, dtype)
+            return tf.raw_ops.Empty(shape=shape, dtype=dtype)
         return super().__call__(shape, dtype)
 
 
 @contextlib.contextmanager
 def without_initial_values():
-    """Makes zeros of random weights that are loaded next, to save the time."""
+    """Leaves random weights that are loaded next undefined, to save time."""
     _TruncatedNormal.is_skipped = True
     try:
         yield

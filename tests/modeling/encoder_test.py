@@ -86,6 +86,15 @@ class OneFunctionTest(tf.test.TestCase, parameterized.TestCase):
         for name, gradient in gradients.items():
             self.assertAllEqual(same[name], gradient, name)
 
+    def test_predictions_are_the_same_bits(self):
+        model = bert_model.BertModel(_CONFIG, for_inference=True)
+        inputs = {"input_ids": tf.constant([[1, 2, 3, 4], [5, 6, 7, 0]])}
+        expected = tf.function(model, autograph=False)(inputs)
+        model.encoder.shares_graph = True
+        received = tf.function(model, autograph=False)(inputs)
+        for name, value in expected.items():
+            self.assertAllEqual(received[name], value, name)
+
 
 class RematTest(tf.test.TestCase):
     @pytest.mark.slow

@@ -75,6 +75,19 @@ class PartsTest(tf.test.TestCase, parameterized.TestCase):
         name = "bert/encoder/layer_1/attention/self/query_key_value/kernel"
         self.assertEqual(named[name].dtype, "float16")
 
+    def test_shared_weights_are_the_models_own(self):
+        model = tiny_layers.wider_model("classification")
+        prepared = inference.prepare(model, shares_weights=True)
+        own = models.named_variables(model)
+        for name, variable in models.named_variables(prepared).items():
+            if name in own:
+                self.assertIs(variable.value, own[name].value, name)
+        inputs = tiny_layers.wider_inputs("classification")
+        self.assertAllEqual(
+            prepared(inputs)["logits"],
+            inference.prepare(model)(inputs)["logits"],
+        )
+
     def test_a_head_keeps_its_inputs(self):
         model = tiny_layers.wider_model("classification")
         prepared = inference.prepare(model, has_pooler=False)
