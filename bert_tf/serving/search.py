@@ -25,6 +25,7 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import progress
+from bert_tf.io import tables
 from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving import json_values
@@ -53,7 +54,8 @@ def read_texts(config: ServeConfig) -> list[dict[str, str]]:
         rows = list(EmbeddingsFiles().read_inputs(path, keep_empty=True))
         lengths = [len(row.text_a.strip()) for row in rows]
         groups = [[row] for row in rows]
-        if path.endswith(".txt") and 0 in lengths and max(lengths) <= _WRAPPED:
+        is_text = tables.file_ending(path) == ".txt"
+        if is_text and 0 in lengths and max(lengths) <= _WRAPPED:
             logging.info("%s has short lines: each paragraph is a text.", path)
             found = itertools.groupby(rows, lambda x: bool(x.text_a.strip()))
             groups = [[*group] for _, group in found]

@@ -1,5 +1,6 @@
 """Tests of --search_file: texts, answers, the cache and the page."""
 
+import gzip
 import os
 import pathlib
 from unittest import mock
@@ -46,13 +47,21 @@ class TextsTest(files_case.FilesCase):
     def test_joins_the_short_lines_of_a_paragraph(self):
         lines = ["It was a dark", " and stormy night;", "", "", "the rain"]
         wrapped = self.write("a.txt", "\r\n".join(lines))
-        self.assertEqual(
-            _read(wrapped),
-            [
-                {"text": "It was a dark and stormy night;", "place": "a.txt:1"},
-                {"text": "the rain", "place": "a.txt:5"},
-            ],
-        )
+        packed = f"{wrapped}.gz"
+        with gzip.open(packed, "wb") as file:
+            file.write("\n".join(lines).encode())
+        for path in (wrapped, packed):
+            name = os.path.basename(path)
+            self.assertEqual(
+                _read(path),
+                [
+                    {
+                        "text": "It was a dark and stormy night;",
+                        "place": f"{name}:1",
+                    },
+                    {"text": "the rain", "place": f"{name}:5"},
+                ],
+            )
         # Lines of any length are paragraphs already.
         long = self.write("b.txt", "\n".join([*lines, "rain " * 21]))
         self.assertLen(_read(long), 4)
