@@ -26,7 +26,7 @@ from bert_tf.flags.groups import PredictionConfig
 
 # Endings of tables that are written, and of some that are not.
 _TABLES = (".csv", ".tsv")
-_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip")
+_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip", ".npz")
 # Files of embeddings.
 _ARRAYS = (".npy", ".parquet")
 
