@@ -82,9 +82,14 @@ class PairFiles(EmbeddingsFiles):
         path = self.files[split]
         table = tables.read_table(path)
         columns = choose_columns(path, table.columns, _FORMS)
-        examples = [
-            Pair(path, row.line, row.values, columns) for row in table.rows
-        ]
+        examples = []
+        for row in table.rows:
+            if columns == _GROUP[:2] and _GROUP[2] in row.values:
+                raise UserError(
+                    f"{path}, line {row.line} has a negative, which the first "
+                    "row lacks; give one to all rows or to none."
+                )
+            examples.append(Pair(path, row.line, row.values, columns))
         if SCORE not in columns and len({x[_GROUP[1]] for x in examples}) < 2:
             raise UserError(
                 f"{path} must have at least two different positives, as those "

@@ -1,5 +1,7 @@
 """Tests of training embeddings from pairs: files, features, losses, scores."""
 
+import json
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -181,8 +183,8 @@ class FeaturesTest(tf.test.TestCase):
 
 
 class FilesTest(tf.test.TestCase, parameterized.TestCase):
-    def _read(self, contents):
-        path = self.create_tempfile("a.csv", contents).full_path
+    def _read(self, contents, name="a.csv"):
+        path = self.create_tempfile(name, contents).full_path
         return PairFiles(files={"train": path}).read("train")
 
     def test_reads_both_forms(self):
@@ -207,6 +209,15 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_other_files(self, contents, message):
         with self.assertRaisesRegex(UserError, message):
             self._read(contents)
+
+    def test_drops_no_negative(self):
+        rows = [
+            {"anchor": "cat", "positive": "dog"},
+            {"anchor": "sat", "positive": "mat", "negative": "on"},
+        ]
+        lines = "\n".join(map(json.dumps, rows))
+        with self.assertRaisesRegex(UserError, "line 2 has a negative"):
+            self._read(lines, "a.jsonl")
 
 
 if __name__ == "__main__":
