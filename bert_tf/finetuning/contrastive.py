@@ -42,6 +42,7 @@ from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import GroupedRows
+from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
@@ -143,7 +144,8 @@ class FewLabels(ObjectiveSource):
     def finish(self, model: keras.Model, devices: Devices) -> None:
         """Fits the head to the embeddings of the training texts."""
         task = self._reader.task
-        if self._logits is None and (task.calibrates or task.reject_precision):
+        fits = task.calibrates or task.reject_precision
+        if fits and self._logits is None and not task.splits(DEV):
             with devices.strategy.scope():
                 start = checkpoint_loading.build_model(
                     self._stored,
