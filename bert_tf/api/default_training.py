@@ -28,6 +28,7 @@ from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.modeling import bert
+from bert_tf.tasks import confidence
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification import labels
 from bert_tf.tasks.embeddings.task import SCORES
@@ -271,7 +272,11 @@ def fit_few_shot(
     for name, value in {**encoder, **head}.items():
         weights[name].assign(value)
     model.pooling, model.normalize = pooled
-    preprocessor.change_task(pooling=task.pooling, normalize=task.normalize)
+    preprocessor.change_task(
+        **dict.fromkeys(confidence.FIELDS),  # Those of the replaced head.
+        pooling=task.pooling,
+        normalize=task.normalize,
+    )
     if calibrates:
         preprocessor.fit_confidence(
             contrastive.out_of_fold_logits(start, label_ids), label_ids
