@@ -110,6 +110,13 @@ class SearchTest(toy_models.ToyCase, files_case.FilesCase):
         np.save(cache, before[::-1])
         self._check(cosines)
         self.assertAllClose(np.load(cache), before, atol=1e-6)
+        # Also if it differs in the longest texts alone.
+        changed = before.copy()
+        changed[np.argmax([len(x) for x in _TEXTS])] *= -1
+        np.save(cache, changed)
+        with mock.patch.object(search, "_TEXTS_PER_CALL", 1):
+            self._check(cosines)
+        self.assertAllClose(np.load(cache), before, atol=1e-6)
 
     def _check(self, cosines):
         order = np.argsort(-cosines, kind="stable")[:3]
