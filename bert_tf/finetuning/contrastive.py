@@ -47,8 +47,7 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
 
-# Pairs of each text in an epoch, and the least of all texts together.
-_PAIRS_PER_TEXT = 1
+# Pairs in an epoch: as many for each text, and at least these of all.
 _LEAST_PAIRS = 256
 # The inverse of the L2 penalty; embeddings have length 1, so weights are large.
 _INVERSE_PENALTY = 10.0
@@ -197,7 +196,7 @@ def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
       <int64>[pairs, 2], the numbers of the texts.
     """
     draw = np.random.default_rng(seed)
-    count = max(_PAIRS_PER_TEXT, -(-_LEAST_PAIRS // len(label_ids)))
+    count = -(-_LEAST_PAIRS // len(label_ids))
     pairs = []
     for label in np.tile(np.unique(label_ids), count):
         own = draw.permutation(np.flatnonzero(label_ids == label))
