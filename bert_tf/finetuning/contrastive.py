@@ -42,7 +42,6 @@ from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import GroupedRows
-from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
@@ -86,7 +85,7 @@ def train_few_shot(
         task = build_task(config, None)
         task = on_embeddings(task, embeddings, stored.path)
         experiment = experiments.prepare(config, task, stored, *place)
-        source = FewLabels(experiment.reader, config.seed, stored)
+        source = FewLabels(experiment.reader, config, stored)
         return finetuning.run_experiment(
             dataclasses.replace(experiment, objective_source=source)
         )
@@ -117,15 +116,15 @@ class FewLabels(ObjectiveSource):
 
     Args:
       reader: The data of the task.
-      seed: The seed of the pairs.
+      config: The flags on the seed of the pairs and on evaluation.
       stored: The model that training starts from.
     """
 
     def __init__(
-        self, reader: SplitReader, seed: int, stored: StoredModel
+        self, reader: SplitReader, config: FinetuneConfig, stored: StoredModel
     ) -> None:
         super().__init__(reader)
-        self._seed = seed
+        self._config = config
         self._stored = stored
         # Its logits, by heads that were fitted without the text.
         self._logits: np.ndarray | None = None
@@ -133,7 +132,7 @@ class FewLabels(ObjectiveSource):
     def read(self) -> tuple[int, GroupedRows]:
         _, rows = self._reader.read(TRAIN)
         labels = rows.targets[LABEL_IDS]
-        pairs = draw_pairs(labels, self._seed)
+        pairs = draw_pairs(labels, self._config.seed)
         return len(pairs), GroupedRows(rows, pairs, {TEXT_IDS: labels[pairs]})
 
     def build_objective(self, model: keras.Model) -> TaskObjective:
@@ -144,7 +143,7 @@ class FewLabels(ObjectiveSource):
         """Fits the head to the embeddings of the training texts."""
         task = self._reader.task
         fits = task.calibrates or task.reject_precision
-        if fits and self._logits is None and not task.splits(DEV):
+        if fits and self._logits is None and not self._config.do_eval:
             with devices.strategy.scope():
                 start = checkpoint_loading.build_model(
                     self._stored,

@@ -212,7 +212,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
                 before = task_evaluation.read_results(output_dir, step)
         # All workers predict with the same threshold.
         stored_task = coordinator.from_chief(stored_task)
-        if not task.splits(DEV):  # Otherwise dev selects the threshold again.
+        if not config.do_eval:  # Otherwise dev selects the threshold again.
             task = task.with_threshold(stored_task)
             task = experiment.objective_source.tune(task)
         task, results = task_evaluation.evaluate_splits(
@@ -319,7 +319,8 @@ def _evaluate_model(
         model, experiment.reader, experiment.config, experiment.devices
     )
     task = experiment.task
-    if not task.splits(DEV):  # Otherwise dev selects the threshold again.
+    # Otherwise dev selects the threshold again.
+    if not experiment.config.do_eval:
         task = task.with_threshold(stored.task)
     task, results = task_evaluation.evaluate_splits(
         evaluator,
