@@ -47,21 +47,16 @@ class TextsTest(files_case.FilesCase):
     def test_joins_the_short_lines_of_a_paragraph(self):
         lines = ["It was a dark", " and stormy night;", "", "", "the rain"]
         wrapped = self.write("a.txt", "\r\n".join(lines))
-        packed = f"{wrapped}.gz"
-        with gzip.open(packed, "wb") as file:
-            file.write("\n".join(lines).encode())
-        for path in (wrapped, packed):
-            name = os.path.basename(path)
-            self.assertEqual(
-                _read(path),
-                [
-                    {
-                        "text": "It was a dark and stormy night;",
-                        "place": f"{name}:1",
-                    },
-                    {"text": "the rain", "place": f"{name}:5"},
-                ],
-            )
+        self.assertEqual(
+            _read(wrapped),
+            [
+                {"text": "It was a dark and stormy night;", "place": "a.txt:1"},
+                {"text": "the rain", "place": "a.txt:5"},
+            ],
+        )
+        with gzip.open(f"{wrapped}.gz", "wt") as file:
+            file.write("\n".join(lines))
+        self.assertLen(_read(f"{wrapped}.gz"), 2)
         # Lines of any length are paragraphs already.
         long = self.write("b.txt", "\n".join([*lines, "rain " * 21]))
         self.assertLen(_read(long), 4)
