@@ -356,11 +356,13 @@ def check_calibrate(preprocessor: Any, validation_data: Any) -> None:
     """Raises `UserError` if `fit` cannot calibrate the probabilities."""
     task = getattr(preprocessor, "trained_task", None)
     is_stream = isinstance(validation_data, (*STREAMS, type(None)))
+    endless = tf.data.INFINITE_CARDINALITY
+    is_stream |= getattr(validation_data, "cardinality", int)() == endless
     if is_stream or getattr(task, "problem_type", "regression") == "regression":
         raise UserError(
-            "calibrate needs a classifier of bert_tf.load_model with labels, "
-            "and validation_data of (texts, labels) or a tf.data.Dataset. "
-            f"Received: {task and task.name}, {type(validation_data).__name__}."
+            "calibrate needs a classifier with labels, and validation_data of "
+            "(texts, labels) or a tf.data.Dataset that ends. Received: "
+            f"{task and task.name}, {type(validation_data).__name__}."
         )
 
 

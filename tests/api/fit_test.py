@@ -196,6 +196,9 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             data = None if kind == "classification" and not options else rows
             with self.assertRaisesRegex(UserError, "calibrate needs a class"):
                 default_training.check_calibrate(model.preprocessor, data)
+        endless = tf.data.Dataset.from_tensors((["cat"], [0])).repeat()
+        with self.assertRaisesRegex(UserError, "Dataset that ends"):
+            default_training.check_calibrate(self.new().preprocessor, endless)
 
     @pytest.mark.slow
     def test_validation_split_is_that_of_dev_fraction(self):
