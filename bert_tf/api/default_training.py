@@ -28,6 +28,7 @@ from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.modeling import bert
+from bert_tf.tasks import confidence
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification import labels
 from bert_tf.tasks.embeddings.task import SCORES
@@ -272,7 +273,11 @@ def fit_few_shot(
     for name, value in {**encoder, **head}.items():
         weights[name].assign(value)
     model.pooling, model.normalize = pooled
-    preprocessor.change_task(pooling=task.pooling, normalize=task.normalize)
+    preprocessor.change_task(
+        **dict.fromkeys(confidence.FIELDS),  # Those of the replaced head.
+        pooling=task.pooling,
+        normalize=task.normalize,
+    )
     if calibrates:
         preprocessor.fit_confidence(
             contrastive.out_of_fold_logits(start, label_ids), label_ids
@@ -352,11 +357,13 @@ def check_calibrate(preprocessor: Any, validation_data: Any) -> None:
     """Raises `UserError` if `fit` cannot calibrate the probabilities."""
     task = getattr(preprocessor, "trained_task", None)
     is_stream = isinstance(validation_data, (*STREAMS, type(None)))
+    endless = tf.data.INFINITE_CARDINALITY
+    is_stream |= getattr(validation_data, "cardinality", int)() == endless
     if is_stream or getattr(task, "problem_type", "regression") == "regression":
         raise UserError(
-            "calibrate needs a classifier of bert_tf.load_model with labels, "
-            "and validation_data of (texts, labels) or a tf.data.Dataset. "
-            f"Received: {task and task.name}, {type(validation_data).__name__}."
+            "calibrate needs a classifier with labels, and validation_data of "
+            "(texts, labels) or a tf.data.Dataset that ends. Received: "
+            f"{task and task.name}, {type(validation_data).__name__}."
         )
 
 

@@ -450,7 +450,7 @@ class TextMethods(save.FileMethods):
             x, _ = raw_rows.split_table(x, (), self.preprocessor, columns)
             x = self.preprocessor.prediction_data(x, batch_size)
         if isinstance(x, tf.data.Dataset) or not (
-            isinstance(x, list) or is_text(x)
+            isinstance(x, list | set | None) or is_text(x)
         ):
             with self._explaining():
                 return super().predict(x, batch_size, verbose, steps, callbacks)

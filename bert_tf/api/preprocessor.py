@@ -195,6 +195,12 @@ class Preprocessor:
             return PairsTask(**self.task.arguments())
         return self.task
 
+    def _for_training(self) -> "Preprocessor":
+        """Returns a copy with the task that `fit` trains."""
+        copied = copy.copy(self)
+        copied.task = self.trained_task
+        return copied
+
     @property
     def draws_masks(self) -> bool:
         """True for masked language models, which are trained without labels."""
@@ -455,11 +461,9 @@ class Preprocessor:
             return raw_rows.check_stream(x), y, sample_weight
         is_raw = _holds_rows(x)
         if is_raw and self.has_task and isinstance(self.task, EmbeddingsTask):
-            pairs = copy.copy(self)
-            pairs.task = self.trained_task
             if y is None:  # Anchors have no scores.
                 y = [None] * len(raw_rows.to_rows(x))
-            return pairs.convert_rows(x, y, sample_weight)
+            return self._for_training().convert_rows(x, y, sample_weight)
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
                 x = self._convert_dataset(x, batch_size)
@@ -500,7 +504,8 @@ class Preprocessor:
             weights = raw_rows.to_labels(weights, len(rows))
         if self.has_task:
             self.adapt_to_labels(labels or ())
-            keys = self.task.split_keys(self.examples(rows, labels))
+            trained = self._for_training()
+            keys = trained.task.split_keys(trained.examples(rows, labels))
         is_dev = dev_split.choose(keys, fraction)
 
         def part(is_held_out: bool) -> tuple[Any, Any, Any]:

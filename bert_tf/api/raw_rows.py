@@ -19,6 +19,8 @@ from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 from bert_tf.tasks.classification.examples import choose_columns
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.embeddings.examples import TEXT_COLUMNS
+from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.squad.task import SquadTask
@@ -129,8 +131,10 @@ def split_table(
     label = next((name for name in labels if name in table), None)
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
+    is_vector = isinstance(task, EmbeddingsTask)
     # One or two columns of a DataFrame are texts, whatever their names.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
+    is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:
         choices = getattr(task, "text_choices", [("text",)])
         texts = choose_columns(table, choices)

@@ -16,7 +16,7 @@ or .jsonl files:
       --output_dir=output/own --do_train --do_eval --do_predict
 
 With a few texts of each label, add --few_shot and start from a model that
-embeds sentences, such as all-MiniLM-L6-v2.
+embeds sentences, such as hf://sentence-transformers/all-MiniLM-L6-v2.
 
 Rerun the same command to resume from the last checkpoint.
 """

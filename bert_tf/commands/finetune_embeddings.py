@@ -1,8 +1,8 @@
 r"""Fine-tunes a BERT to embed texts, for search and similarity.
 
   python run/finetune_embeddings.py --train_file=train.csv --dev_file=dev.csv \
-      --pretrained_model_dir=all-MiniLM-L6-v2 --output_dir=output/search \
-      --do_train --do_eval
+      --pretrained_model_dir=hf://sentence-transformers/all-MiniLM-L6-v2 \
+      --output_dir=output/search --do_train --do_eval
 
 Each row of a file has an anchor, such as a question, and a positive, such as
 its answer, in columns of these names, and may have a negative, a text that is

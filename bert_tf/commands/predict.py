@@ -12,8 +12,8 @@ JSON lines, or a table:
 It appears when it is complete. Embeddings of texts, of any model, are an array
 or a Parquet file with the columns text and embedding:
 
-  python run/predict.py --model_dir=MiniLM --input_file=texts.txt \
-      --output_file=embeddings.npy
+  python run/predict.py --input_file=texts.txt --output_file=embeddings.npy \
+      --model_dir=hf://sentence-transformers/all-MiniLM-L6-v2
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from bert_tf.flags.groups import PredictionConfig
 
 # Endings of tables that are written, and of some that are not.
 _TABLES = (".csv", ".tsv")
-_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip")
+_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip", ".npz")
 # Files of embeddings.
 _ARRAYS = (".npy", ".parquet")
 

@@ -49,8 +49,7 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
 
-# Pairs of each text in an epoch, and the least of all texts together.
-_PAIRS_PER_TEXT = 1
+# Pairs in an epoch: as many for each text, and at least these of all.
 _LEAST_PAIRS = 256
 # The inverse of the L2 penalty; embeddings have length 1, so weights are large.
 _INVERSE_PENALTY = 10.0
@@ -89,7 +88,7 @@ def train_few_shot(
         task = build_task(config, None)
         task = on_embeddings(task, embeddings, stored.path)
         experiment = experiments.prepare(config, task, stored, *place)
-        source = FewLabels(experiment.reader, config.seed, stored)
+        source = FewLabels(experiment.reader, config, stored)
         return finetuning.run_experiment(
             dataclasses.replace(experiment, objective_source=source)
         )
@@ -120,15 +119,15 @@ class FewLabels(ObjectiveSource):
 
     Args:
       reader: The data of the task.
-      seed: The seed of the pairs.
+      config: The flags on the seed of the pairs and on evaluation.
       stored: The model that training starts from.
     """
 
     def __init__(
-        self, reader: SplitReader, seed: int, stored: StoredModel
+        self, reader: SplitReader, config: FinetuneConfig, stored: StoredModel
     ) -> None:
         super().__init__(reader)
-        self._seed = seed
+        self._config = config
         self._stored = stored
         # Its logits of texts, by heads that were fitted without the text.
         self._logits: np.ndarray | None = None
@@ -136,7 +135,7 @@ class FewLabels(ObjectiveSource):
     def read(self) -> tuple[int, GroupedRows]:
         _, rows = self._reader.read(TRAIN)
         labels = rows.targets[LABEL_IDS]
-        pairs = draw_pairs(labels, self._seed)
+        pairs = draw_pairs(labels, self._config.seed)
         return len(pairs), GroupedRows(rows, pairs, {TEXT_IDS: labels[pairs]})
 
     def build_objective(self, model: keras.Model) -> TaskObjective:
@@ -152,7 +151,8 @@ class FewLabels(ObjectiveSource):
                 pooling=task.pooling,
                 normalize=task.normalize,
             )
-        if task.calibrates or task.reject_precision:
+        fits = task.calibrates or task.reject_precision
+        if fits and not self._config.do_eval:
             self._logits = out_of_fold_logits(*self._texts(start, devices))
         variables = bert.named_variables(model)
         average(variables, bert.named_variables(start))
@@ -198,7 +198,7 @@ def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
       <int64>[pairs, 2], the numbers of the texts.
     """
     draw = np.random.default_rng(seed)
-    count = max(_PAIRS_PER_TEXT, -(-_LEAST_PAIRS // len(label_ids)))
+    count = -(-_LEAST_PAIRS // len(label_ids))
     pairs = []
     for label in np.tile(np.unique(label_ids), count):
         own = draw.permutation(np.flatnonzero(label_ids == label))

@@ -120,8 +120,8 @@ def _advise(config: FinetuneConfig, task: Task) -> str:
         return ""
     return (
         f"{each:.3g} texts of each label are few: --few_shot, from a model "
-        "that embeds sentences such as all-MiniLM-L6-v2, is usually right "
-        "more often; compare both on dev."
+        "that embeds sentences such as hf://sentence-transformers/"
+        "all-MiniLM-L6-v2, is usually right more often; compare both on dev."
     )
 
 
@@ -213,7 +213,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
                 before = task_evaluation.read_results(output_dir, step)
         # All workers predict with the same threshold.
         stored_task = coordinator.from_chief(stored_task)
-        if not task.splits(DEV):  # Otherwise dev selects the threshold again.
+        if not config.do_eval:  # Otherwise dev selects the threshold again.
             task = task.with_threshold(stored_task)
             task = experiment.objective_source.tune(task)
         task, results = task_evaluation.evaluate_splits(
@@ -320,7 +320,8 @@ def _evaluate_model(
         model, experiment.reader, experiment.config, experiment.devices
     )
     task = experiment.task
-    if not task.splits(DEV):  # Otherwise dev selects the threshold again.
+    # Otherwise dev selects the threshold again.
+    if not experiment.config.do_eval:
         task = task.with_threshold(stored.task)
     task, results = task_evaluation.evaluate_splits(
         evaluator,

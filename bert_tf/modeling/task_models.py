@@ -571,11 +571,15 @@ class BertForEmbeddings(bert.BertWithHead):
         """Returns the cosine of each embedding of `a` with each of `b`.
 
         Args:
-          a: Embeddings <float>[N, size], or what `predict` takes, as texts.
+          a: Embeddings <float>[N, size] or [size], or what `predict` takes, as
+            texts.
           b: The same, M of them; by default those of `a`.
 
         Returns:
           <float32>[N, M], from -1 to 1.
+
+        Raises:
+          UserError: If vectors are of another size than the model's.
         """
         first = self._unit_vectors(a)
         second = first if b is None else self._unit_vectors(b)
@@ -586,6 +590,12 @@ class BertForEmbeddings(bert.BertWithHead):
         if getattr(getattr(x, "dtype", None), "kind", None) != "f":
             x = self.predict(x, verbose=0)
             x = x["embedding"] if isinstance(x, dict) else x
+        x = np.atleast_2d(x)
+        if x.ndim > 2 or x.shape[1] != self.embedding_size:
+            raise UserError(
+                f"Expected embeddings [rows, {self.embedding_size}]. Received: "
+                f"an array {[*x.shape]}; give texts, or what predict returns."
+            )
         lengths = np.linalg.norm(x, axis=-1, keepdims=True)
         return np.float32(x / np.maximum(lengths, np.finfo(np.float32).tiny))
 

@@ -25,6 +25,7 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import progress
+from bert_tf.io import tables
 from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving import json_values
@@ -53,7 +54,8 @@ def read_texts(config: ServeConfig) -> list[dict[str, str]]:
         rows = list(EmbeddingsFiles().read_inputs(path, keep_empty=True))
         lengths = [len(row.text_a.strip()) for row in rows]
         groups = [[row] for row in rows]
-        if path.endswith(".txt") and 0 in lengths and max(lengths) <= _WRAPPED:
+        is_text = tables.file_ending(path) == ".txt"
+        if is_text and 0 in lengths and max(lengths) <= _WRAPPED:
             logging.info("%s has short lines: each paragraph is a text.", path)
             found = itertools.groupby(rows, lambda x: bool(x.text_a.strip()))
             groups = [[*group] for _, group in found]
@@ -109,8 +111,9 @@ class Search:
         name = f"{digest.hexdigest()}.npy"
         cache = os.path.join(paths.cache_dir(), "searched", name)
         stored = np.load(cache) if os.path.exists(cache) else np.empty((0, 0))
-        # Texts of like length share a call.
-        order = np.argsort([len(x) for x in texts], kind="stable")
+        # Texts of like length share a call. The longest come first, as only
+        # they show that another model reads more of a text.
+        order = np.argsort([-len(x) for x in texts], kind="stable")
         rows = {}
         with progress.bar(len(texts), "embedding", "text") as bar:
             for first in range(0, len(texts), _TEXTS_PER_CALL):

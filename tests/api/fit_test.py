@@ -70,12 +70,14 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         names = ["good", "good", "bad", "bad"]
         before = model.bert.pooler.dense.kernel.numpy()
         model.predict(texts, verbose=0)  # Makes a copy that reads the pooler.
+        # Of the head that is replaced.
+        model.preprocessor.change_task(reject_below=0.9999, temperature=99.0)
         history = model.fit(texts, names, few_shot=True, epochs=3, verbose=0)
         self.assertLen(history.history["loss"], 3)
         predicted = model.predict(texts, verbose=0)
         self.assertEqual([x["label"] for x in predicted], names)
         self.assertAllEqual(model.bert.pooler.dense.kernel, before)
-        self.assertIn("temperature", model.preprocessor.task_values)
+        self.assertLess(model.preprocessor.task_values["temperature"], 99)
         folder = self.create_tempdir().full_path
         bert_tf.save_model(model, f"{folder}/model")
         model.save(f"{folder}/model.keras")
@@ -194,6 +196,9 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             data = None if kind == "classification" and not options else rows
             with self.assertRaisesRegex(UserError, "calibrate needs a class"):
                 default_training.check_calibrate(model.preprocessor, data)
+        endless = tf.data.Dataset.from_tensors((["cat"], [0])).repeat()
+        with self.assertRaisesRegex(UserError, "Dataset that ends"):
+            default_training.check_calibrate(self.new().preprocessor, endless)
 
     @pytest.mark.slow
     def test_validation_split_is_that_of_dev_fraction(self):

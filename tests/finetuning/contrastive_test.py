@@ -103,7 +103,9 @@ class FewShotCase(finetuning_case.FinetuningCase, tf.test.TestCase):
 @pytest.mark.slow
 class FewShotTest(FewShotCase):
     def test_head_of_the_model_is_that_of_its_embeddings(self):
-        scores = self.few_shot(num_train_epochs="1")
+        with mock.patch.object(contrastive, "out_of_fold_logits") as fold:
+            scores = self.few_shot(num_train_epochs="1")
+        fold.assert_not_called()  # There is a dev set.
         self.assertGreater(scores["dev"]["accuracy"], 0.85)
         path = self.out("output/model")
         model = bert_tf.load_model(path)
@@ -152,14 +154,19 @@ class FewShotTest(FewShotCase):
 
     def test_probabilities_are_fitted_without_a_dev_set(self):
         values = {}
-        for name, calibrates in (("fitted", None), ("plain", False)):
+        for name, flags in {
+            "fitted": {},
+            "plain": {"calibrate": False},
+            # Held out, but not evaluated.
+            "held": {"dev_file": None, "dev_fraction": 0.2},
+        }.items():
             config = self.config(
                 pretrained_model_dir=self.model,
                 few_shot=True,
                 do_eval=False,
                 num_train_epochs="0.2",
                 output_dir=self.out(name),
-                calibrate=calibrates,
+                **flags,
             )
             finetune_classifier.main(config)
             values[name] = finetuning_case.read_json(
@@ -167,6 +174,7 @@ class FewShotTest(FewShotCase):
             )
         self.assert_same_weights("fitted/model", "plain/model")
         self.assertNotIn("temperature", values["plain"])
+        self.assertIn("temperature", values["held"])
         temperature = values["fitted"]["temperature"]
         self.assertGreater(temperature, 0)
         self.assertNotEqual(temperature, 1.0)

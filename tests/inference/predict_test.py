@@ -535,7 +535,12 @@ class OutputRowsTest(files_case.FilesCase):
                 OutputRows(self._config(ending, **flags), task)
 
     def test_refuses_other_formats_and_columns(self):
-        for ending, keep in ((".xlsx", None), ("", "a,,b"), ("", "a,a")):
+        for ending, keep in (
+            (".xlsx", None),
+            (".npz", None),
+            ("", "a,,b"),
+            ("", "a,a"),
+        ):
             message = "must (end in|be a name)|twice"
             with self.assertRaisesRegex(UserError, message):
                 self._config(ending, keep_columns=keep)

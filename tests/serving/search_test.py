@@ -1,5 +1,6 @@
 """Tests of --search_file: texts, answers, the cache and the page."""
 
+import gzip
 import os
 import pathlib
 from unittest import mock
@@ -53,6 +54,9 @@ class TextsTest(files_case.FilesCase):
                 {"text": "the rain", "place": "a.txt:5"},
             ],
         )
+        with gzip.open(f"{wrapped}.gz", "wt") as file:
+            file.write("\n".join(lines))
+        self.assertLen(_read(f"{wrapped}.gz"), 2)
         # Lines of any length are paragraphs already.
         long = self.write("b.txt", "\n".join([*lines, "rain " * 21]))
         self.assertLen(_read(long), 4)
@@ -100,6 +104,13 @@ class SearchTest(toy_models.ToyCase, files_case.FilesCase):
         # Those of another model of this name are computed again.
         np.save(cache, before[::-1])
         self._check(cosines)
+        self.assertAllClose(np.load(cache), before, atol=1e-6)
+        # Also if it differs in the longest texts alone.
+        changed = before.copy()
+        changed[np.argmax([len(x) for x in _TEXTS])] *= -1
+        np.save(cache, changed)
+        with mock.patch.object(search, "_TEXTS_PER_CALL", 1):
+            self._check(cosines)
         self.assertAllClose(np.load(cache), before, atol=1e-6)
 
     def _check(self, cosines):

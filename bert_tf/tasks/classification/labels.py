@@ -276,15 +276,13 @@ def check_few(
     """
     seen = {}
     for number, example in enumerate(examples):
+        name = example.guid or f"row {number}"
         text = (example.text_a, example.text_b)
-        name, label = seen.setdefault(
-            text, (example.guid or f"row {number}", example.label)
-        )
+        first, label = seen.setdefault(text, (name, example.label))
         if label != example.label:
             raise UserError(
-                f"{name} and {example.guid or f'row {number}'} are the same "
-                f"text, with the labels {label!r} and {example.label!r}; "
-                "remove one."
+                f"{first} and {name} are the same text, with the labels "
+                f"{label!r} and {example.label!r}; remove one."
             )
     counts = Counter(label for _, label in seen.values())
     scarce = [label for label in labels if counts[label] < 2]

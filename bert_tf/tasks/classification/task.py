@@ -469,12 +469,9 @@ class ClassificationTask(ClassificationFiles, task.Task):
             )
 
     def _write_matrix(self, path, label_ids, predicted_ids) -> None:
-        # Importing it takes longer than the rest of this package.
-        from sklearn import metrics as sklearn_metrics
-
-        counts = sklearn_metrics.confusion_matrix(
-            label_ids, predicted_ids, labels=range(len(self.labels))
-        )
+        counts = np.zeros([len(self.labels)] * 2, np.int64)
+        known = label_ids != OUTSIDE
+        np.add.at(counts, (label_ids[known], predicted_ids[known]), 1)
         result_tables.write_confusion_matrix(path, self.labels, counts)
 
     def _write_scores(self, path, label_ids, predicted_ids) -> None:

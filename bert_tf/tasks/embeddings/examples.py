@@ -55,15 +55,7 @@ class EmbeddingsFiles(TaskFiles):
 class Pair(dict):
     """An example by column, with its line in its file."""
 
-    def __init__(
-        self,
-        path: str,
-        line: int,
-        values: Mapping[str, Any],
-        columns: Iterable[str],
-    ) -> None:
-        super().__init__(parse(f"{path}, line {line}", values, columns))
-        self.line = line
+    line: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,9 +74,16 @@ class PairFiles(EmbeddingsFiles):
         path = self.files[split]
         table = tables.read_table(path)
         columns = choose_columns(path, table.columns, _FORMS)
-        examples = [
-            Pair(path, row.line, row.values, columns) for row in table.rows
-        ]
+        examples = []
+        for row in table.rows:
+            where = f"{path}, line {row.line}"
+            if columns == _GROUP[:2] and _GROUP[2] in row.values:
+                raise UserError(
+                    f"{where} has a negative, which the first row lacks; give "
+                    "one to all rows or to none."
+                )
+            examples.append(Pair(parse(where, row.values, columns)))
+            examples[-1].line = row.line
         if SCORE not in columns and len({x[_GROUP[1]] for x in examples}) < 2:
             raise UserError(
                 f"{path} must have at least two different positives, as those "

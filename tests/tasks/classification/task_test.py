@@ -276,6 +276,16 @@ class ReportTest(tf.test.TestCase):
             names, ["test_mismatched_results.tsv", "test_results.tsv"]
         )
 
+    def test_texts_that_are_all_outside_of_the_labels(self):
+        task = _single(
+            files={"test": "x.csv"}, reject_label="none", reject_below=0.5
+        )
+        values = [[0.25, 0.3, 0.45], [0.1, 0.3, 0.6]]
+        self.write(task, "test", ["none"] * 2, values)
+        self.assertIn("0 examples", self.text("test_confusion_matrix.txt"))
+        scores = task.score(_examples("none", "none"), np.float32(values))
+        self.assertEqual(scores, {"coverage": 0.5, "answer_precision": 0.0})
+
     def test_confusion_matrix(self):
         values = np.eye(3)[[2, 2, 0, 1]]
         names = self.write(_single(), "dev", "xzxy", values)

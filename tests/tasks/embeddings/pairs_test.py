@@ -182,7 +182,8 @@ class FeaturesTest(tf.test.TestCase):
 
 class FilesTest(tf.test.TestCase, parameterized.TestCase):
     def _read(self, contents):
-        path = self.create_tempfile("a.csv", contents).full_path
+        name = "a.jsonl" if contents.startswith("{") else "a.csv"
+        path = self.create_tempfile(name, contents).full_path
         return PairFiles(files={"train": path}).read("train")
 
     def test_reads_both_forms(self):
@@ -203,6 +204,11 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         ("anchor,positive\ncat,dog\nsat,dog\n", "two different positives"),
         ("text_a,text_b,score\ncat,dog,x\n", "line 2 must have a number"),
         ("text_a,text_b,score\ncat,dog,4.5\n", "a score from -1 to 1"),
+        (
+            '{"anchor": "cat", "positive": "dog"}\n'
+            '{"anchor": "on", "positive": "mat", "negative": "sat"}\n',
+            "line 2 has a negative",
+        ),
     )
     def test_refuses_other_files(self, contents, message):
         with self.assertRaisesRegex(UserError, message):

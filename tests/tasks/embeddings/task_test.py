@@ -1,14 +1,17 @@
 """Tests of embeddings: pooling, files, forms of rows, and similarity."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.errors import UserError
+from bert_tf.tasks import dev_split
 from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 from bert_tf.tasks.embeddings.task import EmbeddingsTask
+from bert_tf.tasks.task_files import SplitKey
 from tests.support import tiny_model
 
 _TEXTS = ["the cat sat", "dog", "東 , the dog sitting on the mat . mats cat"]
@@ -108,6 +111,30 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
             received = model.similarity(*pair)
             self.assertAllClose(received, expected, rtol=0, atol=1e-6)
         self.assertEqual(model.similarity(_TEXTS[:1], _TEXTS).shape, (1, 3))
+        # A vector is a row.
+        received = model.similarity(vectors[0], vectors)
+        self.assertAllClose(received, expected[:1], rtol=0, atol=1e-6)
+        for shape in ((3, 5), (1, 3, 16)):
+            with self.assertRaisesRegex(UserError, r"embeddings \[rows, 16\]"):
+                model.similarity(np.ones(shape, np.float32), vectors)
+
+    def test_reads_the_text_column_of_a_table(self):
+        model = bert_tf.load_model(self.path, "embeddings")
+        table = pd.DataFrame({"id": [1, 2, 3], "text": _TEXTS})
+        self.assertAllEqual(
+            model.predict(table, verbose=0), model.predict(_TEXTS, verbose=0)
+        )
+
+    def test_validation_split_is_that_of_dev_fraction(self):
+        model = bert_tf.load_model(self.path, "embeddings")
+        pairs = [(f"the cat {i}", f"mat {i}") for i in range(10)]
+        is_dev = dev_split.choose([SplitKey(x) for x, _ in pairs], 0.3)
+        for labels in (None, [i / 10 for i in range(10)]):
+            *_, dev = model.preprocessor.split(pairs, labels, None, 0.3)
+            chosen = [i for i in range(10) if is_dev[i]]
+            self.assertEqual(dev[0], [pairs[i] for i in chosen])
+            if labels:
+                self.assertEqual(dev[1], [labels[i] for i in chosen])
 
     @parameterized.parameters(
         ([""], "a text that is not empty"),
@@ -115,6 +142,8 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         ([7], "Expected a text"),
         ([("cat", "dog")], "Expected a text"),
         ([{"words": "cat"}], "the columns 'text'"),
+        (None, "Expected raw rows"),
+        ({"cat"}, "Expected raw rows"),
     )
     def test_rejects_other_rows(self, rows, message):
         model = bert_tf.load_model(self.path, "embeddings")
