@@ -24,7 +24,9 @@ from bert_tf.data import length_buckets
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
+from bert_tf.features import MASKED_LM_POSITIONS
 from bert_tf.io import progress
+from bert_tf.modeling import bert
 from bert_tf.modeling import inference
 from bert_tf.tasks import dev_split
 from bert_tf.tasks import packed_rows
@@ -376,7 +378,7 @@ class Preprocessor:
                 if labels is not None:
                     example = self.task.add_label(example, labels[number])
             except UserError as error:
-                raise UserError(f"Row {number} of the list: {error}") from error
+                raise UserError(f"Row {number} of the list: {error}") from None
             examples.append(example)
         return examples
 
@@ -402,6 +404,8 @@ class Preprocessor:
             vocabulary, its task.json does not describe a task, or TensorFlow
             is to ignore updates of weights.
         """
+        # Before the model is copied and compiled, which takes seconds.
+        examples = self.examples(raw_rows.to_rows(rows))
         if self._prepared is None or self._prepared[0] is not model:
             copy = inference.prepare(model, model.compute_dtype)
             self._prepared, self._predictors = (model, copy), {}
@@ -420,7 +424,6 @@ class Preprocessor:
         predictor = self._predictors[key]
         is_vector = isinstance(self.task, EmbeddingsTask)
         compute = predictor.predict if is_vector else predictor.describe
-        examples = self.examples(raw_rows.to_rows(rows))
         chunks = task_prediction.chunks(self.task, examples)
         with contextlib.ExitStack() as stack:
             on_examples = None
@@ -460,9 +463,13 @@ class Preprocessor:
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
                 x = self._convert_dataset(x, batch_size)
+                has_labels = not isinstance(x.element_spec, Mapping)
+                default_training.require_labels(has_labels or not self.has_task)
             return x, y, sample_weight
         if is_raw:
+            default_training.require_labels(y is not None or not self.has_task)
             return self.convert_rows(x, y, sample_weight)
+        _check_features(x)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.
         if y is not None and self.has_task:
@@ -525,6 +532,8 @@ class Preprocessor:
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x)
         if not isinstance(x, tf.data.Dataset) or not is_text(x):
+            if not _holds_rows(x):
+                _check_features(x)
             return x
         if not self.reads_texts:
             return raw_rows.read_rows(x, self.task)
@@ -614,25 +623,28 @@ class Preprocessor:
                 "model.preprocessor(x, y). Received: class_weight."
             )
         names = list(getattr(self.task, "labels", None) or ())
-        if isinstance(weights, str):
-            is_known = weights == label_values.BALANCED and y is not None
+        if not isinstance(weights, Mapping):
+            is_known = isinstance(weights, str) and (
+                weights == label_values.BALANCED and y is not None
+            )
             if not (is_known and names) or self.is_multi_label:
                 raise UserError(
                     'Expected class_weight={label: weight, ...}, or "balanced" '
                     "beside an array or list of one label for each row. "
-                    f"Received: {weights!r}."
+                    f"Received: {weights!r:.80}."
                 )
             ids = np.argmax(y, -1) if np.ndim(y) == 2 else np.ravel(y)
             ids, counts = np.unique(ids, return_counts=True)
             each = counts.sum() / (len(ids) * counts)  # As in scikit-learn.
             return dict(zip(ids.tolist(), each.tolist(), strict=True))
-        unknown = [x for x in weights if isinstance(x, str) and x not in names]
+        ids = range(self._num_labels or 1 << 31)
+        unknown = [x for x in weights if x not in names and x not in ids]
         if unknown:
             raise UserError(
                 "Expected class_weight by label or by index; the labels are "
                 f"{', '.join(names or ['none'])}. Received: "
                 f"{', '.join(map(repr, unknown))}"
-                f"{did_you_mean(unknown[0], names, '{!r}')}"
+                f"{did_you_mean(str(unknown[0]), names, '{!r}')}"
             )
         return {
             names.index(name) if isinstance(name, str) else name: weight
@@ -654,6 +666,15 @@ class Preprocessor:
 def _holds_rows(x: Any) -> bool:
     """Returns True for raw rows, unless they come in batches."""
     return isinstance(x, list) or (x is not None and is_text(x))
+
+
+def _check_features(x: Any) -> None:
+    """Raises `UserError` for numbers that are not a model's inputs.
+
+    Keras would compile the model before.
+    """
+    if hasattr(x, "shape") or isinstance(x, Mapping | int):
+        bert.check_inputs(x, MASKED_LM_POSITIONS.name)
 
 
 def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:

@@ -130,6 +130,8 @@ def no_file(path: str, flag: str) -> UserError:
 
 def no_match(pattern: str, flag: str) -> UserError:
     """Returns the error for a glob that matches no file."""
+    if pattern and not glob.has_magic(pattern):
+        return no_file(pattern, flag)
     return UserError(
         f"{flag} matches no file. Received: {pattern!r} (in {os.getcwd()})."
     )

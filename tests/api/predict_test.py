@@ -181,8 +181,28 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         ((["cat", "dog"], ["cat"]), "equal length.*lengths 2, 1 in a tuple"),
     )
     def test_rejects_rows_without_a_list(self, rows, message):
-        with self.assertRaisesRegex(UserError, message):
+        with (
+            # It takes seconds.
+            mock.patch.object(preprocessor.inference, "prepare") as prepare,
+            self.assertRaisesRegex(UserError, message) as caught,
+        ):
             self._load(_CLASSIFICATION).predict(rows)
+        prepare.assert_not_called()
+        self.assertIsNone(caught.exception.__cause__)  # One traceback.
+
+    @parameterized.parameters(
+        (np.zeros([2, 8], int), "ndarray"),
+        (3, "int"),
+        ({"body": np.zeros(2)}, "body"),
+        ({"input_ids": [[1]], "attention_mask": [[1]]}, "attention_mask, in"),
+    )
+    def test_rejects_what_is_no_input(self, x, received):
+        model = self._load(_CLASSIFICATION)
+        message = f"model's inputs .* Received: {received}"
+        with self.assertRaisesRegex(UserError, message):
+            model.predict(x)
+        with self.assertRaisesRegex(UserError, message):
+            model.fit(x, [0, 1])
 
     def test_columns_are_rows(self):
         model = self._load(_CLASSIFICATION)
@@ -326,6 +346,8 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         for name, labels, message in (
             ("balanced", None, "beside an array"),
             ("equal", [0, 1], "Received: 'equal'"),
+            ([1.0, 2.0], [0, 1], r"Received: \[1.0, 2.0\]"),
+            ({2: 1.0}, [0, 1], "are bad, good. Received: 2."),
         ):
             with self.assertRaisesRegex(UserError, message):
                 model.preprocessor.class_weight(name, labels)
@@ -400,6 +422,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ("classification", ["cat", "dog"], [0, 2], "Row 1.*from 0 to 1.*2"),
         ("classification", ["cat", "dog"], [0], "x has 2 rows, and y has 1; "),
         ("classification", ["cat", None], [0, 1], "Row 1.*None"),
+        ("classification", ["cat", "dog"], None, "Expected labels"),
         ("tagging", [["cat"], ["a", "dog"]], [["O"], ["O"]], "Row 1.*2 tags"),
         (
             "question_answering",
