@@ -248,7 +248,7 @@ class TextMethods(save.FileMethods):
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
         )
-        columns = raw_rows.pop_columns(kwargs)
+        columns = raw_rows.pop_columns("fit", kwargs)
         if isinstance(x, Mapping) and hasattr(x, "column_names"):
             # The splits of the package datasets.
             if validation_data is None:
@@ -365,7 +365,11 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         default_training.check_counts(batch_size=batch_size)
         x, y, sample_weight = self._read(
-            x, y, sample_weight, batch_size, raw_rows.pop_columns(kwargs)
+            x,
+            y,
+            sample_weight,
+            batch_size,
+            raw_rows.pop_columns("evaluate", kwargs),
         )
         with self._explaining():
             return super().evaluate(
@@ -443,9 +447,7 @@ class TextMethods(save.FileMethods):
             or no vocabulary.
         """
         default_training.check_counts(batch_size=batch_size)
-        columns = raw_rows.pop_columns(kwargs)
-        if kwargs:
-            raise TypeError(f"predict() has no arguments {', '.join(kwargs)}.")
+        columns = raw_rows.pop_columns("predict", kwargs)
         if self.preprocessor is not None:
             x, _ = raw_rows.split_table(x, (), self.preprocessor, columns)
             x = self.preprocessor.prediction_data(x, batch_size)
@@ -455,16 +457,15 @@ class TextMethods(save.FileMethods):
             with self._explaining():
                 return super().predict(x, batch_size, verbose, steps, callbacks)
         if self.preprocessor is not None and self.preprocessor.draws_masks:
-            texts, _ = raw_rows.to_texts(raw_rows.to_rows(x))
+            texts, pairs = raw_rows.to_texts(raw_rows.to_rows(x))
+            if pairs:
+                raise UserError(
+                    "Expected single texts with [MASK]. Received: a pair."
+                )
             masks = fill_mask.FillMask(self)(texts)
             return list(map(fill_mask.to_json, masks))
-        if self.preprocessor is None or not self.preprocessor.has_task:
-            raise UserError(
-                "Only a model that bert_tf.load_model returned, with the head "
-                "of a task, predicts lists of raw rows. Received: a list for "
-                f"{type(self).__name__}; give the model's inputs as a "
-                "dictionary of arrays."
-            )
+        if self.preprocessor is None:
+            self._read_rows(x)  # Refuses them.
         if steps is not None or callbacks is not None:
             raise UserError(
                 "Raw rows are predicted without steps= and callbacks=."

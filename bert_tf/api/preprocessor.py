@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -173,7 +174,8 @@ class Preprocessor:
             raise UserError(
                 "Expected a model with the head of a task, one of "
                 f"{', '.join(registry.TASKS)}. Received: a model of "
-                f"kind={self.task_values['kind']!r}."
+                f"kind={self.task_values['kind']!r}; load it as one of these, "
+                "or call model(texts)."
             )
         task = registry.build_task(
             self.task_values, self._num_labels, self._longest
@@ -324,6 +326,9 @@ class Preprocessor:
                     "The labels are classes, as each row has a single 1; load "
                     'the model with problem_type="multi_label" for several.'
                 )
+            for number, label in enumerate(labels):
+                with _naming_row(number):  # The task stays as it is then.
+                    label_values.parse_label(label, self.task.labels, problem)
             self.change_task(
                 problem_type=problem,
                 metrics=list(METRICS_OF_PROBLEM[problem]),
@@ -373,12 +378,10 @@ class Preprocessor:
         """Returns the task's examples; a `UserError` names the row."""
         examples = []
         for number, row in enumerate(rows):
-            try:
+            with _naming_row(number):
                 example = self.task.example_from_row(row)
                 if labels is not None:
                     example = self.task.add_label(example, labels[number])
-            except UserError as error:
-                raise UserError(f"Row {number} of the list: {error}") from None
             examples.append(example)
         return examples
 
@@ -661,6 +664,15 @@ class Preprocessor:
             self._mask_seed,
             -1 if step is None else step,
         )
+
+
+@contextlib.contextmanager
+def _naming_row(number: int) -> Iterator[None]:
+    """Adds the number of a row to a `UserError` about it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"Row {number} of the list: {error}") from None
 
 
 def _holds_rows(x: Any) -> bool:

@@ -5,6 +5,7 @@ pair of texts, a list of words, or a dictionary, as `Task.example_from_row`
 takes it.
 """
 
+import inspect
 import itertools
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -92,8 +93,21 @@ def columns_of(x: Any) -> dict[str, Any] | None:
     return None if names is None else {name: x[name] for name in names}
 
 
-def pop_columns(arguments: dict[str, Any]) -> dict[str, str]:
-    """Removes and returns the arguments in `COLUMNS`."""
+def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
+    """Removes and returns the arguments in `COLUMNS`.
+
+    Raises:
+      UserError: If others are no arguments of the method of `keras.Model`.
+    """
+    known = [*inspect.signature(getattr(keras.Model, method)).parameters]
+    known = [*known[1:], *COLUMNS]
+    for name in arguments:
+        if name not in known and not name.startswith("_"):  # Of Keras' own.
+            hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
+            raise UserError(
+                f"{method}() has no argument {name!r}"
+                f"{did_you_mean(name, known, '{}=', hint)}"
+            )
     return {x: arguments.pop(x) for x in COLUMNS if x in arguments}
 
 

@@ -223,7 +223,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         path = tiny_model.write(self.create_tempdir().full_path)
         model = bert_tf.load_model(path, "encoder")
         with self.assertRaisesRegex(
-            UserError, "with the head of a task, .*BertModel"
+            UserError, "head of a task, .*kind='encoder'; load it as one of"
         ):
             model.predict(["the cat"])
         own = bert_tf.BertForClassification(tiny_model.CONFIG, num_labels=2)
@@ -245,6 +245,8 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         )
         with self.assertRaisesRegex(UserError, "at least one .MASK."):
             model.predict(["the cat"])
+        with self.assertRaisesRegex(UserError, "Received: a pair"):
+            model.predict([(text, text)])
 
     def test_padding_is_computed_for_tasks_that_read_it(self):
         self.assertTrue(preprocessor._unpads(_CLASSIFICATION))
@@ -423,6 +425,8 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ("classification", ["cat", "dog"], [0], "x has 2 rows, and y has 1; "),
         ("classification", ["cat", None], [0, 1], "Row 1.*None"),
         ("classification", ["cat", "dog"], None, "Expected labels"),
+        ("classification", ["cat"], np.eye(3)[:1], "Row 0.*2 labels.* 3 of th"),
+        ("classification", ["cat"], [[1, 0, 0]], "Row 0.*2 labels.* 3 of them"),
         ("tagging", [["cat"], ["a", "dog"]], [["O"], ["O"]], "Row 1.*2 tags"),
         (
             "question_answering",
@@ -440,8 +444,25 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     )
     def test_wrong_labels(self, kind, x, y, message):
         options = {"labels": ["O", "X"]} if kind == "tagging" else {}
+        model = self.new(kind, **options)
+        _ = model.preprocessor.task  # It adds values.
+        values = dict(model.preprocessor.task_values)
         with self.assertRaisesRegex(UserError, message):
-            self.new(kind, **options).fit(x, y)
+            model.fit(x, y)
+        self.assertEqual(model.preprocessor.task_values, values)
+
+    def test_wrong_arguments(self):
+        for name, hint in (
+            ("text_col", "did you mean text_column=?"),
+            ("learning_rate", r"build_optimizer\("),
+        ):
+            message = rf"fit\(\) has no argument '{name}'; .*{hint}"
+            with self.assertRaisesRegex(UserError, message):
+                self.new().fit(["cat"], [0], **{name: 1})
+        with self.assertRaisesRegex(UserError, r"evaluate\(\) has no argume"):
+            self.new().evaluate(["cat"], [0], epochs=1)
+        with self.assertRaisesRegex(UserError, r"predict\(\) has no argumen"):
+            self.new().predict(["cat"], top_k=1)
 
     def test_columns_of_polars_may_be_texts(self):
         for values, expected in ((["a"], True), ([1.0], False)):
