@@ -25,6 +25,7 @@ from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
 from bert_tf.modeling import bert
 from bert_tf.modeling import task_models
+from bert_tf.tasks.classification.labels import name_some
 
 # Labels of question answering by the names of its training data.
 _OUTPUT_OF_LABEL = {
@@ -71,6 +72,15 @@ class TextMethods(save.FileMethods):
         if args and not _is_features(args[0]) and is_text(args[0]):
             args = (self._read_rows(args[0]), *args[1:])
         return super().__call__(*args, **kwargs)
+
+    def __repr__(self):
+        config = getattr(self, "bert_config", None)
+        if config is None:  # In an error of the constructor.
+            return super().__repr__()
+        size = f"{config.num_hidden_layers} layers of width"
+        labels = getattr(self, "labels", None)
+        words = f"; labels: {name_some(labels)}" if labels else ""
+        return f"{type(self).__name__}({size} {config.hidden_size}{words})"
 
     def _read_rows(self, rows):
         """Returns the model's inputs for raw rows, <int32> tensors."""

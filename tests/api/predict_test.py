@@ -591,6 +591,11 @@ class TablesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(
             repr(model.preprocessor), "^Preprocessor.*classification"
         )
+        self.assertEqual(
+            repr(model),
+            "BertForClassification(1 layers of width 16; labels: 'bad', "
+            "'good')",
+        )
         tokenizer = model.preprocessor.tokenizer
         self.assertRegex(repr(tokenizer), r"^BertTokenizer\(\d+ tokens, lower")
 
