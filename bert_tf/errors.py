@@ -53,6 +53,9 @@ class UserError(ValueError):
     escaped, and the middle of a very long one is left out.
     """
 
+    # Else Keras adds a layer's arguments, in many lines.
+    _keras_call_info_injected = True
+
     def __init__(self, message: object = "") -> None:
         text = str(message)
         if len(text) > _MAX_MESSAGE:

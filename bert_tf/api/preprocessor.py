@@ -376,12 +376,12 @@ class Preprocessor:
         self, rows: Sequence[Any], labels: Sequence[Any] | None = None
     ) -> list[Any]:
         """Returns the task's examples; a `UserError` names the row."""
-        examples = []
+        examples, task = [], self.task
         for number, row in enumerate(rows):
             with _naming_row(number):
-                example = self.task.example_from_row(row)
+                example = task.example_from_row(row)
                 if labels is not None:
-                    example = self.task.add_label(example, labels[number])
+                    example = task.add_label(example, labels[number])
             examples.append(example)
         return examples
 
@@ -687,6 +687,12 @@ def _check_features(x: Any) -> None:
     """
     if hasattr(x, "shape") or isinstance(x, Mapping | int):
         bert.check_inputs(x, MASKED_LM_POSITIONS.name)
+        shapes = {k: np.shape(x[k]) for k in MODEL_INPUTS if k in x}
+        if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
+            raise UserError(
+                "Expected the model's inputs in one shape, [rows, tokens]. "
+                f"Received: {', '.join(f'{k} {v}' for k, v in shapes.items())}."
+            )
 
 
 def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:

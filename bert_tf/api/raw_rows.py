@@ -316,11 +316,11 @@ def decode(value: Any) -> Any:
         return value
     try:
         return value.decode("utf-8")
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:
         raise UserError(
             f"Expected texts in UTF-8; decode others first. Received: "
             f"{value!r:.80}."
-        ) from error
+        ) from None
 
 
 # === Data sets ===

@@ -101,7 +101,7 @@ def reading_stdin(config: Any) -> Iterator[Any]:
     contents = sys.stdin.buffer.read()
     line = contents.partition(b"\n")[0].decode(errors="replace").strip()
     ending = next((x for x, y in _FIRST_LINES.items() if y.match(line)), ".txt")
-    with tempfile.NamedTemporaryFile(suffix=ending) as file:
+    with tempfile.NamedTemporaryFile(prefix="stdin_", suffix=ending) as file:
         file.write(contents)
         file.flush()
         yield dataclasses.replace(config, **dict.fromkeys(names, file.name))

@@ -194,15 +194,22 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         (np.zeros([2, 8], int), "ndarray"),
         (3, "int"),
         ({"body": np.zeros(2)}, "body"),
-        ({"input_ids": [[1]], "attention_mask": [[1]]}, "attention_mask, in"),
+        ({"input_ids": [[1]], "attention_mask": [[1]]}, "attention_mask"),
+        ({"input_ids": [1, 2]}, r"input_ids \(2,\)"),
+        ({"input_ids": [[1]], "input_mask": [[1, 1]]}, r"input_ids \(1, 1\)"),
     )
     def test_rejects_what_is_no_input(self, x, received):
         model = self._load(_CLASSIFICATION)
-        message = f"model's inputs .* Received: {received}"
+        message = rf"model's inputs .* Received: {received}\W"
         with self.assertRaisesRegex(UserError, message):
             model.predict(x)
         with self.assertRaisesRegex(UserError, message):
             model.fit(x, [0, 1])
+
+    def test_messages_have_no_arguments_of_layers(self):
+        model = self._load(_CLASSIFICATION)
+        with self.assertRaisesRegex(UserError, "^A sequence .*gs=12.$"):
+            model.predict({"input_ids": np.ones([2, 20], int)})
 
     def test_columns_are_rows(self):
         model = self._load(_CLASSIFICATION)
@@ -223,7 +230,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         path = tiny_model.write(self.create_tempdir().full_path)
         model = bert_tf.load_model(path, "encoder")
         with self.assertRaisesRegex(
-            UserError, "head of a task, .*kind='encoder'; load it as one of"
+            UserError, "^Expected .*head of a task, .*'encoder'; load it as"
         ):
             model.predict(["the cat"])
         own = bert_tf.BertForClassification(tiny_model.CONFIG, num_labels=2)
