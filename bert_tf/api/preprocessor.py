@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -25,9 +24,7 @@ from bert_tf.data import length_buckets
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
-from bert_tf.features import MASKED_LM_POSITIONS
 from bert_tf.io import progress
-from bert_tf.modeling import bert
 from bert_tf.modeling import inference
 from bert_tf.tasks import dev_split
 from bert_tf.tasks import packed_rows
@@ -327,7 +324,9 @@ class Preprocessor:
                     'the model with problem_type="multi_label" for several.'
                 )
             for number, label in enumerate(labels):
-                with _naming_row(number):  # The task stays as it is then.
+                with raw_rows.naming_row(
+                    number
+                ):  # The task stays as it is then.
                     label_values.parse_label(label, self.task.labels, problem)
             self.change_task(
                 problem_type=problem,
@@ -378,7 +377,7 @@ class Preprocessor:
         """Returns the task's examples; a `UserError` names the row."""
         examples, task = [], self.task
         for number, row in enumerate(rows):
-            with _naming_row(number):
+            with raw_rows.naming_row(number):
                 example = task.example_from_row(row)
                 if labels is not None:
                     example = task.add_label(example, labels[number])
@@ -472,7 +471,7 @@ class Preprocessor:
         if is_raw:
             default_training.require_labels(y is not None or not self.has_task)
             return self.convert_rows(x, y, sample_weight)
-        _check_features(x)
+        raw_rows.check_features(x)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.
         if y is not None and self.has_task:
@@ -536,7 +535,7 @@ class Preprocessor:
             return raw_rows.check_stream(x)
         if not isinstance(x, tf.data.Dataset) or not is_text(x):
             if not _holds_rows(x):
-                _check_features(x)
+                raw_rows.check_features(x)
             return x
         if not self.reads_texts:
             return raw_rows.read_rows(x, self.task)
@@ -666,33 +665,9 @@ class Preprocessor:
         )
 
 
-@contextlib.contextmanager
-def _naming_row(number: int) -> Iterator[None]:
-    """Adds the number of a row to a `UserError` about it."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"Row {number} of the list: {error}") from None
-
-
 def _holds_rows(x: Any) -> bool:
     """Returns True for raw rows, unless they come in batches."""
     return isinstance(x, list) or (x is not None and is_text(x))
-
-
-def _check_features(x: Any) -> None:
-    """Raises `UserError` for numbers that are not a model's inputs.
-
-    Keras would compile the model before.
-    """
-    if hasattr(x, "shape") or isinstance(x, Mapping | int):
-        bert.check_inputs(x, MASKED_LM_POSITIONS.name)
-        shapes = {k: np.shape(x[k]) for k in MODEL_INPUTS if k in x}
-        if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
-            raise UserError(
-                "Expected the model's inputs in one shape, [rows, tokens]. "
-                f"Received: {', '.join(f'{k} {v}' for k, v in shapes.items())}."
-            )
 
 
 def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:

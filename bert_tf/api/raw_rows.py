@@ -5,6 +5,7 @@ pair of texts, a list of words, or a dictionary, as `Task.example_from_row`
 takes it.
 """
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
+from bert_tf.features import MASKED_LM_POSITIONS
+from bert_tf.modeling import bert
 from bert_tf.tasks.classification.examples import choose_columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
@@ -205,6 +208,30 @@ def check_stream(stream: Any) -> Any:
             f"texts in a {type(stream).__name__}."
         )
     return stream
+
+
+@contextlib.contextmanager
+def naming_row(number: int) -> Iterator[None]:
+    """Adds the number of a row to a `UserError` about it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"Row {number} of the list: {error}") from None
+
+
+def check_features(x: Any) -> None:
+    """Raises `UserError` for numbers that are not a model's inputs.
+
+    Keras would compile the model before.
+    """
+    if hasattr(x, "shape") or isinstance(x, Mapping | int):
+        bert.check_inputs(x, MASKED_LM_POSITIONS.name)
+        shapes = {k: np.shape(x[k]) for k in MODEL_INPUTS if k in x}
+        if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
+            raise UserError(
+                "Expected the model's inputs in one shape, [rows, tokens]. "
+                f"Received: {', '.join(f'{k} {v}' for k, v in shapes.items())}."
+            )
 
 
 def to_list(column: Any) -> list[Any]:
