@@ -45,12 +45,15 @@ _HOMES = {
     "save_model": "bert_tf.api.save",
 }
 
+# Names of other libraries have their counterpart there.
+_SEE_LOAD = "; load_model opens models of every kind."
+
 __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        hint = errors.did_you_mean(name, _HOMES, "{!r}")
+        hint = errors.did_you_mean(name, _HOMES, "{!r}", _SEE_LOAD)
         raise AttributeError(
             f"module 'bert_tf' has no attribute {name!r}{hint}"
         )

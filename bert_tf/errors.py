@@ -53,6 +53,9 @@ class UserError(ValueError):
     escaped, and the middle of a very long one is left out.
     """
 
+    # Else Keras adds a layer's arguments, in many lines.
+    _keras_call_info_injected = True
+
     def __init__(self, message: object = "") -> None:
         text = str(message)
         if len(text) > _MAX_MESSAGE:
@@ -116,20 +119,30 @@ class Preempted(BaseException):
 def closest(name: str, choices: Iterable[str]) -> list[str]:
     """Returns up to three choices that a wrong name may mean.
 
-    They contain it, are spelled like it, have a part that is, or begin with
-    its first letter and have the others, as huggingface has those of hf.
+    They contain it or are within it, are spelled like it, have a part that is,
+    begin with its first letter and have the others, as huggingface has those of
+    hf, or have its first part.
     """
     word = re.sub(r"[-_ ]", "", name.lower())
     folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}
-    best = difflib.get_close_matches(word, folded.values(), 1, 0.65)
+
+    def likeness(choice: str) -> float:
+        return difflib.SequenceMatcher(None, choice, word).ratio()
+
+    best = max(
+        folded.values(), key=likeness, default=""
+    )  # The first of equals.
+    first = re.split("[-_ ]", name.lower())[0]
     letters = re.compile(".*".join(map(re.escape, word)))
     tests = (
         lambda x: len(word) > 2 and word in folded[x],
-        lambda x: folded[x] in best,
+        lambda x: len(folded[x]) > 3 and folded[x] in word,
+        lambda x: folded[x] == best and likeness(best) >= 0.65,
         lambda x: difflib.get_close_matches(
             word, re.split(r"[-_/ ]", x.lower()), 1, 0.75
         ),
         lambda x: len(word) > 1 and letters.match(folded[x]),
+        lambda x: len(first) > 3 and first in re.split(r"[-_/ ]", x.lower()),
     )
     found = (list(filter(test, folded)) for test in tests)
     return next(filter(None, found), [])[:3]

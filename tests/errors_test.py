@@ -99,6 +99,9 @@ class DidYouMeanTest(tf.test.TestCase, parameterized.TestCase):
         ("hf", ["tf1", "huggingface"], "huggingface"),
         ("Sports", ["sports", "news"], "sports"),
         ("sprots", ["sports", "news"], "sports"),
+        ("label_kind", ["several", "label"], "label"),
+        ("model_name", ["do_train", "the_model_dir"], "the_model_dir"),
+        ("AutoModel", ["load_model", "save_model"], "load_model"),
     )
     def test_names_what_is_like_it(self, name, choices, expected):
         hint = errors.did_you_mean(name, choices)

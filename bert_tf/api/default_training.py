@@ -159,8 +159,7 @@ def compute_loss(
       sample_weight: The weight of each row or label, or None. As in Keras, the
         sum is divided by the number of losses, not by the sum of weights.
     """
-    if y is None:
-        raise UserError("Expected labels: fit(x, y). Received: none.")
+    require_labels(y is not None)
     if isinstance(y, Mapping) and len(y) == 1:
         (y,) = y.values()
     weight = None
@@ -351,6 +350,15 @@ def check_counts(**counts: Any) -> None:
                 f"Expected {name} to be a whole number, at least 1. Received: "
                 f"{name}={value!r}."
             )
+
+
+def require_labels(has_labels: bool) -> None:
+    """Raises `UserError` where a task needs labels and there are none."""
+    if not has_labels:
+        raise UserError(
+            "Expected labels: (x, y), or label_column= for a table. Received: "
+            "none."
+        )
 
 
 def check_calibrate(preprocessor: Any, validation_data: Any) -> None:

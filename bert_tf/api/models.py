@@ -25,6 +25,7 @@ from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
 from bert_tf.modeling import bert
 from bert_tf.modeling import task_models
+from bert_tf.tasks.classification.labels import name_some
 
 # Labels of question answering by the names of its training data.
 _OUTPUT_OF_LABEL = {
@@ -71,6 +72,15 @@ class TextMethods(save.FileMethods):
         if args and not _is_features(args[0]) and is_text(args[0]):
             args = (self._read_rows(args[0]), *args[1:])
         return super().__call__(*args, **kwargs)
+
+    def __repr__(self):
+        config = getattr(self, "bert_config", None)
+        if config is None:  # In an error of the constructor.
+            return super().__repr__()
+        size = f"{config.num_hidden_layers} layers of width"
+        labels = getattr(self, "labels", None)
+        words = f"; labels: {name_some(labels)}" if labels else ""
+        return f"{type(self).__name__}({size} {config.hidden_size}{words})"
 
     def _read_rows(self, rows):
         """Returns the model's inputs for raw rows, <int32> tensors."""
@@ -248,7 +258,7 @@ class TextMethods(save.FileMethods):
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
         )
-        columns = raw_rows.pop_columns(kwargs)
+        columns = raw_rows.pop_columns("fit", kwargs)
         if isinstance(x, Mapping) and hasattr(x, "column_names"):
             # The splits of the package datasets.
             if validation_data is None:
@@ -365,7 +375,11 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         default_training.check_counts(batch_size=batch_size)
         x, y, sample_weight = self._read(
-            x, y, sample_weight, batch_size, raw_rows.pop_columns(kwargs)
+            x,
+            y,
+            sample_weight,
+            batch_size,
+            raw_rows.pop_columns("evaluate", kwargs),
         )
         with self._explaining():
             return super().evaluate(
@@ -443,9 +457,7 @@ class TextMethods(save.FileMethods):
             or no vocabulary.
         """
         default_training.check_counts(batch_size=batch_size)
-        columns = raw_rows.pop_columns(kwargs)
-        if kwargs:
-            raise TypeError(f"predict() has no arguments {', '.join(kwargs)}.")
+        columns = raw_rows.pop_columns("predict", kwargs)
         if self.preprocessor is not None:
             x, _ = raw_rows.split_table(x, (), self.preprocessor, columns)
             x = self.preprocessor.prediction_data(x, batch_size)
@@ -455,16 +467,15 @@ class TextMethods(save.FileMethods):
             with self._explaining():
                 return super().predict(x, batch_size, verbose, steps, callbacks)
         if self.preprocessor is not None and self.preprocessor.draws_masks:
-            texts, _ = raw_rows.to_texts(raw_rows.to_rows(x))
+            texts, pairs = raw_rows.to_texts(raw_rows.to_rows(x))
+            if pairs:
+                raise UserError(
+                    "Expected single texts with [MASK]. Received: a pair."
+                )
             masks = fill_mask.FillMask(self)(texts)
             return list(map(fill_mask.to_json, masks))
-        if self.preprocessor is None or not self.preprocessor.has_task:
-            raise UserError(
-                "Only a model that bert_tf.load_model returned, with the head "
-                "of a task, predicts lists of raw rows. Received: a list for "
-                f"{type(self).__name__}; give the model's inputs as a "
-                "dictionary of arrays."
-            )
+        if self.preprocessor is None:
+            self._read_rows(x)  # Refuses them.
         if steps is not None or callbacks is not None:
             raise UserError(
                 "Raw rows are predicted without steps= and callbacks=."

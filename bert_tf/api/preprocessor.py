@@ -171,7 +171,8 @@ class Preprocessor:
             raise UserError(
                 "Expected a model with the head of a task, one of "
                 f"{', '.join(registry.TASKS)}. Received: a model of "
-                f"kind={self.task_values['kind']!r}."
+                f"kind={self.task_values['kind']!r}; load it as one of these, "
+                "or call model(texts)."
             )
         task = registry.build_task(
             self.task_values, self._num_labels, self._longest
@@ -328,6 +329,11 @@ class Preprocessor:
                     "The labels are classes, as each row has a single 1; load "
                     'the model with problem_type="multi_label" for several.'
                 )
+            for number, label in enumerate(labels):
+                with raw_rows.naming_row(
+                    number
+                ):  # The task stays as it is then.
+                    label_values.parse_label(label, self.task.labels, problem)
             self.change_task(
                 problem_type=problem,
                 metrics=list(METRICS_OF_PROBLEM[problem]),
@@ -375,14 +381,12 @@ class Preprocessor:
         self, rows: Sequence[Any], labels: Sequence[Any] | None = None
     ) -> list[Any]:
         """Returns the task's examples; a `UserError` names the row."""
-        examples = []
+        examples, task = [], self.task
         for number, row in enumerate(rows):
-            try:
-                example = self.task.example_from_row(row)
+            with raw_rows.naming_row(number):
+                example = task.example_from_row(row)
                 if labels is not None:
-                    example = self.task.add_label(example, labels[number])
-            except UserError as error:
-                raise UserError(f"Row {number} of the list: {error}") from error
+                    example = task.add_label(example, labels[number])
             examples.append(example)
         return examples
 
@@ -408,6 +412,8 @@ class Preprocessor:
             vocabulary, its task.json does not describe a task, or TensorFlow
             is to ignore updates of weights.
         """
+        # Before the model is copied and compiled, which takes seconds.
+        examples = self.examples(raw_rows.to_rows(rows))
         if self._prepared is None or self._prepared[0] is not model:
             copy = inference.prepare(
                 model, model.compute_dtype, shares_weights=True
@@ -429,7 +435,6 @@ class Preprocessor:
         predictor = self._predictors[key]
         is_vector = isinstance(self.task, EmbeddingsTask)
         compute = predictor.predict if is_vector else predictor.describe
-        examples = self.examples(raw_rows.to_rows(rows))
         chunks = task_prediction.chunks(self.task, examples)
         with contextlib.ExitStack() as stack:
             on_examples = None
@@ -467,9 +472,13 @@ class Preprocessor:
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
                 x = self._convert_dataset(x, batch_size)
+                has_labels = not isinstance(x.element_spec, Mapping)
+                default_training.require_labels(has_labels or not self.has_task)
             return x, y, sample_weight
         if is_raw:
+            default_training.require_labels(y is not None or not self.has_task)
             return self.convert_rows(x, y, sample_weight)
+        raw_rows.check_features(x)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras takes no lists beside arrays.
         if y is not None and self.has_task:
@@ -533,6 +542,8 @@ class Preprocessor:
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x)
         if not isinstance(x, tf.data.Dataset) or not is_text(x):
+            if not _holds_rows(x):
+                raw_rows.check_features(x)
             return x
         if not self.reads_texts:
             return raw_rows.read_rows(x, self.task)
@@ -622,25 +633,28 @@ class Preprocessor:
                 "model.preprocessor(x, y). Received: class_weight."
             )
         names = list(getattr(self.task, "labels", None) or ())
-        if isinstance(weights, str):
-            is_known = weights == label_values.BALANCED and y is not None
+        if not isinstance(weights, Mapping):
+            is_known = isinstance(weights, str) and (
+                weights == label_values.BALANCED and y is not None
+            )
             if not (is_known and names) or self.is_multi_label:
                 raise UserError(
                     'Expected class_weight={label: weight, ...}, or "balanced" '
                     "beside an array or list of one label for each row. "
-                    f"Received: {weights!r}."
+                    f"Received: {weights!r:.80}."
                 )
             ids = np.argmax(y, -1) if np.ndim(y) == 2 else np.ravel(y)
             ids, counts = np.unique(ids, return_counts=True)
             each = counts.sum() / (len(ids) * counts)  # As in scikit-learn.
             return dict(zip(ids.tolist(), each.tolist(), strict=True))
-        unknown = [x for x in weights if isinstance(x, str) and x not in names]
+        ids = range(self._num_labels or 1 << 31)
+        unknown = [x for x in weights if x not in names and x not in ids]
         if unknown:
             raise UserError(
                 "Expected class_weight by label or by index; the labels are "
                 f"{', '.join(names or ['none'])}. Received: "
                 f"{', '.join(map(repr, unknown))}"
-                f"{did_you_mean(unknown[0], names, '{!r}')}"
+                f"{did_you_mean(str(unknown[0]), names, '{!r}')}"
             )
         return {
             names.index(name) if isinstance(name, str) else name: weight

@@ -5,6 +5,8 @@ pair of texts, a list of words, or a dictionary, as `Task.example_from_row`
 takes it.
 """
 
+import contextlib
+import inspect
 import itertools
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -17,6 +19,8 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
+from bert_tf.features import MASKED_LM_POSITIONS
+from bert_tf.modeling import bert
 from bert_tf.tasks.classification.examples import choose_columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.embeddings.examples import TEXT_COLUMNS
@@ -94,8 +98,21 @@ def columns_of(x: Any) -> dict[str, Any] | None:
     return None if names is None else {name: x[name] for name in names}
 
 
-def pop_columns(arguments: dict[str, Any]) -> dict[str, str]:
-    """Removes and returns the arguments in `COLUMNS`."""
+def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
+    """Removes and returns the arguments in `COLUMNS`.
+
+    Raises:
+      UserError: If others are no arguments of the method of `keras.Model`.
+    """
+    known = [*inspect.signature(getattr(keras.Model, method)).parameters]
+    known = [*known[1:], *COLUMNS]
+    for name in arguments:
+        if name not in known and not name.startswith("_"):  # Of Keras' own.
+            hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
+            raise UserError(
+                f"{method}() has no argument {name!r}"
+                f"{did_you_mean(name, known, '{}=', hint)}"
+            )
     return {x: arguments.pop(x) for x in COLUMNS if x in arguments}
 
 
@@ -195,6 +212,30 @@ def check_stream(stream: Any) -> Any:
             f"texts in a {type(stream).__name__}."
         )
     return stream
+
+
+@contextlib.contextmanager
+def naming_row(number: int) -> Iterator[None]:
+    """Adds the number of a row to a `UserError` about it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"Row {number} of the list: {error}") from None
+
+
+def check_features(x: Any) -> None:
+    """Raises `UserError` for numbers that are not a model's inputs.
+
+    Keras would compile the model before.
+    """
+    if hasattr(x, "shape") or isinstance(x, Mapping | int):
+        bert.check_inputs(x, MASKED_LM_POSITIONS.name)
+        shapes = {k: np.shape(x[k]) for k in MODEL_INPUTS if k in x}
+        if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
+            raise UserError(
+                "Expected the model's inputs in one shape, [rows, tokens]. "
+                f"Received: {', '.join(f'{k} {v}' for k, v in shapes.items())}."
+            )
 
 
 def to_list(column: Any) -> list[Any]:
@@ -306,11 +347,11 @@ def decode(value: Any) -> Any:
         return value
     try:
         return value.decode("utf-8")
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:
         raise UserError(
             f"Expected texts in UTF-8; decode others first. Received: "
             f"{value!r:.80}."
-        ) from error
+        ) from None
 
 
 # === Data sets ===

@@ -132,14 +132,14 @@ def _fetch_hugging_face(
             return _fetch_snapshot(name, repository, revision)
     except UserError:
         raise
-    except errors.RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError:
         raise UserError(
             f"{name}: the model {repository} has no such revision."
-        ) from error
+        ) from None
     except errors.HfHubHTTPError as error:
         hub = constants.ENDPOINT
         advice = f"accept its terms at {hub}/{repository}, and set HF_TOKEN"
-        raise _explain(name, error, hub, advice) from error
+        raise _explain(name, error, hub, advice) from None
     except (http_error, errors.LocalEntryNotFoundError, OSError) as error:
         folder = _cached_snapshot(repository, revision)
         reason = str(error).splitlines()[0] if str(error) else ""
@@ -159,7 +159,7 @@ def _fetch_hugging_face(
         raise UserError(
             f"{name}: {constants.ENDPOINT} answered with what describes no "
             f"model ({type(error).__name__}: {str(error):.200})."
-        ) from error
+        ) from None
 
 
 def needed_files(names: Sequence[str]) -> list[str]:
@@ -480,7 +480,7 @@ def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
             "accept its terms on its page, and set KAGGLE_API_TOKEN, or "
             "KAGGLE_USERNAME and KAGGLE_KEY"
         )
-        raise _explain(name, error, "Kaggle", advice) from error
+        raise _explain(name, error, "Kaggle", advice) from None
     except (
         exceptions.DataCorruptionError,
         exceptions.UnauthenticatedError,

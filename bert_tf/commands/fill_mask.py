@@ -24,6 +24,14 @@ class FillMaskConfig(ModelSourceConfig):
     text: str = options.data(help_text="Text with one or more [MASK].")
     top_k: int = options.evaluation(5, "Candidates per [MASK].", at_least=1)
 
+    def check(self) -> None:
+        super().check()
+        options.require(
+            "[MASK]" in self.text,
+            "--text must contain at least one [MASK], in capitals. Received: "
+            f"{self.text!r}.",
+        )
+
 
 def main(config: FillMaskConfig) -> None:
     from bert_tf.tasks import stored_task

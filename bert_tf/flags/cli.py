@@ -60,14 +60,6 @@ _WRONG_VALUE = re.compile(
 _IS_MISSING = "must have a value other than None"
 _SEE_HELP = "; --help lists the flags."
 
-# Flags of earlier versions, and one sentence on what to do instead.
-REMOVED_FLAGS: dict[str, str] = {
-    "tf_data_service": "reading records never limits training; drop the flag.",
-    "url": "compare the files, and try the curl line of the model card.",
-    "shard": "machines that share --output_dir run the same command.",
-    "strict_code": "the files in cells/ name the commit of each.",
-}
-
 
 def _value_type(annotation: Any) -> type:
     """Returns `int` for `int` and for `int | None`."""
@@ -300,11 +292,7 @@ def _flag_error(error: flags.Error, config_cls: type) -> str:
     text = str(error).splitlines()[0]
     fields = {_flag_name(x): x for x in dataclasses.fields(config_cls)}
     if isinstance(error, flags.UnrecognizedFlagError):
-        name = error.flagname
-        name = name if name in REMOVED_FLAGS else name.removeprefix("no")
-        advice = REMOVED_FLAGS.get(name)
-        if advice:
-            return f"--{name} was removed: {advice}"
+        name = error.flagname.removeprefix("no")
         names = [*fields, "flagfile", "help", "verbosity", "version"]
         hint = errors.did_you_mean(name, names, "--{}", _SEE_HELP)
         return f"There is no flag --{error.flagname}{hint}"

@@ -115,7 +115,7 @@ def reading_stdin(config: Any) -> Iterator[Any]:
     contents = sys.stdin.buffer.read()
     line = contents.partition(b"\n")[0].decode(errors="replace").strip()
     ending = next((x for x, y in _FIRST_LINES.items() if y.match(line)), ".txt")
-    with tempfile.NamedTemporaryFile(suffix=ending) as file:
+    with tempfile.NamedTemporaryFile(prefix="stdin_", suffix=ending) as file:
         file.write(contents)
         file.flush()
         yield dataclasses.replace(config, **dict.fromkeys(names, file.name))
@@ -144,6 +144,8 @@ def no_file(path: str, flag: str) -> UserError:
 
 def no_match(pattern: str, flag: str) -> UserError:
     """Returns the error for a glob that matches no file."""
+    if pattern and not glob.has_magic(pattern):
+        return no_file(pattern, flag)
     return UserError(
         f"{flag} matches no file. Received: {pattern!r} (in {os.getcwd()})."
     )

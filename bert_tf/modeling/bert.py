@@ -10,6 +10,7 @@ Shapes:
 """
 
 import os
+from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
@@ -30,6 +31,7 @@ _FLAGS = (
     "remat",
 )
 _RETURN_FLAGS = _FLAGS[:3]
+_INPUTS = ("input_ids", "input_mask", "segment_ids", *layouts.INPUTS)
 # The pretraining heads; their outputs are called <head>_logits.
 _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 
@@ -533,15 +535,23 @@ def named_variables(model):
     return named
 
 
+def check_inputs(inputs, *others):
+    """Raises `UserError` for what is no dictionary of inputs, and others."""
+    names = [type(inputs).__name__]
+    if isinstance(inputs, Mapping):
+        names = sorted(map(str, inputs))
+    if "input_ids" not in names or {*names} - {*_INPUTS, *others}:
+        raise UserError(
+            "The model's inputs are a dictionary of `input_ids` and, "
+            "optionally, `input_mask` (attention_mask elsewhere) and "
+            "`segment_ids` (token_type_ids elsewhere). Received: "
+            f"{', '.join(names)}."
+        )
+
+
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
-    names = ("input_ids", "input_mask", "segment_ids")
-    unknown = sorted(set(inputs) - {*names, *layouts.INPUTS})
-    if unknown or "input_ids" not in inputs:
-        raise UserError(
-            "The model's inputs are `input_ids` and, optionally, `input_mask` "
-            f"and `segment_ids`. Received: {', '.join(sorted(inputs))}."
-        )
+    check_inputs(inputs)
     input_ids = tf.cast(inputs["input_ids"], tf.int32)
     input_mask = inputs.get("input_mask")
     if input_mask is None:

@@ -128,7 +128,6 @@ def write(task: TaskFiles, source: str) -> None:
     for name, kept in places.items():
         lines = _lines(source, kept, starts)
         files.write_text(task.files[name], "".join(f"{x}\n" for x in lines))
-        logging.info("Wrote the %s set: %s.", name, task.files[name])
 
 
 def _place(example: Any) -> int | str:

@@ -27,7 +27,6 @@ from bert_tf.errors import UserError
 # Variables whose name contains one of these are not decayed, and LAMB takes
 # their update as it is (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
-SCHEDULES = ("linear", "wsd")
 _DECAY_SHARE = 0.2
 # In the name of the function that `guarded_update` returns.
 COMPILED_NAME = "update_of_weight"

@@ -181,8 +181,35 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         ((["cat", "dog"], ["cat"]), "equal length.*lengths 2, 1 in a tuple"),
     )
     def test_rejects_rows_without_a_list(self, rows, message):
-        with self.assertRaisesRegex(UserError, message):
+        with (
+            # It takes seconds.
+            mock.patch.object(preprocessor.inference, "prepare") as prepare,
+            self.assertRaisesRegex(UserError, message) as caught,
+        ):
             self._load(_CLASSIFICATION).predict(rows)
+        prepare.assert_not_called()
+        self.assertIsNone(caught.exception.__cause__)  # One traceback.
+
+    @parameterized.parameters(
+        (np.zeros([2, 8], int), "ndarray"),
+        (3, "int"),
+        ({"body": np.zeros(2)}, "body"),
+        ({"input_ids": [[1]], "attention_mask": [[1]]}, "attention_mask"),
+        ({"input_ids": [1, 2]}, r"input_ids \(2,\)"),
+        ({"input_ids": [[1]], "input_mask": [[1, 1]]}, r"input_ids \(1, 1\)"),
+    )
+    def test_rejects_what_is_no_input(self, x, received):
+        model = self._load(_CLASSIFICATION)
+        message = rf"model's inputs .* Received: {received}\W"
+        with self.assertRaisesRegex(UserError, message):
+            model.predict(x)
+        with self.assertRaisesRegex(UserError, message):
+            model.fit(x, [0, 1])
+
+    def test_messages_have_no_arguments_of_layers(self):
+        model = self._load(_CLASSIFICATION)
+        with self.assertRaisesRegex(UserError, "^A sequence .*gs=12.$"):
+            model.predict({"input_ids": np.ones([2, 20], int)})
 
     def test_columns_are_rows(self):
         model = self._load(_CLASSIFICATION)
@@ -203,7 +230,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         path = tiny_model.write(self.create_tempdir().full_path)
         model = bert_tf.load_model(path, "encoder")
         with self.assertRaisesRegex(
-            UserError, "with the head of a task, .*BertModel"
+            UserError, "^Expected .*head of a task, .*'encoder'; load it as"
         ):
             model.predict(["the cat"])
         own = bert_tf.BertForClassification(tiny_model.CONFIG, num_labels=2)
@@ -225,6 +252,8 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         )
         with self.assertRaisesRegex(UserError, "at least one .MASK."):
             model.predict(["the cat"])
+        with self.assertRaisesRegex(UserError, "Received: a pair"):
+            model.predict([(text, text)])
 
     def test_padding_is_computed_for_tasks_that_read_it(self):
         self.assertTrue(preprocessor._unpads(_CLASSIFICATION))
@@ -326,6 +355,8 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         for name, labels, message in (
             ("balanced", None, "beside an array"),
             ("equal", [0, 1], "Received: 'equal'"),
+            ([1.0, 2.0], [0, 1], r"Received: \[1.0, 2.0\]"),
+            ({2: 1.0}, [0, 1], "are bad, good. Received: 2."),
         ):
             with self.assertRaisesRegex(UserError, message):
                 model.preprocessor.class_weight(name, labels)
@@ -400,6 +431,9 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ("classification", ["cat", "dog"], [0, 2], "Row 1.*from 0 to 1.*2"),
         ("classification", ["cat", "dog"], [0], "x has 2 rows, and y has 1; "),
         ("classification", ["cat", None], [0, 1], "Row 1.*None"),
+        ("classification", ["cat", "dog"], None, "Expected labels"),
+        ("classification", ["cat"], np.eye(3)[:1], "Row 0.*2 labels.* 3 of th"),
+        ("classification", ["cat"], [[1, 0, 0]], "Row 0.*2 labels.* 3 of them"),
         ("tagging", [["cat"], ["a", "dog"]], [["O"], ["O"]], "Row 1.*2 tags"),
         (
             "question_answering",
@@ -417,8 +451,25 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     )
     def test_wrong_labels(self, kind, x, y, message):
         options = {"labels": ["O", "X"]} if kind == "tagging" else {}
+        model = self.new(kind, **options)
+        _ = model.preprocessor.task  # It adds values.
+        values = dict(model.preprocessor.task_values)
         with self.assertRaisesRegex(UserError, message):
-            self.new(kind, **options).fit(x, y)
+            model.fit(x, y)
+        self.assertEqual(model.preprocessor.task_values, values)
+
+    def test_wrong_arguments(self):
+        for name, hint in (
+            ("text_col", "did you mean text_column=?"),
+            ("learning_rate", r"build_optimizer\("),
+        ):
+            message = rf"fit\(\) has no argument '{name}'; .*{hint}"
+            with self.assertRaisesRegex(UserError, message):
+                self.new().fit(["cat"], [0], **{name: 1})
+        with self.assertRaisesRegex(UserError, r"evaluate\(\) has no argume"):
+            self.new().evaluate(["cat"], [0], epochs=1)
+        with self.assertRaisesRegex(UserError, r"predict\(\) has no argumen"):
+            self.new().predict(["cat"], top_k=1)
 
     def test_columns_of_polars_may_be_texts(self):
         for values, expected in ((["a"], True), ([1.0], False)):
@@ -546,6 +597,11 @@ class TablesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             model.export("here", format="onnx")
         self.assertRegex(
             repr(model.preprocessor), "^Preprocessor.*classification"
+        )
+        self.assertEqual(
+            repr(model),
+            "BertForClassification(1 layers of width 16; labels: 'bad', "
+            "'good')",
         )
         tokenizer = model.preprocessor.tokenizer
         self.assertRegex(repr(tokenizer), r"^BertTokenizer\(\d+ tokens, lower")

@@ -120,7 +120,9 @@ _CASES = (
     (f"finetune_squad --train_file=text.csv {_NEW}",
      '--train_file must be SQuAD JSON ({"data": [...]}). Received: '
      "the table 'text.csv'"),
-    ("fill_mask --model_dir=topics --text=a", "must have a masked-LM head"),
+    ("fill_mask --model_dir=topics --text=a", "at least one [MASK], in cap"),
+    ("fill_mask --model_dir=topics --text=[MASK]",
+     "must have a masked-LM head"),
     ("serve --model_base_path=nothing", "no such directory: 'nothing'"),
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
      "text.csv has no column 'context'"),

@@ -130,7 +130,7 @@ class VocabularyBuildingTest(files_case.FilesCase):
         text = self.write("text.txt", "some words\n\nand more")
         for message, input_file, flags in (
             ("empty", self.write("empty.txt", "\n \n"), {}),
-            ("matches no file", text + "x", {}),
+            ("no such file", text + "x", {}),
             ("not UTF-8 at byte 1", self.write("bad.txt", b"a\xff"), {}),
             ("--vocab_size=106 is too small", text, {"vocab_size": 106}),
             ("nothing to learn", text, {"heldout_fraction": 1}),

@@ -240,16 +240,6 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stdout + result.stderr, f"ERROR: {message}\n")
 
-    @parameterized.parameters(
-        ("--url=x", "url"), ("-shard 1/2", "shard"), ("--nostrict_code",)
-    )
-    def test_removed_flags_are_refused_by_name(self, args, name="strict_code"):
-        result = self._run("--depth=1", *args.split())
-        self.assertEqual(result.returncode, 1)
-        advice = cli.REMOVED_FLAGS[name]
-        message = f"ERROR: --{name} was removed: {advice}\n"
-        self.assertEqual(result.stderr, message)
-
     @parameterized.parameters(4, 5)
     def test_ctrl_c_is_one_word_and_status_130(self, depth):
         result = self._run(f"--depth={depth}")

@@ -52,7 +52,7 @@ class ExpandGlobsTest(files_case.FolderCase):
         pattern = f"{self.folder}/a.txt , {self.folder}/b.txt"
         self.assertLen(files.expand_globs(pattern), 2)
 
-    @parameterized.parameters("*.json", "a.txt,*.json", "d.txt")
+    @parameterized.parameters("*.json", "a.txt,*.json")
     def test_rejects_a_pattern_without_match(self, patterns):
         patterns = ",".join(f"{self.folder}/{p}" for p in patterns.split(","))
         with self.assertRaisesRegex(UserError, "--here matches no file"):

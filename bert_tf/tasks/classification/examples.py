@@ -401,10 +401,11 @@ def choose_columns(
         if set(columns) <= set(names):
             return columns
     expected = (" and ".join(map(repr, c)) for c in sorted(choices, key=len))
+    has_text = any(tables.TEXT_COLUMN in columns for columns in choices)
     raise UserError(
         f"Expected the columns {' or '.join(expected)}. Received: "
-        f"{', '.join(map(repr, names)) or 'none'}; rename one, or name it by "
-        "text_column=."
+        f"{', '.join(map(repr, names)) or 'none'}; rename one"
+        f"{', or name it by text_column=' * has_text}."
     )
 
 

@@ -138,12 +138,19 @@ def parse_label(
     if not isinstance(value, list | tuple | set | frozenset | np.ndarray):
         raise UserError(
             "Expected a list of labels for each example. Received: "
-            f"{value!r:.80}."
+            f'{value!r:.80}; for one label set problem_type="single_label".'
         )
     is_flag = [not isinstance(x, str) and x in (0, 1) for x in value]
-    if len(value) == len(labels) and all(is_flag):
+    if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
+    # Indices are whole and differ.
+    is_vector = any(isinstance(x, float | np.floating) for x in value)
+    if all(is_flag) and (is_vector or len({*value}) < len(value)):
+        raise UserError(
+            f"Expected a 0 or 1 for each of {len(labels)} labels. Received: "
+            f"{len(value)} of them, {value!r:.80}."
+        )
     return tuple(dict.fromkeys(_name_of(one, labels) for one in value))
 
 
