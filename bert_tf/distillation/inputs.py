@@ -45,6 +45,11 @@ def read(config: Flags) -> TaskFiles | None:
 
 def with_files(task: _Task, config: Flags) -> _Task:
     """Returns the teacher's task with the files and columns of the flags."""
+    options.require(
+        task.kind != "embeddings",
+        "--teacher_dir must have labels or answers to teach. Received: "
+        f"{config.teacher_dir}, a model for embeddings.",
+    )
     files: dict[str, str] = {}
     is_own = isinstance(task, ClassificationFiles) and task.official is None
     if not is_own:

@@ -85,8 +85,7 @@ def train_few_shot(
     with preemptions.prepare(config) as place:
         stored = pretrained_models.read(config)
         embeddings = registry.build_embeddings(stored)
-        task = build_task(config, None)
-        task = on_embeddings(task, embeddings, stored.path)
+        task = on_embeddings(build_task(config, None), embeddings, stored.path)
         experiment = experiments.prepare(config, task, stored, *place)
         source = FewLabels(experiment.reader, config, stored)
         return finetuning.run_experiment(

@@ -320,8 +320,7 @@ def _evaluate_model(
         model, experiment.reader, experiment.config, experiment.devices
     )
     task = experiment.task
-    # Otherwise dev selects the threshold again.
-    if not experiment.config.do_eval:
+    if not experiment.config.do_eval:  # Else dev selects the threshold.
         task = task.with_threshold(stored.task)
     task, results = task_evaluation.evaluate_splits(
         evaluator,

@@ -571,8 +571,7 @@ class BertForEmbeddings(bert.BertWithHead):
         """Returns the cosine of each embedding of `a` with each of `b`.
 
         Args:
-          a: Embeddings <float>[N, size] or [size], or what `predict` takes, as
-            texts.
+          a: Embeddings <float>[N, size] or [size]; or texts, as for `predict`.
           b: The same, M of them; by default those of `a`.
 
         Returns:

@@ -113,12 +113,10 @@ class ModelServer:
                 config,
             )
             stack.callback(self._service.stop)
+            # The embeddings to search are those of one version.
+            is_polled = not config.search_file
             self._service.manager.start(
-                # The embeddings to search are those of one version.
-                self._models,
-                0
-                if config.search_file
-                else config.file_system_poll_wait_seconds,
+                self._models, is_polled * config.file_system_poll_wait_seconds
             )
             if config.search_file:
                 name = self._models[0].name

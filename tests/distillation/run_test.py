@@ -30,6 +30,7 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import Columns as PairColumns
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.multiple_choice.examples import OFFICIAL
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
@@ -285,6 +286,10 @@ class DistillTest(files_case.FilesCase):
         self._assert_refused(
             path, "--head_dropout_prob has no effect", head_dropout_prob=0.3
         )
+        path = self.path("vectors")
+        task = EmbeddingsTask(max_seq_length=12)
+        tiny_model.write_task(path, task, config=tiny_model.CONFIG)
+        self._assert_refused(path, "must have labels or answers to teach")
 
     def _assert_refused(self, teacher, message, **flags):
         with self.assertRaisesRegex(UserError, message) as caught:
