@@ -634,9 +634,7 @@ class Preprocessor:
             )
         names = list(getattr(self.task, "labels", None) or ())
         if not isinstance(weights, Mapping):
-            is_known = isinstance(weights, str) and (
-                weights == label_values.BALANCED and y is not None
-            )
+            is_known = str(weights) == label_values.BALANCED and y is not None
             if not (is_known and names) or self.is_multi_label:
                 raise UserError(
                     'Expected class_weight={label: weight, ...}, or "balanced" '

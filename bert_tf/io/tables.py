@@ -95,7 +95,7 @@ class Table:
                 )
             flag = (flags or {}).get(column)
             form = f"{flag}={{}}" if flag else "{!r}"
-            hint = f"; name another with {flag}." if flag else "."
+            hint = f"; name another with {flag}." if flag else "; rename one."
             names = filter(str.isidentifier, self.columns)
             hint = errors.did_you_mean(column, names, form, hint)
             raise UserError(

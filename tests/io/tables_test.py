@@ -268,7 +268,7 @@ class ReadTableTest(files_case.FolderCase):
     def test_missing_column(self):
         table = tables.read_table(self.write("a.csv", "text:label\na:b\n"))
         with self.assertRaisesRegex(
-            UserError, "no column 'text'; its first line .* 'text:label'"
+            UserError, "no column 'text'; its first line .*label'; rename one"
         ):
             table.require(["text"])
         table.require(["text:label"])
