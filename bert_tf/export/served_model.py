@@ -43,7 +43,7 @@ def prepare(config: ServeConfig) -> ServeConfig:
         path = model_names.resolve(path)
     if path is None or paths.is_remote(path):
         return config
-    if not os.path.exists(path) and not paths.may_be_model(path):
+    if not os.path.isdir(path) and not paths.may_be_model(path):
         raise UserError(
             f"--model_base_path: no such directory: {path!r}. The current "
             f"directory is {os.getcwd()}."

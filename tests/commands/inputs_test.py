@@ -124,6 +124,7 @@ _CASES = (
     ("fill_mask --model_dir=topics --text=[MASK]",
      "must have a masked-LM head"),
     ("serve --model_base_path=nothing", "no such directory: 'nothing'"),
+    ("serve --model_base_path=text.csv", "no such directory: 'text.csv'"),
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
      "text.csv has no column 'context'"),
     (f"{_TAGS} --tag_column=ner {_NEW}", "'ner'"),
