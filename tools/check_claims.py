@@ -43,7 +43,7 @@ _COMMENT = re.compile(r"<!-- claims: (.*?) -->")
 # are.
 _NOT_TEXT = re.compile(
     r"`[^`]*`|<!--.*?-->|<img alt=|src=[^>]*>|\]\([^)]*\)"
-    r"|(Python|Keras|SQuAD|Apache|transformers|eedf571) [\d.]+( (or|to) [\d.]+)?"
+    r"|(Python|Keras|SQuAD|Apache|transformers|eedf571) [\d.]+( \w\w [\d.]+)?"
 )
 _NUMBER = re.compile(
     r"(?<![\w.,-])([+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)(?!\.?\w)([†*]?)"
