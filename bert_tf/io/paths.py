@@ -52,8 +52,8 @@ def base_names(value: str) -> str:
 
     A folder `model`, as training writes it, has the name of its parent.
 
-    >>> base_names("/home/ada/films/model"), base_names("data/a.csv,b.csv")
-    ('films', 'a.csv,b.csv')
+    >>> base_names("/films/run/model"), base_names("data/a.csv,b.csv")
+    ('run', 'a.csv,b.csv')
     """
     if is_remote(value):
         return value
@@ -85,7 +85,8 @@ def check_inputs(config: Any) -> None:
         try:
             check(value, f"--{field.metadata['name'] or field.name}")
         except UserError as error:
-            if field.name in hints:
+            # "Did you mean ...?" already says what to do.
+            if field.name in hints and not str(error).endswith("?"):
                 raise with_hint(error, hints[field.name]) from error
             raise
     if getattr(config, "worker_hosts", None):  # Only the chief writes.

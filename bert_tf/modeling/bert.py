@@ -551,6 +551,12 @@ def check_inputs(inputs, *others):
 
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
+    if not isinstance(inputs, Mapping):
+        # Keras tries a single tensor when it exports, and goes on after this.
+        raise TypeError(
+            "The model's inputs are a dictionary of `input_ids` and others. "
+            f"Received: {type(inputs).__name__}."
+        )
     check_inputs(inputs)
     input_ids = tf.cast(inputs["input_ids"], tf.int32)
     input_mask = inputs.get("input_mask")

@@ -363,10 +363,10 @@ class CardTest(tf.test.TestCase, parameterized.TestCase):
     def test_paths_have_no_folders(self):
         card = model_directory.build_card(
             "A model",
-            "From /home/ada/films (https://there/a/b) and hf://ada/films/x.",
+            "From /films/ada/films (https://there/a/b) and hf://ada/films/x.",
             {
                 "Notes": {
-                    1: "'/tmp/a/b.csv', ~/c/d.txt;../e/f and /i/g/h/",
+                    1: "'/z/a/b.csv', ~/c/d.txt;../e/f and /i/g/h/",
                     2: "1,000 tokens/s, run/predict.py, [MASK]/a/b",
                 }
             },

@@ -452,7 +452,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
 class ForCardTest(tf.test.TestCase):
     def test_has_what_shapes_the_weights(self):
         config = PretrainConfig(
-            bert_config_file="/home/ada/x.json",
+            bert_config_file="/films/x.json",
             input_file="data/a,../b",
             output_dir="out",
             cache_dir="cache",
