@@ -9,7 +9,10 @@ import nbformat
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = "notebooks/"
 # In the order of the menu.
-_NAMES = ("classify", "tag", "answer_questions", "pretrain", "serve", "phone")
+_NAMES = (
+    *("classify", "few_labels", "tag", "answer_questions", "pretrain"),
+    *("serve", "phone"),
+)
 _OVERVIEW = """# Notebooks
 
 Each runs from a clone in a few minutes on a laptop, with data that it makes

@@ -6,6 +6,7 @@ TensorFlow's noise, and messages about the steps of an export, are silenced.
 import contextlib
 import ctypes
 import importlib.util
+import itertools
 import logging as python_logging
 import os
 import shutil
@@ -24,7 +25,11 @@ SECONDS_BETWEEN_LINES = 10.0
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 # TensorFlow's own Abseil, which no environment variable reaches. In a version
 # without these names its messages appear again, which changes nothing else.
-_LIBRARY = "libtensorflow_framework.so.2"
+# The second has a copy of it, in TensorFlow 2.21 with messages of its own.
+_LIBRARIES = (
+    "libtensorflow_framework.so.2",
+    "python/profiler/internal/_pywrap_profiler_plugin.so",
+)
 # Abseil's SetMinLogLevel in TensorFlow 2.20 and 2.21, by Abseil's release.
 _SET_LEVEL = [
     f"_ZN4absl12lts_{release}14SetMinLogLevelENS0_18LogSeverityAtLeastE"
@@ -153,18 +158,19 @@ def drop_noise() -> None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return
-    path = os.path.join(os.path.dirname(spec.origin), _LIBRARY)
-    # TensorFlow 2.21 writes messages while it is loaded, whatever the level.
-    library = None
+    # TensorFlow 2.21 writes messages while they are loaded, whatever the level.
+    libraries = []
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         stderr = os.dup(2)
         os.dup2(nowhere.fileno(), 2)
         try:
-            library = ctypes.CDLL(path)
+            for name in _LIBRARIES:
+                path = os.path.join(os.path.dirname(spec.origin), name)
+                libraries.append(ctypes.CDLL(path))
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-    for name in _SET_LEVEL:
+    for library, name in itertools.product(libraries, _SET_LEVEL):
         with contextlib.suppress(AttributeError):
             getattr(library, name)(_ABSEIL_ERROR)
 
