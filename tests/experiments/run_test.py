@@ -389,7 +389,7 @@ class OwnModelsTest(TablesTestCase):
         self.assertLen(bert, 2)
         self.assertEqual(built["table6"]["4_128_2", "pairs"], bert)
         self.assertEqual(built["table8"]["80_10_10", "pairs"], bert)
-        self.assertEqual(built["figure5"]["masked_lm", "step_4000"], bert)
+        self.assertEqual(built["figure5"]["masked_lm", "step_2500"], bert)
         self.assertNotEqual(built["figure5"]["masked_lm", "step_500"], bert)
 
     def test_every_cell_of_a_table_is_planned_with_valid_flags(self):
