@@ -648,6 +648,7 @@ class SearchPageTest(tf.test.TestCase):
             self.assertCountEqual(names, lines.splitlines())
             self.assertEqual(window.texts(".bars .share")[0], "1.000")
             self.assertEqual(window.texts(".bars .quiet")[0], "texts.txt:2")
+            _PICTURES.mkdir(parents=True, exist_ok=True)
             window.screenshot(_PICTURES / "search.png")
             self.assertEmpty(window.errors())
 
