@@ -23,7 +23,7 @@ _NEIGHBORS = ("pandas", "jupyter")
 # tests/tasks/squad/metrics_test.py and OfficialTest of
 # tests/checkpoints/model_garden/model_test.py.
 _FAST = (
-    *("text", "modeling", "keras_backend_test.py", "io/terminal_test.py"),
+    *("text", "modeling", "keras_backend_test.py"),
     *("training/optimizer_test.py", "data/generators/original_test.py"),
     *("checkpoints/keras_hub_test.py", "inference/extract_features_test.py"),
 )
