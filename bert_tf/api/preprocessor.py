@@ -495,9 +495,9 @@ class Preprocessor:
     def split(
         self, x: Any, y: Any, sample_weight: Any, fraction: float
     ) -> tuple[Any, Any, Any, tuple[Any, Any, Any] | None]:
-        """Returns raw rows, labels and weights to train on, and the others.
+        """Returns raw rows, labels and weights to train on, and the held-out.
 
-        What is not raw rows is returned as it is, with None.
+        Arguments without raw rows stay as they are, and nothing is held out.
 
         Raises:
           UserError: If a row does not fit the task, or the rows cannot be
