@@ -18,6 +18,7 @@ import bert_tf
 from bert_tf.api import default_training
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
+from bert_tf.finetuning import contrastive
 from bert_tf.tasks import dev_split
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.text.vocabulary import Vocabulary
@@ -88,6 +89,28 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
                 loaded.predict(texts, verbose=0), predicted, strict=True
             ):
                 self.assertAllClose(one["probability"], other["probability"])
+
+    @pytest.mark.slow
+    def test_few_labels_end_halfway_between_start_and_end_of_training(self):
+        texts = ["the cat", "cats sat", "a dog", "dogs on mats"]
+        names = ["good", "good", "bad", "bad"]
+
+        def fit():
+            keras.utils.set_random_seed(3)
+            model = self.new()
+            before = [x.numpy() for x in model.bert.variables]
+            model.fit(texts, names, few_shot=True, epochs=3, verbose=0)
+            return before, [x.numpy() for x in model.bert.variables]
+
+        before, halfway = fit()
+        with mock.patch.object(contrastive, "average"):
+            _, trained = fit()
+        moved = 0.0
+        for start, half, end in zip(before, halfway, trained, strict=True):
+            if start.dtype == np.float32:  # Not the state of the dropout.
+                self.assertAllClose(half, (start + end) / 2, atol=1e-6)
+                moved = max(moved, np.abs(end - start).max())
+        self.assertGreater(moved, 1e-5)
 
     @parameterized.parameters(
         (["cat", "dog"], ["good", "bad"], {}, "fewer of 'bad', 'good'"),
