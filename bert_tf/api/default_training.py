@@ -1,7 +1,7 @@
 """Arguments of `compile` and `fit`: checks, defaults, loss, metrics, masks.
 
-The loss is the objective that scripts train with. Losses and metrics by name
-are those of logits, where Keras would compute them of probabilities.
+The default loss is the scripts' training objective. A loss or metric given by
+name reads logits; Keras' own default would expect probabilities.
 
 Shapes:
   B: batch size.
@@ -45,25 +45,25 @@ from bert_tf.training.losses import TaskObjective
 from bert_tf.training.losses import weigh
 from bert_tf.training.optimizer import build_optimizer
 
-# Marks tokens without a label.
+# The label of tokens that do not count in losses and metrics.
 NO_LABEL = -1
 
-# Those of run_classifier.py of the original.
+# The defaults of the original's run_classifier.py.
 _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
-# Keras' own.
+# Keras' default, so `count_steps` counts the steps that Keras will run.
 _BATCH_SIZE = 32
-# That of run/finetune_classifier.py.
+# The default --seed of run/finetune_classifier.py, so both draw equal pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
 )
 
-# Python objects that give batches, and all data in batches.
+# Python objects that yield batches, then all data that may come in batches.
 STREAMS = (keras.utils.PyDataset, types.GeneratorType)
 IN_BATCHES = (tf.data.Dataset, *STREAMS)
-# Function to loss.
+# Loss functions and their classes, which can be built with from_logits=True.
 _LOSSES = {
     cls().fn: cls
     for cls in (
@@ -74,9 +74,8 @@ _LOSSES = {
         keras.losses.SparseCategoricalCrossentropy,
     )
 }
-# Keras' names for the accuracy whose kind it chooses by the labels, and the
-# kind by the loss, as that fixes the labels. Of several labels Keras' own would
-# compare the greatest logit alone.
+# Keras picks the kind of "accuracy" by the labels' shape: for several labels a
+# row it would compare only the greatest logit. So the loss picks the kind here.
 _ACCURACY = ("accuracy", "acc")
 _ACCURACIES = {
     keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
@@ -86,7 +85,7 @@ _ACCURACIES = {
     ),
 }
 
-# Those of create_pretraining_data.py of the original.
+# The default of the original's create_pretraining_data.py.
 _MASKED_LM_PROB = 0.15
 _ROW_SALT = 21
 
@@ -99,10 +98,10 @@ def count_steps(
     epochs: int,
     callbacks: Any = None,
 ) -> int | None:
-    """Returns the steps of the schedule of `fit`.
+    """Returns the number of steps of the learning rate schedule of `fit`.
 
-    None for data of unknown length, and beside callbacks that set the learning
-    rate, as Keras refuses to set that of a schedule.
+    Returns None for data of unknown length, and if a callback sets the learning
+    rate: Keras cannot set the rate of an optimizer that has a schedule.
     """
     if any(isinstance(x, _RATE_SETTERS) for x in tf.nest.flatten(callbacks)):
         return None
@@ -123,10 +122,10 @@ def count_steps(
 def compile_arguments(
     task: Task | None, num_steps: int | None
 ) -> dict[str, Any]:
-    """Returns the arguments of `compile` for a run of so many steps.
+    """Returns the arguments of `compile` for a run of `num_steps` steps.
 
-    They are the defaults of run/finetune_classifier.py. Without `num_steps` the
-    learning rate is constant. `task` is None for masked language models.
+    They are the defaults of run/finetune_classifier.py. If `num_steps` is None,
+    the learning rate is constant. `task` is None for masked language models.
     """
     optimizer = build_optimizer(
         learning_rate=_LEARNING_RATE,
@@ -135,7 +134,7 @@ def compile_arguments(
     )
     metrics = ["accuracy"]
     if isinstance(task, PairsTask):
-        metrics = None  # On all rows of dev alone.
+        metrics = None  # They need all rows of dev, not a batch.
     if getattr(task, "problem_type", None) == "regression":
         metrics = ["mean_absolute_error"]
     return {"optimizer": optimizer, "metrics": metrics}
@@ -148,14 +147,14 @@ def compute_loss(
     y: Any,
     sample_weight: Any,
 ) -> tf.Tensor:
-    """Returns the mean loss of the objective of scripts, <float32>[], in graph.
+    """Returns the mean loss that the scripts train with, <float32>[], in graph.
 
     Args:
       task: The task; None for masked language models.
       outputs: The model's outputs.
-      x: Its inputs.
+      x: The model's inputs.
       y: The labels that `Preprocessor` returns, or the ids of masked tokens
-        <int>[B, P]; -1 where there is none.
+        <int>[B, P], -1 at unused positions.
       sample_weight: The weight of each row or label, or None. As in Keras, the
         sum is divided by the number of losses, not by the sum of weights.
     """
@@ -164,7 +163,7 @@ def compute_loss(
         (y,) = y.values()
     weight = None
     if sample_weight is not None:
-        # Keras repeats it for each of several labels.
+        # Keras repeats the weight for each output, so the first one will do.
         weight = tf.cast(tf.nest.flatten(sample_weight)[0], tf.float32)
     batch = {INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]), **x}
     if task is not None:
@@ -217,16 +216,16 @@ def fit_few_shot(
       model: The classifier.
       build_twin: Builds the model for embeddings that is trained in its place.
       x: The texts, as for `fit`.
-      y: Their labels, as for `fit`.
+      y: The labels of the texts, as for `fit`.
       options: Batch size, epochs, verbosity and callbacks of `fit`.
-      others: The other arguments, which must be None.
+      others: The other arguments of `fit`, which must be None.
       calibrates: Whether cross-validation fits the probabilities.
 
     Raises:
-      UserError: If an argument or the model does not fit, or if the texts do
-        not, as `labels.check_few` says.
+      UserError: If an argument or the model does not fit, or `labels.check_few`
+        rejects the texts.
     """
-    # Imported here, as it takes a second that most programs do not need.
+    # The import takes a second, so programs that do not need it go without.
     from bert_tf.finetuning import contrastive
 
     preprocessor = model.preprocessor
@@ -258,7 +257,7 @@ def fit_few_shot(
     encoder = bert.named_variables(twin)
     for name, variable in encoder.items():
         variable.assign(weights[name])
-    # As embedded before the labels are learned.
+    # Calibrate on embeddings that have not learned the labels yet.
     start = twin.predict(inputs, verbose=0)["embedding"]
     pairs = contrastive.draw_pairs(label_ids, _FEW_SHOT_SEED)
     history = twin.fit(
@@ -273,7 +272,7 @@ def fit_few_shot(
         weights[name].assign(value)
     model.pooling, model.normalize = pooled
     preprocessor.change_task(
-        **dict.fromkeys(confidence.FIELDS),  # Those of the replaced head.
+        **dict.fromkeys(confidence.FIELDS),  # Fitted to the replaced head.
         pooling=task.pooling,
         normalize=task.normalize,
     )
@@ -281,7 +280,7 @@ def fit_few_shot(
         preprocessor.fit_confidence(
             contrastive.out_of_fold_logits(start, label_ids), label_ids
         )
-    # Functions that are compiled read the pooler.
+    # Compiled functions still have the old pooling, so drop them.
     model.train_function = model.test_function = model.predict_function = None
     return history
 
@@ -306,7 +305,7 @@ def draw_masks(
     Returns:
       The features with masked `input_ids` and with `masked_lm_positions`
       <int32>[B, P]; and the labels, the ids of the masked tokens <int32>[B, P],
-      -1 where there is none.
+      -1 at unused positions.
     """
     ids = tf.cast(features[INPUT_IDS.name], tf.int32)
     mask = features.get(INPUT_MASK.name)
@@ -340,7 +339,7 @@ def draw_masks(
 def check_counts(**counts: Any) -> None:
     """Raises `UserError` for a count that Keras would misread.
 
-    All but `epochs` may be None.
+    All counts but `epochs` may be None.
     """
     for name, value in counts.items():
         is_whole = isinstance(value, numbers.Integral)
@@ -353,7 +352,7 @@ def check_counts(**counts: Any) -> None:
 
 
 def require_labels(has_labels: bool) -> None:
-    """Raises `UserError` where a task needs labels and there are none."""
+    """Raises `UserError` if `has_labels` is false."""
     if not has_labels:
         raise UserError(
             "Expected labels: (x, y), or label_column= for a table. Received: "
@@ -376,10 +375,10 @@ def check_calibrate(preprocessor: Any, validation_data: Any) -> None:
 
 
 def losses_of_logits(loss: Any) -> Any:
-    """Returns losses with those of logits in place of names and functions.
+    """Replaces losses given by name or function by losses that read logits.
 
     Args:
-      loss: What `compile` takes: a loss, its name or function, None, or a
+      loss: The argument of `compile`: a loss, its name or function, None, or a
         dictionary or list of these.
     """
 
@@ -403,16 +402,16 @@ def losses_of_logits(loss: Any) -> Any:
 def metrics_of_logits(
     metrics: Any, loss: Any, is_multi_label: bool | None
 ) -> Any:
-    """Returns a list of metrics, or a dictionary, with those of logits.
+    """Replaces metrics given by name by objects that read logits.
 
-    Names become objects, which have their variables: a train step in which
-    Keras made them would be traced again.
+    Returns a list, or a dictionary of lists. The objects have their variables:
+    Keras would make a named metric's in the first step, and trace it twice.
 
     Args:
-      metrics: What `compile` takes; None stays.
-      loss: What `compile` takes; None for the loss of the task.
-      is_multi_label: Whether the task has several labels for an example; None
-        if the labels will tell. Then Keras chooses the accuracy.
+      metrics: The argument of `compile`; None stays.
+      loss: The argument of `compile`; None for the loss of the task.
+      is_multi_label: Whether an example may have several labels; None if not
+        known before `fit` reads labels. Then Keras chooses the accuracy.
     """
     if metrics is None:
         return None
@@ -444,7 +443,7 @@ def metrics_of_logits(
             found = keras.metrics.BinaryAccuracy(threshold=0.0)
         if getattr(found, "from_logits", None) is False:
             found = type(found)(from_logits=True)
-        found.name = metric  # As Keras does.
+        found.name = metric  # Keras logs named metrics by these names.
         return found
 
     metrics = metrics if isinstance(metrics, list | tuple) else [metrics]

@@ -42,12 +42,13 @@ def load_model(
       path: A model directory, a Hugging Face directory, a KerasHub preset, a
         SavedModel of TF Hub, or a checkpoint of the original or of the Model
         Garden: its directory or its prefix, with its configuration in the same
-        directory; or a `.keras` file. Without other arguments such a model
-        keeps how it was compiled.
-        Or a name, which is fetched: a short one such as "bert-base-uncased"
-        (run/models.py lists them), "hf://owner/name[@revision]",
+        directory; or a `.keras` file, which stays compiled if no other argument
+        is given.
+        Or the name of a model to download: a short one, such as
+        "bert-base-uncased" (run/models.py lists them),
+        "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
-        address of a .zip or .tar.gz file. An existing path wins.
+        address of a .zip or .tar.gz file. If a path has this name, it is read.
       kind: The kind of model to build: "encoder", "pretraining", "masked_lm",
         "next_sentence", "classification", "question_answering", "tagging",
         "multiple_choice" or "embeddings"; by default the stored kind.
@@ -56,14 +57,14 @@ def load_model(
       new_parts: Parts to initialize randomly although they are stored: "head",
         "pooler".
       max_seq_length: The maximum number of tokens in a row of text, for `fit`,
-        `predict` and `preprocessor`; by default as in training, or the task's
-        own: 128, and 384 for question answering.
+        `predict` and `preprocessor`; by default as in training, else the task's
+        default: 384 for question answering, 128 for others.
       problem_type: "single_label" or "multi_label", for classification; by
-        default as stored, else by the labels that `fit` gets.
-      cache_dir: The directory for models that are fetched by a short name or
-        an address; by default BERT_TF_CACHE, else ~/.cache/bert_tf. The hubs
+        default as stored, else as the labels in `fit` require.
+      cache_dir: The directory for models downloaded by a short name or an
+        address; by default BERT_TF_CACHE, else ~/.cache/bert_tf. The hubs
         have their own caches.
-      offline: If true, no model is fetched; by default as BERT_TF_OFFLINE.
+      offline: If true, no model is downloaded; by default BERT_TF_OFFLINE.
       **kwargs: Arguments of the model's constructor, for instance
         `return_all_layers=True` or `dtype="mixed_bfloat16"`.
 
@@ -71,7 +72,7 @@ def load_model(
       A `BertModel`, `BertForPretraining`, `BertForClassification`,
       `BertForQuestionAnswering`, `BertForTagging`, `BertForMultipleChoice` or
       `BertForEmbeddings`, whose `predict` returns <float32>[rows, size].
-      All but the first have the encoder in `bert`; models for classification
+      All but `BertModel` have the encoder in `bert`; models for classification
       and tagging have the names of the labels, or None, in `labels`. The
       `predict` of a model with a task head also accepts raw rows, such as
       texts, and returns the same values as run/predict.py. `preprocessor` has
@@ -111,7 +112,7 @@ def load_model(
         values |= {name: kwargs[name] for name in task.model_arguments()}
     if problem_type is not None:
         values |= _problem(problem_type, values["kind"])
-    if model is None:  # Else a file without text, as earlier versions wrote.
+    if model is None:  # Earlier versions wrote .keras files without text.
         model = build_model(
             stored,
             kind,

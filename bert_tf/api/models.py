@@ -1,9 +1,9 @@
 """Keras models that train on, predict and export raw rows, such as texts.
 
-`with_text` adds this to a class of `bert_tf.modeling`, whose models read
-features alone. A model with a head may return several outputs, and Keras wants
-losses, metrics and labels in the same structure. Here a bare loss, metric or
-label stands for each output of the head, and the encoder's outputs need none.
+`with_text` adds these methods to a class of `bert_tf.modeling`, which reads
+only features. A model may return several outputs, and Keras expects losses,
+metrics and labels in the same structure. Here a single loss, metric or label
+applies to every output of the head, and the encoder's outputs need none.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from bert_tf.modeling import bert
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
 
-# Labels of question answering by the names of its training data.
+# Question answering: names of labels in the training data, and their outputs.
 _OUTPUT_OF_LABEL = {
     "start_positions": "start_logits",
     "end_positions": "end_logits",
 }
-# A key among the arguments of `compile` in a .keras file.
+# The key of `_has_defaults` in the compile arguments of a .keras file.
 _HAS_DEFAULTS = "bert_tf_defaults"
-# Heads that read tokens do not train the pooler, and masks not the
-# next-sentence head.
+# Token heads do not train the pooler, and masks do not train the next-sentence
+# head, so Keras' warning about these gradients would only confuse.
 warnings.filterwarnings(
     "ignore",
     r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
@@ -44,26 +44,26 @@ warnings.filterwarnings(
 
 
 class TextMethods(save.FileMethods):
-    """A mixin before a class of `bert_tf.modeling`; see the module.
+    """Methods for raw rows, mixed into a class of `bert_tf.modeling`.
 
     Attributes:
-      preprocessor: The text side of the model, `Preprocessor`. None for a
-        model that its constructor made.
+      preprocessor: The model's `Preprocessor`; None if the model was made by
+        its constructor, and so has no vocabulary.
     """
 
     preprocessor = None
-    # Those of `head_outputs` that `compile` gave a loss.
+    # The outputs in `head_outputs` that have a loss.
     _trained_outputs = ()
-    # Whether `compile` left the loss to the task.
+    # Whether `compile` got no loss, so the task's objective is the loss.
     _has_task_loss = False
-    # Whether `fit` chose the arguments of `compile`.
+    # Whether `fit` chose the arguments of `compile`, so it may choose again.
     _has_defaults = False
 
     def __call__(self, *args, **kwargs):
         """Computes the outputs for the model's inputs, or for raw rows.
 
-        Raw rows become the inputs that `preprocessor` returns for them; rows
-        of a task that reads long texts in windows have several rows of outputs.
+        Raw rows become the inputs that `preprocessor` returns for them. If the
+        task splits long texts into windows, each window has a row of outputs.
 
         Raises:
           UserError: If a row does not fit the task, or the model has no
@@ -75,7 +75,7 @@ class TextMethods(save.FileMethods):
 
     def __repr__(self):
         config = getattr(self, "bert_config", None)
-        if config is None:  # In an error of the constructor.
+        if config is None:  # The constructor raised before it set this.
             return super().__repr__()
         size = f"{config.num_hidden_layers} layers of width"
         labels = getattr(self, "labels", None)
@@ -118,18 +118,18 @@ class TextMethods(save.FileMethods):
           optimizer: As for Keras, for instance `bert_tf.build_optimizer()`.
           loss: A loss of logits or its name, for each output of the head or
             in a dictionary by output; by default the loss of the task, for
-            models of `bert_tf.load_model`. Names of cross-entropies mean
-            those of logits.
+            models of `bert_tf.load_model`. A cross-entropy given by name
+            reads logits.
           loss_weights: As for Keras, by output.
           metrics: Metrics of logits, for each output of the head or in a
             dictionary by output.
           weighted_metrics: As `metrics`, weighted as the loss.
           jit_compile: Whether XLA compiles the steps; by default not, as that
-            takes minutes for a large model. Keras chooses with "auto".
+            takes minutes for a large model. With "auto" Keras chooses.
           **kwargs: As for Keras.
 
         Raises:
-          UserError: If a dictionary names something that is no output.
+          UserError: If a key of a dictionary is not the name of an output.
         """
         if self.head_outputs:
             loss = default_training.losses_of_logits(loss)
@@ -151,7 +151,7 @@ class TextMethods(save.FileMethods):
                 for x in (metrics, weighted_metrics)
             )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
-            # Tokens without a label have no weight.
+            # Without weights, tokens without a label would count.
             weighted_metrics = [*metrics, *(weighted_metrics or [])]
             metrics = None
         super().compile(
@@ -167,14 +167,14 @@ class TextMethods(save.FileMethods):
         self._has_defaults = False
 
     def get_compile_config(self):
-        """Returns what a .keras file has about `compile`."""
+        """Returns the arguments of `compile` for a .keras file."""
         config = super().get_compile_config()
         return config and config | {_HAS_DEFAULTS: self._has_defaults}
 
     def compile_from_config(self, config):
         """Compiles with the arguments in a .keras file."""
-        # The learning rate that `fit` chose has ended at 0; the next call
-        # chooses a new one.
+        # A schedule that `fit` chose has decayed to 0; the next `fit` replaces
+        # it if it is marked as a default.
         config = dict(config)
         has_defaults = config.pop(_HAS_DEFAULTS, False)
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -211,32 +211,32 @@ class TextMethods(save.FileMethods):
             dictionaries, as the task has them; two lists in a tuple, for
             pairs; columns of texts (arrays, pandas); or a data set of strings
             and labels. Or the model's inputs, as for Keras.
-          y: The labels of the rows. Classification: names or indices; a list
-            of names each for several labels; numbers for regression. Tagging:
-            a list of tags each. Question answering: two lists in a tuple, the
-            answers' texts and their first characters. Multiple choice: an
-            index each. Models with a masked-LM head: None; masks are drawn
-            in each step, from `preprocessor.mask_seed`, and the masked-LM
-            head alone is trained, not the next-sentence head. Embeddings:
-            a score each for pairs of texts; None for pairs or triples of an
+          y: The labels of the rows. Classification: a name or index per row,
+            a list of names for several labels, a number for regression.
+            Tagging: a list of tags per row. Question answering: two lists in a
+            tuple, the answers' texts and the indices of their first characters.
+            Multiple choice: an index per row. Models with a masked-LM head:
+            None; each step draws masks from `preprocessor.mask_seed` and
+            trains only the masked-LM head, not the next-sentence head.
+            Embeddings: a score per pair of texts; or None for rows of an
             anchor, a positive and maybe a negative.
           batch_size: Rows in a step, by default 32.
           epochs: As for Keras.
           verbose: As for Keras.
           callbacks: As for Keras. With LearningRateScheduler or
             ReduceLROnPlateau the default learning rate has no schedule.
-          validation_split: The share to validate on. Of raw rows the texts
-            that --dev_fraction holds out, by a hash and of each label its
-            share; of the model's inputs the last rows, as for Keras.
+          validation_split: The share to validate on. Raw rows are held out as
+            by --dev_fraction: by a hash of the text, an equal share of each
+            label. Of the model's inputs Keras holds out the last rows.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
-          class_weight: As for Keras; labels may have names; or "balanced".
-            Not for tagging.
+          class_weight: As for Keras, by index or name of the label; or
+            "balanced". Not for tagging.
           sample_weight: The weight of each row.
           few_shot: Whether to learn from a few texts of each label, as
             run/finetune_classifier.py --few_shot: pairs of the texts train the
-            embeddings, on which logistic regression is the head. `compile`
-            does not matter then.
+            embeddings, and logistic regression on these is the head. The
+            arguments of `compile` are not used then.
           calibrate: Whether to fit the probabilities of a classifier on
             `validation_data` after training, as --calibrate of the script
             does; with few_shot, by default, by cross-validation. Other calls
@@ -249,8 +249,8 @@ class TextMethods(save.FileMethods):
           Keras' `History`.
 
         Raises:
-          UserError: If a row or a label does not fit the task; it names the
-            row.
+          UserError: If a row or a label does not fit the task; the message
+            names the row.
         """
         steps_per_epoch = kwargs.get("steps_per_epoch")
         default_training.check_counts(
@@ -260,7 +260,7 @@ class TextMethods(save.FileMethods):
         )
         columns = raw_rows.pop_columns("fit", kwargs)
         if isinstance(x, Mapping) and hasattr(x, "column_names"):
-            # The splits of the package datasets.
+            # A `datasets.DatasetDict`: train on its split "train".
             if validation_data is None:
                 validation_data = x.get("validation")
             x = x.get("train", x)
@@ -274,11 +274,11 @@ class TextMethods(save.FileMethods):
                 self, twin, x, y, options, others, calibrate is not False
             )
         if verbose not in (0, "0"):
-            # Keras prints nothing until the first step is done.
+            # Keras prints nothing until the slow first step is done.
             text = "Reading the rows and compiling the first step."
             print(text, flush=True)  # noqa: T201
         if validation_data is not None:
-            validation_split = 0.0  # Keras ignores it.
+            validation_split = 0.0  # As in Keras, the data has precedence.
         elif validation_split and self.preprocessor is not None:
             x, y, sample_weight, validation_data = self.preprocessor.split(
                 x, y, sample_weight, validation_split
@@ -305,7 +305,7 @@ class TextMethods(save.FileMethods):
                     )
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
-            shuffle = False  # Keras warns that it does not shuffle these.
+            shuffle = False  # Else Keras warns that it cannot shuffle these.
         with self._explaining():
             history = super().fit(
                 x,
@@ -329,14 +329,15 @@ class TextMethods(save.FileMethods):
         """Trains on a batch, with the dropout and masks of its step.
 
         Raises:
-          UserError: If TensorFlow is to ignore updates of weights.
+          UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
         """
         packed_weights.refuse()
         step = self.optimizer.iterations
-        # With accumulation the optimizer does not count each batch.
+        # With accumulation, several batches have the same `iterations`, and
+        # would get the same dropout.
         if not self.optimizer.gradient_accumulation_steps:
-            # Seeds of the first one and the step, as Keras restores the step
-            # but not this state: a resumed run would have other dropout.
+            # Keras restores the step but not this state, so compute the state
+            # from the step: then a resumed run draws the same dropout.
             state = getattr(self, "bert", self).seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
             state.assign(tf.stack([tf.convert_to_tensor(state)[0], now]))
@@ -345,7 +346,7 @@ class TextMethods(save.FileMethods):
     def make_train_function(self, force=False):
         """Makes the optimizer's variables, then the function that Keras calls.
 
-        A step that made variables would be traced a second time.
+        If the first step made variables, TensorFlow would trace it twice.
         """
         if self.optimizer is not None and not self.optimizer.built:
             with self.distribute_strategy.scope():
@@ -353,7 +354,7 @@ class TextMethods(save.FileMethods):
         return super().make_train_function(force)
 
     def test_step(self, data):
-        """Scores a batch; texts without labels always get the same masks."""
+        """Scores a batch; equal texts without labels always get equal masks."""
         return super().test_step(self._with_masks(data, None))
 
     def evaluate(
@@ -370,7 +371,7 @@ class TextMethods(save.FileMethods):
         The arguments are those of `fit`.
 
         Raises:
-          UserError: If TensorFlow is to ignore updates of weights.
+          UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
         """
         packed_weights.refuse()
         default_training.check_counts(batch_size=batch_size)
@@ -388,7 +389,7 @@ class TextMethods(save.FileMethods):
 
     @contextlib.contextmanager
     def _explaining(self):
-        """Raises the error of a row of a data set, not TensorFlow's of it."""
+        """Replaces a TensorFlow error about a row by that row's `UserError`."""
         try:
             yield
         except tf.errors.OpError:
@@ -399,7 +400,7 @@ class TextMethods(save.FileMethods):
             raise error from None
 
     def _split_table(self, x, y, columns):
-        """Returns the texts and labels of a table, and notes the loss."""
+        """Returns a table's texts and labels; records the loss's label form."""
         if self.preprocessor is None:
             return x, y
         loss = getattr(self, "loss", None)
@@ -412,7 +413,7 @@ class TextMethods(save.FileMethods):
         return raw_rows.split_table(x, y, self.preprocessor, columns)
 
     def _read(self, x, y, sample_weight, batch_size=None, columns=None):
-        """Returns the arguments converted; compiles the model if need be."""
+        """Returns the converted data; compiles a model that is not compiled."""
         if self.preprocessor is None:
             return x, y, sample_weight
         x, y = self._split_table(x, y, columns or {})
@@ -445,12 +446,12 @@ class TextMethods(save.FileMethods):
           **kwargs: text_column= and text_pair_column=, as for `fit`.
 
         Returns:
-          For raw rows, the object that run/predict.py writes for each, also
-          for a data set of them for question answering, tagging or multiple
-          choice; for a list of texts with [MASK] and a masked-LM head, the
-          best `tokens` for each and their `probabilities`; for other inputs
-          and data sets, the model's outputs. A model for embeddings returns
-          those of raw rows, <float32>[rows, size].
+          For each raw row, the object that run/predict.py writes; also for a
+          data set of raw rows of question answering, tagging or multiple
+          choice. With a masked-LM head, for each text, the best `tokens` for
+          each [MASK] and their `probabilities`. A model for embeddings returns
+          <float32>[rows, size] for raw rows. For other inputs and data sets,
+          the model's outputs.
 
         Raises:
           UserError: If a row does not fit the task, or the model has no task
@@ -475,7 +476,7 @@ class TextMethods(save.FileMethods):
             masks = fill_mask.FillMask(self)(texts)
             return list(map(fill_mask.to_json, masks))
         if self.preprocessor is None:
-            self._read_rows(x)  # Refuses them.
+            self._read_rows(x)  # Raises the error about raw rows.
         if steps is not None or callbacks is not None:
             raise UserError(
                 "Raw rows are predicted without steps= and callbacks=."
@@ -492,7 +493,7 @@ class TextMethods(save.FileMethods):
         class_weight=None,
         return_dict=False,
     ):
-        """Trains on a batch of raw rows, or any of `keras.Model`.
+        """Trains on a batch of raw rows, or on any batch of `keras.Model`.
 
         The arguments are those of `fit`. A model that was not compiled gets the
         defaults of `fit`, with a constant learning rate.
@@ -504,14 +505,14 @@ class TextMethods(save.FileMethods):
                 self.optimizer._learning_rate,
                 keras.optimizers.schedules.LearningRateSchedule,
             ):
-                # The schedule of `fit` has ended at 0.
+                # The schedule of `fit` has decayed to 0: no step would learn.
                 self._compile_with_defaults(None)
         return super().train_on_batch(
             x, y, sample_weight, class_weight, return_dict
         )
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
-        """Scores a batch of raw rows, or any of `keras.Model`."""
+        """Scores a batch of raw rows, or any batch of `keras.Model`."""
         data = self._read(x, y, sample_weight)
         return super().test_on_batch(*data, return_dict)
 
@@ -537,11 +538,11 @@ class TextMethods(save.FileMethods):
             loss = default_training.compute_loss(
                 self.preprocessor.trained_task, y_pred, x, y, sample_weight
             )
-            # Keras adds up the losses of the replicas.
+            # Keras sums the replicas' losses, so each must be one share.
             return loss / tf.distribute.get_strategy().num_replicas_in_sync
         y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
         if mask is not None:
-            # Keras divides by the number of all tokens.
+            # Keras divides by all tokens; scale to the mean of labeled ones.
             mask_sum = tf.reduce_sum(mask)
             size = tf.cast(tf.size(mask), mask.dtype)
             sample_weight *= tf.math.divide_no_nan(size, mask_sum)
@@ -560,14 +561,14 @@ class TextMethods(save.FileMethods):
         return draws and y is None and "masked_lm_positions" not in x
 
     def _labels_to_build(self, x, y, y_pred):
-        """Returns `y`, or some labels where it comes without masks."""
+        """Returns `y`, or placeholder labels if no masks are drawn yet."""
         if not self._draws_masks(x, y):
             return y
-        # Steps have masks: in a strategy Keras builds losses and metrics first.
+        # In a strategy Keras builds losses and metrics before the first step.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):
-        """Returns the data of Keras with masks, unless these are given."""
+        """Returns a batch with masks drawn, unless it has labels or masks."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if not self._draws_masks(x, y):
             return data
@@ -582,7 +583,7 @@ class TextMethods(save.FileMethods):
         return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
 
     def _compile_with_defaults(self, num_steps):
-        strategy = self._distribute_strategy  # As Keras calls it.
+        strategy = self._distribute_strategy  # None if loaded outside of one.
         if strategy is None and tf.distribute.has_strategy():
             raise UserError(
                 "Expected a model of this strategy: load it within "
@@ -621,8 +622,8 @@ class TextMethods(save.FileMethods):
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.
 
-        A single output is bare. The mask is <float32>[B, S], 1 for tokens with
-        a label, or None if labels are not for tokens.
+        A single output comes without a dictionary. The mask is <float32>[B, S],
+        1 for tokens with a label, or None if labels are not for tokens.
         """
         names = self._trained_outputs
         if len(names) > 1:
@@ -638,7 +639,7 @@ class TextMethods(save.FileMethods):
         y_pred = y_pred[names[0]]
         if not self.labels_tokens or y is None:
             return y, y_pred, sample_weight, None
-        y = tf.convert_to_tensor(y)  # An array in eager steps on a batch.
+        y = tf.convert_to_tensor(y)  # An array if the step runs eagerly.
         if y.dtype.is_floating:
             return y, y_pred, sample_weight, None
         mask = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)
@@ -654,7 +655,7 @@ class TextMethods(save.FileMethods):
 def with_text(cls):
     """Returns a class of `bert_tf.modeling` with `TextMethods`.
 
-    `.keras` files then hold, and become, models of this class.
+    `.keras` files are saved and loaded as this class.
     """
     values = {"__doc__": cls.__doc__, "__module__": cls.__module__}
     if hasattr(cls, "encoder_class"):
@@ -672,7 +673,7 @@ for _cls in (
     task_models.BertForQuestionAnswering,
     task_models.BertForTagging,
 ):
-    # Else a .keras file would be read as a model without text.
+    # Otherwise a .keras file would load as a model that cannot read text.
     with_text(_cls)
 
 
@@ -691,7 +692,7 @@ def _rename_labels(values):
 
 
 def _copy_metric(metric):
-    """Returns a metric with a state of its own."""
+    """Returns a copy of a metric, with its own state."""
     if isinstance(metric, keras.metrics.Metric):
         return type(metric).from_config(metric.get_config())
     return metric

@@ -1,4 +1,4 @@
-"""Raw rows to a model's inputs, and predictions of raw rows to JSON values."""
+"""Converts raw rows to a model's inputs, and predictions to JSON values."""
 
 import contextlib
 import copy
@@ -51,12 +51,12 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import unpad as unpadding
 
 _ROWS_AT_ONCE = 32
-# For models whose task.json does not have one.
+# Used if a model's task.json does not have the length.
 _MAX_SEQ_LENGTH = 128
 
 
 def _unpads(task: Task) -> bool:
-    """Returns the choice of --unpad=auto of run/predict.py."""
+    """Returns what run/predict.py --unpad=auto chooses for a task."""
     kind = next(
         kind
         for kind in ("TPU", "GPU", "CPU")
@@ -70,14 +70,14 @@ def _unpads(task: Task) -> bool:
 class Preprocessor:
     """The text side of a model: its tokenizer and its task.
 
-    `bert_tf.load_model` sets it as `model.preprocessor`. Its parts are built
-    when they are needed first.
+    `bert_tf.load_model` sets it as `model.preprocessor`. The tokenizer and the
+    task are built on first use.
 
     Args:
       task_values: The contents of the model's task.json, `kind` at least.
       build_tokenizer: Returns the tokenizer that the model was trained with.
       config: The model's configuration.
-      num_labels: The number of labels of its head, or None.
+      num_labels: The number of labels of the model's head, or None.
       max_seq_length: The maximum number of tokens in a row; by default as in
         `task_values`, or the task's own.
 
@@ -85,13 +85,13 @@ class Preprocessor:
       task_values: The contents of task.json.
       mask_seed: The seed of the masks that `fit` and `evaluate` of a masked
         language model draw; may be set at any time.
-      embedding_values: task.json of the embeddings of the stored model, which
-        `fit(few_shot=True)` trains.
+      embedding_values: The contents of task.json for the model for embeddings
+        that `fit(few_shot=True)` trains.
       has_one_hot_loss: Whether labels <float>[N, L] are one-hot, rather than
         several for each row.
-      keeps_vectors: Whether the loss is none of the task's and takes labels
-        <float>[N, L] as they are.
-      row_error: The error about a row of a data set that was read last.
+      keeps_vectors: Whether the loss takes labels <float>[N, L] as they are, as
+        all losses but the task's and sparse cross-entropy do.
+      row_error: The last error about a row of a data set, or None.
 
     Raises:
       UserError: If `max_seq_length` is more than the model can read.
@@ -129,9 +129,9 @@ class Preprocessor:
         self.row_error: UserError | None = None
         # The model and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
-        # Those of the copy, with their compiled functions.
+        # Predictors of the copy by task and batch size, compiled once each.
         self._predictors: dict[tuple[int, int], Predictor] = {}
-        # Compiled steps read its current value.
+        # A variable, so that compiled steps read a seed that is set later.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class Preprocessor:
         """The task of `task_values`, with the labels of the model.
 
         Raises:
-          UserError: If there is none, or the values do not describe a task.
+          UserError: If the model has no task, or the values describe none.
         """
         if not self.has_task:
             raise UserError(
@@ -181,7 +181,7 @@ class Preprocessor:
             isinstance(task, SquadTask)
             and task.max_query_length + 4 > task.max_seq_length
         ):
-            # The default leaves a short model no room for the paragraph.
+            # The default query length would leave no room for the paragraph.
             most = task.max_seq_length // 2
             self.task_values["max_query_length"] = most
             task = dataclasses.replace(task, max_query_length=most)
@@ -229,7 +229,7 @@ class Preprocessor:
 
     @property
     def has_open_problem(self) -> bool:
-        """True if labels may still make it a task with several of them."""
+        """True if the labels in `fit` may still make the task multi-label."""
         values = self.task_values
         return values["kind"] == "classification" and (
             "problem_type" not in values
@@ -250,24 +250,25 @@ class Preprocessor:
     ) -> Any:
         """Tokenizes and packs raw rows, padded to one length.
 
-        The length is that of the longest row, rounded up to a multiple of 8
-        and at most `max_seq_length`. Rows of a task that reads long texts in
-        windows become several rows.
+        The length is the longest row's, rounded up to a multiple of 8, but at
+        most `max_seq_length`. If the task splits long texts into windows, each
+        window is one row.
 
         Args:
           x: Raw rows, as `raw_rows.to_rows` reads them.
-          y: Their labels, as for `fit`, or None.
+          y: The labels of the rows, as for `fit`, or None.
           sample_weight: The weight of each row, or None.
-          length: Another length of the rows, for instance `max_seq_length`.
+          length: The length to pad to instead, for instance `max_seq_length`.
 
         Returns:
           The features: `input_ids`, `input_mask` and `segment_ids`, each
-          <int32>[N, S]; for multiple choice [N, C, S]. With labels a tuple of
-          features and labels, and with weights <float32>[N] these, too. The
-          labels are <int32>[N], for several labels <float32>[N, L], for
-          regression <float32>[N], for tagging <int32>[N, S] with -1 where
-          there is no label, and for question answering a dictionary of
-          `start_positions` and `end_positions` <int32>[N].
+          <int32>[N, S]; for multiple choice [N, C, S]. With labels the tuple
+          (features, labels), and with weights <float32>[N] the tuple
+          (features, labels, weights). The labels are <int32>[N]; for several
+          labels <float32>[N, L]; for regression <float32>[N]; for tagging
+          <int32>[N, S] with -1 for tokens without a label; for question
+          answering a dictionary of `start_positions` and `end_positions`
+          <int32>[N].
 
         Raises:
           UserError: If a row or label does not fit the task, or the model has
@@ -309,10 +310,10 @@ class Preprocessor:
         return inputs, labels, weights.astype(np.float32)
 
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
-        """Makes the task one with several labels if these are lists of them.
+        """Makes the task multi-label if the labels of rows are lists.
 
-        Only for a model that has not been trained for a problem type. Lists
-        with 1 for one label and 0 for all others in each row are classes.
+        Does nothing if the model was trained for a problem type. If every list
+        has a single 1 among 0s, the task becomes single-label.
         """
         if not self.has_open_problem or self.has_one_hot_loss:
             return
@@ -332,7 +333,7 @@ class Preprocessor:
             for number, label in enumerate(labels):
                 with raw_rows.naming_row(
                     number
-                ):  # The task stays as it is then.
+                ):  # This raises before the task changes.
                     label_values.parse_label(label, self.task.labels, problem)
             self.change_task(
                 problem_type=problem,
@@ -350,7 +351,7 @@ class Preprocessor:
 
         Args:
           compute: Returns the outputs for a batch of features.
-          data: What `validation_data` returns.
+          data: The result of `validation_data`.
         """
         if not isinstance(data, tf.data.Dataset):
             data = tf.data.Dataset.from_tensor_slices(tuple(data[:2]))
@@ -366,7 +367,7 @@ class Preprocessor:
 
         Args:
           logits: <float>[N, L], of texts that the model was not trained on.
-          labels: <int>[N], their labels; <int>[N, L] of several labels.
+          labels: <int>[N], the texts' labels; <int>[N, L] for several labels.
         """
         outputs = {"logits": tf.constant(logits, tf.float64)}
         blank = InputExample("", "any text")
@@ -380,7 +381,7 @@ class Preprocessor:
     def examples(
         self, rows: Sequence[Any], labels: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Returns the task's examples; a `UserError` names the row."""
+        """Converts rows to the task's examples; a `UserError` names the row."""
         examples, task = [], self.task
         for number, row in enumerate(rows):
             with raw_rows.naming_row(number):
@@ -399,20 +400,20 @@ class Preprocessor:
     ) -> list[dict[str, Any]] | np.ndarray:
         """Returns, for each row, the JSON object that run/predict.py writes.
 
-        A model for embeddings returns these, <float32>[N, size].
+        For a model for embeddings, returns the embeddings <float32>[N, size].
 
         Args:
-          model: The model; predicts with its current weights.
+          model: The model; its current weights are used.
           rows: As `raw_rows.to_rows` reads them.
           batch_size: Rows computed at once; by default 32.
           show_progress: Whether to show a progress bar.
 
         Raises:
           UserError: If a row does not fit the task, the model has no
-            vocabulary, its task.json does not describe a task, or TensorFlow
-            is to ignore updates of weights.
+            vocabulary, its task.json does not describe a task, or
+            TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
         """
-        # Before the model is copied and compiled, which takes seconds.
+        # First check the rows: to copy and compile the model takes seconds.
         examples = self.examples(raw_rows.to_rows(rows))
         if self._prepared is None or self._prepared[0] is not model:
             copy = inference.prepare(
@@ -460,13 +461,13 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any]:
         """Returns the arguments of Keras' `fit` with raw rows converted.
 
-        Data sets of strings are converted as they are read, lists before.
+        Data sets of strings are converted as they are read, lists at once.
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x), y, sample_weight
         is_raw = _holds_rows(x)
         if is_raw and self.has_task and isinstance(self.task, EmbeddingsTask):
-            if y is None:  # Anchors have no scores.
+            if y is None:  # Pairs and triples of an anchor have no scores.
                 y = [None] * len(raw_rows.to_rows(x))
             return self._for_training().convert_rows(x, y, sample_weight)
         if isinstance(x, tf.data.Dataset):
@@ -480,7 +481,7 @@ class Preprocessor:
             return self.convert_rows(x, y, sample_weight)
         raw_rows.check_features(x)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
-            y = np.asarray(y)  # Keras takes no lists beside arrays.
+            y = np.asarray(y)  # Keras refuses a list of labels for arrays.
         if y is not None and self.has_task:
             is_matrix = getattr(y, "ndim", 1) == 2 and self._num_labels != 1
             is_matrix &= self.task_values["kind"] == "classification"
@@ -495,9 +496,9 @@ class Preprocessor:
     def split(
         self, x: Any, y: Any, sample_weight: Any, fraction: float
     ) -> tuple[Any, Any, Any, tuple[Any, Any, Any] | None]:
-        """Returns raw rows, labels and weights to train on, and the held-out.
+        """Splits rows, labels and weights into a training and a held-out part.
 
-        Arguments without raw rows stay as they are, and nothing is held out.
+        Other data is returned as it is, with None for the held-out part.
 
         Raises:
           UserError: If a row does not fit the task, or the rows cannot be
@@ -527,7 +528,7 @@ class Preprocessor:
         return *part(False), part(True)
 
     def _row_labels(self, y: Any, count: int | None = None) -> list[Any]:
-        """Returns the labels of rows; the index in place of a one-hot one."""
+        """Returns the labels of rows, with indices for one-hot vectors."""
         labels = raw_rows.to_labels(y, count)
         if not self.is_one_hot:
             return labels
@@ -536,8 +537,8 @@ class Preprocessor:
     def prediction_data(self, x: Any, batch_size: int | None) -> Any:
         """Returns the argument of `predict` without its labels.
 
-        Data sets of raw rows become those of features, or, where a row has
-        several rows of features or no text, the list of all rows.
+        A data set of texts becomes a data set of features. If the task does not
+        read plain texts, a data set of raw rows becomes the list of its rows.
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x)
@@ -552,13 +553,13 @@ class Preprocessor:
     def convert_rows(
         self, x: Any, y: Any, sample_weight: Any, length: int | None = None
     ) -> tuple[Any, Any, Any]:
-        """Returns features, labels and weights, None where not given.
+        """Returns features, labels and weights; each is None if not given.
 
-        The arguments are those of a call. For a loss of one-hot labels these
-        are one-hot.
+        The arguments are those of `__call__`. If the loss takes one-hot labels,
+        the labels are one-hot.
         """
         if y is None and sample_weight is not None:
-            raise UserError(  # Keras would ignore it.
+            raise UserError(  # Keras would silently ignore the weights.
                 "Expected labels beside sample_weight. Received: none."
             )
         if y is not None and self.is_one_hot:
@@ -611,7 +612,7 @@ class Preprocessor:
         if isinstance(data, default_training.IN_BATCHES):
             return self.training_data(data, batch_size=batch_size)[0]
         if isinstance(data, list) and all(isinstance(x, str) for x in data):
-            data = (data,)  # Texts without labels.
+            data = (data,)  # Else the texts would be taken for (x, y, weight).
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         x, y = raw_rows.split_table(x, y, self, names or {})
         x, y, weight = self.training_data(x, y, weight, batch_size)
@@ -662,7 +663,7 @@ class Preprocessor:
     def draw_masks(
         self, features: Mapping[str, tf.Tensor], step: Any
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Masks a batch of packed texts; the step is None for scores."""
+        """Masks a batch of packed texts; the step is None in evaluation."""
         return default_training.draw_masks(
             features,
             self.tokenizer.vocabulary,
@@ -677,7 +678,7 @@ def _holds_rows(x: Any) -> bool:
 
 
 def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
-    """Returns the labels in a batch in the form that Keras gets."""
+    """Returns the labels in a batch in the form that `fit` takes."""
     if set(batch) == {LABEL_IDS, LABEL_WEIGHTS}:
         return np.where(batch[LABEL_WEIGHTS] > 0, batch[LABEL_IDS], NO_LABEL)
     return batch[LABEL_IDS] if set(batch) == {LABEL_IDS} else dict(batch)

@@ -1,8 +1,7 @@
-"""Raw rows from Python values and data sets, and `preprocess`.
+"""Reads raw rows from Python values and data sets; `preprocess`.
 
 The values are lists, pairs of lists, arrays or data frames. A row is a text, a
-pair of texts, a list of words, or a dictionary, as `Task.example_from_row`
-takes it.
+pair of texts, a list of words, or a dictionary: see `Task.example_from_row`.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 # Arguments of `fit` that name the columns of a table.
 COLUMNS = ("text_column", "text_pair_column", "label_column")
 _USUAL_LABELS = ("label", "labels", "tags", "ner_tags", "answers")
-# Elements of a data set that show whether a row has several labels.
+# How many elements of a data set decide whether a row may have several labels.
 _ELEMENTS_TO_JUDGE = 1000
 _SQUAD_LABELS = ("start_positions", "end_positions")
 
@@ -44,15 +43,15 @@ def to_rows(x: Any) -> list[Any]:
     """Returns the rows of `x`.
 
     Args:
-      x: One text; a list of rows, which are not read; two sequences of texts
-        in a tuple, for pairs; an array, string tensor, pandas Series or column
-        of a `datasets.Dataset` of texts, or an array [N, 2] of pairs; a pandas
-        DataFrame with one column for texts, two for pairs, or others, whose
-        names are then the keys of each row; or a dictionary of such columns,
-        or a `datasets.Dataset`.
+      x: One text, or a list of rows, which are not checked. For pairs, two
+        sequences of texts in a tuple or an array [N, 2]. An array, string
+        tensor, pandas Series or column of a `datasets.Dataset` of texts. A
+        pandas DataFrame with one column for texts or two for pairs. Any other
+        table: a larger DataFrame, a `datasets.Dataset` or a dictionary of
+        columns, with the columns' names as the keys of each row.
 
     Raises:
-      UserError: If it is none of these, or the columns' lengths differ.
+      UserError: If `x` is none of these, or the columns' lengths differ.
     """
     if isinstance(x, str):
         return [x]
@@ -87,7 +86,7 @@ def columns_of(x: Any) -> dict[str, Any] | None:
     """Returns the columns of a DataFrame or a `datasets.Dataset`; else None.
 
     Raises:
-      UserError: If it is a dictionary of data sets, the splits.
+      UserError: If `x` is a dictionary of splits, `datasets.DatasetDict`.
     """
     if isinstance(x, Mapping) and hasattr(x, "column_names"):
         raise UserError(
@@ -102,12 +101,12 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
     """Removes and returns the arguments in `COLUMNS`.
 
     Raises:
-      UserError: If others are no arguments of the method of `keras.Model`.
+      UserError: If the method of `keras.Model` does not take an argument.
     """
     known = [*inspect.signature(getattr(keras.Model, method)).parameters]
     known = [*known[1:], *COLUMNS]
     for name in arguments:
-        if name not in known and not name.startswith("_"):  # Of Keras' own.
+        if name not in known and not name.startswith("_"):  # Private to Keras.
             hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
             raise UserError(
                 f"{method}() has no argument {name!r}"
@@ -119,13 +118,13 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
 def split_table(
     x: Any, y: Any, preprocessor: Any, names: Mapping[str, str]
 ) -> tuple[Any, Any]:
-    """Returns the texts and the labels of a table; others as they are.
+    """Returns the texts and labels of a table; other data is not changed.
 
     Args:
       x: A DataFrame or `datasets.Dataset`; with names also a dictionary.
-      y: The labels; if None, the column of the labels.
+      y: The labels; if None, the table's column of labels is read.
       preprocessor: The model's `Preprocessor`.
-      names: The arguments in `COLUMNS` of `fit` that are given.
+      names: The arguments in `COLUMNS` that the caller of `fit` gave.
 
     Raises:
       UserError: If a column is missing.
@@ -149,7 +148,7 @@ def split_table(
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
     is_vector = isinstance(task, EmbeddingsTask)
-    # One or two columns of a DataFrame are texts, whatever their names.
+    # One or two columns of a DataFrame are texts, so their names are free.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:
@@ -157,7 +156,7 @@ def split_table(
         texts = choose_columns(table, choices)
     if y is None and label and task is not None:
         y = _named_labels(x, to_list(table[label]), label, task)
-    if not texts:  # Rows have the keys that the task reads.
+    if not texts:  # The task finds the columns by their names.
         return (x if is_plain else table), y
     columns = [to_list(table[name]) for name in texts]
     return (columns[0] if len(columns) == 1 else tuple(columns)), y
@@ -169,7 +168,7 @@ def _named_labels(x: Any, y: list[Any], column: str, task: Task) -> Any:
         texts = [(*answers["text"], "")[0] for answers in y]
         return texts, [(*answers["answer_start"], 0)[0] for answers in y]
     feature = getattr(x, "features", {}).get(column)
-    feature = getattr(feature, "feature", feature)  # Of a list of labels.
+    feature = getattr(feature, "feature", feature)  # A list's inner feature.
     names = getattr(feature, "names", None)
     if names and set(names) <= set(getattr(task, "labels", None) or ()):
         return tf.nest.map_structure(names.__getitem__, y)
@@ -177,7 +176,7 @@ def _named_labels(x: Any, y: list[Any], column: str, task: Task) -> Any:
 
 
 def is_text(x: Any) -> bool:
-    """Returns True if there is a text in `x`: rows, columns or tensors."""
+    """Returns True if there is a text in `x`, rows, columns or tensors."""
     if isinstance(x, tf.data.Dataset):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
         specs = [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
@@ -185,20 +184,20 @@ def is_text(x: Any) -> bool:
     for leaf in tf.nest.flatten(x):
         dtype = getattr(leaf, "dtype", None)
         kind = getattr(dtype, "kind", None)
-        if kind is None and hasattr(leaf, "to_numpy"):  # Of polars.
+        if kind is None and hasattr(leaf, "to_numpy"):  # A polars column.
             kind = leaf.to_numpy().dtype.kind
         is_string = dtype == tf.string or kind in ("U", "S", "O")
         if isinstance(leaf, str | bytes) or is_string:
             return True
-    # A DataFrame, or a data set of the package datasets.
+    # A DataFrame or a `datasets.Dataset` is never a batch of features.
     return hasattr(x, "columns") or hasattr(x, "column_names")
 
 
 def check_stream(stream: Any) -> Any:
-    """Returns the whole of a generator or `PyDataset`, if it has no raw rows.
+    """Returns a generator or `PyDataset` whole, if its first batch has no text.
 
     Raises:
-      UserError: If there is a text in its first batch.
+      UserError: If the first batch has texts.
     """
     if isinstance(stream, keras.utils.PyDataset):
         first = [] if stream.num_batches == 0 else [stream[0]]
@@ -226,7 +225,7 @@ def naming_row(number: int) -> Iterator[None]:
 def check_features(x: Any) -> None:
     """Raises `UserError` for numbers that are not a model's inputs.
 
-    Keras would compile the model before.
+    Keras would find the error only after it has compiled the model.
     """
     if hasattr(x, "shape") or isinstance(x, Mapping | int):
         bert.check_inputs(x, MASKED_LM_POSITIONS.name)
@@ -242,7 +241,7 @@ def to_list(column: Any) -> list[Any]:
     """Returns the values of a list, array, tensor or Series.
 
     Raises:
-      UserError: If it is none of these.
+      UserError: If `column` is none of these.
     """
     if isinstance(column, list | tuple):
         return [decode(value) for value in column]
@@ -266,10 +265,10 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
     """Returns the labels of `count` rows, one for each.
 
     Args:
-      y: A list, an array, a tensor or a column; or two in a tuple, texts and
-        numbers, which are the two parts of each label.
+      y: A list, an array, a tensor or a column; or two of these in a tuple,
+        texts and numbers, which become pairs: (text, number) for each row.
       count: The number of rows; None for any.
-      name: The argument, for the error.
+      name: The name of the argument, for the error message.
 
     Raises:
       UserError: If there are fewer or more labels than rows.
@@ -317,7 +316,7 @@ def to_texts(
 
 
 def _has_parts(y: Any) -> bool:
-    """Returns True for texts and numbers, each in a sequence."""
+    """Returns True for a tuple of two sequences: texts, and numbers."""
     if not isinstance(y, tuple) or len(y) != 2:
         return False
     if any(isinstance(one, str) or not hasattr(one, "__len__") for one in y):
@@ -340,7 +339,7 @@ def _transpose(columns: list[list[Any]], x: Any) -> list[tuple[Any, ...]]:
 
 
 def decode(value: Any) -> Any:
-    """Returns texts in place of bytes, also within a list."""
+    """Decodes bytes to texts, also within lists; returns others unchanged."""
     if isinstance(value, list):
         return [decode(one) for one in value]
     if not isinstance(value, bytes):
@@ -362,22 +361,22 @@ def convert_dataset(
 ) -> tf.data.Dataset:
     """Converts each batch of rows as it is read.
 
-    A batch of questions becomes a batch of all their windows; texts have all
-    the greatest length.
+    A batch of questions becomes a batch of all their windows; texts are padded
+    to `max_seq_length`.
 
     Args:
-      dataset: Elements x, (x, y) or (x, y, weight), a row or a batch of rows
-        each. Texts: a text <string>, a pair in a tuple, or a dictionary of
-        columns; labels are names <string>, indices or numbers, and for several
-        of them names <string>[names] or a 0 or 1 for each label.
-        Question answering: `x` is (questions, contexts) and `y` is
-        (answers' texts, first characters), <string> and <int>. Tagging: words
-        and tags, <string>[words] each; tags may also be indices. Multiple
-        choice: a dictionary of columns, or of "context" and "choices"
-        <string>[choices], and an index. What differs in length is ragged in
-        batches or filled up with "".
+      dataset: Elements x, (x, y) or (x, y, weight); each is a row or a batch.
+        Texts: x is a text <string>, a pair in a tuple, or a dictionary of
+        columns; y is a name <string>, an index or a number, or for several
+        labels names <string>[names] or a 0 or 1 for each label. Question
+        answering: x is (question, context) <string>, y is (the answer's text
+        <string>, its first character <int>). Tagging: x is words
+        <string>[words], y is tags <string>[words] or indices. Multiple choice:
+        x is a dictionary of columns, or of "context" and "choices"
+        <string>[choices]; y is an index. In batches, lists of different
+        lengths are ragged or padded with "".
       preprocessor: The model's `Preprocessor`.
-      batch_size: The number of rows of a batch if there is no batch axis.
+      batch_size: Rows in a batch, if the elements have no batch axis.
     """
     task = preprocessor.task if preprocessor.has_task else None
     length = preprocessor.max_seq_length if preprocessor.reads_texts else None
@@ -395,7 +394,7 @@ def convert_dataset(
                     *preprocessor.convert_rows(rows, labels, weights, length)
                 )
             except UserError as error:
-                preprocessor.row_error = error  # TensorFlow hides it.
+                preprocessor.row_error = error  # TensorFlow drops the message.
                 raise
 
     _, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
@@ -454,7 +453,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # A text or a batch of texts has no labels, and a list of words does.
+        # Rank 1 with labels is one row's words, without it is a batch of texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )
@@ -463,7 +462,7 @@ def _batched(
 
 
 def _rows(x: Any) -> list[Any]:
-    """Returns the rows of a batch, as a task reads them."""
+    """Returns the rows of a batch in the form that a task reads."""
     if isinstance(x, Mapping):
         rows = zip(*map(_to_list, x.values()), strict=True)
         return [dict(zip(x, map(_trim, row), strict=True)) for row in rows]
@@ -473,7 +472,7 @@ def _rows(x: Any) -> list[Any]:
 
 
 def _labels(y: Any, rows: list[Any], task: Task | None) -> list[Any]:
-    """Returns the labels of a batch, as a task reads them."""
+    """Returns the labels of a batch in the form that a task reads."""
     if isinstance(y, Mapping):
         y = tuple(y.values()) if len(y) > 1 else next(iter(y.values()))
     if isinstance(y, tuple | list):
@@ -492,7 +491,7 @@ def _to_list(tensor: tf.Tensor | tf.RaggedTensor) -> list[Any]:
 
 
 def _trim(value: Any) -> Any:
-    """Returns a list without the empty texts that fill it up."""
+    """Returns a list without the empty texts that pad its end."""
     if isinstance(value, list):
         while value and value[-1] == "":
             value = value[:-1]
@@ -536,12 +535,12 @@ def preprocess(
         is and how long it may be; or a tokenizer, for texts and pairs.
       x: Raw rows: a list of texts or pairs, two lists in a tuple for pairs,
         columns of texts, or whatever the model's `fit` takes.
-      y: Their labels, for models only, or None.
+      y: The labels of the rows, for models only, or None.
       sample_weight: The weight of each row, or None.
 
     Returns:
-      The inputs `input_ids`, `input_mask` and `segment_ids` <int32>[N, S]; with
-      labels a tuple of inputs and labels, with weights of all three.
+      The inputs `input_ids`, `input_mask` and `segment_ids` <int32>[N, S]. With
+      labels: (inputs, labels). With weights: (inputs, labels, weights).
 
     Raises:
       UserError: If a row or label does not fit the task, or the first argument

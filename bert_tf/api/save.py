@@ -29,7 +29,7 @@ from bert_tf.io import files
 from bert_tf.modeling import task_models
 from bert_tf.tasks import registry
 
-# They describe the run that made the weights, which may have changed since.
+# Not saved, as the weights may have been trained further since that run.
 _OF_A_RUN = ("global_step", "results")
 
 # The source in the model card of an export.
@@ -41,8 +41,8 @@ def save_model(
 ) -> None:
     """Writes a model as a model directory, which every script reads.
 
-    It has the configuration, the weights, the vocabulary, the tokenizer's
-    settings, the task with the names of its labels, and a model card, but not
+    The directory has the configuration, weights, vocabulary, the tokenizer's
+    settings, the task with the names of its labels, and a model card. It lacks
     the optimizer's state, which `model.save("x.keras")` keeps. The directory
     appears whole or not at all.
 
@@ -54,8 +54,8 @@ def save_model(
         directories that are not empty are never replaced.
 
     Raises:
-      UserError: If the model is none of bert_tf's, or the directory holds
-        something else.
+      UserError: If the model is not one of bert_tf's, or the directory contains
+        anything but a model.
 
     Example:
       >>> model = bert_tf.load_model(
@@ -105,7 +105,7 @@ def export_savedmodel(
     with _saved(
         model, SavedModelConfig, {"output_dir": path} | flags
     ) as config:
-        # Imported here, as it takes a second that most programs do not need.
+        # The import takes a second, so programs that do not need it go without.
         from bert_tf.export import savedmodel
 
         savedmodel.run(config, _ORIGIN)
@@ -143,7 +143,7 @@ def export_tflite(
 
 
 def _require_own(model: Any) -> None:
-    """Raises `UserError` for a model that is none of bert_tf's."""
+    """Raises `UserError` for a model that is not one of bert_tf's."""
     if not hasattr(model, "current_text_files"):
         raise UserError(
             "Expected a model of bert_tf, as bert_tf.load_model returns it. "
@@ -190,11 +190,11 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Earlier versions wrote a language for tasks that have none.
+    # Earlier versions wrote a language for every task; keep only `to_json`'s.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:
-        complete["labels"] = None  # The task names them by their numbers.
+        complete["labels"] = None  # Else unnamed labels would become "0", ...
     return complete
 
 
@@ -294,17 +294,17 @@ _EXPORTERS = {
 
 
 class FileMethods:
-    """A mixin of models: exports, files of the text side, and refusals."""
+    """A mixin of models: exports, text files, and methods that only raise."""
 
     def quantize(self, *args, **kwargs):
-        """Refused, as none of these layers is one that Keras quantizes."""
+        """Raises `UserError`: Keras can quantize none of the model's layers."""
         raise UserError(
             "quantize changes no layer of this model; for int8 call "
             'bert_tf.export_tflite(model, "model.tflite").'
         )
 
     def enable_lora(self, *args, **kwargs):
-        """Refused, as none of these layers is one that Keras adapts."""
+        """Raises `UserError`: Keras can adapt none of the model's layers."""
         raise UserError(
             "enable_lora changes no layer of this model; train all weights, or "
             "freeze the encoder with model.bert.trainable = False."
@@ -361,7 +361,7 @@ class FileMethods:
 
     @property
     def has_vocabulary(self):
-        """True if the vocabulary of the model is known."""
+        """True if the model has a vocabulary."""
         return model_directory.VOCAB_FILE in self.text_files
 
     def current_text_files(self):
@@ -387,13 +387,13 @@ class FileMethods:
 
         Args:
           stored: The `StoredModel`.
-          task_values: The contents of task.json, but for the labels.
+          task_values: The contents of task.json, except the labels.
           max_seq_length: As for `bert_tf.load_model`.
         """
         self.source = stored.source
         labels = getattr(self, "labels", None)
         nothing = Tensors.from_arrays({})
-        # The model holds the weights now.
+        # The model has the weights, so do not keep them in memory twice.
         rest = dataclasses.replace(
             stored, weights=nothing, optimizer_state=nothing
         )

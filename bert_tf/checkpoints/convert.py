@@ -60,7 +60,7 @@ def run(config: Flags) -> None:
 def locked_output(
     config: Flags,
 ) -> Iterator[str]:
-    """Yields the directory to write, which no other process may write.
+    """Locks --output and yields the directory to write.
 
     Raises:
       UserError: As `check_paths`, or if another process writes to --output,
@@ -73,7 +73,7 @@ def locked_output(
         errors.naming(config.output),
         locks.one_writer(output, "--output", is_replaced=True),
     ):
-        # Another process may have written it meanwhile.
+        # Another process may have written it before the lock was taken.
         yield check_paths(*arguments)
 
 
@@ -122,12 +122,12 @@ def check_paths(source: str, target: str, overwrite: bool) -> str:
 
 
 def _contains(folder: str, path: str) -> bool:
-    """Returns whether `path` is or is in `folder`; both are resolved."""
+    """Returns whether `path` is `folder` or lies in it; both are resolved."""
     return os.path.commonpath([folder, path]) == folder
 
 
 def check_complete(stored: StoredModel) -> None:
-    """Raises `UserError` if a vocabulary of the right size is missing."""
+    """Raises `UserError` if there is no vocabulary of the config's size."""
     if stored.vocabulary is None or stored.tokenizer_settings is None:
         raise UserError(
             f"{stored.path} has no vocabulary, without which no text can be "

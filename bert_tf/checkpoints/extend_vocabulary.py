@@ -1,12 +1,12 @@
 """Extends a stored model's vocabulary and its position table.
 
-The embedding of a new word is the mean of the embeddings of its old tokens. So
-is its output bias in the masked-LM head: as the head's logits are linear in
-embedding and bias, the new word's logit is the mean of its tokens' logits. All
-other weights stay exactly as they are, and every old token keeps its id.
+The embedding of a new word is the mean of the embeddings of its old tokens: the
+row of "covid" is the mean of the rows of "co" and "##vid". The output bias in
+the masked-LM head is the mean of their biases. The head's logits are linear in
+embedding and bias, so the new word's logit is the mean of its tokens' logits.
+All other weights stay exactly as they are, and every old token keeps its id.
 
-Words are normalized as text is, so that they match text; a word that no text
-could match is refused.
+Words are normalized as text is; a word that no text can match is an error.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-# Put in front of a continuation to normalize it, as it never stands alone.
+# A letter before a continuation, so that it is normalized as within a word.
 _FRONT = "a"
 _SHOWN_ON_SCREEN = 8
 _SHOWN_IN_CARD = 100
@@ -47,10 +47,10 @@ class NewTokens:
 
     Attributes:
       source: The file.
-      tokens: New token, in the order of the file, to the ids of the tokens that
-        the old vocabulary splits it into.
-      left_out: Line and token of words that the vocabulary or an earlier line
-        has.
+      tokens: Each new token, in the order of the file, and the ids of the
+        tokens that the old vocabulary splits it into.
+      left_out: The line and token of each word that is not new: it is in the
+        vocabulary or in an earlier line.
     """
 
     source: str
@@ -60,7 +60,7 @@ class NewTokens:
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """An extended model, its source, the new tokens and the id of each."""
+    """An extended model, its source, the new tokens and their ids."""
 
     model: StoredModel
     source: StoredModel
@@ -123,18 +123,18 @@ def extend(
     Args:
       source: The model.
       new: The words, from `read_new_tokens`.
-      use_unused: Whether they first replace the [unusedN] lines, in the order
-        of their ids. The others follow after the last line.
+      use_unused: Whether new words first replace the [unusedN] tokens, in the
+        order of ids. The remaining words follow the last token.
       max_position_embeddings: The new length of the position table: row i is
         a copy of row i mod the old length, so that outputs for texts of up to
         the old length do not change.
 
     Returns:
-      The model, whose weights are computed when they are read. It has no
-      optimizer state, as there are no moments for new rows.
+      The extension. Its model computes the weights on access, and has no
+      optimizer state, as new rows have no moments.
 
     Raises:
-      UserError: If the position table is as long already.
+      UserError: If `max_position_embeddings` does not lengthen the table.
     """
     config = source.config
     if max_position_embeddings is not None:
@@ -170,7 +170,7 @@ def _unused_ids(vocabulary: Vocabulary) -> list[int]:
 def _add_to_vocabulary(
     model: StoredModel, new: NewTokens, ids: Sequence[int]
 ) -> StoredModel:
-    # New rows follow those of the table, of which the last may have no token.
+    # The table may have more rows than tokens, so append after its last row.
     tokens = [""] * max(model.config.vocab_size, max(ids) + 1)
     for index in model.vocabulary.token_ids:
         tokens[index] = model.vocabulary.tokens[index]
@@ -203,7 +203,7 @@ def _extend_weights(
     new: NewTokens,
     ids: Sequence[int],
 ) -> Tensors:
-    """Returns the weights, with tables of the sizes in `config`.
+    """Returns the weights, with the table sizes of `config`.
 
     The row of each new token is the mean of its old tokens' rows.
     """
@@ -245,8 +245,8 @@ def read_new_tokens(
 
     Args:
       path: The file: UTF-8, lines end in \n.
-      flag: The flag it came from, for errors.
-      tokenizer: The model's.
+      flag: The flag that the path came from, for errors.
+      tokenizer: The model's tokenizer.
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8, starts with a byte
@@ -281,7 +281,7 @@ def read_new_tokens(
 def _normalize(
     lines: Sequence[str], path: str, tokenizer: BertTokenizer
 ) -> list[str]:
-    """Returns the vocabulary entries of the lines."""
+    """Returns the lines as vocabulary entries, such as "##ing" for "##Ing"."""
     fronts = [_FRONT if x.startswith(CONTINUATION) else "" for x in lines]
     texts = [
         front + line.removeprefix(CONTINUATION) if front else line
@@ -307,8 +307,9 @@ def _normalize(
 
 
 def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Splits a "##" token like the rest of a word; no text is that rest.
+    """Splits a "##" token as the rest of a word: "##ology" to "##olo", "##gy".
 
+    The tokenizer itself cannot: it splits only whole words.
     Source: WordpieceTokenizer (tokenization.py:308-359 of the original), from
     the second round of its loop on.
     """
@@ -329,7 +330,7 @@ def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def _changes(extension: Extension, most: int) -> dict[str, dict[str, str]]:
-    """Returns heading to rows of what was added, with at most `most` words."""
+    """Returns the report's headings and rows, with at most `most` words."""
     new, ids = extension.new, extension.ids
     source, model = extension.source, extension.model
     changes: dict[str, dict[str, str]] = {}

@@ -6,9 +6,9 @@ Each format's module has
   read_model(path, allow_missing)     -> StoredModel; reads names and shapes,
                                       and values on access
   write_model(directory, stored)      fills an existing, empty directory, or
-                                      refuses the model before it writes; ->
-                                      sentences for the log; not for `.keras`
-                                      files, which Keras writes, and SavedModels
+                                      raises before it writes; -> sentences for
+                                      the log; missing for `.keras` files, which
+                                      Keras writes, and for SavedModels
 
 and raises `UserError` for every mistake of a user.
 """
@@ -38,7 +38,7 @@ _MODULES = {
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
-# Those of KerasHub's presets and of SavedModels hold folders, too.
+# Where files may be; KerasHub's presets and SavedModels have subfolders.
 _FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 
@@ -117,8 +117,8 @@ def _recognized(path: str) -> list[str]:
     names = (*FORMATS, "keras")
     detected = [name for name in names if module_of(name).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
-        detected.remove("tf1")  # The checkpoints of a training run.
-    # Others may have an export beside their weights.
+        detected.remove("tf1")  # They are checkpoints of this model's training.
+    # A SavedModel counts last, as it may be an export of the model beside it.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]
     return detected
@@ -127,11 +127,11 @@ def _recognized(path: str) -> list[str]:
 def check_folder(path: str) -> None:
     """Checks that a local folder of a model holds no pipe, device or socket.
 
-    For a prefix, such as that of a checkpoint, all files that begin with it
-    are taken.
+    If `path` is a prefix, such as a checkpoint's, all files that begin with it
+    are checked.
 
     Raises:
-      UserError: If it does, as reading it could last forever.
+      UserError: If there is one, as reading it could block forever.
     """
     if paths.is_remote(path):
         return

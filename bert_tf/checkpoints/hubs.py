@@ -1,8 +1,8 @@
-"""Models on the hubs of Hugging Face and Kaggle, by their libraries.
+"""Downloads models from Hugging Face and Kaggle; uploads to Hugging Face.
 
-Each library keeps its own cache (HF_HOME, KAGGLEHUB_CACHE), takes its own
+Each hub's library keeps its own cache (HF_HOME, KAGGLEHUB_CACHE), reads its own
 variables for access (HF_TOKEN, HF_ENDPOINT, KAGGLE_API_TOKEN, ...) and resumes
-its own downloads. They are imported only here, when such a name is used.
+its own downloads. Only programs that use a hub import this module.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# Raised for answers of another form, of which the libraries have no checks.
+# The libraries do not check the form of answers, so wrong ones raise these.
 _WRONG_ANSWERS = (
     AttributeError,
     LookupError,
@@ -47,14 +47,14 @@ _HUGGING_FACE_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    # Of sentence-transformers.
+    # Written by sentence-transformers, for embeddings.
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-# Weights of each format and the other files that belong to them. The first
-# format whose weights are there counts: no pickle where there is another file.
+# For each format a pattern of its weights, and its other files. The first one
+# with weights in a repository is downloaded, so pickles come last.
 _FORMATS = (
     (
         r"(model\.weights|optimizer_state)\.safetensors",
@@ -92,12 +92,11 @@ def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
     """Returns the folder of a model on a hub.
 
     Args:
-      name: "hf://owner/name[@revision]", of which a branch is looked up each
-        time; or "kaggle://owner/model/keras/variation[/version]", of which the
-        newest version counts if none is given, or ".../tensorFlow2/variation",
-        a SavedModel.
+      name: "hf://owner/name[@revision]", where a branch is looked up each time;
+        "kaggle://owner/model/keras/variation[/version]", by default in the
+        newest version; or ".../tensorFlow2/variation", a SavedModel.
       parts: The result of `releases.parse_hub_name`.
-      offline: If true, nothing is fetched.
+      offline: If true, nothing is downloaded.
 
     Raises:
       UserError: If there is no such model, it needs a token or login, or it
@@ -116,8 +115,8 @@ def _fetch_hugging_face(
 ) -> str:
     """Returns the folder of a model of Hugging Face.
 
-    Fetches the files that are needed and missing. If the hub cannot be reached,
-    the last known commit of a branch counts.
+    Downloads only needed files that are not in the cache. If the hub cannot be
+    reached, the cached commit of the branch is used.
     """
     offline = offline or constants.HF_HUB_OFFLINE
     if offline or _COMMIT.fullmatch(revision):
@@ -173,11 +172,12 @@ def needed_files(names: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _limited_answers() -> Iterator[None]:
-    """Limits the size and the time of answers, for which the library has none.
+    """Limits the size and the time of answers; the library sets no limits.
 
-    Names of its files are parts of answers: they may not lead elsewhere.
+    The library names cache files by headers of answers, so a header with "/" or
+    ".." is an error.
     """
-    for library in ("httpx", "httpx2"):  # They log every request.
+    for library in ("httpx", "httpx2"):  # Otherwise they log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
     make = _http._GLOBAL_CLIENT_FACTORY
 
@@ -272,7 +272,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
         )
     elif _cached_snapshot(repository, revision) == folder:
         return folder
-    # Also records that the branch is at this commit.
+    # Also records the branch's commit, so that it is found without the hub.
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=chosen
     )
@@ -333,7 +333,7 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
         for weights, others in _FORMATS
         if any(re.fullmatch(weights, x) for x in chosen)
     )
-    # Missing ones are noticed by the library's record of the commit's files.
+    # The library has a list of the commit's files, so it notices missing ones.
     return cached([*chosen, *others])
 
 
@@ -341,10 +341,10 @@ def push_model(name: str, path: str, overwrite: bool = False) -> str:
     """Uploads a model to Hugging Face's hub; returns its address.
 
     Args:
-      name: "hf://owner/name", the repository, which is made.
+      name: "hf://owner/name", the repository, which is created if needed.
       path: A model directory, or the Hugging Face form of a model.
-      overwrite: Whether a repository that exists gets a commit with the model
-        in place of its own.
+      overwrite: Whether a new commit may replace the model in an existing
+        repository.
 
     Raises:
       UserError: If there is no such model, the name is taken, or the hub or its
@@ -400,9 +400,9 @@ def _push(
                 f"{name} exists already; choose another name, or add "
                 "--overwrite to replace the model in it by a new commit."
             )
-        # Of two formats in one repository the older would be read.
+        # Delete the old model's files, or else they might be read instead.
         stale = {*needed_files(api.list_repo_files(repository))} - {*chosen}
-    # Imported here, as TensorFlow takes seconds.
+    # These import TensorFlow, which takes seconds, so the checks come first.
     from bert_tf.checkpoints import formats
     from bert_tf.checkpoints import model_directory
 
@@ -426,7 +426,7 @@ def _push(
 
 
 def _with_license(card: str) -> str:
-    """Returns a card with its base's license where its own is unknown."""
+    """Returns a card, with the base model's license if its own is unknown."""
     base = re.search(r'^base_model: "(.+)"$', card, re.MULTILINE)
     unknown = 'license: "unknown"'
     if base and unknown in card:
@@ -450,7 +450,7 @@ def _files_in(folder: str) -> list[str]:
 
 
 def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
-    with contextlib.redirect_stdout(sys.stderr), extras():  # For its log.
+    with contextlib.redirect_stdout(sys.stderr), extras():  # Imports may print.
         import kagglehub
         import requests
         from kagglehub import cache
@@ -463,11 +463,11 @@ def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
         if cached:
             return cached
         raise _not_cached(name, config.get_cache_folder())
-    # The library itself does not keep processes apart.
+    # The library has no lock, so two processes would write the same files.
     place = cache.get_cached_path(handle.with_version(1))
     lock = locks.exclusive(os.path.dirname(place), "fetches")
     try:
-        # It also prints.
+        # It prints progress, and standard output is for results.
         with lock, contextlib.redirect_stdout(sys.stderr):
             folder = kagglehub.model_download(str(handle))
         if folder != cached:
@@ -523,7 +523,7 @@ def _cached_kaggle(handle) -> str | None:
 
 
 def _explain(name: str, error: Exception, hub: str, advice: str) -> UserError:
-    """Returns the error for a status that a hub answered with."""
+    """Returns the error to raise for the HTTP status of a hub's answer."""
     code = getattr(getattr(error, "response", None), "status_code", None)
     if code in (401, 403):
         reason = f"{hub} refuses access (status {code}); {advice}"

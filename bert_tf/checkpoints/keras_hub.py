@@ -45,7 +45,7 @@ _TASK_WEIGHTS_FILE = "task.weights.h5"
 _TOKENIZER_FILE = "tokenizer.json"
 _VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
 
-# BertBackbone's argument to our field.
+# The arguments of BertBackbone and the fields of `BertConfig`.
 _CONFIG_KEYS = {
     "vocabulary_size": "vocab_size",
     "num_layers": "num_hidden_layers",
@@ -55,13 +55,13 @@ _CONFIG_KEYS = {
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
-# Those of the tokenizer.
+# The settings of KerasHub's tokenizer that can be reproduced here.
 _RULES = {
     "split": only(True),
     "suffix_indicator": only(vocabulary_lib.CONTINUATION),
     "oov_token": only(vocabulary_lib.UNK),
 }
-# The activation of a classifier to the problem type.
+# The problem type that the activation of a classifier implies.
 _PROBLEM_TYPES = {"softmax": "single_label", "sigmoid": "multi_label"}
 
 _TOKENIZER_NOTE = (
@@ -109,7 +109,7 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads a preset of a `BertBackbone`, maybe with a task; see `formats`."""
+    """Reads a preset of a `BertBackbone` or of a task on it; see `formats`."""
     errors.require("interop")
     config = _read_config(path)
     vocabulary, settings, tokenizer_notes = _read_tokenizer(
@@ -148,7 +148,7 @@ def _load(cls: Any, path: str, **options) -> Any:
         with tf.device("CPU"):
             # A relative path could be the name of one of KerasHub's presets.
             return cls.from_preset(os.path.abspath(path), **options)
-    except Exception as error:  # KerasHub has no errors of its own.
+    except Exception as error:  # KerasHub raises exceptions of many types.
         (reason, *_) = str(error).splitlines() or [type(error).__name__]
         raise UserError(
             f"{path} is damaged or not a {cls.__name__}: KerasHub cannot read "
@@ -185,17 +185,17 @@ def _read_config(path: str) -> BertConfig:
 
 
 def _check_size(path: str, expected: int) -> None:
-    """Checks that a preset has the number of weights of its config.
+    """Checks that a preset has as many weights as its config describes.
 
-    KerasHub would allocate any number, and ignore a layer too many.
+    KerasHub would allocate any number of weights, and ignore surplus layers.
     """
     file = os.path.join(path, _METADATA_FILE)
     metadata = files.read_json(file) if os.path.isfile(file) else {}
     parts = [*pathlib.Path(path).glob("model*.weights.h5")]
-    parts = [part for part in parts if part.is_file()]  # No loop of links.
+    parts = [part for part in parts if part.is_file()]  # Not a symlink loop.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
-    # Two bytes each in half precision.
+    # A weight takes at least two bytes, so the files bound the number.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
         "parameter_count", min(expected, most)
@@ -209,11 +209,11 @@ def _check_size(path: str, expected: int) -> None:
 def _read_tokenizer(
     path: str, vocab_size: int
 ) -> tuple[Vocabulary | None, dict[str, Any] | None, list[str]]:
-    """Returns vocabulary and settings of our tokenizer, and notes on them."""
+    """Returns the vocabulary, the tokenizer's settings, and notes on both."""
     import keras_hub
 
     if not os.path.isfile(os.path.join(path, _TOKENIZER_FILE)):
-        # A vocab.txt is not KerasHub's; users can add it.
+        # KerasHub writes no vocab.txt, but users may have added one.
         vocabulary, settings, notes = stored_model.read_vocabulary(
             path, vocab_size, f"A preset without {_TOKENIZER_FILE}"
         )
@@ -278,8 +278,8 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
 
     Args:
       stored: A model of any kind that has a pooler; its heads are ignored.
-      allow_activation_change: Whether a model with the exact GELU may get the
-        tanh form.
+      allow_activation_change: Whether to build a model with the exact GELU
+        with its tanh form.
 
     Returns:
       A `keras_hub.models.BertBackbone`.
@@ -317,8 +317,8 @@ def write_model(
     Args:
       directory: An empty directory.
       stored: The model.
-      allow_activation_change: Whether a model with the exact GELU may be
-        written, with the tanh form.
+      allow_activation_change: Whether to write a model with the exact GELU
+        with its tanh form.
     """
     backbone = build_backbone(stored, allow_activation_change)
     from keras_hub import models
@@ -361,7 +361,7 @@ def write_model(
 
 
 def _check_model(stored: StoredModel, allow_activation_change: bool) -> None:
-    """Raises `UserError` for a model that KerasHub's BERT cannot be."""
+    """Raises `UserError` for a model that KerasHub's BERT cannot represent."""
     config = stored.config
     if config.hidden_act == _EXACT_GELU and not allow_activation_change:
         raise UserError(
@@ -425,7 +425,7 @@ def _check_vocabulary(stored: StoredModel) -> list[str]:
 
 
 def _describe(stored: StoredModel) -> list[str]:
-    """Returns sentences on what a preset does not keep."""
+    """Returns sentences on the parts of a model that a preset changes."""
     config = stored.config
     sentences = stored_model.not_carried(
         "KerasHub's format",

@@ -1,7 +1,7 @@
 """Keras models as stored models: in memory, and in `.keras` files.
 
-A `.keras` file has the text files of a model directory in assets/, if the model
-has them; files of earlier versions have none.
+The assets/ of a `.keras` file have the text files of a model directory, if the
+model has these; files that earlier versions wrote have no text files.
 """
 
 import json
@@ -73,7 +73,7 @@ def from_model(model: keras.Model, path: str) -> StoredModel:
 def _task_of(
     model: keras.Model, names: Any, values: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the contents of task.json, complete with what the model has."""
+    """Returns the contents of task.json, completed from the model itself."""
     kind = values.get("kind")
     present = {weight_map.part_of(name) for name in names}
     if kind is None or not present.issuperset(weight_map.HEADS[kind]):
@@ -101,7 +101,7 @@ def recognizes(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(_CONFIG_FILE)
-            # Of another compression a few bytes become gigabytes at once.
+            # Other compressions can expand a few bytes to gigabytes at once.
             is_bounded = info.compress_type in (
                 zipfile.ZIP_STORED,
                 zipfile.ZIP_DEFLATED,
@@ -113,7 +113,7 @@ def recognizes(path: str) -> bool:
         EOFError,
         KeyError,
         OSError,
-        RuntimeError,  # Among others, for deep JSON.
+        RuntimeError,  # Encrypted files, or JSON that is nested too deeply.
         ValueError,
         zipfile.BadZipFile,
         zlib.error,
@@ -127,11 +127,11 @@ def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
     """Reads the model of a `.keras` file, without its optimizer."""
-    del allow_missing  # Keras loads all weights or none.
+    del allow_missing  # Not supported: Keras loads all weights or none.
     try:
         model = keras.saving.load_model(path, compile=False)
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001  # Those of all its parts.
+    except Exception as error:  # noqa: BLE001  # Keras raises many types.
         raise damaged(path, error) from error
     return from_model(model, path)

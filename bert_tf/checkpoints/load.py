@@ -50,7 +50,7 @@ _MODELS = {
 }
 # Values of `new_parts`.
 _PARTS = ("head", "pooler")
-# Fields of the config that do not change weights or outputs.
+# Fields of the config that may differ, as they change no weight or output.
 _FREE = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -80,7 +80,7 @@ def read(
         if not tf.io.gfile.exists(
             os.path.join(folder, model_directory.CONFIG_FILE)
         ):
-            # The original has a separate flag for the config.
+            # As in the original, a flag may give the config instead of a file.
             weights, state, report = tf1_checkpoint.read_weights(prefix, config)
             return StoredModel(
                 path=prefix,
@@ -113,7 +113,7 @@ def check_vocabulary(
       allow_change: Whether to only log a difference.
 
     Raises:
-      UserError: If they differ, as ids would then mean other tokens.
+      UserError: If the vocabularies differ: ids would mean other tokens.
     """
     if stored.vocabulary is None or vocabulary_hash is None:
         return
@@ -202,9 +202,8 @@ def build_model(
       labels: Names of the labels.
       num_labels: The number of labels.
       new_parts: Parts to initialize randomly.
-      num_new_layers: Number of encoder layers to initialize randomly, from the
-        top.
-      as_class: Returns the class to build in place of that of `modeling`.
+      num_new_layers: How many of the top encoder layers to initialize randomly.
+      as_class: Returns the class to build for a class of `bert_tf.modeling`.
       **kwargs: Arguments of the model's constructor.
 
     Raises:
@@ -237,7 +236,7 @@ def build_model(
     if chosen in (*huggingface.WITHOUT_POOLER, "embeddings"):
         new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})
     if kwargs.get("pooling"):
-        new = new.union({weight_map.POOLER})  # Nothing reads it.
+        new = new.union({weight_map.POOLER})  # The head does not read it.
     missing = {weight_map.part_of(x) for x in report.missing} - new
     if missing:
         logging.warning(
@@ -378,13 +377,13 @@ def load_into(
       UserError: Listing everything unmatched, missing or of another shape.
     """
     variables = bert_model.named_variables(model)
-    # Those of `Tensors` are known before they are read.
+    # `Tensors` has the shapes, so that all are checked before one is read.
     shapes = getattr(tensors, "shapes", None) or {
         name: np.shape(value) for name, value in tensors.items()
     }
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
-    # Parts may be missing as a whole, except for the encoder.
+    # A part may be missing only as a whole, and the encoder not at all.
     stored = {weight_map.ENCODER, *map(weight_map.part_of, tensors)}
     built = {weight_map.ENCODER, *map(weight_map.part_of, variables)}
     lacks = {n for n in missing if weight_map.part_of(n) in stored}

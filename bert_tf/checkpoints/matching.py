@@ -34,9 +34,9 @@ class Report:
     Attributes:
       loaded: Canonical names of the weights found.
       reshaped: The loaded weights that the format keeps in another layout.
-      missing: Canonical names of weights that may be missing, and are; they
-        get the initial values of a new model.
-      unused: The format's names of tensors that may be unused, and are.
+      missing: Canonical names of missing weights that `allow_missing` permits;
+        they get the initial values of a new model.
+      unused: The format's names of unused tensors that `allow_missing` permits.
       expected: The format's names of tensors that hold no information, such
         as copies.
       absent_heads: Heads that the checkpoint does not have.
@@ -72,11 +72,11 @@ def match(
 
     Args:
       config: The shape of the model.
-      tensors: The format's name to value, of all but the optimizer's state.
+      tensors: Values by the format's names, without the optimizer's state.
       weights_format: A column of `weight_map.Row`, or "tf1".
       source: The checkpoint's name in an error, for instance its path.
-      heads: The heads that names may belong to in this checkpoint: three kinds
-        of model call their head "classifier" in Hugging Face's format.
+      heads: The heads that the checkpoint may have. Names alone do not tell: in
+        Hugging Face's format three kinds of head are named "classifier".
       allow_missing: Names that may be missing or unused; searched in canonical
         names and in the format's names.
       expected_unused: Returns whether a tensor holds no information.
@@ -127,7 +127,7 @@ def match(
 
 @dataclasses.dataclass(frozen=True)
 class _Match:
-    """The rows found in a checkpoint and missing, by the format's names."""
+    """The rows of the weight map that a checkpoint has and lacks, by name."""
 
     config: BertConfig
     shapes: Mapping[str, Shape]
@@ -161,7 +161,7 @@ class _Match:
         return phrases
 
     def open(self, rows: Iterable[Row], tensors: Tensors) -> Tensors:
-        """Returns the weights of `rows`, in our names and shapes."""
+        """Returns the weights of `rows`, by canonical names and shapes."""
         found = {row.name: (name, row) for name, row in self.found.items()}
         shapes = {
             row.name: weight_map.shape_of(
@@ -222,7 +222,7 @@ def _is_rearranged(layout: str, weights_format: str) -> bool:
 
 
 def _initial_value(name: str, shape: Shape, config: BertConfig) -> np.ndarray:
-    """Returns the initial value of a weight, the same in each call."""
+    """Returns the initial value of a weight; each call returns equal values."""
     if name.endswith("/gamma"):
         return np.ones(shape, np.float32)
     if len(shape) == 1:
@@ -255,11 +255,11 @@ def translate(
       weights_format: A column of `weight_map.Row`, or "tf1".
 
     Returns:
-      The format's name to value, each contiguous and computed on access; and
+      Values by the format's names, each contiguous and computed on access; and
       the canonical names of weights that the format does not have.
 
     Raises:
-      UserError: If there are BiLSTMs and the format has no place for them.
+      UserError: If there are BiLSTMs and the format cannot store them.
     """
     is_ours = weights_format in ("bert_tf", "tf1")
     if not is_ours and any(map(recurrent_heads.belongs, weights)):
@@ -300,7 +300,7 @@ def match_optimizer_state(
     source: str,
     allow_missing: re.Pattern | None = None,
 ) -> tuple[Tensors, tuple[str, ...]]:
-    """Checks that each slot belongs to a weight and has its shape.
+    """Checks that each slot belongs to a weight and has the weight's shape.
 
     A weight needs no slots: the original has none for weights without a
     gradient, such as the pooler in its SQuAD models.
@@ -312,8 +312,8 @@ def match_optimizer_state(
       allow_missing: Names of slots that may be missing or unused.
 
     Returns:
-      The state, <float32> and the step <int64>, and the names of unused slots,
-      which belong to no weight.
+      The state, slots <float32> and the step <int64>; and the names of unused
+      slots, which belong to no weight.
 
     Raises:
       UserError: Listing everything that does not fit.

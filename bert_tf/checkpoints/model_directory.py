@@ -15,8 +15,8 @@ to no other files, so it can be moved or copied:
 Models trained on records with an unknown vocabulary lack vocab.txt and
 tokenizer.json.
 
-The output directory of a training run is read as the model directory in it;
-for pretraining, with the weights and the optimizer state of the newest
+For the output directory of a training run, the model directory in it is read;
+in pretraining, the weights and the optimizer state come from the newest
 checkpoint.
 """
 
@@ -79,7 +79,7 @@ _CHECKSUMS = {
     ),
 }
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
-# The packages whose versions the model card has.
+# The model card lists the versions of these packages.
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras", "numpy")
 
 # The hub's names of tasks, by kind.
@@ -99,14 +99,14 @@ _DATA_SETS = dict.fromkeys(_GLUE, "nyu-mll/glue") | {
     "train-v2.0.json": "rajpurkar/squad_v2",
     "eng.train": "eriktks/conll2003",
 }
-# Scores that the hub shows.
+# The hub shows these scores, so the card lists only these.
 _METRIC = re.compile(
     r"(?:(?:subset|masked_lm|macro|micro)_)?(accuracy|f1|precision|recall)|"
     r"exact_match|matthews_correlation|pearson|spearmanr|"
     r"mean_squared_error|mean_absolute_error"
 )
 _BASE = re.compile(r'^(license|base_model): *"?([^"\n]+?)"? *$', re.MULTILINE)
-# Folders of an absolute path, or of one below the home or this folder.
+# The folders of a path (absolute, or below ~, . or ..), which cards leave out.
 _FOLDERS = re.compile(
     r"(?<![\w:/.\])}])(?:~|\.\.?)?/(?:[^\s/,;|'\"()]+/)+(?=[^\s,;|'\"()])"
 )
@@ -123,7 +123,7 @@ def write(
 ) -> None:
     """Writes a model directory, as a whole or not at all.
 
-    An earlier directory of that name stays until the new one is complete.
+    An earlier directory of this name stays until the new one is complete.
 
     Args:
       path: The directory to write.
@@ -191,7 +191,7 @@ def write_model(
 
 
 def text_files(stored: StoredModel) -> dict[str, str]:
-    """Returns file name to contents of vocabulary, tokenizer and task."""
+    """Returns the files of vocabulary, tokenizer and task: name to contents."""
     contents = {TASK_FILE: _to_json(stored.task)}
     if stored.vocabulary is not None:
         contents[VOCAB_FILE] = stored.vocabulary.to_text()
@@ -202,7 +202,7 @@ def text_files(stored: StoredModel) -> dict[str, str]:
 def parse_vocabulary(
     contents: Mapping[str, str], source: str
 ) -> tuple[Vocabulary | None, dict[str, Any] | None]:
-    """Returns vocabulary and tokenizer settings of `text_files`, or None."""
+    """Returns vocabulary and tokenizer settings in `text_files`; else Nones."""
     if VOCAB_FILE not in contents:
         return None, None
     # Only \n ends a line: a vocabulary may contain other line separators.
@@ -226,9 +226,8 @@ def read_model(
     """Reads a model directory and compares its files with the checksums.
 
     Args:
-      path: A model directory; or the output directory of a training run or
-        one of its checkpoints, from which weights and optimizer state are then
-        read.
+      path: A model directory; the output directory of a training run; or a
+        checkpoint of the run, with the weights and optimizer state to read.
       allow_missing: Names of weights that may be missing or unused.
     """
     located = _locate(path)
@@ -286,8 +285,8 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     directory = os.path.join(folder, MODEL_FOLDER)
     if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
         return None
-    # The model of a fine-tuning run may be from an earlier step than its last
-    # checkpoint.
+    # Fine-tuning may keep the model of an earlier step than the last checkpoint,
+    # so the checkpoint counts only if `path` names it.
     if folder == path:
         task = stored_files.read_object(os.path.join(directory, TASK_FILE))
         if task.get("kind") != "pretraining":
@@ -321,7 +320,7 @@ def _check_files(path: str) -> frozenset[str]:
                 "copy it again."
             )
         if name == README_FILE:
-            continue  # A card is for people, who may edit it, on a hub too.
+            continue  # People and hubs may edit the card.
         actual = files.sha256(file)
         if actual != expected:
             raise UserError(
@@ -336,7 +335,7 @@ def read_checksums(path: str) -> dict[str, str]:
     """Returns name to SHA-256 of the files that a model directory lists.
 
     Raises:
-      UserError: If its checksums.json is damaged, or lists a file elsewhere.
+      UserError: If checksums.json is damaged, or lists a file elsewhere.
     """
     file = os.path.join(path, CHECKSUMS_FILE)
     checksums = stored_files.read_object(file)
@@ -433,8 +432,8 @@ def card_header(
 
     Args:
       task: The contents of task.json, with the results by split.
-      source: Name, revision or path of the model that training started from,
-        or that was converted. License and base of one on disk are its card's.
+      source: Name, revision or path of the model that training started from or
+        that was converted. If it is on disk, its card has license and base.
       data_files: The files of the splits.
       library: The library that loads the model.
     """
@@ -473,7 +472,7 @@ def card_header(
         "model-index": results
         and [{"name": f"bert-{pipeline}", "results": results}],
     }
-    # JSON is YAML, too.
+    # JSON is valid YAML, so no package for YAML is needed.
     to_json = functools.partial(json.dumps, ensure_ascii=False)
     lines = [f"{name}: {to_json(x)}" for name, x in values.items() if x]
     return "\n".join(["---", *lines, "---", "", ""])
@@ -506,7 +505,7 @@ def _to_table(rows: Mapping[str, Any]) -> str:
     for name, value in rows.items():
         if isinstance(value, float):
             value = f"{value:.6g}"
-        # A bar or a line break would end the cell.
+        # A bar or a line break would end the cell, so replace them.
         cell = _FOLDERS.sub("", str(value))
         cell = cell.replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {name} | {cell} |")
