@@ -71,7 +71,7 @@ def load_model(
     Returns:
       A `BertModel`, `BertForPretraining`, `BertForClassification`,
       `BertForQuestionAnswering`, `BertForTagging`, `BertForMultipleChoice` or
-      `BertForEmbeddings`, whose `predict` returns <float32>[rows, size].
+      `BertForEmbeddings`, where `predict` returns <float32>[rows, size].
       All but `BertModel` have the encoder in `bert`; models for classification
       and tagging have the names of the labels, or None, in `labels`. The
       `predict` of a model with a task head also accepts raw rows, such as

@@ -202,13 +202,13 @@ class TextMethods(save.FileMethods):
     ):
         """Trains on raw rows, or on any data of `keras.Model.fit`.
 
-        Models of `bert_tf.load_model` need no `compile`: then each call is a
-        training run with BERT's defaults, AdamW at 5e-5 with warm-up over a
-        tenth of the steps and linear decay, and with the loss of the task.
+        Models of `bert_tf.load_model` need no `compile`. Without it, each call
+        is a training run with BERT's defaults: the task's loss, and AdamW at
+        5e-5 with warm-up over a tenth of the steps and linear decay.
 
         Args:
           x: Raw rows: a list of texts, pairs of texts, lists of words or
-            dictionaries, as the task has them; two lists in a tuple, for
+            dictionaries, as the task has them. Or two lists in a tuple, for
             pairs; columns of texts (arrays, pandas); or a data set of strings
             and labels. Or the model's inputs, as for Keras.
           y: The labels of the rows. Classification: a name or index per row,
@@ -368,7 +368,7 @@ class TextMethods(save.FileMethods):
     ):
         """Scores raw rows, or any data of `keras.Model.evaluate`.
 
-        The arguments are those of `fit`.
+        Takes the arguments of `fit`.
 
         Raises:
           UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
@@ -434,11 +434,11 @@ class TextMethods(save.FileMethods):
         """Predicts raw rows, or any input of `keras.Model.predict`.
 
         Args:
-          x: For models of `bert_tf.load_model` raw rows: a text, a list of
-            texts, pairs of texts, or dictionaries with the columns of the
-            task; two lists in a tuple, for pairs; or columns of texts: an
-            array, a pandas Series or DataFrame, a `datasets.Dataset`; or a data
-            set of these. Or the model's inputs, as for Keras.
+          x: For models of `bert_tf.load_model` raw rows: a text, or a list of
+            texts, pairs of texts or dictionaries with the columns of the task.
+            Or two lists in a tuple, for pairs; columns of texts (an array, a
+            pandas Series or DataFrame, a `datasets.Dataset`); or a data set of
+            these. Or the model's inputs, as for Keras.
           batch_size: Rows computed at once, by default 32.
           verbose: Whether to show progress; 0 means no.
           steps: As for Keras; not for raw rows.
@@ -495,7 +495,7 @@ class TextMethods(save.FileMethods):
     ):
         """Trains on a batch of raw rows, or on any batch of `keras.Model`.
 
-        The arguments are those of `fit`. A model that was not compiled gets the
+        Takes the arguments of `fit`. A model that was not compiled gets the
         defaults of `fit`, with a constant learning rate.
         """
         x, y, sample_weight = self._read(x, y, sample_weight)

@@ -555,8 +555,8 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any]:
         """Returns features, labels and weights; each is None if not given.
 
-        The arguments are those of `__call__`. If the loss takes one-hot labels,
-        the labels are one-hot.
+        Takes the arguments of `__call__`. If the loss takes one-hot labels, the
+        labels are one-hot.
         """
         if y is None and sample_weight is not None:
             raise UserError(  # Keras would silently ignore the weights.
@@ -608,7 +608,7 @@ class Preprocessor:
         batch_size: int | None,
         names: Mapping[str, str] | None = None,
     ) -> Any:
-        """Returns the argument of the same name of Keras' `fit`."""
+        """Returns `validation_data` for Keras' `fit`, with rows converted."""
         if isinstance(data, default_training.IN_BATCHES):
             return self.training_data(data, batch_size=batch_size)[0]
         if isinstance(data, list) and all(isinstance(x, str) for x in data):

@@ -367,14 +367,13 @@ def convert_dataset(
     Args:
       dataset: Elements x, (x, y) or (x, y, weight); each is a row or a batch.
         Texts: x is a text <string>, a pair in a tuple, or a dictionary of
-        columns; y is a name <string>, an index or a number, or for several
-        labels names <string>[names] or a 0 or 1 for each label. Question
-        answering: x is (question, context) <string>, y is (the answer's text
-        <string>, its first character <int>). Tagging: x is words
-        <string>[words], y is tags <string>[words] or indices. Multiple choice:
-        x is a dictionary of columns, or of "context" and "choices"
-        <string>[choices]; y is an index. In batches, lists of different
-        lengths are ragged or padded with "".
+        columns. y is a name <string>, an index or a number; for several labels
+        names <string>[names], or a 0 or 1 for each label. Question answering:
+        x is (question, context) <string>, y is (the answer's text <string>,
+        its first character <int>). Tagging: x is words <string>[words], y is
+        tags <string>[words] or indices. Multiple choice: x is a dictionary of
+        columns, or of "context" and "choices" <string>[choices]; y is an index.
+        In batches, lists of different lengths are ragged or padded with "".
       preprocessor: The model's `Preprocessor`.
       batch_size: Rows in a batch, if the elements have no batch axis.
     """
@@ -531,16 +530,16 @@ def preprocess(
     """Tokenizes and packs raw rows as `fit` of a loaded model does.
 
     Args:
-      model_or_tokenizer: A model of `load_model`, whose task decides what a row
-        is and how long it may be; or a tokenizer, for texts and pairs.
+      model_or_tokenizer: A model of `load_model`; its task decides what a row
+        is and how long it may be. Or a tokenizer, for texts and pairs.
       x: Raw rows: a list of texts or pairs, two lists in a tuple for pairs,
         columns of texts, or whatever the model's `fit` takes.
       y: The labels of the rows, for models only, or None.
       sample_weight: The weight of each row, or None.
 
     Returns:
-      The inputs `input_ids`, `input_mask` and `segment_ids` <int32>[N, S]. With
-      labels: (inputs, labels). With weights: (inputs, labels, weights).
+      The inputs `input_ids`, `input_mask` and `segment_ids` <int32>[N, S]; with
+      labels (inputs, labels), and with weights (inputs, labels, weights).
 
     Raises:
       UserError: If a row or label does not fit the task, or the first argument

@@ -250,8 +250,8 @@ def read_new_tokens(
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8, starts with a byte
-        order mark or has \r\n line ends; if a line is empty or no text could
-        match it; or if the vocabulary has all words.
+        order mark or has \r\n line ends. If a line is empty, or no text can
+        match it. If the vocabulary has all words.
     """
     lines = vocabulary_lib.read_lines(path, flag, "word")
     for number, line in enumerate(lines, 1):

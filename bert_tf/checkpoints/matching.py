@@ -75,7 +75,7 @@ def match(
       tensors: Values by the format's names, without the optimizer's state.
       weights_format: A column of `weight_map.Row`, or "tf1".
       source: The checkpoint's name in an error, for instance its path.
-      heads: The heads that the checkpoint may have. Names alone do not tell: in
+      heads: The heads that the checkpoint may have. Names are ambiguous: in
         Hugging Face's format three kinds of head are named "classifier".
       allow_missing: Names that may be missing or unused; searched in canonical
         names and in the format's names.

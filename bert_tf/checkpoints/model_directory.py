@@ -285,8 +285,8 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     directory = os.path.join(folder, MODEL_FOLDER)
     if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
         return None
-    # Fine-tuning may keep the model of an earlier step than the last checkpoint,
-    # so the checkpoint counts only if `path` names it.
+    # A fine-tuning run may keep the model of a step before its last checkpoint,
+    # so a checkpoint counts only if `path` names it.
     if folder == path:
         task = stored_files.read_object(os.path.join(directory, TASK_FILE))
         if task.get("kind") != "pretraining":

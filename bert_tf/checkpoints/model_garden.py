@@ -6,14 +6,14 @@ They are object-based checkpoints of TensorFlow 2 of models from
 `BertSpanLabeler` or `BertTokenClassifier`. `bert_config.json` and `vocab.txt`
 are in the same directory, as in the Model Garden's releases.
 
-An object-based checkpoint holds a graph: each object has children by their
-local names, mostly attributes of Python objects, and some are variables. The
-key of a variable's value is one of the paths to it; there may be others.
-Variables of a BERT get the names in the column `model_garden` of the weight
-map, wherever they are: an encoder may be a checkpoint's `encoder`, its `model`,
-or deep inside another model.
+An object-based checkpoint stores a graph of objects. An object has children
+with local names, mostly the attributes of a Python object; some objects are
+variables. A variable's value is stored under one of the paths to the variable.
+Wherever a BERT's variables are, they get the names in the weight map's column
+`model_garden`: an encoder may be the checkpoint's `encoder`, its `model`, or
+deep inside another model.
 
-`hidden_act` means the same there as here: "gelu" is the tanh approximation.
+In the Model Garden as here, `hidden_act` "gelu" is the tanh approximation.
 """
 
 import dataclasses
@@ -54,8 +54,8 @@ _HEADS = (
 # Keys that the Model Garden's configuration class adds; `embedding_size` is the
 # width of factorized embeddings, which BERT does not have.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
-# Activation to the Model Garden's expression for it; the others have the same
-# names. The name "gelu" alone means the exact form of tf_keras there.
+# Activations and the Model Garden's expressions for them, if not just the name:
+# there the name "gelu" means the exact form of tf_keras.
 _ACTIVATIONS = {
     "gelu": 'tf_utils.get_activation("gelu")',
     "gelu_erf": '"gelu"',
@@ -78,18 +78,18 @@ _LAYERS = "_transformer_layers"
 _POOLER = "_pooler_layer"
 # An older BertEncoder numbers its layers.
 _NUMBERED = "layer_with_weights-"
-# Other names in checkpoints released in 2020.
+# Names in checkpoints released in 2020, and the later names.
 _OLD_NAMES = {
     "_attention_output_dense": "_attention_layer/_output_dense",
     "_position_embeddings": "embeddings",
 }
 
 _NEXT_SENTENCE = "model/classification_heads/0"
-# Name of a head's pooler in the `checkpoint_items` of a model; a key doubles
-# the period.
+# The name of a head's pooler in a model's `checkpoint_items`. A key escapes the
+# period by doubling it.
 _HEAD_POOLER = "next_sentence.pooler_dense"
 _HEAD_POOLER_PATH = "next_sentence..pooler_dense"
-# Head to the second names of objects in a model with that head.
+# For each head, further paths to objects of its model, and their first paths.
 _SECOND_NAMES = {
     "masked_lm": {
         "masked_lm/embedding_table": "encoder/_embedding_layer/embeddings",
@@ -102,7 +102,7 @@ _SECOND_NAMES = {
     "model/span_labeling": {"model/_network": "encoder"},
 }
 
-# Objects for training, below which no variable is a weight.
+# Objects for training; variables below them are not weights.
 _TRAINING_STATE = frozenset(
     {
         ".OPTIMIZER_SLOT",
@@ -117,7 +117,7 @@ _TRAINING_STATE = frozenset(
 def recognizes(path: str) -> bool:
     """Returns whether `path` holds a Model Garden checkpoint."""
     try:
-        # The index alone: data may be damaged, which `read_model` reports.
+        # Read only the index, as `read_model` reports damaged data.
         reader = tf.train.load_checkpoint(tf1_checkpoint.find_prefix(path))
         names = reader.get_variable_to_shape_map()
     except (UserError, *READ_ERRORS):
@@ -199,7 +199,7 @@ def match(
     for variable in checkpoint.objects():
         if checkpoint.key(variable) and variable not in used:
             name = checkpoint.name(variable)
-            # A weight found elsewhere may have the same name.
+            # If a weight has this name already, number it, or one is lost.
             taken = name in variables
             label = f"{name} (object {variable})" if taken else name
             variables[label] = variable
@@ -295,7 +295,7 @@ class ObjectCheckpoint:
     """A checkpoint open for reading; objects are numbers, and 0 is the root.
 
     Raises:
-      UserError: If it is damaged or name-based.
+      UserError: If the checkpoint is damaged or name-based.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -310,14 +310,14 @@ class ObjectCheckpoint:
         return range(len(self._nodes))
 
     def children(self, parent: int) -> dict[str, int]:
-        """Returns local name to object."""
+        """Returns the children of an object by local name."""
         return {x.local_name: x.node_id for x in self._nodes[parent].children}
 
     def variables(self, start: int) -> Iterator[tuple[str, int]]:
         """Yields path and object of each variable at and below an object.
 
-        Paths are escaped as in keys, where a slash separates names. An object
-        with several paths is yielded with each of them.
+        Paths are escaped as in keys, where a slash separates names. A variable
+        with several paths is yielded once for each path.
         """
         yield from self._walk((start,), ())
 
@@ -325,7 +325,7 @@ class ObjectCheckpoint:
         if self.key(objects[-1]):
             yield "/".join(names), objects[-1]
         for name, child in self.children(objects[-1]).items():
-            # Objects may refer to their ancestors.
+            # Objects may refer to their ancestors, so do not walk in circles.
             if child not in objects:
                 yield from self._walk(
                     (*objects, child),
@@ -333,14 +333,14 @@ class ObjectCheckpoint:
                 )
 
     def key(self, variable: int) -> str | None:
-        """Returns the key of an object's value, None if it has none."""
+        """Returns the key of an object's value; None without a value."""
         for attribute in self._nodes[variable].attributes:
             if attribute.name == _VALUE:
                 return attribute.checkpoint_key
         return None
 
     def name(self, variable: int) -> str:
-        """Returns a variable's key without the suffix of all keys."""
+        """Returns a variable's key without the suffix that all keys have."""
         return self.key(variable).removesuffix(_VALUE_SUFFIX)
 
     def full_name(self, variable: int) -> str:
@@ -353,7 +353,7 @@ class ObjectCheckpoint:
         return self._tensors.shapes.get(self.key(variable))
 
     def read(self, variable: int) -> np.ndarray:
-        """Returns the value; a damaged one raises `UserError`."""
+        """Returns a variable's value; raises `UserError` if it is damaged."""
         key = self.key(variable)
         if key not in self._tensors:
             raise damaged(f"The checkpoint {self.prefix}", f"it lacks {key}")
@@ -375,11 +375,11 @@ def write_checkpoint(
     Args:
       prefix: The checkpoint, without the suffixes.
       tensors: Path to value. All are in memory while they are written.
-      aliases: Second path to first path of an object or variable.
+      aliases: Further paths to objects or variables, and their first paths.
       full_names: Path to the variable's own name, if that is not its path.
     """
     root = tf.train.Checkpoint()
-    # On the CPU, to use no memory of an accelerator.
+    # On the CPU, or else the copies would take an accelerator's memory.
     with tf.device("CPU:0"):
         for path, value in tensors.items():
             variable = tf.Variable(value, name=full_names.get(path, path))
@@ -412,10 +412,10 @@ class Found:
     """The variables of a BERT in a checkpoint.
 
     Attributes:
-      variables: The weight map's name to the variable; also further variables
-        below the same objects, whose names the weight map does not have.
-      unused: Variables that are no weights, such as those of a pooler that
-        the computation does not use.
+      variables: The variables by the weight map's names; also further variables
+        below the same objects, with names that the weight map does not have.
+      unused: Variables that are no weights, for instance of a pooler that the
+        model does not compute.
       notes: Sentences for the user.
     """
 
@@ -425,7 +425,7 @@ class Found:
 
 
 def find(checkpoint: ObjectCheckpoint) -> Found:
-    """Finds the only encoder, and its heads; else raises `UserError`."""
+    """Finds the encoder and its heads; refuses none or several encoders."""
     encoder = _find_encoder(checkpoint)
     heads = {
         f"{prefix}/{path}": variable
@@ -473,7 +473,7 @@ def _find_encoder(checkpoint: ObjectCheckpoint) -> dict[str, int]:
 def _parts_of_encoder(
     checkpoint: ObjectCheckpoint, item: int
 ) -> dict[str, int]:
-    """Returns path to object of an encoder's layers; {} for other objects."""
+    """Returns an encoder's layers by path; {} for other objects."""
     children = checkpoint.children(item)
     if _LAYERS in children and children.keys() >= set(_EMBEDDINGS):
         layers = checkpoint.children(children[_LAYERS])
@@ -504,7 +504,7 @@ def _is_layer(checkpoint: ObjectCheckpoint, item: int) -> bool:
 
 
 def _variables(checkpoint: ObjectCheckpoint, item: int) -> dict[str, int]:
-    """Returns path to variable below an object, with today's names."""
+    """Returns the variables below an object by path, with today's names."""
     variables = {}
     for path, variable in checkpoint.variables(item):
         first, *others = path.split("/")
@@ -515,7 +515,7 @@ def _variables(checkpoint: ObjectCheckpoint, item: int) -> dict[str, int]:
 def _head_objects(
     checkpoint: ObjectCheckpoint,
 ) -> Iterator[tuple[str, int]]:
-    """Yields each head, after the prefix of its variables' names."""
+    """Yields each head, as (the prefix of its variables' names, the object)."""
     for parent in checkpoint.objects():
         children = checkpoint.children(parent)
         for name, child in children.items():
@@ -524,7 +524,7 @@ def _head_objects(
             elif name in ("classifier", "span_labeling"):
                 yield f"model/{name}", child
             elif name == "classification":
-                # The older BertPretrainer's is a model of one layer.
+                # In the older BertPretrainer, the head is a model of one layer.
                 layer = checkpoint.children(child).get(f"{_NUMBERED}0")
                 if layer is not None:
                     yield f"{_NEXT_SENTENCE}/out_proj", layer
@@ -543,7 +543,7 @@ def _is_next_sentence(checkpoint: ObjectCheckpoint, head: int) -> bool:
 
 
 def _head_poolers(checkpoint: ObjectCheckpoint) -> list[int]:
-    """Returns the poolers that belong to heads; the first one counts."""
+    """Returns the poolers that belong to heads, the one in use first."""
     of_heads = [
         children["dense"]
         for prefix, head in _head_objects(checkpoint)
@@ -578,9 +578,8 @@ def complete(
       tensors: The weight map's name to value.
 
     Returns:
-      The tensors and, if there is a next-sentence head, a copy of the pooler
-      for it; second path to first path; and path to full name, of variables
-      that are identified by it.
+      The tensors, with a copy of the pooler for a next-sentence head; and the
+      `aliases` and `full_names` for `write_checkpoint`.
     """
     heads = {"/".join(name.split("/")[:2]) for name in tensors}
     aliases = {}

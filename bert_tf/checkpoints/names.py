@@ -8,10 +8,10 @@ A model is named by
   kaggle://owner/model/keras/variation[/3]    Kaggle; or tensorFlow2/variation
   https://there/model.zip, .tar.gz, .tgz      an archive
 
-An existing path wins. Nothing else touches the network.
+If a path of this name exists, it is read, without the network.
 
-The cache has one folder for each archive. It appears when the model is complete
-and holds, beside the model, `origin.json`: name, address, ETag and hash.
+The cache has one folder for each archive. The folder appears when the model is
+complete, and also has `origin.json`: name, address, ETag and hash.
 """
 
 import functools
@@ -45,7 +45,7 @@ _KAGGLE = re.compile(
 )
 _TRUE = ("1", "true", "yes", "on")
 _ORIGIN_FILE = "origin.json"
-# Removed before a model is looked for among what was unpacked.
+# Removed from unpacked archives, so that only the model's folder may be left.
 _OTHER_FILES = ("__MACOSX", ".DS_Store", _ORIGIN_FILE)
 _WEIGHTS = (".index", ".safetensors", ".bin", ".h5", "saved_model.pb")
 _RELEASED_FILES = (
@@ -61,20 +61,20 @@ def resolve(
     cache_dir: str | os.PathLike | None = None,
     offline: bool | None = None,
 ) -> str:
-    """Returns the local path of a model, fetched if a name requires it.
+    """Returns the local path of a model; downloads the model if needed.
 
     Args:
       name: A path or a name; see the module.
-      cache_dir: Folder for fetched archives; by default BERT_TF_CACHE, else
+      cache_dir: Folder for downloaded archives; by default BERT_TF_CACHE, else
         `bert_tf` in the user's cache. The hubs' libraries have their own.
-      offline: If true, nothing is fetched; by default as BERT_TF_OFFLINE.
+      offline: If true, nothing is downloaded; by default BERT_TF_OFFLINE.
 
     Raises:
       UserError: If the name is neither a path nor a known name, or the model
-        cannot be fetched, is damaged or another one.
+        cannot be downloaded, is damaged or not the one of this name.
     """
     release = releases.find(name)
-    # A checkpoint's prefix names several files.
+    # A checkpoint's prefix is not a file itself, so look for the index.
     if "://" not in name and any(map(os.path.exists, (name, f"{name}.index"))):
         if release:
             _log_path(name)
@@ -110,12 +110,12 @@ def _log_path(name: str) -> None:
 
 
 def is_name(text: str) -> bool:
-    """Returns whether a text names a model that can be fetched."""
+    """Returns whether a text names a model that can be downloaded."""
     return text.startswith(_PREFIXES) or releases.find(text) is not None
 
 
 def origin(path: str) -> str | None:
-    """Returns name and revision of a fetched model, None for other paths."""
+    """Returns name and revision of a downloaded model; None for other paths."""
     path = os.path.abspath(path) if "://" not in path else path
     match = _SNAPSHOT.search(path)
     if match:
@@ -128,7 +128,7 @@ def origin(path: str) -> str | None:
         if "://" not in path and os.path.isfile(file):
             values = stored_files.read_object(file)
             if not {"name", "url", "sha256"} <= set(values):
-                continue  # Another program's.
+                continue  # Another program wrote this file.
             etag = f", ETag {values['etag']}" if values.get("etag") else ""
             return (
                 f"{values['name']} ({values['url']}{etag}, SHA-256 "
@@ -143,7 +143,7 @@ def origin(path: str) -> str | None:
 def _fetch(
     release: Release | None, title: str, url: str, cache: str, offline: bool
 ) -> str:
-    """Returns the folder of the model in an archive, fetched if missing.
+    """Returns the folder of the model in an archive; downloads it if missing.
 
     The address may end with `#sha256=` and the hash of the archive.
     """
@@ -172,7 +172,7 @@ def _fetch(
         download.announce(f"Fetching {title} ({size}) from {url} to {folder}.")
 
     with locks.exclusive(folder, "fetches"):
-        if os.path.isfile(complete):  # By another process, meanwhile.
+        if os.path.isfile(complete):  # Another process held the lock before.
             return folder
         archive = f"{folder}.archive"
         advice = "the address, or give a model's directory on disk"
@@ -208,7 +208,7 @@ def _lift(folder: str) -> None:
     inner = os.path.join(folder, names[0]) if len(names) == 1 else ""
     if not os.path.isdir(inner):
         return
-    # Under a name that none of its files has.
+    # Rename it first, or else a file in it could have its name.
     moved = f"{folder}/{'_' * 250}"
     os.rename(inner, moved)
     for name in os.listdir(moved):
@@ -218,7 +218,7 @@ def _lift(folder: str) -> None:
 
 
 def _check(title: str, url: str, folder: str, release: Release | None) -> None:
-    """Checks that a folder holds a model, and the one that was released."""
+    """Checks that a folder holds a model and, for a release, its files."""
     names = os.listdir(folder)
     if release:
         absent = sorted(set(_RELEASED_FILES) - set(names))

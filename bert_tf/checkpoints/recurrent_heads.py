@@ -40,8 +40,8 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
 
     Args:
       config: The shape of the encoder.
-      shapes: Canonical name to shape, of all weights of a checkpoint. One
-        weight of a BiLSTM adds all rows of that BiLSTM.
+      shapes: Canonical name to shape, of all weights of a checkpoint. A weight
+        of bilstm_1 adds all rows of bilstm_0 and bilstm_1: none may be missing.
     """
     result = {row.name: row for row in weight_map.rows(config)}
 
@@ -85,7 +85,7 @@ def belongs(name: str) -> bool:
 
 
 def check(task: Mapping[str, Any], names: Iterable[str], source: str) -> None:
-    """Checks that a model has the BiLSTMs that its task names.
+    """Checks that a model has the BiLSTMs that its task requires.
 
     Args:
       task: The contents of task.json.

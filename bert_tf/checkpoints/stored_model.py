@@ -36,10 +36,10 @@ _FEW_CAPITALS, _MANY_CAPITALS = 0.05, 0.10
 
 @dataclasses.dataclass(frozen=True)
 class StoredModel:
-    """Config, weights, vocabulary and task of a stored model, in our terms.
+    """Config, weights, vocabulary and task of a stored model, in any format.
 
     Attributes:
-      path: The path it was read from.
+      path: The path that the model was read from.
       config: The shape of the model.
       weights: Canonical name to value, <float32>, read on access.
       vocabulary: The vocabulary, or None if unknown.
@@ -51,10 +51,10 @@ class StoredModel:
       optimizer_state: Adam's moments (`<weight>/adam_m`, `<weight>/adam_v`)
         and `global_step`, <int64>[], if the format has them.
       report: The tensors that were loaded, missing or unused.
-      lower_case_is_derived: Whether `derive_lower_case` determined the case, as
-        the format or the files do not.
-      origin: What reports name as the source in place of a temporary `path`.
-      revision: Name and revision of a model that was fetched, else None.
+      lower_case_is_derived: Whether `derive_lower_case` determined the case,
+        because no file states it.
+      origin: The source to name in reports in place of a temporary `path`.
+      revision: Name and revision of a downloaded model, else None.
     """
 
     path: str
@@ -94,7 +94,7 @@ class StoredModel:
         return self._with_head(lambda value: value[order], task)
 
     def with_folded_temperature(self) -> "StoredModel":
-        """Returns the model with its temperature in the weights of the head."""
+        """Returns the model with its head's weights divided by temperature."""
         task = dict(self.task)
         divisor = np.float32(task.pop("temperature", None) or 1.0)
         return self._with_head(lambda value: value / divisor, task)
@@ -166,7 +166,7 @@ class StoredModel:
     @property
     def normalization(self) -> str:
         """The text normalization, one of `config.NORMALIZATIONS`."""
-        # Model directories of earlier versions do not name it.
+        # Model directories of earlier versions lack it, and use the original's.
         return (self.tokenizer_settings or {}).get("normalization", ORIGINAL)
 
     @property
@@ -184,7 +184,7 @@ def num_labels(kind: str, config: BertConfig, weights: Tensors) -> int | None:
 
 
 def _label_weights(kind: str, config: BertConfig) -> list[str]:
-    """Returns the names of the weights whose first axis is the labels."""
+    """Returns the names of the weights with labels as the first axis."""
     heads = weight_map.HEADS[kind]
     return [
         row.name
@@ -259,14 +259,14 @@ def not_carried(
     parts: Collection[str] | None = None,
     has_optimizer: bool = False,
 ) -> list[str]:
-    """Returns a sentence on what a format cannot hold of a model.
+    """Returns a sentence that lists what a format cannot store; [] for nothing.
 
     Args:
       format_name: The format, as the subject of the sentence.
       stored: The model.
       settings: Names in the task that the format keeps.
-      parts: The parts of the weights that it keeps; by default all.
-      has_optimizer: Whether it keeps the optimizer's state.
+      parts: The parts of the weights that the format keeps; by default all.
+      has_optimizer: Whether the format keeps the optimizer's state.
     """
     present = dict.fromkeys(map(weight_map.part_of, stored.weights))
     lost = [x for x in present if parts is not None and x not in parts]
@@ -296,14 +296,14 @@ def read_vocabulary(
       vocab_size: Rows of the model's word embeddings.
       source: The format, as the subject of a sentence.
       name: The name of the file.
-      lower_case: Whether the model reads lower case, if that is stored.
+      lower_case: Whether the model reads lower case; None to derive it.
 
     Returns:
       The vocabulary and the tokenizer's `settings`, or None, and notes for the
       user.
 
     Raises:
-      UserError: If the file is damaged or of another size.
+      UserError: If the file is damaged or the vocabulary has another size.
     """
     path = os.path.join(directory, name)
     if not stored_files.exists(path):
@@ -318,7 +318,7 @@ def read_vocabulary(
 def note_lower_case(
     vocabulary: Vocabulary, source: str, notes: list[str]
 ) -> bool:
-    """Returns `derive_lower_case`, and adds a note on it."""
+    """Returns the result of `derive_lower_case`, and adds a note about it."""
     lower_case = derive_lower_case(vocabulary)
     notes.append(
         f"{source} does not say whether the model reads lower case; "
@@ -330,10 +330,10 @@ def note_lower_case(
 def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
     """Returns whether a vocabulary is of a model that reads lower case.
 
-    For formats that do not store the case. An uncased vocabulary may have a few
-    words in capitals that a user put there (a share of 1%); of the released
-    cased ones the multilingual one has the fewest, 16%. Warns between the two,
-    unless --do_lower_case, the `flag`, decides.
+    For formats that do not store the case. The share of entries with capitals
+    decides. In an uncased vocabulary a user may have added a few (1%); released
+    cased vocabularies have at least 16%. Warns from 5% to 10%, unless
+    --do_lower_case, the `flag`, decides.
     """
     share = _capital_share(vocabulary)
     if flag is None and _FEW_CAPITALS <= share <= _MANY_CAPITALS:
@@ -366,5 +366,5 @@ def _capital_share(vocabulary: Vocabulary) -> float:
         if token.lower() != token.upper()
         and token[0] + token[-1] not in ("[]", "<>")
     ]
-    # U+211D has no lower-case form, and so is none.
+    # U+211D is a capital without a lower-case form, so it does not count.
     return sum(word != word.lower() for word in words) / max(1, len(words))

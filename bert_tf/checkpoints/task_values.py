@@ -32,7 +32,7 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # RE2, which finds longer words, counts to 1000.
+    # Longer words are found by RE2, which counts only to 1000.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
@@ -49,7 +49,7 @@ _TASK = {
     "global_step": integer(0),
     "results": OBJECT,
     "labels": optional(names()),
-    # Of encoders, too, for the embeddings that their files describe.
+    # Encoders have these, too, if their files describe embeddings.
     "pooling": optional(TEXT),
     "normalize": optional(FLAG),
 }
@@ -108,15 +108,15 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
 
 
 def only(value: Any) -> Kind:
-    """Returns the kind of one value, which null means, too."""
+    """Returns the kind of a single value; null is allowed in its place."""
     return Kind(repr(value), lambda received: received in (None, value))
 
 
 def check_task(task: Mapping[str, Any], source: str) -> None:
-    """Raises `UserError` for a value of task.json of another kind.
+    """Raises `UserError` if a value in task.json is of the wrong kind.
 
     Args:
-      task: The contents.
+      task: The contents of task.json.
       source: The file, for errors.
     """
     kind = task.get("kind")
@@ -125,5 +125,5 @@ def check_task(task: Mapping[str, Any], source: str) -> None:
 
 
 def check_tokenizer(settings: Mapping[str, Any], source: str) -> None:
-    """Raises `UserError` for a value of tokenizer.json of another kind."""
+    """Raises `UserError` if a value in tokenizer.json is of the wrong kind."""
     stored_files.check(settings, _TOKENIZER, source, _REQUIRED_OF_TOKENIZER)

@@ -30,7 +30,7 @@ class Tensors(Mapping[str, np.ndarray]):
     its largest tensor.
 
     Args:
-      shapes: Name to shape, in the order in which the names are listed.
+      shapes: Name to shape, in the order of iteration.
       read: Returns the tensor of a name.
     """
 
@@ -56,7 +56,7 @@ class Tensors(Mapping[str, np.ndarray]):
         return self._shapes
 
     def select(self, keep: Callable[[str], bool]) -> "Tensors":
-        """Returns the tensors for whose names `keep` returns True."""
+        """Returns the tensors with names for which `keep` returns True."""
         kept = {name: s for name, s in self._shapes.items() if keep(name)}
         return Tensors(kept, self._read)
 
@@ -66,7 +66,7 @@ class Tensors(Mapping[str, np.ndarray]):
         return Tensors(shapes, lambda name: self._read(names[name]))
 
     def __or__(self, other: "Tensors") -> "Tensors":
-        """Returns both; a name that both have is one of `other`."""
+        """Returns the tensors of both; `other` has precedence."""
         return Tensors(
             {**self.shapes, **other.shapes},
             lambda name: other[name] if name in other else self[name],
@@ -105,7 +105,7 @@ def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
     shapes, types = {}, {}
     try:
         with _open(path) as file:
-            for name in file.keys():  # noqa: SIM118  # Not a mapping.
+            for name in file.keys():  # noqa: SIM118  # It is not iterable.
                 part = file.get_slice(name)
                 shapes[name] = tuple(part.get_shape())
                 types[name] = part.get_dtype()
@@ -134,7 +134,7 @@ def _read_whole(path: str) -> tuple[Tensors, dict[str, str]]:
 
 
 def _open(path: str):
-    # A memory-mapped file would count towards the memory of the process.
+    # Not memory-mapped, as that would count as memory of the process.
     return safetensors.safe_open(path, framework="numpy", backend="pread")
 
 
@@ -161,8 +161,7 @@ def write_safetensors(
 ) -> None:
     """Writes <float32> tensors, with one tensor in memory at a time.
 
-    The file is, byte for byte, the one that `safetensors.numpy` writes, which
-    needs all tensors in memory.
+    `safetensors.numpy` writes the same bytes, but needs all tensors in memory.
 
     Args:
       path: The file to write.

@@ -40,7 +40,8 @@ from bert_tf.io import stored_files
 _FILE = "saved_model.pb"
 _METADATA_FILE = "keras_metadata.pb"
 _PREFIX = "variables/variables"
-# Operators in an encoder layer to its activation. The pooler's Tanh is in none.
+# Operators in encoder layers, and the activation that they compute. The pooler
+# is not in a layer, so its Tanh does not count.
 _ACTIVATIONS = {
     frozenset({"Erf"}): "gelu_erf",
     frozenset({"Erfc"}): "gelu_erf",
@@ -141,7 +142,7 @@ def _read_graph(path: str) -> meta_graph_pb2.MetaGraphDef:
 
 
 def _child(checkpoint: ObjectCheckpoint, name: str) -> int | None:
-    """Returns the first variable of that name of any object."""
+    """Returns the first variable with this local name, of any object."""
     items = map(checkpoint.children, checkpoint.objects())
     named = (children[name] for children in items if name in children)
     return next(filter(checkpoint.key, named), None)
@@ -170,7 +171,7 @@ def _read_config(
     """Returns the config that the shapes of the variables describe.
 
     Raises:
-      TypeError, ValueError: If they are not those of a BERT.
+      TypeError, ValueError: If the variables are not a BERT's.
     """
     rows = weight_map.rows(BertConfig(1, num_hidden_layers=1))
     names = {row.name: row.model_garden for row in rows}
@@ -227,7 +228,7 @@ def _others(
     found: Found,
     allow_missing: re.Pattern | None,
 ) -> dict[str, int]:
-    """Returns name to variable of what is not BERT's and may not be unused."""
+    """Returns the variables, by name, that are not BERT's and must be read."""
     taken = {*found.variables.values(), *found.unused}
     return {
         name: item
@@ -248,8 +249,8 @@ def _read_head(
     """Returns the variables of a classifier by name, and its task.
 
     Raises:
-      UserError: If a head is another one than a Dense layer on the pooled
-        output, maybe with dropout between.
+      UserError: If the head is not a Dense layer on the pooled output, with or
+        without dropout between them.
     """
     metadata = _read_metadata(path, graph)
     if not metadata:
@@ -261,13 +262,13 @@ def _read_head(
     try:
         dense = _dense_on_pooled_output(metadata, graph)
         task = {"problem_type": _problem_type(dense, metadata)}
-        # Other names or another number of variables are refused.
+        # Pop the two variables: if any is left, the head is another one.
         named = {checkpoint.full_name(x): x for x in others.values()}
         head = {
             f"{_HEAD}/{name}": named.pop(f"{dense['name']}/{name}")
             for name in ("kernel", "bias")
         }
-    # Of values of another kind than Keras writes, too.
+    # Values that Keras would not write raise these, too.
     except (AttributeError, LookupError, TypeError, ValueError):
         named = others
     if named:
@@ -284,16 +285,16 @@ def _read_head(
 def _read_metadata(
     path: str, graph: meta_graph_pb2.MetaGraphDef
 ) -> dict[str, Any]:
-    """Returns what Keras wrote about the root object; {} if it is not Keras's.
+    """Returns Keras' metadata of the root object; {} if Keras wrote none.
 
-    TensorFlow 2.5 and later have it in a file of its own.
+    TensorFlow 2.5 and later write the metadata to a separate file.
     """
     file = os.path.join(path, _METADATA_FILE)
     if not stored_files.exists(file):
         text = graph.object_graph_def.nodes[0].user_object.metadata
         return stored_files.parse_json(text or "{}", path)
-    # No package here has the classes of this protocol buffer: `SavedMetadata`
-    # of `SavedObject`s with node_path = 3 and metadata = 5.
+    # No package here has the classes of this protocol buffer, so read fields by
+    # number: a `SavedMetadata` of `SavedObject`s, node_path = 3, metadata = 5.
     try:
         for node in _fields(files.read_small(file)):
             values = {x.field_number: x.data for x in _fields(node.data)}
@@ -312,7 +313,7 @@ def _fields(contents: bytes) -> unknown_fields.UnknownFieldSet:
 def _dense_on_pooled_output(
     metadata: dict[str, Any], graph: meta_graph_pb2.MetaGraphDef
 ) -> dict[str, Any]:
-    """Returns the config of the output layer, or raises as for bad values."""
+    """Returns the config of the output layer; raises for any other head."""
     layers = {layer["name"]: layer for layer in metadata["config"]["layers"]}
     ((output, _, _),) = metadata["config"]["output_layers"]
     (tensor,) = graph.signature_def["serving_default"].outputs.values()
@@ -323,7 +324,7 @@ def _dense_on_pooled_output(
         if layer["class_name"] != "Dropout":
             break
     classes = [dense["class_name"], layer["class_name"]]
-    # An encoder's only outputs of rank 2 are the pooled output and its alias.
+    # Rank 2 shows that Dense reads the pooled output, not the tokens' (rank 3).
     if classes != ["Dense", "KerasLayer"] or len(tensor.tensor_shape.dim) != 2:
         raise ValueError
     return dense["config"]

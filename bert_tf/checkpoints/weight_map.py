@@ -1,6 +1,6 @@
 """Every weight of BERT, one row each: its name and layout in each format.
 
-Our own, canonical names are the names in the original's TF1 checkpoints: a
+The canonical names are the names in the original's TF1 checkpoints: a
 variable's path without the name of the outermost model. Models, checkpoints,
 weight files and converters all use them. `recurrent_heads` adds the weights of
 BiLSTMs.
@@ -27,14 +27,14 @@ NEXT_SENTENCE = "cls/seq_relationship"
 # (run_classifier.py:600-605 of the original).
 CLASSIFIER = "output"
 SQUAD = "cls/squad"
-# The original has no heads for tagging and multiple choice.
+# The original has no such heads, so these names are this project's own.
 TAGGER = "cls/tagging"
 MULTIPLE_CHOICE = "cls/multiple_choice"
 
 _ROOT_HEAD = re.compile(r"output_(weights|bias)$|bilstm_\d+/")
 
-# Kind of model (`kind` in task.json) to its heads, without the pooler. A model
-# with the heads of several kinds is of the first of these kinds.
+# Kind of model (`kind` in task.json) to its heads, without the pooler. If a
+# model has the heads of several kinds, the first one here is its kind.
 HEADS = {
     "classification": (CLASSIFIER,),
     "question_answering": (SQUAD,),
@@ -47,7 +47,7 @@ HEADS = {
     "embeddings": (),
 }
 
-# A row's placeholder for the number of labels, which no config has.
+# The placeholder in a row's shape for the number of labels: configs lack it.
 LABELS = "labels"
 
 Shape = tuple[int, ...]
@@ -60,13 +60,14 @@ class Row:
 
     Attributes:
       name: The canonical name, also the name in TF1 checkpoints.
-      shape: Our shape: names of `BertConfig`'s fields, numbers, or `LABELS`.
+      shape: The canonical shape: names of `BertConfig`'s fields, numbers, or
+        `LABELS`.
       layout: How formats differ in the order of its numbers:
         same: no difference;
         dense: a kernel [in, out], which Hugging Face keeps as [out, in];
         per_head_out, per_head_bias, per_head_in: a kernel [in, out] or bias
-          [out] of attention, whose out or in KerasHub and Model Garden split
-          into [heads, size];
+          [out] of attention. KerasHub and Model Garden split out or in into
+          [heads, size]: a query kernel [768, 768] becomes [768, 12, 64];
         output: [labels, in], which KerasHub and Model Garden keep as [in,
           labels].
       huggingface: The name in a model with this head, or None.
@@ -341,7 +342,7 @@ def name_in(row: Row, weights_format: str) -> str | None:
 
 
 def shape_of(row: Row, config: BertConfig, num_labels: int = 0) -> Shape:
-    """Returns our shape of a row's weight in a model with this config."""
+    """Returns the canonical shape of a row's weight for this config."""
 
     def size(symbol):
         if isinstance(symbol, int):
@@ -354,7 +355,7 @@ def shape_of(row: Row, config: BertConfig, num_labels: int = 0) -> Shape:
 def to_format(
     value: np.ndarray, layout: str, weights_format: str, num_heads: int
 ) -> np.ndarray:
-    """Rearranges a weight from our layout to a format's; maybe a view."""
+    """Rearranges a canonical weight for a format; may return a view."""
     if weights_format in ("bert_tf", "keras", "tf1") or layout == "same":
         return value
     if weights_format == "huggingface":
@@ -372,13 +373,13 @@ def to_format(
 def from_format(
     value: np.ndarray, layout: str, weights_format: str
 ) -> np.ndarray:
-    """Rearranges a weight from a format's layout to ours."""
+    """Rearranges a weight from a format's layout to the canonical one."""
     if weights_format in ("bert_tf", "tf1", "huggingface") or layout in (
         "same",
         "dense",
         "output",
     ):
-        # A second transposition undoes the first.
+        # A second transposition undoes the first, so `to_format` reverses it.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)

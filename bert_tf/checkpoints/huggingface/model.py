@@ -9,7 +9,7 @@
 
 Reads the directory of any of transformers' BERT classes, and writes the same
 weights as transformers itself. GELUs have other names than in the original:
-"gelu" is the exact one there and the tanh form here.
+"gelu" is the exact form in transformers and the tanh form here.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ from bert_tf.io import files
 from bert_tf.io import stored_files
 
 CONFIG_FILE = "config.json"
-# Tells transformers that the layout of weights is PyTorch's.
+# Without this metadata transformers would not know the layout, PyTorch's.
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
-# Tensors of which each has one meaning in all classes.
+# Prefixes of tensors that mean the same in every class of transformers.
 _OURS = (_PREFIX, "cls.", "qa_outputs.")
 
 _FINE_TUNED = (
@@ -45,7 +45,7 @@ _FINE_TUNED = (
     "tagging",
 )
 
-# Three of their classes call their head "classifier".
+# Three classes of transformers name their heads alike, so the class decides.
 _CLASSIFIER = "classifier.weight"
 _CLASSIFIERS = (
     weight_map.CLASSIFIER,
@@ -63,7 +63,7 @@ _POOLED = {
 # Kind of model to the class that has its heads.
 ARCHITECTURES = {
     "embeddings": "BertModel",
-    "encoder": "BertModel",  # The last kind of a class is the one read.
+    "encoder": "BertModel",  # Comes last, so BertModel is read as this kind.
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "next_sentence": "BertForNextSentencePrediction",
@@ -72,16 +72,16 @@ ARCHITECTURES = {
     "question_answering": "BertForQuestionAnswering",
     "multiple_choice": "BertForMultipleChoice",
 }
-# Modules of sentence-transformers; dropout is for training.
+# The modules of sentence-transformers that can be read; others are refused.
 _MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 # The kinds without a head.
 _ENCODERS = ("encoder", "embeddings")
 WITHOUT_POOLER = ("masked_lm", "tagging", "question_answering")
-# The kinds whose head has labels.
+# The kinds with labels in the head.
 LABELLED = ("classification", "tagging")
 
-# Their name to ours. All of their tanh forms equal the original's up to
-# rounding.
+# Names in transformers and here. All tanh forms in transformers equal the
+# original's up to rounding.
 _HIDDEN_ACTS = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
@@ -94,7 +94,7 @@ _HIDDEN_ACTS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Every version of transformers has "gelu_new".
+# Every version of transformers has "gelu_new", unlike the other tanh forms.
 _THEIR_HIDDEN_ACTS = {"gelu": "gelu_new", "gelu_erf": "gelu"}
 _GELUS = {"gelu": "the tanh approximation", "gelu_erf": "the exact (erf) GELU"}
 
@@ -106,7 +106,7 @@ _PROBLEM_TYPES = {
 
 
 def _is_labels(values: Any) -> bool:
-    """Returns True for different texts by their numbers, from 0 on."""
+    """Returns True for a dict from "0", "1", ... to different texts."""
     if not isinstance(values, dict) or not values:
         return False
     labels = list(values.values())
@@ -124,10 +124,10 @@ _LABEL_KEYS = {
     "problem_type": stored_files.optional(stored_files.choice(*_PROBLEM_TYPES)),
 }
 
-# Their default values that differ from those of our config.
+# Defaults of transformers that differ from the defaults of `BertConfig`.
 _DEFAULTS = {"vocab_size": 30522, "hidden_act": "gelu", "type_vocab_size": 2}
 
-# Keys that can change the computation, and their values that do not.
+# Keys that can change the computation, and the values that do not change it.
 _INACTIVE = {
     "add_cross_attention": (False,),
     "auto_map": ({},),
@@ -139,7 +139,7 @@ _INACTIVE = {
     "quantization_config": ({},),
     "tie_encoder_decoder": (False,),
 }
-# Keys that are read elsewhere, and keys without influence on the model.
+# Keys that are read elsewhere or have no effect, so no note mentions them.
 _SILENT = frozenset(
     """
     _attn_implementation_autoset _name_or_path _num_labels architectures
@@ -192,7 +192,7 @@ def read_model(
     checkpoint = huggingface_weights.read(path)
     classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
     if checkpoint.keras_class in classes:
-        # Early versions kept the class of the model that they started from.
+        # Early versions wrote the class of the base model to config.json.
         name = classes[checkpoint.keras_class]
         values = values | {"architectures": [name]}
     named_kind, unknown_class = kind_of(values, config_file)
@@ -273,7 +273,7 @@ def _kind(
     source: str,
     allow_missing: re.Pattern | None,
 ) -> str:
-    """Returns the kind of the model; its class must have all its heads."""
+    """Returns the kind of the model; refuses a class with a missing head."""
     present = {weight_map.part_of(name) for name in weights}
     needed = set(weight_map.HEADS[named] if named else ())
     if _POOLED & (needed | present):
@@ -297,8 +297,8 @@ def _kind(
             f"`architectures` in {CONFIG_FILE}, or allow it with "
             "--allow_missing."
         )
-    # The class names the task of a fine-tuned model; but checkpoints of
-    # BertForMaskedLM may have the next-sentence head too.
+    # The class decides only for fine-tuned models, as checkpoints of
+    # BertForMaskedLM may have the next-sentence head, too.
     if named in _FINE_TUNED and not absent:
         return named
     return weight_map.kind_of(weights)
@@ -307,8 +307,8 @@ def _kind(
 def _read_modules(path: str, longest: int, lower_case: bool) -> dict[str, Any]:
     """Returns the settings of embeddings in sentence-transformers' files.
 
-    They are `pooling`, `normalize` and `max_seq_length`. What else the files
-    ask for is named in `pooling`, which `config.check_pooling` then refuses.
+    They are `pooling`, `normalize` and `max_seq_length`. An unsupported setting
+    is added to `pooling`, as in "mean+Dense"; `config.check_pooling` raises.
     """
 
     def read(*names):
@@ -352,7 +352,7 @@ def _read_modules(path: str, longest: int, lower_case: bool) -> dict[str, Any]:
 def _poolings(values: Mapping[str, Any]) -> list[str]:
     """Returns the poolings of a module of sentence-transformers, in order."""
     modes = values.get("pooling_mode")
-    if not modes:  # As its earlier versions wrote them.
+    if not modes:  # Earlier versions wrote a flag for each pooling.
         flags = [x for x, y in values.items() if y is True]
         modes = [x for x in flags if x.startswith("pooling_mode_")] or ["mean"]
     modes = modes if isinstance(modes, list) else [modes]
@@ -434,10 +434,10 @@ def to_bert_config(
     """Translates the contents of a BERT's config.json.
 
     Returns:
-      Our config, and notes for the user.
+      The config, and notes for the user.
 
     Raises:
-      UserError: If our model cannot compute what this model does.
+      UserError: If no model here computes what this model computes.
     """
     _refuse_active(values, source)
     values = _DEFAULTS | values
@@ -446,7 +446,7 @@ def to_bert_config(
     theirs = values["hidden_act"]
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
-    # Not one of their keys: decoders are refused above.
+    # Not a key of transformers, where decoders have keys that raise above.
     fields.remove("left_to_right")
     kept = {key: values[key] for key in values if key in fields}
     config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)
@@ -471,7 +471,7 @@ def to_bert_config(
 
 def _refuse_active(values: Mapping[str, Any], source: str) -> None:
     inactive = dict(_INACTIVE)
-    # A BERT with another width of embeddings projects them to `hidden_size`.
+    # With another width, embeddings would be projected, unlike in this BERT.
     inactive["embedding_size"] = (values.get("hidden_size", 768),)
     for key, harmless in inactive.items():
         value = values.get(key)
@@ -505,7 +505,7 @@ def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
 def to_task(
     values: Mapping[str, Any], kind: str, num_labels: int, source: str
 ) -> dict[str, Any]:
-    """Returns the task of a model, in our terms.
+    """Returns the contents of task.json for a model.
 
     Args:
       values: The contents of a config.json.
@@ -550,8 +550,8 @@ def from_bert_config(
     """Returns the contents of a config.json, and notes for the user.
 
     Args:
-      config: Our config.
-      task: Our task.
+      config: The model's config.
+      task: The contents of task.json.
       num_labels: The rows of the classifier; 0 if there is none.
       pad_id: The id of [PAD].
 

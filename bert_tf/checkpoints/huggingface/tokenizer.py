@@ -43,7 +43,7 @@ _BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
 # These take all rules from tokenizer.json.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
-# Other rules than `BertTokenizer` has are refused.
+# The rules of `BertTokenizer`; files with other rules are refused.
 _IN_SPECIAL_TOKENS = {
     key: stored_files.Kind(
         repr(token),
@@ -94,14 +94,14 @@ class _TokenizerFiles:
 def read(
     directory: str, vocab_size: int
 ) -> tuple[Vocabulary, dict[str, Any], bool, list[str]]:
-    """Reads vocabulary and settings of a directory's tokenizer.
+    """Reads the vocabulary and the settings of a directory's tokenizer.
 
     Args:
       directory: The directory of the files.
       vocab_size: Rows of the model's word embeddings.
 
     Returns:
-      The vocabulary, its tokenizer's `settings`, whether lower case had to be
+      The vocabulary, the tokenizer's `settings`, whether lower case had to be
       derived from the vocabulary, and notes for the user.
 
     Raises:
@@ -131,7 +131,7 @@ def read(
 def _settings(
     parsed: _TokenizerFiles, notes: list[str]
 ) -> tuple[bool | None, bool | None]:
-    """Returns lower-casing and accent stripping, None where not stated."""
+    """Returns lower-casing and accent stripping; None if no file states it."""
     config, rules = parsed.config, parsed.tokenizer.get("normalizer") or {}
     lower_case = rules.get("lowercase")
     strip_accents = rules.get("strip_accents")
@@ -152,7 +152,7 @@ def _settings(
 
 
 def _check(parsed: _TokenizerFiles) -> None:
-    """Raises `UserError` for another class, rule or special token."""
+    """Raises `UserError` for an unsupported class, rule or special token."""
     classes = _BERT_CLASSES + (_GENERIC_CLASSES if parsed.tokenizer else ())
     stored_files.check(
         parsed.config,
@@ -210,7 +210,7 @@ def _read_vocabulary(
             f"{VOCAB_FILE} or {TOKENIZER_FILE} in it."
         )
     source, tokens = next(iter(stored.items()))
-    # As in transformers, tokenizer.json counts.
+    # As in transformers, the last file, tokenizer.json, has precedence.
     wordpieces = {*next(reversed(stored.values())).values()}
     added = [
         vocabulary_lib.added_token(i, x["content"] in wordpieces, x)
@@ -219,7 +219,7 @@ def _read_vocabulary(
     for path, token_of in stored.items():
         for row in added:
             index, token = row["id"], row["content"]
-            # A line that cannot hold its token is empty.
+            # A line is empty if it cannot hold its token, so fill it in.
             there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(
@@ -230,7 +230,7 @@ def _read_vocabulary(
                 )
     _check_equal(stored, parsed.directory)
     notes = []
-    # The five special tokens are split like any text, or preserved.
+    # `preserve_special_tokens` rules the five special tokens, so skip these.
     added = [
         row
         for row in added
@@ -277,7 +277,7 @@ def _by_id(ids_of: Any, vocab_size: int, path: str) -> dict[int, str]:
 def _added_tokens(
     parsed: _TokenizerFiles, tokens: Mapping[int, str]
 ) -> dict[int, dict[str, Any]]:
-    """Returns id to content and flags of the added tokens in all files.
+    """Returns the added tokens in all files: id to content and flags.
 
     Source: PreTrainedTokenizerBase._from_pretrained of transformers 4.
     """
@@ -348,9 +348,9 @@ def _check_equal(
 ) -> None:
     first, *rest = vocabularies.values()
     if rest in ([], [first]):
-        return  # As nearly always, and tokens need not be sorted.
-    # Tokenizers of transformers 5 have "" for a line of white space, and the
-    # last of two equal lines alone.
+        return  # The usual case: skip the slow sorting below.
+    # transformers 5 stores "" for a line of white space, and only the last of
+    # two equal lines, so compare neither.
     ids = [
         {token: id for id, token in sorted(rows.items()) if token.strip()}
         for rows in vocabularies.values()
@@ -381,7 +381,7 @@ def write(
         settings["lower_case"],
         settings["strip_accents"],
     )
-    # null, "as lower case", is what the released models have.
+    # If equal, write null ("as lower case"), as the released models have it.
     accents = None if strip_accents == lower_case else strip_accents
 
     def write_json(name, values):
@@ -432,7 +432,7 @@ def write(
 
 
 def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Returns the entries that keep [MASK] and the like whole in a text."""
+    """Returns the entries of tokens to find whole in texts, such as [MASK]."""
     return [
         {
             "id": index,
@@ -454,11 +454,11 @@ def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
 
 
 def _to_vocab(vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns token to id, without those that are added tokens alone."""
+    """Returns the ids of tokens, if possible without added-only tokens."""
     id_of = {token: index for index, token in enumerate(vocabulary.tokens)}
     added = vocabulary.only_added_ids
     rest = {x: i for x, i in id_of.items() if i not in added}
-    # transformers numbers added tokens from the size of the rest on.
+    # Only added tokens with the ids that transformers assigns may be left out.
     if added == {*range(len(rest), len(rest) + len(added))}:
         return rest
     return id_of | {x["content"]: x["id"] for x in vocabulary.added_tokens}

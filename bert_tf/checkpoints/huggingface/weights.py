@@ -43,7 +43,7 @@ WEIGHT_FILES = (
 )
 
 _BARE = ("embeddings.", "encoder.", "pooler.")
-# Names of LayerNorm's weights in checkpoints converted from TF1.
+# LayerNorm's weights have these names in checkpoints converted from TF1.
 _OLD_SUFFIXES = {".LayerNorm.gamma": "weight", ".LayerNorm.beta": "bias"}
 _WORDS = "bert.embeddings.word_embeddings.weight"
 # Copies of other weights; a checkpoint may hold only the copy.
@@ -53,7 +53,7 @@ _COPIES = {
 }
 _FLOATS = ("F32", "F16", "BF16", "F64")
 
-# A name with a folder could be outside of the directory.
+# A name with a folder could lead out of the directory, so it is refused.
 _INDEX = {
     "weight_map": stored_files.Kind(
         "an object from tensors to files in this folder",
@@ -65,7 +65,7 @@ _INDEX = {
     )
 }
 
-# The layers of transformers' Keras models; their models can have any name.
+# A name begins with its model, which may have any name, so find these layers.
 _KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
 _KERAS_KERNEL = "/kernel:0"
 
@@ -76,9 +76,9 @@ class Checkpoint:
 
     Attributes:
       path: The file, or the index of the files.
-      tensors: The names in `weight_map` to value, in the file's types.
+      tensors: Values by the names in `weight_map`, in the file's types.
       types: The distinct types, in safetensors' notation.
-      keras_class: The class that a Keras model names itself, in lower case.
+      keras_class: The class in the name of a Keras model, in lower case.
     """
 
     path: str
@@ -143,7 +143,7 @@ def read(directory: str) -> Checkpoint:
 
 
 def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
-    """Returns the tensors under `weight_map`'s names, and ours to theirs."""
+    """Returns tensors by `weight_map`'s names, and these to the file's names."""
     theirs: dict[str, str] = {}
     for name in tensors:
         ours = _normalize(name)
@@ -160,6 +160,7 @@ def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
 
 
 def _normalize(name: str) -> str:
+    """Returns `weight_map`'s name: "bert.encoder.x" for "encoder.x", ..."""
     for old, new in _OLD_SUFFIXES.items():
         if name.endswith(old):
             name = f"{name.removesuffix(old)}.LayerNorm.{new}"
@@ -167,7 +168,7 @@ def _normalize(name: str) -> str:
 
 
 def _check_copies(checkpoint: Checkpoint) -> None:
-    """Raises `UserError` if the decoder is not the word embeddings."""
+    """Raises `UserError` if a copy in the decoder differs from its weight."""
     tensors = checkpoint.tensors
     for copy, weight in _COPIES.items():
         if copy not in tensors or weight not in tensors:
@@ -183,7 +184,7 @@ def _check_copies(checkpoint: Checkpoint) -> None:
 def _read_shards(
     index_file: str, read_file: Callable
 ) -> tuple[Tensors, dict[str, str]]:
-    """Reads the files in an index, which must list their tensors."""
+    """Reads the files in an index, which must list exactly their tensors."""
     folder = os.path.dirname(index_file)
     values = stored_files.read_object(index_file)
     stored_files.check(values, _INDEX, index_file, tuple(_INDEX))
@@ -227,11 +228,11 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
             path,
             map_location="cpu",
             weights_only=True,
-            # Before PyTorch 1.6, files were not zip archives.
+            # Files from before PyTorch 1.6 are no zip archives: not mappable.
             mmap=zipfile.is_zipfile(path),
         )
     except Exception as error:
-        # PyTorch has no errors of its own; its message suggests running the
+        # PyTorch raises many types. Drop its message, which suggests to run the
         # code in the file.
         raise UserError(
             f"{path} is damaged, or holds more than tensors, and is not read "
@@ -256,7 +257,7 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
 
     def read_one(name):
         value = state[name].detach()
-        # NumPy does not support bfloat16.
+        # NumPy does not support bfloat16, so convert it first.
         value = value.float() if value.dtype == torch.bfloat16 else value
         return value.contiguous().numpy()
 
@@ -266,14 +267,14 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
 
 
 def _read_keras(path: str) -> tuple[Tensors, dict[str, str]]:
-    """Reads an HDF5 file, by the paths of its data sets."""
+    """Reads the tensors of an HDF5 file by the paths of its data sets."""
     shapes: dict[str, Shape] = {}
     types: dict[str, str] = {}
     outside = []
 
     def add(name, item):
-        name = os.fsdecode(name)  # Bytes if it is not UTF-8.
-        # A compiled model may store those of its optimizer, too.
+        name = os.fsdecode(name)  # h5py gives bytes for names not in UTF-8.
+        # A compiled model may store the optimizer's state, too; skip it.
         is_state = name.startswith("optimizer_weights/")
         if isinstance(item, h5py.Dataset) and not is_state:
             shapes[name] = tuple(item.shape or ())
@@ -319,7 +320,7 @@ def _to_torch(
     theirs: dict[str, str] = {}
     for name in tensors:
         first = theirs.setdefault(_torch_name(name), name)
-        # Layers that share a weight, as the embeddings, each have a copy.
+        # Layers that share a weight each store a copy, which must be equal.
         if first != name and not np.array_equal(tensors[name], tensors[first]):
             raise UserError(
                 f"{path} holds two models: {first} and {name} differ; save "
@@ -339,10 +340,10 @@ def _to_torch(
 
 
 def _plain_shape(name: str, shape: Shape) -> Shape:
-    """Returns a shape without an axis of heads, as transformers 4.2 had one.
+    """Returns a shape without the axis of heads of transformers 4.2.
 
-    There a kernel was [in, heads, size] or [heads, size, out], and a bias
-    [heads, size].
+    It had kernels [in, heads, size] or [heads, size, out], and biases
+    [heads, size]: [768, 12, 64] becomes [768, 768], and [12, 64] [768].
     """
     if "/attention/" not in name:
         return shape
@@ -369,9 +370,9 @@ def _torch_name(name: str) -> str:
 
 
 def _class_in(names: Iterable[str]) -> str | None:
-    """Returns the class that a Keras model has the name of, in lower case.
+    """Returns the class in the name of a Keras model, in lower case.
 
-    It follows the layer: "bert/tf_bert_for_masked_lm_1/bert/...".
+    "bert/tf_bert_for_masked_lm_1/bert/..." has "tfbertformaskedlm".
     """
     models = {(*name.split("/"), "")[1] for name in names}
     return re.sub(r"_(\d+$)?", "", models.pop()) if len(models) == 1 else None

@@ -55,9 +55,9 @@ def find_prefix(path: str) -> str:
     """Returns the prefix of the checkpoint at `path`.
 
     Args:
-      path: A prefix, one of a checkpoint's files, or a directory; in a
-        directory, the checkpoint that its file `checkpoint` names, or else the
-        one of the latest step.
+      path: A prefix, one of a checkpoint's files, or a directory. A directory
+        stands for the checkpoint that its file `checkpoint` names, or else the
+        latest step's.
 
     Raises:
       UserError: If there is no checkpoint, or several without steps.
@@ -125,7 +125,8 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
 
     Args:
       path: A path for `find_prefix`.
-      object_based: Whether TensorFlow 2 wrote it; else its tensors have names.
+      object_based: Whether to expect an object-based checkpoint of TensorFlow
+        2, or else a name-based one.
 
     Raises:
       UserError: If there is no checkpoint, it is damaged, or of the other
@@ -169,7 +170,7 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
 
 
 def _count_bytes(prefix: str, reader: Any) -> tuple[int, int]:
-    """Returns the bytes that the tensors need, and those of the data files."""
+    """Returns the bytes that the tensors need and the data files have."""
     dtypes = reader.get_variable_to_dtype_map()
     needed = sum(
         math.prod(shape) * dtypes[name].size
@@ -268,14 +269,14 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
         scratch = f"{index}.save"
         names = sorted(tensors)
         try:
-            # On the CPU, to use no memory of an accelerator.
+            # On the CPU, or else it would take an accelerator's memory.
             with tf.device("CPU:0"):
                 tf.raw_ops.SaveV2(
                     prefix=scratch,
                     tensor_names=names,
                     shape_and_slices=[""] * len(tensors),
-                    # `identity` copies, as the tensor made from an array keeps
-                    # the array alive.
+                    # `identity` copies the tensor; without it the tensor would
+                    # keep its array alive.
                     tensors=[
                         tf.identity(tf.convert_to_tensor(tensors[name]))
                         for name in names
@@ -297,8 +298,8 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
 def recognizes(path: str) -> bool:
     """Returns whether there is a TF1 checkpoint at `path`.
 
-    It may be damaged or lack its configuration, which `read_model` checks.
-    Object-based checkpoints of TensorFlow 2 do not count.
+    The checkpoint may be damaged or lack its configuration, as `read_model`
+    checks these. Object-based checkpoints of TensorFlow 2 do not count.
     """
     try:
         prefixes = _find_prefixes(path)
@@ -338,9 +339,8 @@ def read_model(
 ) -> StoredModel:
     """Reads the checkpoint of a prefix or a directory; see `formats`.
 
-    In a directory that is the one that its file `checkpoint` names, or else its
-    only one or the one of the latest step. Without a `vocab.txt` the vocabulary
-    is None; callers that need one, such as the converter, refuse that.
+    For a directory, see `find_prefix`. Without a `vocab.txt` the vocabulary is
+    None; callers that need one, such as the converter, raise `UserError` then.
     """
     prefix = find_prefix(path)
     config = files.read_bert_config(config_beside(prefix))
@@ -371,9 +371,9 @@ def _task_of(weights: Tensors) -> dict[str, Any]:
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model in the original's format; see `formats`.
 
-    `read_model` restores all of it; the sentences list what the original would
-    read in another way. Only feature-based taggers are refused: a checkpoint
-    does not contain which of the encoder's layers they read.
+    The sentences list what the checkpoint does not keep, and what the original
+    would read in another way. A feature-based tagger raises `UserError`, as a
+    checkpoint does not store which of the encoder's layers it reads.
     """
     if stored.task.get("approach") == "feature_based":
         raise UserError(
