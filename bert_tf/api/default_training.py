@@ -100,8 +100,9 @@ def count_steps(
 ) -> int | None:
     """Returns the number of steps of the learning rate schedule of `fit`.
 
-    Returns None for data of unknown length, and if a callback sets the learning
-    rate: Keras cannot set the rate of an optimizer that has a schedule.
+    It is 3 * 32 for 3 epochs of 1,000 rows in batches of 32. Returns None for
+    data of unknown length, and if a callback sets the learning rate: Keras
+    cannot set the rate of an optimizer that has a schedule.
     """
     if any(isinstance(x, _RATE_SETTERS) for x in tf.nest.flatten(callbacks)):
         return None
@@ -304,8 +305,8 @@ def draw_masks(
 
     Returns:
       The features with masked `input_ids` and with `masked_lm_positions`
-      <int32>[B, P]; and the labels, the ids of the masked tokens <int32>[B, P],
-      -1 at unused positions.
+      <int32>[B, P], P = 19 for S = 128; and the labels, the ids of the masked
+      tokens <int32>[B, P], -1 at unused positions.
     """
     ids = tf.cast(features[INPUT_IDS.name], tf.int32)
     mask = features.get(INPUT_MASK.name)

@@ -43,10 +43,8 @@ def load_model(
         SavedModel of TF Hub, or a checkpoint of the original or of the Model
         Garden: its directory or its prefix, with its configuration in the same
         directory; or a `.keras` file, which stays compiled if no other argument
-        is given.
-        Or the name of a model to download: a short one, such as
-        "bert-base-uncased" (run/models.py lists them),
-        "hf://owner/name[@revision]",
+        is given. Or a name to download: a short one such as "bert-base-uncased"
+        (run/models.py lists them), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
         address of a .zip or .tar.gz file. If a path has this name, it is read.
       kind: The kind of model to build: "encoder", "pretraining", "masked_lm",

@@ -623,7 +623,8 @@ class Preprocessor:
     ) -> dict | None:
         """Returns `class_weight` of Keras' `fit`, with indices for names.
 
-        "balanced" gives all labels the same total weight in `y`, the ids.
+        "balanced" gives each label in `y`, the ids, the same total weight: for
+        the ids 0, 0, 0, 1 the weights are 2/3 and 2.
         """
         if weights is None:
             return None

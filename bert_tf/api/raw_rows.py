@@ -176,7 +176,7 @@ def _named_labels(x: Any, y: list[Any], column: str, task: Task) -> Any:
 
 
 def is_text(x: Any) -> bool:
-    """Returns True if there is a text in `x`, rows, columns or tensors."""
+    """Returns True if there is a text in `x`: rows, columns or tensors."""
     if isinstance(x, tf.data.Dataset):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
         specs = [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
@@ -452,7 +452,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # Rank 1 with labels is one row's words, without it is a batch of texts.
+        # Rank 1 is one row's words if labels come with it, else many texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )

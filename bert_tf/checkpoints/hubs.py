@@ -450,7 +450,7 @@ def _files_in(folder: str) -> list[str]:
 
 
 def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
-    with contextlib.redirect_stdout(sys.stderr), extras():  # Imports may print.
+    with contextlib.redirect_stdout(sys.stderr), extras():  # It logs to stdout.
         import kagglehub
         import requests
         from kagglehub import cache

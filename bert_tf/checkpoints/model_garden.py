@@ -54,8 +54,8 @@ _HEADS = (
 # Keys that the Model Garden's configuration class adds; `embedding_size` is the
 # width of factorized embeddings, which BERT does not have.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
-# Activations and the Model Garden's expressions for them, if not just the name:
-# there the name "gelu" means the exact form of tf_keras.
+# The Model Garden's expressions for activations with another name there: its
+# plain "gelu" is the exact form of tf_keras.
 _ACTIVATIONS = {
     "gelu": 'tf_utils.get_activation("gelu")',
     "gelu_erf": '"gelu"',
@@ -76,7 +76,7 @@ _EMBEDDINGS = (
 )
 _LAYERS = "_transformer_layers"
 _POOLER = "_pooler_layer"
-# An older BertEncoder numbers its layers.
+# An older BertEncoder numbers its layers after this prefix.
 _NUMBERED = "layer_with_weights-"
 # Names in checkpoints released in 2020, and the later names.
 _OLD_NAMES = {

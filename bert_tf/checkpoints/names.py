@@ -208,7 +208,7 @@ def _lift(folder: str) -> None:
     inner = os.path.join(folder, names[0]) if len(names) == 1 else ""
     if not os.path.isdir(inner):
         return
-    # Rename it first, or else a file in it could have its name.
+    # Rename it first, as a file in it may have the folder's own name.
     moved = f"{folder}/{'_' * 250}"
     os.rename(inner, moved)
     for name in os.listdir(moved):

@@ -32,7 +32,7 @@ from bert_tf.io import files
 from bert_tf.io import stored_files
 
 CONFIG_FILE = "config.json"
-# Without this metadata transformers would not know the layout, PyTorch's.
+# transformers needs this metadata to read weights in PyTorch's layout.
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
 # Prefixes of tensors that mean the same in every class of transformers.
@@ -53,7 +53,7 @@ _CLASSIFIERS = (
     weight_map.MULTIPLE_CHOICE,
 )
 
-# Heads on the pooler's output.
+# Heads that read the pooler's output, so the pooler may not be missing.
 _POOLED = {
     weight_map.NEXT_SENTENCE,
     weight_map.CLASSIFIER,
@@ -94,7 +94,7 @@ _HIDDEN_ACTS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Every version of transformers has "gelu_new", unlike the other tanh forms.
+# Every version of transformers has "gelu_new", so write this tanh form.
 _THEIR_HIDDEN_ACTS = {"gelu": "gelu_new", "gelu_erf": "gelu"}
 _GELUS = {"gelu": "the tanh approximation", "gelu_erf": "the exact (erf) GELU"}
 
@@ -166,7 +166,7 @@ def recognizes(path: str) -> bool:
         values = files.read_json(config_file)
     except UserError:
         return False
-    # A KerasHub preset has a config.json too, without these keys.
+    # A KerasHub preset has a config.json, too, but without these keys.
     keys = ("model_type", "architectures")
     return isinstance(values, dict) and any(key in values for key in keys)
 
@@ -192,7 +192,7 @@ def read_model(
     checkpoint = huggingface_weights.read(path)
     classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
     if checkpoint.keras_class in classes:
-        # Early versions wrote the class of the base model to config.json.
+        # config.json of early versions may name the base model's class instead.
         name = classes[checkpoint.keras_class]
         values = values | {"architectures": [name]}
     named_kind, unknown_class = kind_of(values, config_file)

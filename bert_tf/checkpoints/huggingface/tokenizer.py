@@ -40,7 +40,7 @@ _SPECIAL_TOKENS = {
     "mask_token": vocabulary_lib.MASK,
 }
 _BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
-# These take all rules from tokenizer.json.
+# These take all rules from tokenizer.json, so they are refused without it.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 # The rules of `BertTokenizer`; files with other rules are refused.

@@ -43,7 +43,8 @@ WEIGHT_FILES = (
 )
 
 _BARE = ("embeddings.", "encoder.", "pooler.")
-# LayerNorm's weights have these names in checkpoints converted from TF1.
+# LayerNorm's names in checkpoints converted from TF1, which are renamed:
+# "embeddings.LayerNorm.gamma" becomes "bert.embeddings.LayerNorm.weight".
 _OLD_SUFFIXES = {".LayerNorm.gamma": "weight", ".LayerNorm.beta": "bias"}
 _WORDS = "bert.embeddings.word_embeddings.weight"
 # Copies of other weights; a checkpoint may hold only the copy.
@@ -143,7 +144,7 @@ def read(directory: str) -> Checkpoint:
 
 
 def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
-    """Returns tensors by `weight_map`'s names, and these to the file's names."""
+    """Returns tensors by canonical name, and a dict to the file's names."""
     theirs: dict[str, str] = {}
     for name in tensors:
         ours = _normalize(name)
@@ -160,7 +161,6 @@ def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
 
 
 def _normalize(name: str) -> str:
-    """Returns `weight_map`'s name: "bert.encoder.x" for "encoder.x", ..."""
     for old, new in _OLD_SUFFIXES.items():
         if name.endswith(old):
             name = f"{name.removesuffix(old)}.LayerNorm.{new}"
@@ -228,12 +228,12 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
             path,
             map_location="cpu",
             weights_only=True,
-            # Files from before PyTorch 1.6 are no zip archives: not mappable.
+            # Only zip archives can be mapped, which PyTorch writes since 1.6.
             mmap=zipfile.is_zipfile(path),
         )
     except Exception as error:
-        # PyTorch raises many types. Drop its message, which suggests to run the
-        # code in the file.
+        # PyTorch raises many types. Its message suggests to run the code in the
+        # file, so leave it out.
         raise UserError(
             f"{path} is damaged, or holds more than tensors, and is not read "
             f"({type(error).__name__} of PyTorch); copy it again, or save the "
