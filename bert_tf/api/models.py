@@ -151,7 +151,7 @@ class TextMethods(save.FileMethods):
                 for x in (metrics, weighted_metrics)
             )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
-            # Without weights, tokens without a label would count.
+            # Weight the metrics, or else tokens without a label would count.
             weighted_metrics = [*metrics, *(weighted_metrics or [])]
             metrics = None
         super().compile(
@@ -542,7 +542,7 @@ class TextMethods(save.FileMethods):
             return loss / tf.distribute.get_strategy().num_replicas_in_sync
         y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
         if mask is not None:
-            # Keras divides by all tokens; scale to the mean of labeled ones.
+            # Keras divides by all tokens, so scale to the mean of labeled ones.
             mask_sum = tf.reduce_sum(mask)
             size = tf.cast(tf.size(mask), mask.dtype)
             sample_weight *= tf.math.divide_no_nan(size, mask_sum)

@@ -307,7 +307,7 @@ def _normalize(
 
 
 def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Splits a "##" token as the rest of a word: "##ology" to "##olo", "##gy".
+    """Splits a "##" token as the rest of a word: "##chain" to "##chai", "##n".
 
     The tokenizer itself cannot: it splits only whole words.
     Source: WordpieceTokenizer (tokenization.py:308-359 of the original), from

@@ -161,7 +161,7 @@ class _Match:
         return phrases
 
     def open(self, rows: Iterable[Row], tensors: Tensors) -> Tensors:
-        """Returns the weights of `rows`, by canonical names and shapes."""
+        """Returns the weights of `rows`, with canonical names and shapes."""
         found = {row.name: (name, row) for name, row in self.found.items()}
         shapes = {
             row.name: weight_map.shape_of(

@@ -166,7 +166,7 @@ class StoredModel:
     @property
     def normalization(self) -> str:
         """The text normalization, one of `config.NORMALIZATIONS`."""
-        # Model directories of earlier versions lack it, and use the original's.
+        # Earlier versions did not store it, so the default is the original's.
         return (self.tokenizer_settings or {}).get("normalization", ORIGINAL)
 
     @property

@@ -268,7 +268,7 @@ def _read_head(
             f"{_HEAD}/{name}": named.pop(f"{dense['name']}/{name}")
             for name in ("kernel", "bias")
         }
-    # Values that Keras would not write raise these, too.
+    # Values that Keras would not write raise these, too, so refuse the head.
     except (AttributeError, LookupError, TypeError, ValueError):
         named = others
     if named:

@@ -348,7 +348,7 @@ def _check_equal(
 ) -> None:
     first, *rest = vocabularies.values()
     if rest in ([], [first]):
-        return  # The usual case: skip the slow sorting below.
+        return  # The usual case, so skip the slow sorting below.
     # transformers 5 stores "" for a line of white space, and only the last of
     # two equal lines, so compare neither.
     ids = [
