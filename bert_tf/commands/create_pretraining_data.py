@@ -158,7 +158,7 @@ class CreatePretrainingDataConfig(CorpusConfig):
 def main(config: CreatePretrainingDataConfig) -> None:
     from bert_tf.text.vocabulary import Vocabulary
 
-    Vocabulary.from_file(config.vocab_file)  # Raises if it is bad.
+    Vocabulary.from_file(config.vocab_file)  # Raises early if invalid.
     from bert_tf.data import create as pretraining_data
 
     pretraining_data.create(config)

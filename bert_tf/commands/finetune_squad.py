@@ -150,7 +150,7 @@ class SquadConfig(FinetuneConfig):
         )
 
     def unread_inputs(self) -> frozenset[str]:
-        """Returns the flags of inputs that these flags leave unread."""
+        """Returns the input flags that a run with these flags does not read."""
         unread = set() if self.may_score_dev else {"predict_file"}
         return super().unread_inputs() | unread
 
@@ -170,7 +170,7 @@ def main(config: SquadConfig) -> None:
 def read(config: SquadConfig):
     """Returns the flags and the `SquadFiles`, with their data.
 
-    The flags have --do_eval if --predict_file has answers.
+    --do_eval is set in these flags if --predict_file has answers.
 
     Raises:
       UserError: If a file is invalid, or lacks answers that are needed.
@@ -263,6 +263,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # As in the original, which has a single length.
+        # With one sequence length, padding is attended to as in the original.
         mask_padding=config.num_length_buckets != 1,
     )
