@@ -113,7 +113,7 @@ def _column(row: dict[str, Any], name: str, flag: str, where: str) -> Any:
 
 
 def _clean(text: Any, where: str, replace_invalid: bool) -> str:
-    """Returns the text of a row; null is an empty one."""
+    """Returns the text of a row, "" for null."""
     if text is None:
         return ""
     if not isinstance(text, str):
