@@ -264,10 +264,7 @@ def write_corpus(
 def choose_sentences(
     splits: Sequence[Any], limits: Sequence[int] = (4000, 400)
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yields (sentence, library) rows of each split, equally many per library.
-
-    Only whole sentences are chosen that occur once in all splits together.
-    """
+    """Yields each split's whole, unique sentences, equally many per library."""
     from bert_tf.data import corpus
 
     found = [

@@ -63,14 +63,13 @@ def hash_words(text: str) -> np.ndarray:
 def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
     """Returns a hash of each sequence of `length` words.
 
-    Words a, b, c and d give the hashes of (a b c) and (b c d) for length 3.
-
     Args:
       words: Hashes of the words, uint32 [words].
       length: Words in a sequence.
 
     Returns:
-      uint64 [words - length + 1]; empty if there are fewer words.
+      uint64 [words - length + 1]; empty if there are fewer words. Words a b c d
+      give the hashes of (a b c) and (b c d) for length 3.
     """
     count = max(len(words) - length + 1, 0)
     hashes = np.zeros(count, np.uint64)
@@ -149,9 +148,8 @@ def compute_signature(text: str) -> np.ndarray:
     """Returns the MinHash signature of a text's shingles, uint32 [NUM_PERM].
 
     The share of positions where two signatures are equal estimates the Jaccard
-    similarity of their sets of shingles: 96 of 128 equal mean 0.75. A text of
-    fewer words than a shingle has a single shingle, of all its words. The
-    signature of a text without words is all `NO_SHINGLES`.
+    similarity of their sets of shingles. A text of fewer words than a shingle
+    is one shingle; without words, the signature is all `NO_SHINGLES`.
     """
     words = hash_words(text)
     shingles = hash_ngrams(words, min(SHINGLE_LENGTH, len(words)))

@@ -157,8 +157,8 @@ def _format_of(path: str, input_format: str) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, start and end.
 
-    A dump of 20 GB takes no time. Changes in the middle of a file are found when
-    its chunks are hashed, except in Parquet files: only this hash counts there.
+    A dump of 20 GB takes no time. The hashes of its chunks reveal changes in
+    the middle; for Parquet only this hash counts.
     """
     digest = hashlib.blake2b(digest_size=16)
     with files.open_binary(path) as file:

@@ -139,7 +139,7 @@ def _kept_sizes(
 
 
 def is_heldout(ids: np.ndarray, share: float) -> np.ndarray:
-    """Chooses documents by their ids alone.
+    """Chooses documents by their ids alone; returns bool [n].
 
     A document stays on its side when the corpus grows, and a larger share
     holds out all documents that a smaller share does.
@@ -147,9 +147,6 @@ def is_heldout(ids: np.ndarray, share: float) -> np.ndarray:
     Args:
       ids: `Fingerprints.ids`, uint64 [n].
       share: Share of the documents to hold out, in [0, 1).
-
-    Returns:
-      bool [n].
     """
     return _uniform(ids) < share
 
@@ -160,22 +157,20 @@ def count_copies(
     languages: np.ndarray,
     exponent: float,
 ) -> np.ndarray:
-    """Returns how often each document is written, so that languages are even.
+    """Returns how often each document is written, int64 [n].
 
+    Languages with little text are written more often.
     A language with the share p of the characters gets a share in proportion to
     p^exponent. The corpus keeps its size: documents of large languages are left
-    out, documents of small languages are repeated. Shares of 0.9 and 0.1 become
-    0.75 and 0.25 for an exponent of 0.5, so documents are written 0.83 and 2.5
-    times on average.
+    out, documents of small languages are repeated. For an exponent of 0.5,
+    shares of 0.9 and 0.1 become 0.75 and 0.25, so documents are written 0.83
+    and 2.5 times on average.
 
     Args:
       ids: uint64 [n].
       sizes: Characters, int64 [n].
       languages: Number of each document's language, int [n].
       exponent: 1 changes nothing, 0 gives all languages the same share.
-
-    Returns:
-      int64 [n].
     """
     totals = np.bincount(languages, sizes).astype(np.float64)
     shares = totals / max(totals.sum(), 1)
@@ -195,13 +190,10 @@ def _uniform(ids: np.ndarray) -> np.ndarray:
 
 
 def repeated_documents(hashes: np.ndarray) -> np.ndarray:
-    """Finds documents that are equal to an earlier one.
+    """Finds documents that are equal to an earlier one; returns bool [n].
 
     Args:
       hashes: `Fingerprints.documents`, uint64 [n, 2].
-
-    Returns:
-      bool [n].
     """
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes[:, 0]):
@@ -214,15 +206,12 @@ def repeated_documents(hashes: np.ndarray) -> np.ndarray:
 def repeated_paragraphs(
     hashes: np.ndarray, considered: np.ndarray
 ) -> np.ndarray:
-    """Finds paragraphs that are equal to an earlier one.
+    """Finds paragraphs that are equal to an earlier one; returns bool [m].
 
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
       considered: bool [m]; other paragraphs, such as short ones, are not
         dropped and do not cause an equal one to be dropped.
-
-    Returns:
-      bool [m].
     """
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes, considered):

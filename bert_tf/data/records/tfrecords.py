@@ -28,9 +28,9 @@ Sizes = Mapping[Feature, int]
 
 
 class CheckedRecord(NamedTuple):
-    """A record of a file, and why it is unusable, if it is.
+    """A record of a file; `reason` tells why it is unusable, or is None.
 
-    `stop` is None if its length is damaged; then no later record can be found.
+    `stop` is None if the length is damaged; then no later record can be found.
     """
 
     path: str
@@ -116,8 +116,8 @@ def find_counts(record_files: Sequence[str]) -> dict[str, int]:
     whose contents are not read.
 
     Raises:
-      UserError: If a file is truncated or not a record file, or is another one
-        than its manifest describes.
+      UserError: If a file is truncated, not a record file, or not the file that
+        its manifest describes.
     """
     found = manifest.find(record_files)
     described = found.files if found else {}
@@ -188,7 +188,7 @@ def check_first_records(record_files: Sequence[str], sizes: Sizes) -> None:
 
 
 def _describe_mismatch(record: bytes, sizes: Sizes) -> str | None:
-    """Returns what is wrong with a serialized example, or None."""
+    """Returns the first fault of a serialized example, or None."""
     example = tf.train.Example()
     try:
         example.ParseFromString(record)
