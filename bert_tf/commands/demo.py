@@ -221,7 +221,7 @@ _CODE = re.compile(r"(?ms)^ *(```|~~~).*?(^ *\1|\Z)|^ *>>>.*?(^ *$|\Z)")
 _HEADING = re.compile(r"(?m)^ *([A-Z][\w ]*:|[-=~^*#]{3,}|[\w, *]+ : .*)$")
 # Blank lines separate paragraphs; bullets and `name: text` begin new ones.
 _PARAGRAPH_BREAK = re.compile(r"\n *\n|\n *(?:[-*+] +|(?=\*{0,2}`?\w+`?: ))")
-# Links lose their address; roles, quotes, emphasis and footnotes vanish.
+# Removes the addresses of links, and roles, quotes, emphasis and footnotes.
 _MARKUP = re.compile(
     r"\[([^\]]*)\]\([^)]*\)|:\w+:(?=`)|[`*]+|https?://\S+|\[[^\]]*\]_"
 )

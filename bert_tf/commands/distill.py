@@ -1,7 +1,7 @@
 r"""Distills a large, fine-tuned BERT into a small one.
 
-The teacher's model directory defines the task; the data flags are those of the
-script that trained it:
+The teacher's model directory defines the task; the data flags are the same as
+for the script that trained it:
 
   python run/distill.py --teacher_dir=output/topics/model \
       --num_hidden_layers=4 --hidden_size=256 --train_file=train.csv \

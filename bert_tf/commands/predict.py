@@ -3,8 +3,8 @@ r"""Predicts the rows of a file with a fine-tuned model.
   python run/predict.py --model_dir=output/mrpc/model --input_file=pairs.csv \
       --output_file=predictions.jsonl
 
-The columns are those of the training data; labels are not read. The output is
-JSON lines, or a table:
+The columns are the same as in training; labels are not read. The output is JSON
+lines, or a table:
 
   python run/predict.py --model_dir=output/mrpc/model --input_file=pairs.csv \
       --output_file=predictions.csv --keep_columns=id,text --top_k=3

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from bert_tf.flags import options
 from bert_tf.flags.groups import NormalizationConfig
 
-# Characters to tokenize at once; a longer line is tokenized whole.
+# Characters per call, so memory is bounded; a longer line is tokenized whole.
 _CHARACTERS_AT_ONCE = 1 << 18
 
 

@@ -31,7 +31,7 @@ from bert_tf.io import files
 
 # Increase it when parts change, or a resumed run would reuse outdated ones.
 _VERSION = 4
-# The flags that a part depends on.
+# A part depends on these flags, so other values extract its chunk again.
 _FLAGS = (
     "text_column",
     "id_column",
@@ -129,8 +129,8 @@ class ExtractOptions:
 def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     """Returns a hash of everything that a part depends on.
 
-    Equal chunks of different files share one part. So after a truncated file
-    is replaced, extraction resumes behind the chunks that it already had.
+    Equal chunks of different files share one part. So when a truncated file is
+    replaced by the whole one, its first chunks are not extracted again.
     """
     digest = hashlib.blake2b(digest_size=16)
     settings = [getattr(options.config, name) for name in _FLAGS]

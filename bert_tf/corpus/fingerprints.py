@@ -22,7 +22,7 @@ from bert_tf.corpus.documents import Document
 NUM_PERM = 128
 # Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
 SHINGLE_LENGTH = 5
-# Value in the signature of a document without words.
+# Signature values of a document without words, which is never a duplicate.
 NO_SHINGLES = np.uint32(0xFFFFFFFF)
 # Shingles permuted at once; the products of more would not fit into the cache.
 _BATCH = 4096

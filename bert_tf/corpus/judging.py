@@ -43,8 +43,8 @@ _KEPT = 0
 # Documents summed at once, so that memory does not grow with the corpus.
 _BLOCK = 1 << 18
 
-# Hashes in a partition and in a block that is read at once. A partition takes
-# about 40 bytes a hash while it is sorted.
+# Hashes in a partition, and in a block that is read at once, so that memory is
+# bounded: a partition takes about 40 bytes a hash while it is sorted.
 _PARTITION = 1 << 22
 
 # Minimum probability that a pair at the threshold of similarity is compared.
@@ -313,10 +313,10 @@ def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
     """Returns the number of bands and the number of rows in a band.
 
     A pair at the threshold has an equal band with the probability
-    1 - (1 - threshold^rows)^bands. The most rows with at least 0.95 are chosen,
-    because more rows mean fewer comparisons: below, 8 rows would give 0.947, 7
-    give 0.986. The optimum of datasketch's `MinHashLSH` also avoids candidates,
-    which cost little here, and would miss 60 of 100 such pairs.
+    1 - (1 - threshold^rows)^bands. The largest number of rows with at least
+    0.95 is chosen, because more rows mean fewer comparisons: below, 8 rows
+    would give 0.947, 7 give 0.986. The optimum of datasketch's `MinHashLSH`
+    avoids comparisons, which are cheap here, and would miss 60% of such pairs.
 
     >>> choose_bands(0.8, 128)
     (18, 7)

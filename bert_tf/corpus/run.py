@@ -276,7 +276,7 @@ def _plan_outputs(
 ) -> list[tuple[Judged, str, int, int, str]]:
     """Returns the arguments of `writing.write` for each file.
 
-    Shards are stretches of the text of about the same size.
+    Shards are consecutive parts of the text, of about equal size.
     """
     order = orders["text"]
     shards = max(config.num_shards, 1)

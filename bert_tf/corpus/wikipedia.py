@@ -34,8 +34,8 @@ _END = b"</page>"
 # MediaWiki's keys of Media, File and Category: links to them show no text.
 _HIDDEN = ("-2", "6", "14")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
-# Disambiguation pages. Dumps do not mark them, and each Wikipedia names their
-# templates, and what a title has in parentheses, in its own language.
+# Templates of disambiguation pages. Dumps do not mark these pages, so templates
+# and titles are matched, and each Wikipedia names them in its own language.
 _DISAMBIGUATION = re.compile(
     r"__DISAMBIG__|\{\{\s{0,9}(?:"
     r"[\w\s()/'–-]{0,60}disambig(?:uation)?(?:[ _]page|[ _-]cleanup)?|"
@@ -119,7 +119,7 @@ class PageParser:
 
             context = multiprocessing.get_context("spawn")
             self._pipe, other = context.Pipe()
-            # A daemon ends with this process; others would block its exit.
+            # A daemon ends with this process; no other child would.
             self._process = context.Process(
                 target=serve, args=(other,), daemon=True
             )

@@ -29,7 +29,8 @@ _FILE = re.compile(
     r"midi?|pdf|djvu|stl)",
     re.IGNORECASE,
 )
-# Text in several scripts: -{zh-hans:简体;zh-hant:繁體}-, -{flags|text}-.
+# Text in several scripts, of which the first one is kept, such as
+# -{zh-hans:简体;zh-hant:繁體}-, or with flags, -{flags|text}-.
 _VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
 _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
 # A rule with one of these flags shows no text.
@@ -44,7 +45,7 @@ _REMNANTS = re.compile(
 _NOT_TEXT = ("|", "!", "{|", "{{", "}}", "=", _NO_TEXT)
 _QUOTES = re.compile("'{2,}")
 _BREAKS = re.compile(rf"{_BREAK}(?:\s*{_BREAK})+")
-# A template in parentheses leaves them empty, as "Paris (, ) is".
+# Removes parentheses that only templates filled, such as "Paris (, ) is".
 _EMPTY_PARENTHESES = re.compile(r"\s*\([\s,;:/–—-]*\)|（[\s,;:，；：、]*）")
 _AFTER_OPENING = re.compile(r"(?<=\()[\s,;:]+")
 _BEFORE_CLOSING = re.compile(r"\s*[,;:]?\s+(?=\))|[,;](?=\))")

@@ -66,7 +66,7 @@ def read_numbered_lines(
     a paragraph. Memory holds one line, or for a sample the start of a document.
 
     Args:
-      files: Paths, local or remote; those ending in .gz, .bz2, .xz or .zst are
+      files: Paths, local or remote; .gz, .bz2, .xz and .zst files are
         decompressed.
       one_document_per_file: Whether to ignore blank lines.
       replace_invalid_utf8: Whether bytes that are not UTF-8 become U+FFFD.

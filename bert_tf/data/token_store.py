@@ -182,8 +182,8 @@ class TokenStore:
         """Returns the document, the first sentence and the stop of a span.
 
         Span i < num_documents is document i, or its beginning if it is long.
-        The other spans of long documents follow: if document 0 of 2 is cut in
-        three, the spans 0, 1, 2, 3 are in the documents 0, 1, 0, 0.
+        The remaining spans of long documents follow. If document 0 of 2 is cut
+        in three, the spans 0, 1, 2, 3 are in the documents 0, 1, 0, 0.
         """
         extra = number - self.num_documents
         if extra >= 0:

@@ -37,13 +37,13 @@ from bert_tf.text.vocabulary import Vocabulary
 _BATCH_CHARS = 1 << 22
 # Queued batches per worker, so that no worker is idle.
 _BATCHES_PER_WORKER = 2
-# Words tokenized at once for the report.
+# Words tokenized at once for the report, so that memory is bounded.
 _WORDS_PER_CALL = 1 << 16
 # A larger share of fragments and unused lines causes a warning.
 _MAX_SPARE = 0.1
 # Attributes of `CountedText`; Beam workers write a file for each of them.
 _SIDES = ("learned", "heldout")
-# A dict of so many words takes about 150 MB; further counts go to disk.
+# A dict of this size takes about 150 MB; more counts are written to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
 
 
@@ -60,7 +60,7 @@ class WordCounts:
     def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
         self._max_words_in_memory = max_words_in_memory
         self._counts: dict[bytes, int] = {}
-        self._table = sqlite3.connect("")  # A temporary file, if it is large.
+        self._table = sqlite3.connect("")  # On disk if it is large.
         self._table.execute("CREATE TABLE words (word BLOB, count INTEGER)")
 
     def close(self) -> None:

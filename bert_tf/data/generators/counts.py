@@ -16,7 +16,7 @@ class RecordCounts:
 
     Attributes:
       num_instances: Records.
-      num_random_next: Records whose second segment comes from elsewhere.
+      num_random_next: Records with a random second segment.
       num_truncated: Records that lost tokens to fit into the sequence length.
       num_pieces: Tokens that are not padding, [CLS] and [SEP] included.
       num_predicted: Tokens to predict: the sum of the next three counts.
@@ -92,7 +92,7 @@ class RecordCounts:
 
     @property
     def random_next_share(self) -> float:
-        """Share of records whose second segment comes from elsewhere."""
+        """Share of records with a random second segment."""
         return self.num_random_next / max(1, self.num_instances)
 
     def describe_cut(self, predictions: np.ndarray, most: int) -> str | None:

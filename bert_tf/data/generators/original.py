@@ -224,7 +224,7 @@ def _draw_other_text(
 def truncate_pair(
     a: Sentence, b: Sentence, max_num_tokens: int, rng: random.Random
 ) -> tuple[Sentence, Sentence]:
-    """Drops tokens at either end of the longer text until they fit (418-433)."""
+    """Drops tokens at either end of the longer one until both fit (418-433)."""
     spans = [[0, len(a)], [0, len(b)]]
     lengths = [len(a), len(b)]
     for _ in range(len(a) + len(b) - max_num_tokens):

@@ -136,7 +136,7 @@ def read_batches(
 ) -> Iterator[Batch]:
     """Yields the lines after the first `num_done`, in batches.
 
-    The options are those of `corpus.read_numbered_lines`.
+    The options are passed to `corpus.read_numbered_lines`.
     """
     numbered = corpus.read_numbered_lines(
         input_files,
@@ -219,7 +219,7 @@ def plan_parts(
     store: TokenStore,
     output_files: Sequence[str],
 ) -> PartsPlan:
-    """Plans the parts; each file has the same number of them.
+    """Plans the parts; each file has the same number of parts.
 
     Raises:
       UserError: If the text is too short for this number of files.
@@ -306,7 +306,7 @@ def _write_files(
             growing[number] = concatenate_parts(
                 plan, number, per_file, output_files[number], unfinished
             )
-        if next(growing[number], True):  # None while it waits.
+        if next(growing[number], True):  # Yields None while it waits.
             del growing[number]
 
     with (

@@ -362,8 +362,8 @@ def truncated_lengths(
     """Returns the lengths after the longer segment is cut token by token.
 
     On a tie B loses one (:424-426). So the lengths differ by at most one token,
-    or the shorter segment is unchanged: for a maximum of 7, lengths 8 and 6
-    become 4 and 3, and 8 and 2 become 5 and 2. All are <int64>[num].
+    or the shorter segment is unchanged. For a maximum of 7, lengths 8 and 6
+    become 4 and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
     """
     half = max_num_tokens // 2
     excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)

@@ -81,7 +81,7 @@ class Recipe:
 
     Attributes:
       version: Version of the algorithms.
-      flags: All resolved flags except those without effect.
+      flags: All resolved flags except flags without effect.
       num_output_files: Number of files in `--output_file`.
       vocabulary_hash: `Vocabulary.hash`.
       inputs: Per text file its "name", "bytes" and "sha256", in order.
@@ -127,7 +127,7 @@ class Manifest(Recipe):
         manifest has names relative to it; `write` takes and `find` returns
         paths.
       counts: `RecordCounts.to_dict` over all records.
-      random_next_share: Share of records whose second segment is random.
+      random_next_share: Share of records with a random second segment.
       source: Path of the manifest; not stored.
     """
 

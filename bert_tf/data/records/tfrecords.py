@@ -28,7 +28,7 @@ Sizes = Mapping[Feature, int]
 
 
 class CheckedRecord(NamedTuple):
-    """A record of a file; `reason` tells why it is unusable, or is None.
+    """A record of a file; `reason` is None unless the record is unusable.
 
     `stop` is None if the length is damaged; then no later record can be found.
     """
@@ -112,8 +112,8 @@ def count_records(path: str) -> int:
 def find_counts(record_files: Sequence[str]) -> dict[str, int]:
     """Returns the number of records of each file, by path.
 
-    The counts come from the manifests, or from the lengths of the records,
-    whose contents are not read.
+    The counts come from the manifests, or from reading the lengths of records,
+    not their contents.
 
     Raises:
       UserError: If a file is truncated, not a record file, or not the file that
