@@ -18,7 +18,7 @@ from bert_tf.flags.groups import CorpusConfig
 class CreatePretrainingDataConfig(CorpusConfig):
     """Flags of run/create_pretraining_data.py.
 
-    The first twelve are the original's (create_pretraining_data.py:30-65).
+    The first ten are also the original's (create_pretraining_data.py:30-65).
     """
 
     input_file: str = options.data(

@@ -34,7 +34,7 @@ _READING_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig(FinetuneConfig):
-    """Flags of run/finetune_squad.py; the original's flags first."""
+    """Flags of run/finetune_squad.py; most of the first are the original's."""
 
     reads_pooler = False
 
@@ -237,7 +237,7 @@ def build_task(
       config: The flags.
       stored_task: Without training, the model's task.json: its head is used,
         and its threshold unless the flags set one.
-      task_files: The result of `read`, if it was called.
+      task_files: The result of `read`; None leaves the files unread.
     """
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.squad.task import SquadTask

@@ -143,7 +143,7 @@ class TaggerConfig(FilesConfig):
             _require_columns(*columns)
 
     def layer_combinations(self) -> tuple[str | None, ...]:
-        """Returns the values of --layer_combination, or None alone."""
+        """Returns the values of --layer_combination, or (None,)."""
         names = options.values(self, "layer_combination")
         options.require(
             set(names) <= {*LAYER_COMBINATIONS},

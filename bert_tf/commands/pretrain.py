@@ -25,7 +25,7 @@ from bert_tf.flags.groups import TrainingDeviceConfig
 
 @dataclasses.dataclass(frozen=True)
 class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
-    """Flags of run/pretrain.py; the first block is the original's."""
+    """Flags of run/pretrain.py; most of the first block are the original's."""
 
     bert_config_file: str = options.model_file(
         help_text="Model configuration, bert_config.json; configs/tiny/, "

@@ -33,7 +33,7 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A text.
+    """The text of a document and its id.
 
     Attributes:
       id: Identifies the document in later extractions, too: the page's number
@@ -94,7 +94,7 @@ class Tally:
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:
-        """Offers a sample, without counting it."""
+        """Adds a sample if its priority is low enough, without counting it."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
         priority = hashlib.blake2b(data, digest_size=8).hexdigest()

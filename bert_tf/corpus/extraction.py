@@ -72,7 +72,7 @@ def _write_part(
     prints: Fingerprints,
     tally: Tally,
 ) -> None:
-    """Writes a part; the file appears whole."""
+    """Writes a part; the file appears when it is complete."""
     lines = (
         json.dumps([x.id, *x.paragraphs], ensure_ascii=False) for x in documents
     )

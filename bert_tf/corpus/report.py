@@ -77,7 +77,7 @@ def build(
     """Returns the report as JSON values.
 
     Args:
-      tally: All that was dropped.
+      tally: Counts and samples of all dropped texts.
       written: Counts of each output file, by its path.
       languages: The shares of the languages, if there are any.
     """

@@ -395,7 +395,7 @@ def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_finished(config: Flags) -> list[Made | None]:
-    """Returns the files of the report, if there is one."""
+    """Returns the files of an existing report, else [None]."""
     path = reports.path_of(config.output_file)
     if not os.path.exists(path):
         return [None]

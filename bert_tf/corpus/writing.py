@@ -47,7 +47,7 @@ class Judged:
         num_paragraphs: np.ndarray,
         part_sizes: Sequence[int],
     ) -> None:
-        """Writes what `read` needs: decisions and where each part begins."""
+        """Writes the arrays for `read`: decisions, and offsets of the parts."""
         self.store("documents", decisions.documents)
         self.store("paragraphs", decisions.paragraphs)
         self.store("first_paragraph", _offsets(num_paragraphs))

@@ -253,9 +253,9 @@ def count_text(
     Args:
       config: The flags.
       paths: The files.
-      text: Gets the words.
+      text: The word counts to add to.
       num_earlier: Number of documents in earlier files.
-      in_worker: Whether another process counts other files, and shows progress.
+      in_worker: Whether to hide the progress and to allow files without text.
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
