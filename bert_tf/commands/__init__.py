@@ -11,7 +11,7 @@ from bert_tf.io import interrupts
 def run(command: str) -> None:
     """Runs a script with the flags of the command line.
 
-    Ctrl-C prints one word, not a traceback, from the first import on.
+    Ctrl-C prints one word instead of a traceback, even during imports.
 
     Args:
       command: The name of a module of this package.
