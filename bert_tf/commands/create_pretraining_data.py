@@ -18,7 +18,7 @@ from bert_tf.flags.groups import CorpusConfig
 class CreatePretrainingDataConfig(CorpusConfig):
     """Flags of run/create_pretraining_data.py.
 
-    The first twelve are the original's (create_pretraining_data.py:30-65).
+    The first ten are also the original's (create_pretraining_data.py:30-65).
     """
 
     input_file: str = options.data(
@@ -158,7 +158,7 @@ class CreatePretrainingDataConfig(CorpusConfig):
 def main(config: CreatePretrainingDataConfig) -> None:
     from bert_tf.text.vocabulary import Vocabulary
 
-    Vocabulary.from_file(config.vocab_file)  # Raises if it is bad.
+    Vocabulary.from_file(config.vocab_file)  # Raises early if invalid.
     from bert_tf.data import create as pretraining_data
 
     pretraining_data.create(config)

@@ -44,14 +44,14 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 
 RESULTS = "eval_results.txt"
-# 13 million tokens; a model leaves the frequency of words after some 8 million.
+# 13 million tokens; below 8 million the model learns only word frequencies.
 TRAIN_STEPS = 1600
-# The masks of held-out records.
+# Masks held-out records as the original does, so scores are comparable.
 AS_ORIGINAL = (
     "--masked_lm_prob=0.15 --max_predictions_per_seq=10 --dupe_factor=1"
 )
-# The least that the models must reach on held-out text. A model of word
-# frequencies has about 0.13, the most common label 0.25.
+# Minimum scores on held-out text. Predicting words by their frequency scores
+# about 0.13, predicting the most common label 0.25.
 REQUIRED = {"masked_lm_accuracy": 0.3, "classifier's accuracy": 0.55}
 MASKED = "If the file does not [MASK], an error is raised."
 SENTENCES = (
@@ -77,7 +77,7 @@ class DemoConfig(options.Flags):
 def main(config: DemoConfig) -> None:
     root = config.output_dir
     steps = config.num_train_steps or TRAIN_STEPS
-    # Runs of different lengths have different folders.
+    # One folder per number of steps, or a run would resume a shorter one.
     pretrained = f"{root}/pretrained_{steps}_steps"
     library = f"{root}/library_{steps}_steps"
 
@@ -109,9 +109,9 @@ def main(config: DemoConfig) -> None:
     filling = f"run/fill_mask.py --model_dir={pretrained}/model"
     run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
 
-    # A higher rate than in the paper, because the model is narrow; one epoch
-    # over this many sentences is enough. Few lengths, because compiling each
-    # one costs more than it saves.
+    # The model is narrow, so its learning rate is higher than in the paper; one
+    # epoch over this many sentences is enough. More than 3 sequence lengths
+    # would take longer to compile than they save.
     finetuning = f"""run/finetune_classifier.py --task_name=custom
         --train_file={tables[0]} --dev_file={tables[1]}
         --text_column=sentence --label_column=library
@@ -161,14 +161,14 @@ def main(config: DemoConfig) -> None:
 
 
 def show(text: str) -> None:
-    """Prints a text at once, in order with the log."""
+    """Prints a text and flushes it, so that it stays in order with the log."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def run_step(title: str, command: str, made: str = "") -> None:
-    """Runs a command, unless the file or folder exists that it writes last."""
-    # A folder may have spaces in its name.
+    """Runs a command unless `made`, the path that it writes last, exists."""
+    # Split only before `--`, since a folder's name may contain spaces.
     script, *words = re.split(r"\s+(?=--)", command)
     show(f"\n== {title}\n   {errors.program(script)} {shlex.join(words)}")
     if made and os.path.exists(made):
@@ -212,7 +212,7 @@ def read_results(path: str) -> dict[str, float]:
 
 # === The corpus ===
 
-# Tests, vendored code and copies, such as the older Keras inside TensorFlow.
+# Skips tests, vendored code and copies such as the old Keras in TensorFlow.
 _SKIPPED = re.compile(
     r"/(__pycache__|_api|_vendor|idlelib|lib2to3|(dist|site)-packages|test|"
     r"tests|testing|tensorflow/python/keras|turtledemo)/|_test\.py$"
@@ -221,7 +221,7 @@ _CODE = re.compile(r"(?ms)^ *(```|~~~).*?(^ *\1|\Z)|^ *>>>.*?(^ *$|\Z)")
 _HEADING = re.compile(r"(?m)^ *([A-Z][\w ]*:|[-=~^*#]{3,}|[\w, *]+ : .*)$")
 # Blank lines separate paragraphs; bullets and `name: text` begin new ones.
 _PARAGRAPH_BREAK = re.compile(r"\n *\n|\n *(?:[-*+] +|(?=\*{0,2}`?\w+`?: ))")
-# Links lose their address; roles, quotes, emphasis and footnotes vanish.
+# Removes the addresses of links, and roles, quotes, emphasis and footnotes.
 _MARKUP = re.compile(
     r"\[([^\]]*)\]\([^)]*\)|:\w+:(?=`)|[`*]+|https?://\S+|\[[^\]]*\]_"
 )
@@ -234,18 +234,18 @@ def write_corpus(
     sentence_files: Sequence[str] = (),
     packages: Sequence[str] = ("numpy", "keras", "tensorflow"),
 ) -> None:
-    """Writes two text files: a paragraph per line, blank lines in between.
+    """Writes two text files: paragraphs are lines, blank lines end documents.
 
     Sources are parsed, never imported. A document's name alone decides whether
-    it is held out. `sentence_files` are two .csv files with sentences of the
-    two, labeled with the library that each documents.
+    it is held out. `sentence_files` are two .csv files to write: training and
+    held-out sentences, each labeled with the library that it documents.
     """
     splits, seen = [[], []], set()
     for library, name, texts in _read_documents(packages):
         paragraphs = [p for text in texts for p in extract_paragraphs(text)]
         fresh = [x for x in dict.fromkeys(paragraphs) if x not in seen]
         seen.update(fresh)
-        # Shorter documents teach nothing about the order of sentences.
+        # Shorter documents are skipped: they have too little context.
         if len(fresh) >= 2 and sum(len(x.split()) for x in fresh) >= 40:
             digest = hashlib.sha256(name.encode("utf-8")).digest()
             is_heldout = int.from_bytes(digest[:8], "big") / 2**64 < 0.05
@@ -264,7 +264,7 @@ def write_corpus(
 def choose_sentences(
     splits: Sequence[Any], limits: Sequence[int] = (4000, 400)
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yields each split's whole, unique sentences, as many of each library."""
+    """Yields each split's whole, unique sentences, equally many per library."""
     from bert_tf.data import corpus
 
     found = [
@@ -291,7 +291,7 @@ def choose_sentences(
 
 
 def _read_documents(packages: Sequence[str]) -> Iterator[tuple]:
-    """Yields library, name and texts of topics, modules and classes."""
+    """Yields (library, name, texts) for each topic, module and class."""
     for name, text in topics.topics.items():
         yield "python", f"topics/{name}", [text]
     folders = {"python": sysconfig.get_paths()["stdlib"]}
@@ -311,7 +311,7 @@ def _read_documents(packages: Sequence[str]) -> Iterator[tuple]:
 
 
 def _read_scope(name: str, scope: ast.Module) -> Iterator[tuple]:
-    """Yields the docstrings of a scope and its functions, then its classes."""
+    """Yields (name, docstrings) of a scope, then of each class in it."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     members = [scope, *(x for x in scope.body if isinstance(x, functions))]
     yield name, [*filter(None, map(ast.get_docstring, members))]

@@ -1,16 +1,16 @@
 r"""Distills a large, fine-tuned BERT into a small one.
 
-The teacher's model directory defines the task; the data flags are those of the
-script that trained it:
+The teacher's model directory defines the task; the data flags are the same as
+for the script that trained it:
 
   python run/distill.py --teacher_dir=output/topics/model \
       --num_hidden_layers=4 --hidden_size=256 --train_file=train.csv \
       --dev_file=dev.csv --output_dir=output/small --do_train --do_eval
 
-A student of the teacher's width, the default, is initialized with some of the
-teacher's layers, a student of another width randomly, and with
---pretrained_model_dir the student is an existing model. --unlabeled_file adds
-unlabeled text.
+A student of the teacher's width, the default, starts with some of the teacher's
+layers. A narrower one starts with projected embeddings and random layers, a
+wider one randomly. With --pretrained_model_dir the student is an existing
+model. --unlabeled_file adds unlabeled text.
 
 The output directory has the same files as in fine-tuning, and run/predict.py
 and the scripts in export/ accept its model. Rerun the same command to resume
@@ -23,11 +23,10 @@ import math
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FilesConfig
 
-# The paper's models have heads of this size, and feed-forward layers of four
-# times their width.
+# As in the paper: 64 units per head; feed-forward layers 4 times the width.
 _HEAD_SIZE = 64
 _WIDENING = 4
-# Name an existing student, which has a shape and weights.
+# Each names an existing student, so flags of a new student's shape conflict.
 _STUDENT_FLAGS = (
     "pretrained_model_dir",
     "bert_config_file",

@@ -1,11 +1,11 @@
-"""Repeats the paper's experiments and reports them beside the paper's numbers.
+"""Repeats the paper's experiments and compares them with the paper's numbers.
 
   python run/experiments.py --experiments=table5,figure5 --scale=small \
     --corpus='corpus/*.txt' --data_dir=tasks --output_dir=experiments
 
 --list prints the experiments and the tasks found in --data_dir, --dry_run the
-commands of each cell. The same command resumes after any interruption, and
-shares the cells with other machines that run it on the same folder.
+commands of each cell. Rerun the same command to resume. Machines that run it on
+the same folder share the cells.
 OUTPUT_DIR/report.md is rewritten after each cell.
 """
 
@@ -90,7 +90,7 @@ class ExperimentsConfig(ModelSourceConfig):
             "--experiments and --output_dir are required; --list prints the "
             "experiments.",
         )
-        # The scripts read lists and globs in this folder.
+        # The scripts would read these characters as lists or globs.
         options.require(
             not set(self.output_dir) & set(",*?["),
             "--output_dir must have no comma, *, ? or [ in its name. Received: "

@@ -124,7 +124,7 @@ class ClassifierConfig(NamedTaskConfig):
         from bert_tf.tasks.classification import glue_tasks
 
         if self.task_name and not self.is_custom:
-            glue_tasks.get_task(self.task_name)  # Raises if there is none.
+            glue_tasks.get_task(self.task_name)  # Raises if unknown.
         super().__post_init__()
 
 
@@ -149,7 +149,7 @@ def main(config: ClassifierConfig) -> None:
 
 
 def _check_few(task_files: Any) -> None:
-    """Checks the data of few-shot training, and names what dev lacks."""
+    """Checks few-shot training data, and warns of labels that dev lacks."""
     from bert_tf.tasks.classification import labels
 
     if task_files.problem_type != "single_label":
@@ -168,7 +168,7 @@ def _check_few(task_files: Any) -> None:
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     """Returns the `ClassificationFiles` of the flags.
 
-    Those with which labels and weights are found are read.
+    Reads only the files that define the labels and their weights.
 
     Args:
       config: The flags.
@@ -183,7 +183,7 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     from bert_tf.tasks.task_files import TRAIN
 
     if stored.get("kind", "classification") != "classification":
-        stored = {"kind": stored["kind"]}  # Its columns mean something else.
+        stored = {"kind": stored["kind"]}  # Drop another task's columns.
     find = _find_own_files if config.is_custom else _find_official_files
     task = find(config, stored).with_threshold(stored).with_confidence(config)
     weights = config.class_weights if config.do_train else None
@@ -321,7 +321,7 @@ def build_task(
     Args:
       config: The flags.
       stored_task: Without training, the contents of the model's task.json.
-      task_files: Those of `find_files`, unless the model was read first.
+      task_files: The result of `find_files`; None calls it.
     """
     from bert_tf.tasks import metrics
     from bert_tf.tasks import task as tasks

@@ -4,15 +4,15 @@ r"""Fine-tunes a BERT to embed texts, for search and similarity.
       --pretrained_model_dir=hf://sentence-transformers/all-MiniLM-L6-v2 \
       --output_dir=output/search --do_train --do_eval
 
-Each row of a file has an anchor, such as a question, and a positive, such as
-its answer, in columns of these names, and may have a negative, a text that is
-no answer; the positives and negatives of other rows are negatives, too. Or it
-has text_a, text_b and score, the similarity of the two, from -1 to 1.
+A file has the columns anchor, such as a question, and positive, such as its
+answer. An optional column negative has a text that is no answer. Positives and
+negatives of other rows count as negatives, too. Or a file has the columns
+text_a, text_b and score, their similarity from -1 to 1.
 
-Dev is scored by search, the mean reciprocal rank and nDCG of the first 10
-texts, or by the correlation of cosines and scores. --micro_batch_size saves
-memory and changes no loss. Rerun the same command to resume from the last
-checkpoint.
+The dev set is scored by search (mean reciprocal rank and nDCG of the first 10
+texts) or by the correlation of cosines and scores. --micro_batch_size saves
+memory and does not change the loss. Rerun the same command to resume from the
+last checkpoint.
 """
 
 import dataclasses

@@ -122,7 +122,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
 
 
 def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
-    """Returns the columns in the flags, else those of the model's data."""
+    """Returns the columns in the flags, by default the columns in task.json."""
     from bert_tf.tasks.multiple_choice.examples import Columns
 
     if config.context_column is None:
@@ -135,7 +135,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        # A column of the model's data, which has no flag.
+        # No flag sets it, so it is kept only with the model's own choices.
         start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )
@@ -151,7 +151,7 @@ def build_task(
     Args:
       config: The flags.
       stored_task: Without training, the contents of the model's task.json.
-      task_files: Those of `find_files`, unless the model was read first.
+      task_files: The result of `find_files`; None calls it.
     """
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask

@@ -34,7 +34,7 @@ _READING_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig(FinetuneConfig):
-    """Flags of run/finetune_squad.py; the original's flags first."""
+    """Flags of run/finetune_squad.py; most of the first are the original's."""
 
     reads_pooler = False
 
@@ -150,7 +150,7 @@ class SquadConfig(FinetuneConfig):
         )
 
     def unread_inputs(self) -> frozenset[str]:
-        """Returns the flags of inputs that these flags leave unread."""
+        """Returns the input flags that a run with these flags does not read."""
         unread = set() if self.may_score_dev else {"predict_file"}
         return super().unread_inputs() | unread
 
@@ -170,7 +170,7 @@ def main(config: SquadConfig) -> None:
 def read(config: SquadConfig):
     """Returns the flags and the `SquadFiles`, with their data.
 
-    The flags have --do_eval if --predict_file has answers.
+    --do_eval is set in these flags if --predict_file has answers.
 
     Raises:
       UserError: If a file is invalid, or lacks answers that are needed.
@@ -237,7 +237,7 @@ def build_task(
       config: The flags.
       stored_task: Without training, the model's task.json: its head is used,
         and its threshold unless the flags set one.
-      task_files: The result of `read`, if it was called.
+      task_files: The result of `read`; None leaves the files unread.
     """
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.squad.task import SquadTask
@@ -263,6 +263,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # As in the original, which has a single length.
+        # With one sequence length, padding is attended to as in the original.
         mask_padding=config.num_length_buckets != 1,
     )

@@ -33,10 +33,10 @@ from bert_tf.flags import options
 from bert_tf.flags.finetune import DEFAULT_RATE
 from bert_tf.flags.finetune import FilesConfig
 
-# The paper states none for its feature-based tagger; randomly initialized
-# weights need a higher rate than fine-tuned ones.
+# The paper states no rate for feature-based taggers. Their BiLSTMs start from
+# random weights, so the rate is higher than in fine-tuning.
 _FEATURE_BASED_RATE = "1e-3"
-# Defaults for training.
+# Defaults for training; otherwise the model's task.json has the values.
 _TAGGER_DEFAULTS = {
     "word_column": "0",
     "tag_column": "-1",
@@ -143,7 +143,7 @@ class TaggerConfig(FilesConfig):
             _require_columns(*columns)
 
     def layer_combinations(self) -> tuple[str | None, ...]:
-        """Returns the values of --layer_combination, or None alone."""
+        """Returns the values of --layer_combination, or (None,)."""
         names = options.values(self, "layer_combination")
         options.require(
             set(names) <= {*LAYER_COMBINATIONS},
@@ -154,7 +154,7 @@ class TaggerConfig(FilesConfig):
         return names or (None,)
 
     def reading(self) -> dict[str, Any]:
-        """Returns how the files are read; None for flags that are not given."""
+        """Returns columns, comment prefix and tag names; None if not set."""
         columns = ("word_column", "tag_column", "sentence_column")
         return {
             **{name: self.parse_column(name) for name in columns},
@@ -163,7 +163,7 @@ class TaggerConfig(FilesConfig):
         }
 
     def parse_column(self, name: str) -> int | str | None:
-        """Returns a flag that names a column as a number, name or None."""
+        """Returns a column flag as a number or a name; None if it is unset."""
         value = getattr(self, name)
         if value is None:
             return None
@@ -194,7 +194,7 @@ def main(config: TaggerConfig) -> None:
 
 
 def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
-    """Returns the `TaggingFiles` of the flags; a training set is read.
+    """Returns the `TaggingFiles` of the flags; reads the training set.
 
     Args:
       config: The flags.
@@ -257,7 +257,7 @@ def build_task(
       config: The flags.
       stored_task: Without training, the contents of the model's task.json; its
         labels, head and approach are used, and its stride is the default.
-      task_files: Those of `find_files`, unless the model was read first.
+      task_files: The result of `find_files`; None calls it.
 
     Raises:
       UserError: If the model is not a tagger.
@@ -269,7 +269,7 @@ def build_task(
         name: getattr(config, name)
         for name in ("head", "approach", "lstm_size")
     }
-    # Of several combinations each trial has its own.
+    # With several combinations, each trial replaces this one with its own.
     form["layer_combination"] = config.layer_combinations()[0]
     if config.approach == "feature_based" and not config.layer_combination:
         form["layer_combination"] = DEFAULT_LAYER_COMBINATION

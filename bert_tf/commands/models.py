@@ -4,8 +4,8 @@ r"""Lists the models that can be named, or fetches or uploads one.
   python run/models.py --fetch=bert-base-uncased
   python run/models.py --push=hf://me/films --model_dir=output/films/model
 
-A name can stand in place of a path. Every script fetches a named model by
-itself; fetching it first is useful where the script runs without a network.
+A name can be given instead of a path. Every script fetches a named model by
+itself; fetch it first if the script will run without a network.
 --fetch prints the local path. --push uploads a model directory, or what
 run/convert_checkpoint.py --to=huggingface wrote, with the token in HF_TOKEN,
 and prints its address.

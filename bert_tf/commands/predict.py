@@ -3,14 +3,14 @@ r"""Predicts the rows of a file with a fine-tuned model.
   python run/predict.py --model_dir=output/mrpc/model --input_file=pairs.csv \
       --output_file=predictions.jsonl
 
-The columns are those of the training data; labels are not read. The output is
-JSON lines, or a table:
+The columns are the same as in training; labels are not read. The output is JSON
+lines, or a table:
 
   python run/predict.py --model_dir=output/mrpc/model --input_file=pairs.csv \
       --output_file=predictions.csv --keep_columns=id,text --top_k=3
 
-It appears when it is complete. Embeddings of texts, of any model, are an array
-or a Parquet file with the columns text and embedding:
+The output file appears when it is complete. With any model, embeddings of texts
+are written as an array, or as a Parquet file with columns text and embedding:
 
   python run/predict.py --input_file=texts.txt --output_file=embeddings.npy \
       --model_dir=hf://sentence-transformers/all-MiniLM-L6-v2
@@ -24,10 +24,10 @@ from bert_tf.distribute import packed_weights
 from bert_tf.flags import options
 from bert_tf.flags.groups import PredictionConfig
 
-# Endings of tables that are written, and of some that are not.
+# Other endings would get JSON lines, so endings of other formats are rejected.
 _TABLES = (".csv", ".tsv")
 _NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip", ".npz")
-# Files of embeddings.
+# A file with one of these endings gets embeddings.
 _ARRAYS = (".npy", ".parquet")
 
 
@@ -86,12 +86,12 @@ class PredictConfig(PredictionConfig):
 
     @property
     def output_ending(self) -> str | None:
-        """The format of a table, ".csv" or ".tsv"; None for others."""
+        """The ending of a table, ".csv" or ".tsv"; None for other formats."""
         return self._ending_of(_TABLES)
 
     @property
     def array_ending(self) -> str | None:
-        """The format of embeddings, ".npy" or ".parquet"; None for others."""
+        """The ending of embeddings, ".npy" or ".parquet"; None for others."""
         return self._ending_of(_ARRAYS)
 
     def _ending_of(self, endings: tuple[str, ...]) -> str | None:

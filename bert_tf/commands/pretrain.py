@@ -9,7 +9,7 @@ or, flag by flag:
       --do_train --do_eval --num_train_steps=1000 --num_warmup_steps=100
 
 Rerun the same command to resume from the last checkpoint. --init_checkpoint
-loads the weights of a model of any format; with --init_optimizer_state it also
+loads the weights of a model of any format. With --init_optimizer_state it also
 loads the optimizer's state and the step, to continue that model's training.
 """
 
@@ -25,7 +25,7 @@ from bert_tf.flags.groups import TrainingDeviceConfig
 
 @dataclasses.dataclass(frozen=True)
 class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
-    """Flags of run/pretrain.py; the first block is the original's."""
+    """Flags of run/pretrain.py; most of the first block are the original's."""
 
     bert_config_file: str = options.model_file(
         help_text="Model configuration, bert_config.json; configs/tiny/, "
@@ -76,7 +76,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     adam_beta2: float = options.training(
         0.999,
         "Decay rate of the mean of squared gradients.",
-        above=0,  # Bias correction takes its logarithm.
+        above=0,  # Or bias correction takes the logarithm of 0.
         below=1,
     )
     iterations_per_loop: int = options.reporting(
@@ -210,7 +210,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         )
 
     def _resolve_mask_rates(self) -> None:
-        """Sets all three rates of masking if one is given, and checks them."""
+        """Sets all three masking rates if one is given, and checks them."""
         given = options.set_values(self, *options.MASK_RATES)
         if not given:
             return
@@ -219,10 +219,10 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         options.require_mask_rates(self)
 
     def unread_inputs(self) -> frozenset[str]:
-        """Returns the flags of inputs that these flags leave unread."""
+        """Returns the input flags that a run with these flags does not read."""
         unread = set() if self.do_eval else {"eval_input_file"}
         if "://" in self.output_dir or os.path.isdir(self.output_dir):
-            unread.add("init_checkpoint")  # There may be a later checkpoint.
+            unread.add("init_checkpoint")  # A later checkpoint may exist.
         return frozenset(unread)
 
     def input_hints(self) -> dict[str, str]:
@@ -251,7 +251,7 @@ def main(config: PretrainConfig) -> None:
     bert_config = files.read_bert_config(config.bert_config_file)
     options.require_length(config, bert_config, config.bert_config_file)
     if config.vocab_file:
-        Vocabulary.from_file(config.vocab_file)  # Raises if it is bad.
+        Vocabulary.from_file(config.vocab_file)  # Raises early if invalid.
     from bert_tf.pretraining import run
     from bert_tf.training import preemption
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from bert_tf.flags import options
 from bert_tf.flags.groups import NormalizationConfig
 
-# Characters to tokenize at once; a longer line is tokenized whole.
+# Characters per call, so memory is bounded; a longer line is tokenized whole.
 _CHARACTERS_AT_ONCE = 1 << 18
 
 
@@ -43,8 +43,8 @@ class TokenizeFileConfig(NormalizationConfig):
 def main(config: TokenizeFileConfig) -> None:
     r"""Writes one JSON line per line of text, in bounded memory.
 
-    Only \n ends a line; the last \n may be missing. The lines have no [CLS] and
-    [SEP].
+    Only \n ends a line; the last \n may be missing. [CLS] and [SEP] are not
+    added.
     """
     from bert_tf.io import files
     from bert_tf.text.vocabulary import Vocabulary
@@ -98,7 +98,7 @@ def _to_json(
 
 
 def _read_parts(path: str) -> Iterator[list[str]]:
-    """Yields the lines of a file, some thousand at a time."""
+    """Yields lists of lines; all but the last reach `_CHARACTERS_AT_ONCE`."""
     from bert_tf.io import text_files
 
     lines, size = [], 0

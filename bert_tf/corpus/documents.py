@@ -1,4 +1,4 @@
-"""Chunks, documents, dropped documents, and counts of those by reason."""
+"""Chunks, documents, dropped documents, and their counts by reason."""
 
 import dataclasses
 import hashlib
@@ -17,8 +17,8 @@ class Chunk:
       start: Offset of the payload in the decompressed file, for messages; a row
         for Parquet.
       format: One of the values of --input_format, not "auto".
-      payload: Bytes of lines or pages; of Parquet the number of a row group and
-        the first row in it and the one after the last.
+      payload: Bytes of lines or pages; for Parquet (row group, first row, stop
+        row), with rows counted from the start of the group.
       header: The XML before the first page of a dump; else "".
       language: The language given with the file, as in de=GLOB; else "".
     """
@@ -33,7 +33,7 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A text.
+    """The text of a document and its id.
 
     Attributes:
       id: Identifies the document in later extractions, too: the page's number
@@ -50,7 +50,7 @@ class Dropped:
     """A dropped document or paragraph.
 
     Attributes:
-      id: The document's.
+      id: Id of the document, also for a paragraph of it.
       reason: A few words, such as "redirect".
       text: The dropped text; the title of a page that was not parsed.
     """
@@ -66,9 +66,9 @@ class Reason:
 
     Attributes:
       count: Documents or paragraphs.
-      characters: Their length.
-      samples: [priority, id, text] of those with the lowest priorities, which
-        are hashes: a random choice that does not depend on the order.
+      characters: Length of these documents or paragraphs.
+      samples: [priority, id, text] with the lowest priorities. Priorities are
+        hashes, so the samples are random but do not depend on the order.
     """
 
     count: int = 0
@@ -80,7 +80,7 @@ class Tally:
     """Counts and samples of dropped text.
 
     Attributes:
-      reasons: By the reasons' names.
+      reasons: A `Reason` for each reason's name.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Tally:
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:
-        """Offers a sample, without counting it."""
+        """Adds a sample if its priority is low enough, without counting it."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
         priority = hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -119,7 +119,7 @@ class Tally:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Tally":
-        """Returns the tally of `to_json`."""
+        """Returns the tally from which `to_json` made the values."""
         tally = cls()
         tally.reasons = {x: Reason(**y) for x, y in values.items()}
         return tally

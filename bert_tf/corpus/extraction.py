@@ -29,9 +29,9 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
 
-# Changes when the same chunk gives another part.
+# Increase it when parts change, or a resumed run would reuse outdated ones.
 _VERSION = 4
-# The flags that a part depends on.
+# A part depends on these flags, so other values extract its chunk again.
 _FLAGS = (
     "text_column",
     "id_column",
@@ -53,7 +53,7 @@ class Part:
     Attributes:
       key: Name of its file: a hash of the chunk and of the flags.
       language: As in --input_file=de=GLOB; else "".
-      num_documents: Known when the part has been read.
+      num_documents: 0 until the part has been read.
     """
 
     key: str
@@ -72,7 +72,7 @@ def _write_part(
     prints: Fingerprints,
     tally: Tally,
 ) -> None:
-    """Writes a part; the file appears whole."""
+    """Writes a part; the file appears when it is complete."""
     lines = (
         json.dumps([x.id, *x.paragraphs], ensure_ascii=False) for x in documents
     )
@@ -100,7 +100,7 @@ def read_documents(path: str) -> list[Document]:
 
 
 def read_findings(path: str) -> tuple[Fingerprints, Tally]:
-    """Returns the fingerprints of a part, and what its chunk lost."""
+    """Returns the fingerprints of a part, and the tally of dropped texts."""
     with np.load(path, allow_pickle=False) as arrays:
         prints = Fingerprints(**{name: arrays[name] for name in _FINGERPRINTS})
         return prints, Tally.from_json(json.loads(arrays["tally"].tobytes()))
@@ -111,9 +111,9 @@ class ExtractOptions:
     """The flags and the excluded text, on which the parts depend.
 
     Attributes:
-      config: The flags, of which `_FLAGS` count.
+      config: The flags; parts depend only on `_FLAGS`.
       excluded_file: An .npy file of 13-grams to exclude, or None.
-      excluded_hash: Its contents' hash.
+      excluded_hash: Hash of the 13-grams, or None.
     """
 
     config: Flags
@@ -122,15 +122,15 @@ class ExtractOptions:
 
     @property
     def with_signatures(self) -> bool:
-        """True if near duplicates are looked for."""
+        """True if near duplicates are dropped, which needs signatures."""
         return self.config.near_duplicate_threshold > 0
 
 
 def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     """Returns a hash of everything that a part depends on.
 
-    Equal chunks of other files have the same part, so a file that was
-    truncated continues where it ended once it is whole.
+    Equal chunks of different files share one part. So when a truncated file is
+    replaced by the whole one, its first chunks are not extracted again.
     """
     digest = hashlib.blake2b(digest_size=16)
     settings = [getattr(options.config, name) for name in _FLAGS]
@@ -150,7 +150,7 @@ def extract(chunk: Chunk, options: ExtractOptions, path: str) -> None:
     """Writes the part of a chunk.
 
     Raises:
-      UserError: If the chunk is not of its format.
+      UserError: If the payload is not in the chunk's format.
     """
     kept, tally = [], Tally()
     for document in _read(chunk, options):
@@ -196,9 +196,9 @@ def extract_on_beam(
     folder: str,
     work_dir: str,
 ) -> list[Part]:
-    """Extracts the chunks whose parts are missing; returns all parts.
+    """Extracts chunks without a part; returns all parts.
 
-    Workers and launcher share the work folder, which lists each file's parts.
+    Workers and launcher share the work folder; it lists each file's parts.
 
     Raises:
       UserError: If the input is unsuitable, the disk is full, or an option for
@@ -233,7 +233,7 @@ def _cut(
     work_dir: str,
     element: tuple[int, InputFile],
 ) -> Iterator[tuple[Chunk, str]]:
-    """Yields the chunks of a numbered file that have no part; lists all."""
+    """Yields a file's chunks without a part; writes the keys of all chunks."""
     number, file = element
     keys = []
     for chunk in inputs.split(file):
@@ -247,7 +247,7 @@ def _cut(
 def _extract_missing(
     options: ExtractOptions, element: tuple[Chunk, str]
 ) -> None:
-    """Writes the part of a chunk, unless a runner did so before."""
+    """Writes the part of a chunk, unless an earlier attempt wrote it."""
     chunk, path = element
     if not os.path.exists(path):
         extract(chunk, options, path)

@@ -29,7 +29,7 @@ SHORT_PARAGRAPH = "short paragraph"
 FEW_LETTERS = "few letters"
 SHORT_DOCUMENT = "short document"
 OTHER_LANGUAGE = "other language"
-# The start of a document is enough to detect its language.
+# Reading more of a document would be slower and detect the same language.
 _LANGUAGE_CHARACTERS = 2000
 
 NGRAM_LENGTH = 13
@@ -42,8 +42,8 @@ def clean(
     """Applies the filters of run/extract_text.py to a document.
 
     Returns:
-      The document with the paragraphs that remain, or None; and what was
-      dropped: paragraphs, then perhaps the document.
+      The document with its remaining paragraphs, or None; and a list of the
+      dropped paragraphs, followed by the document if it was dropped.
     """
     paragraphs, dropped = [], []
     for paragraph in document.paragraphs:
@@ -139,7 +139,7 @@ def detect_language(text: str) -> str:
 
 
 def check_languages(languages: str | None) -> None:
-    """Raises `UserError` if a language is not one that py3langid has."""
+    """Raises `UserError` if py3langid does not detect one of the languages."""
     if languages is None:
         return
     labels = _load_identifier().labels
@@ -162,8 +162,8 @@ def read_ngrams(patterns: str) -> np.ndarray:
     """Returns the hashes of all 13-grams in the files to exclude.
 
     The texts are all strings of .json, .jsonl and Parquet files except keys,
-    the columns of .csv, and the columns between tabs of other files. Texts of
-    fewer words have no 13-gram.
+    the columns of .csv, and the tab-separated columns of other files. A text of
+    fewer words has no 13-gram.
 
     Returns:
       uint64 [n], sorted, without repetitions.
@@ -188,7 +188,7 @@ def read_ngrams(patterns: str) -> np.ndarray:
 
 
 def is_excluded(document: Document, hashes: np.ndarray) -> bool:
-    """Returns True if a document shares a 13-gram; `hashes` are sorted."""
+    """Returns True if a document has a 13-gram of the sorted `hashes`."""
     words = fingerprints.hash_words("\n".join(document.paragraphs))
     own = fingerprints.hash_ngrams(words, NGRAM_LENGTH)
     places = np.searchsorted(hashes, own).clip(max=len(hashes) - 1)
@@ -203,7 +203,7 @@ def _texts(path: str) -> Iterator[str]:
         )
     name = path.lower().removesuffix(".gz")
     if name.endswith(inputs.PARQUET_ENDINGS):
-        for row in tables.parquet_rows(path):  # There may be none.
+        for row in tables.parquet_rows(path):
             yield from _strings(row.values)
         return
     if name.endswith(".json"):

@@ -22,20 +22,20 @@ from bert_tf.corpus.documents import Document
 NUM_PERM = 128
 # Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
 SHINGLE_LENGTH = 5
-# Value in the signature of a document without words.
+# Signature values of a document without words, which is never a duplicate.
 NO_SHINGLES = np.uint32(0xFFFFFFFF)
-# Shingles that are permuted at once, which keeps the products in the cache.
+# Shingles permuted at once; the products of more would not fit into the cache.
 _BATCH = 4096
 
-# Scripts without spaces: Chinese, Japanese and Thai, Lao, Khmer and Burmese.
-# Each of their characters counts as a word.
+# Chinese, Japanese, Thai, Lao, Khmer and Burmese: words have no spaces between
+# them, so each character counts as a word.
 _UNSPACED = (
     "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 )
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-# The finalizer of MurmurHash3 for 64 bits.
+# MurmurHash3's 64-bit finalizer, which spreads a hash evenly over all bits.
 _MIX = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 _SHIFT = np.uint64(33)
 
@@ -53,7 +53,7 @@ def hash_words(text: str) -> np.ndarray:
     """
     words = _WORD.findall(text.lower())
     return np.fromiter(
-        # A lone surrogate, as JSON may have, has no UTF-8.
+        # JSON may contain a lone surrogate, which "strict" would reject.
         (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words),
         np.uint32,
         len(words),
@@ -68,7 +68,8 @@ def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
       length: Words in a sequence.
 
     Returns:
-      uint64 [words - length + 1]; empty if there are fewer words.
+      uint64 [words - length + 1]; empty if there are fewer words. Words a b c d
+      give the hashes of (a b c) and (b c d) for length 3.
     """
     count = max(len(words) - length + 1, 0)
     hashes = np.zeros(count, np.uint64)
@@ -96,7 +97,7 @@ class Fingerprints:
       paragraphs: Hash of each paragraph, uint64 [m].
       lengths: Characters of each paragraph, int64 [m].
       signatures: MinHash signature of each document, uint32 [n, NUM_PERM];
-        uint32 [n, 0] where near duplicates are not looked for.
+        uint32 [n, 0] if near duplicates are not dropped.
     """
 
     documents: np.ndarray
@@ -113,8 +114,8 @@ def compute(
 ) -> Fingerprints:
     """Returns the fingerprints of documents.
 
-    All white space counts as one space, so a document that was wrapped in
-    another way has the same hashes.
+    Runs of white space in a paragraph count as one space. Signatures also
+    ignore the breaks between paragraphs.
     """
     hashes, ids, counts = [], [], []
     paragraphs, lengths, signatures = [], [], []
@@ -148,7 +149,7 @@ def compute_signature(text: str) -> np.ndarray:
 
     The share of positions where two signatures are equal estimates the Jaccard
     similarity of their sets of shingles. A text of fewer words than a shingle
-    has one shingle of all; that of a text without words is all `NO_SHINGLES`.
+    is one shingle; without words, the signature is all `NO_SHINGLES`.
     """
     words = hash_words(text)
     shingles = hash_ngrams(words, min(SHINGLE_LENGTH, len(words)))
@@ -161,9 +162,7 @@ def compute_signature(text: str) -> np.ndarray:
 
 
 def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
-    """Concatenates parts on disk.
-
-    Memory holds one part.
+    """Concatenates parts on disk; memory holds one part.
 
     Args:
       parts: The fingerprints of chunks, in the order of the input.
@@ -196,7 +195,7 @@ def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
 def _map(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """Maps a file of rows into memory."""
     row = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    # mmap refuses an empty file.
+    # An empty file cannot be mapped: mmap would raise ValueError.
     if not os.path.getsize(path):
         return np.zeros((0, *shape), dtype)
     rows = os.path.getsize(path) // row

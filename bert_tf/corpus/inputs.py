@@ -17,10 +17,10 @@ from bert_tf.io import paths
 from bert_tf.io import tables
 
 _LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
-# Decompressed bytes of a chunk, and the most of a document: memory holds it.
+# Decompressed bytes of a chunk, and the limit of a document, held in memory.
 _CHUNK_BYTES = 1 << 22
 _MAX_DOCUMENT_BYTES = 1 << 28
-# Decompressed bytes of a chunk of rows of a Parquet file.
+# Decompressed bytes of a chunk of Parquet rows.
 _ROWS_BYTES = 1 << 26
 _SEPARATORS = {
     "text": (b"\n\n", b"\n\r\n"),
@@ -33,13 +33,13 @@ _ADVICE = {
     "wikipedia": "a history has each revision, pages-articles only the last",
 }
 _DUMP = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki\b")
-# Between two dumps in one file, as `cat` joins them.
+# Matches where one dump ends and the next begins, as after `cat`.
 _NEXT_DUMP = re.compile(rb"(?<=</mediawiki>)(?=%s)" % _DUMP.pattern)
 _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
 PARQUET_ENDINGS = (".parquet", ".pq")
 _ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": PARQUET_ENDINGS}
-# Files that auto does not take for text.
+# --input_format=auto rejects these, or it would read them as text.
 _REFUSED = tuple(
     ".7z .arrow .csv .doc .docx .epub .html .json .pdf .rar .sql .tar "
     ".tfrecord .tgz .tsv .zip".split()
@@ -75,7 +75,7 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
     for pattern in map(str.strip, patterns.split(",")):
         language = ""
         given = _LANGUAGE.fullmatch(pattern)
-        # A path may have the sign, as lg=en/part.txt of partitioned data.
+        # An existing path may contain =, such as lg=en/part.txt.
         if given and not glob.glob(pattern):
             language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
@@ -90,7 +90,7 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
 
 
 def expand(pattern: str, flag: str) -> list[str]:
-    """Returns the files that match a glob; of folders, their Parquet files.
+    """Returns the files that match a glob, and Parquet files of folders.
 
     Raises:
       UserError: If there are none.
@@ -115,7 +115,7 @@ def expand(pattern: str, flag: str) -> list[str]:
                 os.path.join(glob.escape(path), "**", f"*{ending}"),
                 recursive=True,
             )
-            # Names that data set libraries skip, as Spark's _temporary.
+            # Skip unfinished files, such as those in Spark's _temporary.
             if f"{os.sep}_" not in x.removeprefix(path)
         ]
         if not inside and len(matches) == 1:
@@ -157,8 +157,8 @@ def _format_of(path: str, input_format: str) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, start and end.
 
-    A dump of 20 GB takes no time; two files that differ elsewhere alone are
-    told apart by their chunks, which are hashed whole.
+    A dump of 20 GB takes no time. The hashes of its chunks reveal changes in
+    the middle; for Parquet only this hash counts.
     """
     digest = hashlib.blake2b(digest_size=16)
     with files.open_binary(path) as file:
@@ -206,7 +206,7 @@ def split(
 def _cut(
     file: InputFile, on_bytes: Callable[[int], None] | None
 ) -> Iterator[bytes]:
-    """Yields the contents of a file, cut behind separators."""
+    """Yields the contents of a file, cut after separators."""
     rest = bytearray()
     searched = start = 0
     for block in _read_utf8(file.path, on_bytes):
@@ -233,10 +233,10 @@ def _cut(
 
 
 def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Cuts pieces between dumps; yields whether each starts with a header."""
+    """Cuts pieces between dumps; yields (contents, True if a dump starts)."""
     starts_dump = True
     for piece in pieces:
-        # A page cannot have it: there, < is &lt;.
+        # A page never matches, because it writes &lt; for <.
         has_start = b"<mediawiki" in piece
         for contents in _NEXT_DUMP.split(piece) if has_start else [piece]:
             yield contents, starts_dump
@@ -247,7 +247,7 @@ def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
 def _read_utf8(
     path: str, on_bytes: Callable[[int], None] | None = None
 ) -> Iterator[bytes]:
-    """Yields the contents of a file; UTF-16 with a byte order mark as UTF-8."""
+    """Yields a file's bytes; UTF-16 with a byte order mark becomes UTF-8."""
     decoder = None
     on_block = on_bytes and (lambda block: on_bytes(len(block)))
     for number, block in enumerate(compression.read_blocks(path, on_block)):
@@ -267,7 +267,7 @@ def _read_utf8(
 def _find_end(
     contents: bytearray, separators: tuple[bytes, ...], searched: int
 ) -> int | None:
-    """Returns where a chunk ends: the last separator in it, or the next one."""
+    """Returns the end of a chunk's last separator, else of the next one."""
     ends = [
         (contents.rfind(x, 0, _CHUNK_BYTES), len(x))
         for x in separators
@@ -325,7 +325,7 @@ def _split_parquet(
     first = 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
-        # Some libraries write all rows as one group, gigabytes.
+        # Cut large groups: some libraries write gigabytes as one group.
         size = metadata.row_group(group).total_byte_size
         pieces = min(max(-(-size // _ROWS_BYTES), 1), max(rows, 1))
         cuts = [rows * piece // pieces for piece in range(pieces + 1)]

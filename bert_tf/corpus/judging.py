@@ -1,13 +1,13 @@
 """Decides which documents and paragraphs of a corpus are duplicates.
 
-The first of equal ones, in the input's order, stays. Hashes may be memory
-maps of any size: they are looked at a partition of their values at a time.
+The first of several equal texts, in the input's order, stays. Hashes may be
+memory maps of any size: one partition of their values is processed at a time.
 
 Near duplicates of documents are found by locality-sensitive hashing on disk.
-Signatures are cut into bands. Documents with an equal band are candidates, and
-of those an estimated similarity of the threshold and more decides. The index is
-one 64-bit key for each band of a document, in a file; the library datasketch,
-which computes the signatures, would keep dictionaries of Python objects, tens
+Signatures are cut into bands. Two documents with an equal band are compared;
+they are near duplicates if their estimated similarity reaches the threshold.
+The index is a file with one 64-bit key for each band of a document. The library
+datasketch, which computes the signatures, would keep Python dictionaries: tens
 of gigabytes for 10 million documents.
 """
 
@@ -29,7 +29,7 @@ DUPLICATE_DOCUMENT = "duplicate document"
 NEAR_DUPLICATE = "near duplicate"
 DUPLICATE_PARAGRAPH = "duplicate paragraph"
 REPEATED_LINE = "line of many documents"
-# Decisions are indices of this tuple; 0 keeps.
+# Decisions are indices of this tuple; index 0 keeps the text.
 REASONS = (
     "",
     DUPLICATE_DOCUMENT,
@@ -40,20 +40,20 @@ REASONS = (
     filters.SHORT_DOCUMENT,
 )
 _KEPT = 0
-# Documents that are summed at once.
+# Documents summed at once, so that memory does not grow with the corpus.
 _BLOCK = 1 << 18
 
-# Hashes in a partition and in a block that is read at once. A partition takes
-# about 40 bytes a hash while it is sorted.
+# Hashes in a partition, and in a block that is read at once, so that memory is
+# bounded: a partition takes about 40 bytes a hash while it is sorted.
 _PARTITION = 1 << 22
 
-# Least probability that a pair whose similarity is the threshold is compared.
+# Minimum probability that a pair at the threshold of similarity is compared.
 _RECALL = 0.95
 # Rows of signatures that are read at once, 8 MB.
 _ROWS = 1 << 14
-# Documents of one key that others are compared with. Pages made from one
-# template share keys without being duplicates, by the ten thousand; comparing
-# all their pairs would never end.
+# Rounds of comparisons for documents that share a key. Ten thousand pages made
+# from one template may share a key without being duplicates, and comparing all
+# pairs of them would take too long.
 _MOST_ROUNDS = 200
 
 
@@ -74,7 +74,7 @@ class Decisions:
 
 
 def decide(fingerprints: Fingerprints, config: Flags, folder: str) -> Decisions:
-    """Returns which documents and paragraphs stay; the first of equals does.
+    """Returns which documents and paragraphs stay; of equal ones, the first.
 
     Args:
       fingerprints: All documents in the order of the input.
@@ -121,7 +121,7 @@ def decide(fingerprints: Fingerprints, config: Flags, folder: str) -> Decisions:
 def _kept_sizes(
     fingerprints: Fingerprints, paragraphs: np.ndarray
 ) -> np.ndarray:
-    """Returns the characters of each document that are kept, int64 [n]."""
+    """Returns the number of kept characters of each document, int64 [n]."""
     counts = fingerprints.num_paragraphs
     sizes = np.zeros(len(counts), np.int64)
     start = 0
@@ -139,17 +139,14 @@ def _kept_sizes(
 
 
 def is_heldout(ids: np.ndarray, share: float) -> np.ndarray:
-    """Chooses documents by their ids alone.
+    """Chooses documents by their ids alone; returns bool [n].
 
-    A document stays on its side when the corpus grows, and the held-out
-    documents of a smaller share are among those of a larger one.
+    A document stays on its side when the corpus grows, and a larger share
+    holds out all documents that a smaller share does.
 
     Args:
       ids: `Fingerprints.ids`, uint64 [n].
-      share: Of the documents, in [0, 1).
-
-    Returns:
-      bool [n].
+      share: Share of the documents to hold out, in [0, 1).
     """
     return _uniform(ids) < share
 
@@ -160,20 +157,20 @@ def count_copies(
     languages: np.ndarray,
     exponent: float,
 ) -> np.ndarray:
-    """Returns how often each document is written, so that languages are even.
+    """Returns how often each document is written, int64 [n].
 
-    A language with the share p of the characters gets one in proportion to
-    p^exponent, and the corpus keeps its size: documents of large languages are
-    left out, those of small ones repeated.
+    Languages with little text are written more often.
+    A language with the share p of the characters gets a share in proportion to
+    p^exponent. The corpus keeps its size: documents of large languages are left
+    out, documents of small languages are repeated. For an exponent of 0.5,
+    shares of 0.9 and 0.1 become 0.75 and 0.25, so documents are written 0.83
+    and 2.5 times on average.
 
     Args:
       ids: uint64 [n].
       sizes: Characters, int64 [n].
       languages: Number of each document's language, int [n].
       exponent: 1 changes nothing, 0 gives all languages the same share.
-
-    Returns:
-      int64 [n].
     """
     totals = np.bincount(languages, sizes).astype(np.float64)
     shares = totals / max(totals.sum(), 1)
@@ -182,7 +179,7 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # Not the hash of the held-out documents, whose ids are all small.
+    # Mixed: `is_heldout` takes all small ids, so the ids left are not uniform.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)
@@ -193,13 +190,10 @@ def _uniform(ids: np.ndarray) -> np.ndarray:
 
 
 def repeated_documents(hashes: np.ndarray) -> np.ndarray:
-    """Finds documents that are equal to an earlier one.
+    """Finds documents that are equal to an earlier one; returns bool [n].
 
     Args:
       hashes: `Fingerprints.documents`, uint64 [n, 2].
-
-    Returns:
-      bool [n].
     """
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes[:, 0]):
@@ -212,15 +206,12 @@ def repeated_documents(hashes: np.ndarray) -> np.ndarray:
 def repeated_paragraphs(
     hashes: np.ndarray, considered: np.ndarray
 ) -> np.ndarray:
-    """Finds paragraphs that are equal to an earlier one.
+    """Finds paragraphs that are equal to an earlier one; returns bool [m].
 
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
-      considered: bool [m]; others are neither dropped nor reasons to drop, as
-        short paragraphs and those of dropped documents.
-
-    Returns:
-      bool [m].
+      considered: bool [m]; other paragraphs, such as short ones, are not
+        dropped and do not cause an equal one to be dropped.
     """
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes, considered):
@@ -240,11 +231,11 @@ def repeated_lines(
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
       num_paragraphs: `Fingerprints.num_paragraphs`, int64 [n].
-      considered: bool [m]; others neither count nor are dropped.
+      considered: bool [m]; other paragraphs neither count nor are dropped.
       max_documents: Number of documents.
 
     Returns:
-      bool [m]: all such paragraphs but the first of each kind.
+      bool [m]: True for such paragraphs, except the first of equal ones.
     """
     ends = np.cumsum(num_paragraphs)
     repeated = np.zeros(len(hashes), bool)
@@ -264,17 +255,18 @@ def equal_runs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the positions of keys that occur more than once.
 
-    Memory is bounded by a partition, unless one key occurs more often.
+    Memory is bounded by a partition, unless one key occurs more often. The
+    keys 7 5 7 9 5 7 give the positions 1 4 0 2 5 and the starts 0 2.
 
     Args:
       keys: Hashes with even bits, uint64 [n].
       considered: bool [n], or None for all.
 
     Yields:
-      Positions, int64, those of equal keys next to each other and ascending,
-      and the indices where another key begins, int64. Not empty.
+      Positions, int64, grouped by key and ascending in a group; and the index
+      where each group starts, int64. Never empty.
     """
-    # A power of two, which the lowest bits of a key select.
+    # A power of two, so that the lowest bits of a key select its partition.
     partitions = 1 << max((len(keys) - 1) // _PARTITION, 0).bit_length()
     for partition in range(partitions):
         selected, positions = _select(keys, considered, partitions, partition)
@@ -318,13 +310,13 @@ def _run_lengths(positions: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
-    """Returns the number of bands and of rows in a band.
+    """Returns the number of bands and the number of rows in a band.
 
-    Rows are as many as leave a pair whose similarity is the threshold a
-    probability of 0.95 to have an equal band: 1 - (1 - threshold^rows)^bands.
-    More rows mean fewer comparisons. The optimum of datasketch's `MinHashLSH`
-    weighs misses against candidates, which cost little here; for a threshold of
-    0.8 it would miss 60 of 100 such pairs.
+    A pair at the threshold has an equal band with the probability
+    1 - (1 - threshold^rows)^bands. The largest number of rows with at least
+    0.95 is chosen, because more rows mean fewer comparisons: below, 8 rows
+    would give 0.947, 7 give 0.986. The optimum of datasketch's `MinHashLSH`
+    avoids comparisons, which are cheap here, and would miss 60% of such pairs.
 
     >>> choose_bands(0.8, 128)
     (18, 7)
@@ -347,15 +339,15 @@ def similar_documents(
     Args:
       signatures: `Fingerprints.signatures`, uint32 [n, num_perm]; may be a
         memory map.
-      threshold: The least estimated Jaccard similarity of duplicates, above 0.
+      threshold: Minimum estimated Jaccard similarity of duplicates, above 0.
       folder: Where the index is written and then removed, 8 bytes for each
         band of a document.
-      considered: bool [n]; others are neither dropped nor compared with. None
-        means all.
+      considered: bool [n]; other documents are neither dropped nor compared.
+        None means all.
 
     Returns:
-      int64 [n]: the position of the earlier document, or -1. That one may
-      itself be similar to a third, still earlier one.
+      int64 [n]: the position of the earlier document, or -1. The earlier
+      document may itself be similar to a third, still earlier one.
     """
     bands, rows = choose_bands(threshold, signatures.shape[1])
     path = os.path.join(folder, "near_duplicates.keys")
@@ -364,7 +356,7 @@ def similar_documents(
     if not len(signatures):
         return original
     try:
-        # Writing to a map of a sparse file on a full disk ends the process.
+        # Allocated first: on a full disk, writing to a map kills the process.
         with open(path, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 8 * bands * len(signatures))
         keys = np.memmap(path, np.uint64, "r+", shape=shape)
@@ -406,8 +398,9 @@ def _compare(
 ) -> None:
     """Compares the documents of each run; enters duplicates in `original`.
 
-    In each round the first of a run is compared with all others of it, and
-    then leaves the run, as do its duplicates.
+    In each round the first document of a run is compared with the rest. Then it
+    and its duplicates leave the run. In a run a b c d with a = b and c = d,
+    round 1 compares a with b, c and d, and round 2 compares c with d.
     """
     lengths = np.diff(starts, append=len(positions))
     runs = np.repeat(np.arange(len(starts)), lengths)
@@ -441,8 +434,7 @@ def _are_similar(
     threshold: float,
 ) -> np.ndarray:
     """Compares signatures pair by pair; returns bool [pairs]."""
-    # The least number of equal values; a float such as 0.8 * 125 may lie just
-    # above the whole number that is meant.
+    # Without 1e-9, 0.55 * 100 = 55.00000000000001 would be rounded up to 56.
     least = np.ceil(threshold * signatures.shape[1] - 1e-9)
     similar = np.zeros(len(first), bool)
     for start in range(0, len(first), _ROWS):

@@ -72,7 +72,7 @@ def read_jsonl(
     """Yields the documents of lines of JSON objects.
 
     Raises:
-      UserError: If a line is no object with the columns, or is not UTF-8.
+      UserError: If a line is not an object with the columns, or not UTF-8.
     """
     decode(chunk, replace_invalid)
     start = chunk.start
@@ -113,7 +113,7 @@ def _column(row: dict[str, Any], name: str, flag: str, where: str) -> Any:
 
 
 def _clean(text: Any, where: str, replace_invalid: bool) -> str:
-    """Returns the text of a row; null is an empty one."""
+    """Returns the text of a row, "" for null."""
     if text is None:
         return ""
     if not isinstance(text, str):
@@ -144,10 +144,10 @@ def _document(
 def read_parquet(
     chunk: Chunk, text_column: str, id_column: str | None
 ) -> Iterator[Document]:
-    """Yields the documents of some rows of a row group.
+    """Yields the documents of a chunk, which is some rows of a row group.
 
     Raises:
-      UserError: If a column is missing or the text is no string.
+      UserError: If a column is missing or the text is not a string.
     """
     import pyarrow as pa
 

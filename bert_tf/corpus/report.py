@@ -21,7 +21,7 @@ from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 
-# Reasons that drop paragraphs, whose count is not one of documents.
+# Reasons that drop paragraphs; the plot of documents must not count them.
 _PARAGRAPHS = (
     filters.SHORT_PARAGRAPH,
     filters.FEW_LETTERS,
@@ -30,7 +30,7 @@ _PARAGRAPHS = (
 )
 _KEPT = "kept"
 _HELDOUT = "held out"
-# A language that is repeated more often gives a warning.
+# More repetitions of a language cause a warning, as the model memorizes it.
 _MANY_TIMES = 10
 
 
@@ -77,7 +77,7 @@ def build(
     """Returns the report as JSON values.
 
     Args:
-      tally: All that was dropped.
+      tally: Counts and samples of all dropped texts.
       written: Counts of each output file, by its path.
       languages: The shares of the languages, if there are any.
     """
@@ -109,9 +109,9 @@ def share_languages(
     """Returns each language's characters and share before and after sampling.
 
     Args:
-      names: Of the languages.
+      names: Names of the languages.
       before: Characters of each after the filters, float [languages].
-      after: Characters that were written, float [languages].
+      after: Characters of each that were written, float [languages].
     """
     return {
         name: {

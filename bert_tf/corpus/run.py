@@ -1,8 +1,8 @@
 """Extracts text: splits the input, extracts, judges, and writes.
 
-Finished work is kept in `<output_file>.work/`: the parts of chunks, named by
-their contents and flags, and the output files that are complete. The report is
-written last; with it, the text is finished.
+Finished work is recorded in `<output_file>.work/`: the parts of chunks, named
+by a hash of contents and flags, and a list of the complete output files. The
+report is written last; a run that finds it is finished.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ from bert_tf.io import text_files
 from bert_tf.io import worker_processes
 from bert_tf.io.run_folder import Made
 
-# A held-out text of fewer documents gives a warning.
+# Fewer held-out documents cause a warning, since their loss is unreliable.
 _FEW_HELDOUT = 100
 
 
@@ -75,7 +75,7 @@ def run(config: Flags) -> dict[str, Any]:
         if run.ends_at_once():
             return text_files.read_json(reports.path_of(config.output_file))
         # Until the first file is complete, a damaged input may be replaced or
-        # a flag corrected: the other parts stay.
+        # a flag corrected, so parts that do not depend on it are reused.
         picture = reports.picture_of(config.output_file)
         report = reports.path_of(config.output_file)
         run.resume([*names, picture, report], fits_any=True)
@@ -148,7 +148,7 @@ def _extract(
     processes: int,
     folder: str,
 ) -> list[Part]:
-    """Extracts the chunks whose parts are missing; returns all parts."""
+    """Extracts chunks without a part; returns all parts."""
     extracted: list[Part] = []
     total = sum(compression.stored_size(file.path) for file in found)
     with progress.bar(total, "extracting text", "B") as bar:
@@ -217,7 +217,7 @@ def _choose(
     """Chooses the documents of the text and of the held-out text.
 
     Returns:
-      The positions of both, in their order, and the languages' shares.
+      Positions to write for "text" and "heldout"; and shares of the languages.
     """
     is_kept = decisions.documents == 0
     orders = {}
@@ -238,7 +238,7 @@ def _choose(
         copies *= judging.count_copies(
             prints.ids, sizes, languages, config.language_sampling
         )
-    # Copies of a document are in different passes, far from each other.
+    # One pass per copy keeps copies far apart: copies 2 0 1 give 0 2, then 0.
     orders["text"] = np.concatenate(
         [np.flatnonzero(copies > i) for i in range(copies.max())]
     )
@@ -250,7 +250,7 @@ def _choose(
 
 
 def _check_heldout(config: Flags, heldout: int, left: int) -> None:
-    """Warns of a small held-out text; refuses to hold out everything."""
+    """Warns of a small held-out text; raises `UserError` if no text is left."""
     if not left:
         raise UserError(
             f"--heldout_share={config.heldout_share} holds out all {heldout} "
@@ -276,7 +276,7 @@ def _plan_outputs(
 ) -> list[tuple[Judged, str, int, int, str]]:
     """Returns the arguments of `writing.write` for each file.
 
-    Shards are stretches of the text of about the same size.
+    Shards are consecutive parts of the text, of about equal size.
     """
     order = orders["text"]
     shards = max(config.num_shards, 1)
@@ -307,7 +307,7 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # Before a file is written again, as a kill may come between both.
+    # First forget deleted files, or after a kill old counts describe new files.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
@@ -354,7 +354,7 @@ def output_files(config: Flags) -> list[str]:
 def _build_recipe(
     config: Flags, found: Sequence[inputs.InputFile]
 ) -> dict[str, Any]:
-    """Returns what the output depends on; reads both ends of each file.
+    """Returns the flags and hashes of files that the output depends on.
 
     Returns:
       "flags" without paths, and "inputs": path, hash and language of each file.
@@ -395,13 +395,13 @@ def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_finished(config: Flags) -> list[Made | None]:
-    """Returns the files of the report, if there is one."""
+    """Returns the files of an existing report, else [None]."""
     path = reports.path_of(config.output_file)
     if not os.path.exists(path):
         return [None]
     report = text_files.read_json(path)
     folder = os.path.dirname(path)
-    # The report may have been written in another current folder.
+    # The report's paths may be relative to another folder, so use their names.
     names = [os.path.join(folder, os.path.basename(x)) for x in report["files"]]
     recipe, picture = report["recipe"], reports.picture_of(config.output_file)
     return [Made(_flatten(recipe), dict.fromkeys([*names, path]), [picture])]

@@ -1,8 +1,8 @@
 """Reader of Wikipedia's XML dumps: the articles of a chunk, one by one.
 
-The parser of wikitext is written in C, where no exception and no signal handler
-of Python reaches it, and a page of unclosed markup takes it hours. So it has a
-process of its own, one for each worker process, which the kernel ends at the
+The parser of wikitext is written in C and takes hours for a page of unclosed
+markup; neither a Python exception nor a signal handler can interrupt it. So
+each worker process starts a parser process, which the kernel ends at the time
 limit.
 """
 
@@ -31,11 +31,11 @@ TOO_SLOW = "page that takes over 10 s"
 TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
-# Fixed by MediaWiki: Media, File and Category. Links to them show nothing.
+# MediaWiki's keys of Media, File and Category: links to them show no text.
 _HIDDEN = ("-2", "6", "14")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
-# Disambiguation pages. Dumps do not mark them, and each Wikipedia names their
-# templates, and what a title has in parentheses, in its own language.
+# Templates of disambiguation pages. Dumps do not mark these pages, so templates
+# and titles are matched, and each Wikipedia names them in its own language.
 _DISAMBIGUATION = re.compile(
     r"__DISAMBIG__|\{\{\s{0,9}(?:"
     r"[\w\s()/'–-]{0,60}disambig(?:uation)?(?:[ _]page|[ _-]cleanup)?|"
@@ -54,7 +54,7 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # With arguments this one links to other articles of the name.
+    # With arguments, this template is a link in an article, so it must be bare.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -93,14 +93,14 @@ class PageParser:
 
         Args:
           text: As in `wikitext.extract`.
-          hidden: As there.
+          hidden: As in `wikitext.extract`.
           seconds: Limit on the parser's CPU time, so that a busy machine
             drops no page.
 
         Raises:
           TooSlowError: If the limit was reached.
           TooDeepError: If the page is nested too deeply.
-          WorkerEndedError: If the process was ended by something else.
+          WorkerEndedError: If the process ended for another reason.
         """
         self.start()
         try:
@@ -113,13 +113,13 @@ class PageParser:
         return paragraphs
 
     def start(self) -> int:
-        """Starts the process if it does not run; returns its number."""
+        """Starts the process if it does not run; returns its process id."""
         if self._process is None:
             import mwparserfromhell  # noqa: F401
 
             context = multiprocessing.get_context("spawn")
             self._pipe, other = context.Pipe()
-            # As a daemon it ends with this process.
+            # A daemon ends with this process; no other child would.
             self._process = context.Process(
                 target=serve, args=(other,), daemon=True
             )
@@ -128,14 +128,14 @@ class PageParser:
         return self._process.pid
 
     def _reason(self) -> Exception:
-        """Returns the error for a process that has ended, and forgets it."""
+        """Returns the error for an ended process; `start` may start another."""
         process, self._process = self._process, None
         self._pipe.close()
         process.join()
         status = process.exitcode
         if status == -signal.SIGPROF:
             return TooSlowError()
-        # The stack of the parser's C code is full.
+        # Deep nesting has overflowed the stack of the parser's C code.
         if status == -signal.SIGSEGV:
             return TooDeepError()
         return WorkerEndedError(
@@ -155,9 +155,9 @@ def serve(pipe: Connection) -> None:
     """Parses the pages that arrive, until the pipe is closed."""
     from bert_tf.corpus import wikitext
 
-    # Ctrl-C reaches this process too; the main one handles it.
+    # Ctrl-C reaches this process too, but the main one must handle it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The default action ends the process, in C code too.
+    # The default action ends the process even in C code; a handler would not.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     while True:
         try:
@@ -213,7 +213,7 @@ def read(
 def _parse(
     page: bytes, chunk: Chunk, start: int, namespaces: dict[str, str]
 ) -> tuple[str, str, str, str | None]:
-    """Returns title, id and text, and why the page is no article or None."""
+    """Returns title, id, text, and the reason to drop the page or None."""
     try:
         root = ElementTree.fromstring(page)
     except ElementTree.ParseError as error:
@@ -221,17 +221,17 @@ def _parse(
     if root.tag != "page" or root.find("title") is None:
         raise _broken(chunk, start, "a page has no title")
     title = root.findtext("title") or ""
-    # Of a history, the last revision.
+    # A history has all revisions of a page, so take the last one.
     revisions = root.findall("revision")
     text = (revisions[-1].findtext("text") if revisions else "") or ""
     model = revisions[-1].findtext("model") if revisions else None
     reason = None
     prefix = title.partition(":")[0].lower() if ":" in title else ""
-    # Dumps before 2012 have no <ns>.
+    # Dumps before 2012 have no <ns>, so the title's prefix decides.
     if (root.findtext("ns") or namespaces.get(prefix, "0")) != "0":
         reason = OTHER_NAMESPACE
     elif root.find("redirect") is not None or re.match(
-        # Not \w+, which no vowel signs are, as those of Hindi and Thai.
+        # Not \w+: it does not match vowel signs, as in Hindi and Thai.
         r"\s*#\w[^\s:\[\]]*\s*:?\s*\[\[[^\]\n]+\]\]",
         text,
     ):

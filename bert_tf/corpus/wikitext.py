@@ -1,4 +1,4 @@
-"""Text passages of wikitext, by the parser mwparserfromhell."""
+"""Extraction of paragraphs from wikitext, with the parser mwparserfromhell."""
 
 import posixpath
 import re
@@ -8,10 +8,10 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 
-# Control characters, which XML cannot contain.
+# XML cannot contain these control characters, so no page has them.
 _NO_TEXT = "\x00"  # Begins a line that is not part of a paragraph.
 _BREAK = "\x01"
-# Characters in <nowiki> and from entities, which are not markup.
+# Stand for characters from <nowiki> and entities, which must not act as markup.
 _LITERALS = dict(zip("'[]{}<|", "\x02\x03\x04\x05\x06\x07\x08", strict=True))
 _TO_LITERALS = str.maketrans(_LITERALS)
 _FROM_LITERALS = str.maketrans({x: y for y, x in _LITERALS.items()})
@@ -22,20 +22,21 @@ _DROPPED_TAGS = frozenset(
     "h5 h6 categorytree indicator img rss tr td th caption style".split()
 )
 _BLOCKS = frozenset("p div center blockquote poem".split())
-# Links to files of wikis whose older names of that namespace, such as "Bild",
-# are missing in the dump's header.
+# Endings of links to files. The dump's header lacks older names of the
+# namespace, such as "Bild", so the prefix alone would miss these links.
 _FILE = re.compile(
     r"\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|og[agv]|opus|mp[34]|webm|wav|flac|"
     r"midi?|pdf|djvu|stl)",
     re.IGNORECASE,
 )
-# Text in several scripts: -{zh-hans:简体;zh-hant:繁體}-, -{flags|text}-.
+# Text in several scripts, of which the first one is kept, such as
+# -{zh-hans:简体;zh-hant:繁體}-, or with flags, -{flags|text}-.
 _VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
 _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
-# Flags of rules that show nothing.
+# A rule with one of these flags shows no text.
 _UNSEEN_VARIANTS = frozenset("HT-")
 _LANGUAGE_LINK = re.compile(r"simple|[a-z]{2,3}(-[a-z-]+)?")
-# Markup that is not closed, so that the parser takes it for text.
+# The parser takes unclosed markup for text, so it is removed afterwards.
 _REMNANTS = re.compile(
     r"<ref\b[^<>\n]*/>|<ref\b[^\n]*?(?:</ref>|$)|<!--.*?(?:-->|\Z)|"
     r"</?[a-zA-Z][^<>\n]*>|__[^\W\d_]\w*?__|\[\[|\]\]|\{\{[^\n]*|\}\}+",
@@ -44,7 +45,7 @@ _REMNANTS = re.compile(
 _NOT_TEXT = ("|", "!", "{|", "{{", "}}", "=", _NO_TEXT)
 _QUOTES = re.compile("'{2,}")
 _BREAKS = re.compile(rf"{_BREAK}(?:\s*{_BREAK})+")
-# A template in parentheses leaves them empty, as "Paris (, ) is".
+# Removes parentheses that only templates filled, such as "Paris (, ) is".
 _EMPTY_PARENTHESES = re.compile(r"\s*\([\s,;:/–—-]*\)|（[\s,;:，；：、]*）")
 _AFTER_OPENING = re.compile(r"(?<=\()[\s,;:]+")
 _BEFORE_CLOSING = re.compile(r"\s*[,;:]?\s+(?=\))|[,;](?=\))")
@@ -55,9 +56,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def extract(text: str, hidden: frozenset[str]) -> list[str]:
     """Returns the paragraphs of a page.
 
-    Without lists, tables, headers, references, templates, formulas, images,
-    categories and markup. Templates are not expanded: their text is missing
-    from sentences, and parentheses that were filled by them are removed.
+    Lists, tables, headers, references, templates, formulas, images, categories
+    and markup are left out. Templates are not expanded: their text is missing
+    from sentences, and parentheses that contained only templates are removed.
+
+    >>> extract("'''Paris''' ({{IPA|x}}) is a [[city|big city]].", frozenset())
+    ['Paris is a big city.']
 
     Args:
       text: The wikitext.
@@ -115,7 +119,7 @@ def _tag(node: nodes.Tag, hidden: frozenset[str]) -> Iterator[str]:
     if name == "br":
         yield _BREAK
     elif name == "nowiki":
-        # Entities count in <nowiki>, other markup does not.
+        # In <nowiki> only entities are markup, so the rest stays as it is.
         text = "".join(_visible(node.contents, hidden)) if node.contents else ""
         yield text.translate(_TO_LITERALS)
     elif node.wiki_markup and name in ("li", "dd", "dt", "hr"):
@@ -131,7 +135,7 @@ def _tag(node: nodes.Tag, hidden: frozenset[str]) -> Iterator[str]:
 
 
 def _remove_remnants(text: str) -> str:
-    # Braces at the start of a line show that it belongs to a template.
+    # A line that starts with braces or | is part of a template, so drop it.
     lines = text.split("\n")
     text = "\n".join(
         _NO_TEXT if line.lstrip().startswith(_NOT_TEXT) else line
@@ -142,7 +146,7 @@ def _remove_remnants(text: str) -> str:
 
 
 def _first_variant(match: re.Match[str]) -> str:
-    """Returns the text of the first script, as the dump's author wrote it."""
+    """Returns the text of the first script, "" if the rule shows no text."""
     flags, body = match.groups()
     if flags and _UNSEEN_VARIANTS & {*flags}:
         return ""
@@ -153,8 +157,8 @@ def _first_variant(match: re.Match[str]) -> str:
 def _strip_quotes(line: str) -> str:
     """Removes the marks of bold and italic, by MediaWiki's rules.
 
-    >>> _strip_quotes("L'''Iliade'' and '''''both''''' and ''x'''")
-    "L'Iliade and both and x'"
+    >>> _strip_quotes("L'''Iliade'' and '''''both'''''")
+    "L'Iliade and both"
     """
     runs = [*_QUOTES.finditer(line)]
     if not runs:
@@ -167,8 +171,8 @@ def _strip_quotes(line: str) -> str:
     bold = [i for i, length in enumerate(marks) if length in (3, 5)]
     italic = [i for i, length in enumerate(marks) if length in (2, 5)]
     if len(bold) % 2 and len(italic) % 2:
-        # One of the bold marks is an apostrophe and italic: the first behind a
-        # word of one letter, else behind another word, else behind a space.
+        # One bold mark is an apostrophe and an italic mark: the first after a
+        # word of one letter, else after a longer word, else after a space.
         candidates = [i for i in bold if marks[i] == 3]
         if candidates:
             ranks = [_rank(line[: runs[i].start()]) for i in candidates]

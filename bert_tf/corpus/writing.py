@@ -21,10 +21,10 @@ from bert_tf.io import files
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """The corpus and its decisions, in a folder of arrays for all processes.
+    """The corpus and the decisions on it, in a folder that all processes read.
 
     Attributes:
-      folder: Holds the arrays.
+      folder: Directory of the arrays.
       parts: The files of the parts, in the order of the input.
     """
 
@@ -47,7 +47,7 @@ class Judged:
         num_paragraphs: np.ndarray,
         part_sizes: Sequence[int],
     ) -> None:
-        """Writes what `read` needs: decisions and where each part begins."""
+        """Writes the arrays for `read`: decisions, and offsets of the parts."""
         self.store("documents", decisions.documents)
         self.store("paragraphs", decisions.paragraphs)
         self.store("first_paragraph", _offsets(num_paragraphs))
@@ -62,7 +62,7 @@ class Judged:
 
         Yields:
           The position, the document with all its paragraphs, and the decision
-          on each, uint8.
+          on each paragraph, uint8.
         """
         first_document = self.load("first_document")
         first_paragraph = self.load("first_paragraph")
@@ -103,9 +103,9 @@ def write(
     Args:
       judged: The corpus.
       order: Name of the array with the positions of documents.
-      start: The first document's index in it.
-      stop: The index after the last one.
-      path: Ending in .gz, the file is compressed. It appears whole.
+      start: Index of the first document in `order`.
+      stop: Index after the last document in `order`.
+      path: The file appears when it is complete; .gz is compressed.
     """
     written = Written()
     with files.atomic_file(path) as temporary, _open(temporary, path) as file:
@@ -133,7 +133,7 @@ def _open(temporary: str, path: str) -> Iterator[BinaryIO]:
         if not path.endswith(".gz"):
             yield stored
             return
-        # Neither name nor time, so that the bytes are the same each time.
+        # Without name and time, so that equal text gives equal bytes.
         with gzip.GzipFile("", "wb", 6, stored, mtime=0) as file:
             yield file
 

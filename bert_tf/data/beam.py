@@ -7,7 +7,7 @@ calls the same function of `streaming` or `streaming_worker`.
    the work folder.
 2. The launcher joins these files into the token store.
 3. Workers write the parts, each from its own copy of the store. When all parts
-   exist, workers concatenate those of each file.
+   exist, workers concatenate the parts of each file.
 
 Workers and launcher share the work folder, `<output_file>.work`. A killed run
 resumes from it, with or without Beam.
@@ -68,7 +68,7 @@ def generate(
         if not token_store.read_progress(shared).complete:
             _tokenize(config, input_files, tokenizer, work_dir)
             if tf.io.gfile.exists(shared):
-                tf.io.gfile.rmtree(shared)  # From a run without Beam.
+                tf.io.gfile.rmtree(shared)  # Left by a run without Beam.
             _join(input_files, tokenizer, work_dir, local)
             if not is_local:
                 _copy_folder(local, shared)
@@ -105,7 +105,7 @@ def _batch_path(work_dir: str, file: int, batch: int) -> str:
 
 
 def _totals_path(work_dir: str, file: int) -> str:
-    """Returns the path of the number of batches, lines and documents."""
+    """Returns the path of a file's counts of batches, lines and documents."""
     return os.path.join(_batches_folder(work_dir), f"file-{file:06d}.json")
 
 
@@ -124,7 +124,7 @@ def _read_batches(
     files.write_json(_totals_path(work_dir, file), totals)
 
 
-_build_tokenizer = functools.cache(BertTokenizer)  # Once in each worker.
+_build_tokenizer = functools.cache(BertTokenizer)  # Built once per worker.
 
 
 def _tokenize_batch(
@@ -137,7 +137,7 @@ def _tokenize_batch(
     file, batch, lines, documents = element
     path = _batch_path(work_dir, file, batch)
     if tf.io.gfile.exists(path):
-        return  # A killed run left it.
+        return  # A killed run wrote it.
     tokenizer = _build_tokenizer(
         vocabulary, config.do_lower_case, config.strip_accents
     )
@@ -234,9 +234,9 @@ class _WriteElsewhere(beam_runner.Step):
 def _concatenate(
     plan: PartsPlan, output_files: Sequence[str], number: int
 ) -> Iterator[None] | None:
-    """Concatenates the parts of a file, all of which exist."""
+    """Concatenates the parts of a file; all its parts exist."""
     path = output_files[number]
-    # A runner may process the same element again.
+    # A runner may repeat an element after its parts were removed, so skip it.
     if streaming.is_finished(plan.parts_folder, number, path):
         return None
     per_file = plan.num_parts // len(output_files)
@@ -248,7 +248,7 @@ def _write_files(
     plan: PartsPlan,
     output_files: Sequence[str],
 ) -> None:
-    """Writes the missing parts, then concatenates those of each file."""
+    """Writes the missing parts, then concatenates the parts of each file."""
     work_dir = plan.parts_folder
     missing = streaming.missing_parts(plan, output_files)
     if parts := sorted(set().union(*missing.values())):

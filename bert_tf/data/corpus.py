@@ -19,13 +19,13 @@ import sentencex
 from bert_tf.errors import UserError
 from bert_tf.io import compression
 
-# A quotation without its marks. An apostrophe before a letter does not end a
-# quotation in single marks.
+# Captures a quotation without its marks. An apostrophe before a letter does not
+# end a quotation in single marks.
 _QUOTATION = re.compile(
     r"“([^”]+)|\"([^\"]+)|«([^»]+)|„([^“”]+)|‘((?:[^’]|’(?=\w))+)"
 )
 _QUOTATION_MARKS = re.compile('[“"«„‘]')
-# The most levels of nested quotations.
+# Deeper nested quotations are not split, so recursion is bounded.
 _MAX_NESTING = 3
 # sentencex takes quadratic time for unpaired marks, so longer text is cut
 # first, at a space if possible.
@@ -63,10 +63,10 @@ def read_numbered_lines(
 
     Lines are stripped and not empty. Blank lines and ends of files separate
     documents. A line ends only at \n, so U+2028 or a form feed does not split
-    a paragraph. Memory holds one line, of a sample the start of a document.
+    a paragraph. Memory holds one line, or for a sample the start of a document.
 
     Args:
-      files: Paths, local or remote; those ending in .gz, .bz2, .xz or .zst are
+      files: Paths, local or remote; .gz, .bz2, .xz and .zst files are
         decompressed.
       one_document_per_file: Whether to ignore blank lines.
       replace_invalid_utf8: Whether bytes that are not UTF-8 become U+FFFD.
@@ -75,7 +75,7 @@ def read_numbered_lines(
         ends it, and every \r is dropped (by its `GFile.readline`).
       may_be_empty: Whether files without text are allowed.
       sample: Share of the documents to read, chosen by a hash of their text, or
-        of its first 65,536 characters; the others count for nothing.
+        of its first 65,536 characters. Other documents get no number.
       on_bytes: Called with the number of bytes read since the last call (of
         compressed files, before decompression), for a progress bar.
 
@@ -128,7 +128,7 @@ def _number_lines(
 def _sample_documents(
     numbered: Iterable[tuple[int, str]], sample: float
 ) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a share of the documents, numbered anew."""
+    """Yields the lines of a share of the documents, renumbered from 0."""
     number = 0
     for document in group_lines(numbered):
         start: list[str] = []
@@ -136,7 +136,7 @@ def _sample_documents(
         for line in document:
             start.append(line)
             size += len(line)
-            # A document may be larger than memory.
+            # A document may be larger than memory, so hash only its start.
             if size >= _HASHED_CHARS:
                 break
         digest = hashlib.blake2b("\n".join(start).encode(), digest_size=8)
@@ -165,9 +165,8 @@ def count_bytes(files: Sequence[str]) -> int:
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph into sentences, stripped, none of them empty.
 
-    Uses the rules of the library sentencex. It keeps quotations whole, which
-    makes sentences of hundreds of words in novels, so quotations are split,
-    too.
+    The library sentencex keeps quotations whole, which makes sentences of
+    hundreds of words in novels. So quotations are split by its rules, too.
     """
     sentences = (
         sentence.strip()

@@ -1,8 +1,8 @@
 """Creates pretraining data: records, manifest, vocabulary and report.
 
-All names start with that of the output file, so data sets can share a folder. A
-data set is finished once its manifest exists. Until then, `<output_file>.work`
-holds what a kill leaves, so that the same command resumes.
+All file names start with the output file's name, so data sets can share a
+folder. A data set is finished once its manifest exists. Until then,
+`<output_file>.work` keeps finished work, so that the same command resumes.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ _GENERATORS = {
     "streaming": streaming_generator.generate,
 }
 
-# Sentences give about 54%. Paragraphs used as sentences give 73%, because a
-# single one often fills a sequence, and then B must be random.
+# Sentences give about 54% random pairs. Paragraphs used as sentences give 73%,
+# because one paragraph often fills a sequence, and then B must be random.
 _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
@@ -137,7 +137,7 @@ def _resolve(config: Flags) -> Flags:
 
 
 def _other_files(name: str) -> list[str]:
-    """Returns the files beside the records; the manifest is the last one."""
+    """Returns the files next to the records; the manifest is the last one."""
     return [
         *report_paths(name),
         manifest.vocabulary_path(name),
@@ -157,7 +157,7 @@ def _find_finished(name: str) -> Made | None:
     ):
         entry = values["files"].get(manifest.relative_name(record_file, path))
         if entry is None:
-            return None  # The manifest was renamed.
+            return None  # A renamed manifest is of other records.
         sizes[record_file] = entry["bytes"]
     return Made(manifest.flatten(values), sizes | {path: None}, extras)
 
@@ -269,7 +269,7 @@ def _warnings(config: Flags, result: GenerationResult) -> list[str]:
 
 
 def _num_predictions(config: Flags, counts: RecordCounts) -> np.ndarray:
-    """Returns the predictions of a record of each length, without a maximum."""
+    """Returns the number of predictions per record length, without a limit."""
     lengths = np.arange(len(counts.length_histogram))
     if config.left_to_right:
         return lengths - config.num_special_tokens
@@ -291,7 +291,7 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
     if share <= _MOST_RANDOM_NEXT:
         return None
     is_random = f"{share:.1%} of the pairs are random instead of about 54%: "
-    # A true pair needs two sentences of a document.
+    # A true pair needs two sentences, so one-sentence documents have none.
     if result.num_sentences < 1.5 * result.num_documents:
         return (
             f"{is_random}most documents have one sentence; remove the empty "
@@ -303,7 +303,7 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
         else "set --split_sentences, or write one sentence per line"
     )
     cause = "lines seem to be paragraphs instead of sentences"
-    if config.max_seq_length < 128:  # At 64, sentences give 66%.
+    if config.max_seq_length < 128:  # Even sentences give 66% at 64.
         cause = (
             f"rows of --max_seq_length={config.max_seq_length} hold few "
             "sentences, which is no fault, or lines are paragraphs"

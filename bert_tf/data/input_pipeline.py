@@ -1,20 +1,20 @@
 """Input pipeline of pretraining records, in a stateless order.
 
-The stream of training examples is endless: epoch after epoch, each in an order
-of its own. An example's number in the stream is its `example_index`; order,
-masks and dropout are functions of (seed, example_index), so a run resumes
-anywhere without a saved iterator.
+The stream of training examples is endless; each epoch has another order. An
+example's number in the stream is its `example_index`. Order, masks and dropout
+are functions of (seed, example_index), so a run resumes at any example without
+a saved iterator.
 
 The order of an epoch depends only on (seed, epoch):
 
 1. The files are permuted and read in groups of `FILES_PER_GROUP`.
 2. The files of a group are interleaved record by record, round robin; a file
    that has ended drops out. The groups follow one another.
-3. Each `RECORDS_PER_BLOCK` consecutive records of that sequence are permuted.
+3. Each block of `RECORDS_PER_BLOCK` records of that sequence is permuted.
 
 So the position of any record is known without reading. A run that resumes at
 record p skips whole files by their counts and reads at most one extra block. A
-shuffle buffer would have state to save.
+shuffle buffer's state would have to be saved.
 """
 
 import bisect
@@ -36,12 +36,12 @@ from bert_tf.text.masking import DynamicMasking
 
 # Enough open files to mix shards, few enough for remote file systems.
 FILES_PER_GROUP = 16
-# About 10 MB of records of length 128.
+# A block of records of length 128 takes about 10 MB of memory.
 RECORDS_PER_BLOCK = 8192
 
 _FILES_SALT = 1
 _BLOCK_SALT = 2
-# Large, so that remote file systems get few requests.
+# Large, because each read of a remote file is a request.
 _READ_BUFFER_BYTES = 1 << 20
 _ERRORS_OF_RECORDS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
 
@@ -56,8 +56,8 @@ class PretrainingInput:
       batch_size: Examples in a batch of all replicas, B.
       seed: Seed of order and masks.
       masking: Draws new masks in each epoch; None keeps the records' masks.
-      max_corrupt: The most damaged records to skip. If it is not 0, all records
-        are read once at the start to find them.
+      max_corrupt: Maximum number of damaged records to skip. Above 0, all
+        records are read once at the start to find them.
 
     Attributes:
       num_records: Records in all files, which is the length of an epoch.
@@ -121,7 +121,7 @@ class PretrainingInput:
           start_record: Number of the example to start with; the result equals
             `dataset(0)` without its first `start_record` examples.
           rows: The first row of each batch to return, and the number of rows;
-            the others are read but not parsed. None returns all B rows.
+            other rows are read but not parsed. None returns all B rows.
 
         Returns:
           Batches of the pretraining features, [rows, S], [rows, P] or [rows,
@@ -143,7 +143,7 @@ class PretrainingInput:
     def _features(
         self, first: tf.Tensor, serialized: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Parses examples; the first one has the number `first`."""
+        """Parses examples; the first example has the number `first`."""
         index = first + tf.range(tf.size(serialized, tf.int64))
         batch = self._parse(serialized)
         if self.masking:
@@ -154,8 +154,8 @@ class PretrainingInput:
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns all records once, in file order, in batches of one size.
 
-        They have the records' masks. The last batch is filled up with blank
-        rows, whose `example_index` is -1.
+        The masks are the records' own. The last batch is filled up with blank
+        rows with an `example_index` of -1.
         """
         stream = tf.data.TFRecordDataset(
             self._read_from, buffer_size=_READ_BUFFER_BYTES
@@ -183,23 +183,23 @@ class PretrainingInput:
     def explain(self, error: tf.errors.OpError) -> UserError | None:
         """Returns the error for the file that caused an error while reading.
 
-        TensorFlow's message has neither file nor feature. This reads all files
-        again, so call it only after training has failed. Returns None if every
-        record is readable.
+        TensorFlow's message names neither file nor feature. This method reads
+        all files again, so call it only after training has failed. Returns None
+        if every record is readable.
         """
         if not isinstance(error, _ERRORS_OF_RECORDS):
             return None
         return tfrecords.find_bad_record(self._read_from, self._sizes)
 
     def close(self) -> None:
-        """Removes the copies of damaged files; ends all reading."""
+        """Removes the copies of damaged files; reading must have ended."""
         if self._copies is not None:
             self._copies.cleanup()
 
     def _skip_damaged(self, most: int) -> None:
         """Replaces damaged records by blank ones, in copies of their files.
 
-        So the others keep their places: order, masks and dropout do not change.
+        So other records keep their positions, order, masks and dropout.
         """
         self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
         blank = tfrecords.blank_record(self._sizes)
@@ -241,7 +241,7 @@ class PretrainingInput:
         )
         paths = np.array(self._read_from)[order]
         later = paths[(start.group + 1) * self._files_per_group :]
-        # The group in progress comes first, in its rotated order.
+        # The first group resumes within a round, so its files are rotated.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),
@@ -314,7 +314,7 @@ class PretrainingInput:
 def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.deterministic = True
-    # Batches are global; each worker takes its rows.
+    # Batches are global and each worker takes its rows, so do not shard files.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
@@ -357,7 +357,9 @@ def find_start(
     """Finds the record at a position of an epoch's interleaved sequence.
 
     `counts` <int64>[num_files] has the records of each file in the epoch's
-    order. The last group may have fewer files.
+    order. The last group may have fewer files. Files of 3, 1 and 2 records give
+    the sequence a0 b0 c0 a1 c1 a2; position 4, c1, is in group 0 with files
+    (2, 0, 1) and skips (1, 2, 1).
     """
     starts = np.arange(0, len(counts), files_per_group)
     group_ends = np.cumsum(np.add.reduceat(counts, starts))
@@ -372,7 +374,7 @@ def find_start(
         position,
         key=lambda rows: np.minimum(group_counts, rows).sum(),
     )
-    # The records of the row come from the files that are long enough, in order.
+    # A row has a record of each file that is long enough, in the files' order.
     present = np.flatnonzero(group_counts > row)
     earlier = position - int(np.minimum(group_counts, row).sum())
     turn = int(present[earlier])

@@ -5,7 +5,7 @@ depend only on (seed, epoch), so a run resumes exactly at any batch.
 
 Shapes:
   N: number of examples.
-  B: batch size, at most.
+  B: maximum batch size.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ import numpy as np
 from bert_tf import stateless_random
 from bert_tf.errors import UserError
 
-# The stream of examples is cut into windows of at most this many batches, which
-# are sorted by length: enough for little padding. With at least
-# `_LEAST_WINDOWS` windows per epoch, the composition of batches varies.
+# Examples are sorted by length within windows of at most this many batches,
+# which is enough for little padding. With fewer than `_LEAST_WINDOWS` windows,
+# each epoch would have nearly the same batches.
 _BATCHES_PER_WINDOW = 50
 _LEAST_WINDOWS = 4
 
@@ -51,21 +51,22 @@ def fewest_padding(
     """Chooses a few batch lengths, for devices that compile each shape.
 
     It finds the exact optimum: the lengths with the fewest padding positions if
-    each example is padded to the next length.
+    each example is padded to the next length. Examples of lengths 3, 9, 10 and
+    30 give (16, 32) for a maximum of 32 and two lengths: 80 positions.
 
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
       max_seq_length: The greatest length, which is always chosen.
-      num_lengths: The most lengths to choose; the others are multiples of 8.
+      num_lengths: Maximum number of lengths; shorter ones are multiples of 8.
     """
     choices = np.array(every_multiple(max_seq_length))
     # Number of examples that fit into each choice.
     counts = np.searchsorted(np.sort(lengths), choices, side="right")
-    # cost[j]: positions for the examples up to choices[j], if it is chosen.
+    # cost[j]: positions of the examples up to choices[j] if j is chosen.
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # Row j, column i: cost if i < j is the choice before j; i = j: none is.
+        # Row j, column i: cost if i < j is the choice before j, or i = j, none.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max
@@ -77,7 +78,7 @@ def fewest_padding(
     for before in reversed(last):
         position = before[position]
         chosen.add(int(choices[position]))
-    # If fewer lengths are as good, some have no example.
+    # If fewer lengths are as good, drop the lengths without an example.
     rising = np.array(sorted(chosen))
     used = np.unique(rising[np.searchsorted(rising, lengths)])
     return tuple(sorted({*used.tolist(), max_seq_length}))
@@ -94,9 +95,9 @@ def training_batches(
 
     Each epoch has every example once, in an order that depends only on (seed,
     epoch). A batch may extend into the next epoch, as in the original. With one
-    allowed length, all batches have that length and the order is that of the
-    shuffle. A longer plan starts with the batches of a shorter one, except for
-    the shorter one's last window.
+    allowed length, all batches have that length and examples stay in shuffled
+    order. A longer plan starts with the batches of a shorter plan, except for
+    the last window of the shorter plan.
 
     Args:
       lengths: <int64>[N], lengths of the examples.
@@ -149,7 +150,7 @@ def prediction_batches(
 ) -> list[Batch]:
     """Plans batches for prediction: each example once, longest first.
 
-    So memory use peaks at the start.
+    So a batch that does not fit into memory fails at the start.
 
     Raises:
       UserError: If an example is longer than the greatest allowed length.
@@ -165,7 +166,7 @@ def prediction_batches(
 def share_of_tokens(
     lengths: np.ndarray, allowed_lengths: Sequence[int]
 ) -> float:
-    """Returns the share of tokens if each example has an allowed length.
+    """Returns the share of tokens after padding to the allowed lengths.
 
     Args:
       lengths: <int64>[N], lengths of the examples.

@@ -20,14 +20,14 @@ import numpy as np
 
 from bert_tf.io import files
 
-# The most tokens in a pass over a document (a long novel has 200,000). It
-# limits the memory for a corpus without blank lines.
+# A pass over a document ends with the sentence that reaches this many tokens (a
+# long novel has 200,000). It bounds the memory for text without blank lines.
 MAX_TOKENS_PER_PASS = 1 << 18
 _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
-# Stores the valid size of the store.
+# Stores how much of the files is valid, so that a killed run can resume.
 PROGRESS_FILE = "progress.json"
-# Documents processed together; bounds memory.
+# Documents processed together; more would need more memory.
 _DOCUMENTS_PER_BLOCK = 1 << 18
 
 
@@ -38,10 +38,10 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 @dataclasses.dataclass
 class Progress:
-    """The numbers of what is in the store.
+    """Counts of the lines read and of the contents of the store.
 
-    `last_document` is the number in the corpus of the last sentence's document;
-    -1 before the first.
+    `last_document` is the number in the corpus of the last sentence's document,
+    -1 for an empty store.
     """
 
     lines: int = 0
@@ -53,7 +53,7 @@ class Progress:
 
 
 def read_progress(folder: str) -> Progress:
-    """Returns the stored progress of an earlier run, or none made yet."""
+    """Returns the stored progress of an earlier run, or all zeros."""
     path = os.path.join(folder, PROGRESS_FILE)
     return Progress(**files.read_json(path) if files.exists(path) else {})
 
@@ -156,7 +156,7 @@ class TokenStore:
     def __init__(
         self, folder: str, dtype: np.dtype, long_documents: np.ndarray
     ) -> None:
-        # Plain arrays over the maps: np.memmap is slow to slice.
+        # Plain arrays over the maps, because slicing an np.memmap is slow.
         self.tokens, self.sentence_offsets, self.document_offsets = (
             np.memmap(os.path.join(folder, name), kind, "r").view(np.ndarray)
             for name, kind in zip(_FILES, (dtype, "<i8", "<i8"), strict=True)
@@ -179,10 +179,11 @@ class TokenStore:
         return len(self.document_offsets) - 1
 
     def span(self, number: int) -> tuple[int, int, int]:
-        """Returns the document, first and last-plus-one sentence of a span.
+        """Returns the document, the first sentence and the stop of a span.
 
-        Spans 0 .. num_documents-1 are the documents, or the beginnings of long
-        documents, whose further spans follow after all documents.
+        Span i < num_documents is document i, or its beginning if it is long.
+        The remaining spans of long documents follow. If document 0 of 2 is cut
+        in three, the spans 0, 1, 2, 3 are in the documents 0, 1, 0, 0.
         """
         extra = number - self.num_documents
         if extra >= 0:

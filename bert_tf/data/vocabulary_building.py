@@ -35,15 +35,15 @@ from bert_tf.text.vocabulary import Vocabulary
 # Characters per call: large enough that the overhead of a call is negligible,
 # small enough that several batches fit in memory.
 _BATCH_CHARS = 1 << 22
-# Queued batches per worker, so that none is idle.
+# Queued batches per worker, so that no worker is idle.
 _BATCHES_PER_WORKER = 2
-# Words tokenized at once for the report.
+# Words tokenized at once for the report, so that memory is bounded.
 _WORDS_PER_CALL = 1 << 16
-# Share of a vocabulary that may be fragments and unused lines, without warning.
+# A larger share of fragments and unused lines causes a warning.
 _MAX_SPARE = 0.1
-# The parts of `CountedText`.
+# Attributes of `CountedText`; Beam workers write a file for each of them.
 _SIDES = ("learned", "heldout")
-# About 150 MB in a dict. Beyond that, counts are written to disk.
+# A dict of this size takes about 150 MB; more counts are written to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
 
 
@@ -54,13 +54,13 @@ class WordCounts:
     added.
 
     Args:
-      max_words_in_memory: Number of distinct words above which they spill.
+      max_words_in_memory: Number of distinct words above which counts spill.
     """
 
     def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
         self._max_words_in_memory = max_words_in_memory
         self._counts: dict[bytes, int] = {}
-        self._table = sqlite3.connect("")  # A temporary file, if it is large.
+        self._table = sqlite3.connect("")  # On disk if it is large.
         self._table.execute("CREATE TABLE words (word BLOB, count INTEGER)")
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ def _on_disk() -> Iterator[None]:
 
 @dataclasses.dataclass
 class CountedText:
-    """The words of the documents to learn from and of those held out."""
+    """Word counts of the documents to learn from and of held-out documents."""
 
     learned: WordCounts = dataclasses.field(default_factory=WordCounts)
     heldout: WordCounts = dataclasses.field(default_factory=WordCounts)
@@ -152,7 +152,7 @@ def run(config: Flags) -> None:
         RunFolder(config.output_file, {}) as run,
         contextlib.closing(CountedText()) as text,
     ):
-        run.discard()  # As the words of a killed run may be of other text.
+        run.discard()  # A killed run may have counted other text.
         (_count_on_beam if config.runner else count_text)(config, paths, text)
         statistics = vocabulary_learning.gather_statistics(
             text.learned.items(), config.vocab_size, config.min_frequency
@@ -209,8 +209,8 @@ def build_counter(
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Returns a function that counts the words of a batch of texts.
 
-    Words are those of `BertTokenizer.split_words`. The function is thread-safe
-    and runs outside of Python's lock.
+    It splits words as `BertTokenizer.split_words` does, is thread-safe, and
+    runs outside of Python's lock.
 
     Returns:
       A function from <string>[n] to the distinct words <string>[k] and their
@@ -253,9 +253,9 @@ def count_text(
     Args:
       config: The flags.
       paths: The files.
-      text: Gets the words.
+      text: The word counts to add to.
       num_earlier: Number of documents in earlier files.
-      in_worker: Whether another process counts other files, and shows progress.
+      in_worker: Whether to hide the progress and to allow files without text.
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
@@ -299,10 +299,10 @@ def _batch_lines(
     text: CountedText,
     num_earlier: int,
 ) -> Iterator[tuple[bool, list[str]]]:
-    """Yields batches of lines and if they are held out; counts documents.
+    """Yields (is held out, lines) in batches; counts documents in `text`.
 
     Held-out documents are spread evenly: with a fraction of 0.02, every
-    fiftieth one. A corpus of fewer documents is used for learning as a whole.
+    fiftieth document, and none of a corpus of fewer than fifty documents.
     `num_earlier` is the number of documents in earlier files.
     """
     batches: dict[bool, list[str]] = {False: [], True: []}
@@ -323,7 +323,7 @@ def _batch_lines(
 
 
 def _quota(num_documents: int, config: Flags) -> int:
-    """Returns how many of the first documents are held out."""
+    """Returns how many of the first `num_documents` are held out."""
     # The small number compensates for rounding: 50 * 0.02 must be one.
     return math.floor(num_documents * config.heldout_fraction + 1e-9)
 
@@ -340,7 +340,7 @@ def _count_on_beam(config: Flags, paths: list[str], text: CountedText) -> None:
     # Imported here because Apache Beam is optional.
     from bert_tf.distribute import beam_runner
 
-    # Each worker is one of several on its machine.
+    # A machine runs several workers, so each uses a single process.
     local = dataclasses.replace(
         config, runner=None, beam_options="", num_processes=1
     )
@@ -395,7 +395,7 @@ def _count_documents(
 def _count_words(
     config: Flags, work_dir: str, element: tuple[int, str, int]
 ) -> None:
-    """Writes the words of a numbered file, after so many documents."""
+    """Writes a file's word counts; `element` numbers its first document."""
     file, path, num_earlier = element
     with contextlib.closing(CountedText()) as text:
         count_text(config, [path], text, num_earlier, in_worker=True)
@@ -460,7 +460,7 @@ def measure(
 
     Returns:
       `tokens_per_word`; `unknown_percent`, the share of tokens that are
-      [UNK]; `unknown_word_percent`, the share of words that have one.
+      [UNK]; `unknown_word_percent`, the share of words that become [UNK].
     """
     num_words = num_tokens = num_unknown = 0
     items = iter(counts)

@@ -16,7 +16,7 @@ class RecordCounts:
 
     Attributes:
       num_instances: Records.
-      num_random_next: Records whose second segment comes from elsewhere.
+      num_random_next: Records with a random second segment.
       num_truncated: Records that lost tokens to fit into the sequence length.
       num_pieces: Tokens that are not padding, [CLS] and [SEP] included.
       num_predicted: Tokens to predict: the sum of the next three counts.
@@ -53,7 +53,7 @@ class RecordCounts:
           batch: The features of `bert_tf.features.PRETRAINING` by name, each
             <int or float>[batch, length].
           mask_id: The id of [MASK].
-          num_truncated: Records that lost tokens; the features do not tell.
+          num_truncated: Records that lost tokens; no feature shows it.
           left_to_right: Whether each position predicts the next token; then
             no token is replaced.
         """
@@ -92,15 +92,15 @@ class RecordCounts:
 
     @property
     def random_next_share(self) -> float:
-        """Share of records whose second segment comes from elsewhere."""
+        """Share of records with a random second segment."""
         return self.num_random_next / max(1, self.num_instances)
 
     def describe_cut(self, predictions: np.ndarray, most: int) -> str | None:
         """Describes the predictions that do not fit into the records.
 
         Args:
-          predictions: <int64>, of the shape of `length_histogram`: element n
-            is the predictions of a record of n tokens, without a maximum.
+          predictions: <int64>[len(length_histogram)]: element n is the number
+            of predictions of a record of n tokens, without a maximum.
           most: The maximum, --max_predictions_per_seq.
 
         Returns:
@@ -133,8 +133,8 @@ class RecordCounts:
 class GenerationResult:
     """The files and counts of a generator run.
 
-    `files` has the numbers of "records" and "bytes" of each path,
-    `num_documents` are non-empty documents, `counts` are over all files.
+    `files` has the numbers of "records" and "bytes" of each path.
+    `num_documents` counts non-empty documents; `counts` are over all files.
     """
 
     files: dict[str, dict[str, int]]

@@ -1,11 +1,10 @@
 """Masking in numpy: chooses and masks the tokens to predict, batch by batch.
 
-The draws have the distribution of the original's
-(create_pretraining_data.py:340-415): a fixed number of tokens per sequence,
-words (or tokens) taken in random order, skipping those that would exceed the
-number, and each chosen token masked, kept or replaced independently. Two
-choices are additions: runs of up to `max_ngram` words, and the left-to-right
-task.
+The draws have the original's distribution (create_pretraining_data.py:340-415).
+The number of predicted tokens of a sequence is fixed. Words (or tokens) are
+taken in random order, except words that would exceed this number. Each chosen
+token is masked, kept or replaced independently. Two options are additions: runs
+of up to `max_ngram` words, and the left-to-right task.
 
 A batch is an array with one row per sequence, so Python's cost is per batch.
 TensorFlow is not imported.
@@ -44,7 +43,7 @@ def choose_tokens(
     order = _random_order(candidates, rng, limit=int(count.max(initial=0)))
     taken = np.arange(order.shape[1]) < count[:, np.newaxis]
     chosen = np.zeros(candidates.shape, bool)
-    # Here and below, numpy is faster with one index than with two.
+    # One flat index, here and below: numpy is slower with two indices.
     order += np.arange(0, chosen.size, chosen.shape[1])[:, np.newaxis]
     chosen.reshape(-1)[order[taken]] = True
     return chosen & candidates
@@ -57,7 +56,7 @@ def _random_order(
     batch_size, columns = candidates.shape
     limit = min(limit, columns)
     # Sorting plain numbers is much faster than an argsort, so the low bits of a
-    # random key store the column. Its 50 or more random bits do not tie.
+    # random key store the column. The 50 or more random bits hardly ever tie.
     column_bits = max(1, (columns - 1).bit_length())
     keys = rng.integers(
         0, 1 << (62 - column_bits), candidates.shape, dtype=np.int64
@@ -74,12 +73,9 @@ def _random_order(
 def ngram_lengths(
     shape: tuple[int, ...], max_ngram: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws lengths k in 1..max_ngram with p(k) proportional to 1/k.
+    """Draws lengths k in 1..max_ngram, <int64> of `shape`, with weights 1/k.
 
-    SpanBERT and ALBERT use the same weights for n-gram masking.
-
-    Returns:
-      <int64> of `shape`.
+    ALBERT uses the same weights: 1, 1/2 and 1/3 for a maximum of 3 words.
     """
     if max_ngram == 1:
         return np.ones(shape, np.int64)
@@ -100,8 +96,9 @@ def choose_words(
 
     Words are tried in random order. A word that would exceed the limit is
     skipped and a shorter one may follow (:378-383), so a row can get fewer
-    tokens. A run ends early at the end of its segment, at a word that is
-    already chosen, and where the limit would be exceeded.
+    tokens: for a limit of 4, words of 2, 3 and 1 tokens, tried in this order,
+    give the first and the last. A run ends early at the end of its segment, at
+    a word that is already chosen, and where the limit would be exceeded.
 
     Args:
       candidates: <bool>[batch, seq_length], the tokens that may be chosen.
@@ -109,7 +106,7 @@ def choose_words(
         token belongs to the candidate before it, even across a [SEP]
         (:350-363).
       segment_ids: <int>[batch, seq_length].
-      limit: <int64>[batch], the most tokens to choose.
+      limit: <int64>[batch], maximum number of tokens to choose.
       max_ngram: Longest run, in words.
       rng: The random generator.
 
@@ -175,7 +172,7 @@ def replace_tokens(
     random_tokens = token_ids[rng.integers(0, len(token_ids), tokens.shape)]
     kept_below = config.mask_rate + config.same_rate
     if config.random_rate == 0:
-        kept_below = 1.0  # The two rates may add up to a little less.
+        kept_below = 1.0  # By rounding, the sum may be below 1.
     return np.where(
         draws < config.mask_rate,
         mask_id,
@@ -197,9 +194,9 @@ def mask_batch(
     """Masks a batch; `input_ids` is changed in place.
 
     With `config.left_to_right` nothing is masked: `masked_lm_positions` are
-    the positions whose NEXT token is to be predicted and `masked_lm_ids` are
-    these next tokens. [CLS] predicts the first token, the first [SEP] the first
-    token of the second segment; [SEP] itself is never predicted.
+    the positions before the tokens to predict, and `masked_lm_ids` are these
+    tokens. [SEP] is never predicted: [CLS] a b [SEP] c [SEP] has the positions
+    0, 1, 3 and the ids a, b, c.
 
     Args:
       input_ids: <int64>[batch, seq_length], padded with 0.
@@ -236,7 +233,7 @@ def mask_batch(
     places = np.flatnonzero(chosen)  # In ascending order within a row.
     counts = np.count_nonzero(chosen, axis=1)
     first = np.cumsum(counts) - counts
-    # From a place among the chosen ones to its place among the predictions.
+    # Index of each chosen token in the flat predictions, `most` for each row.
     slots = np.arange(len(places)) + np.repeat(
         np.arange(0, batch_size * most, most) - first, counts
     )

@@ -2,9 +2,9 @@
 
 Source: create_pretraining_data.py of google-research/bert at eedf571. For the
 same flags and files the records equal the original's, because every random draw
-comes from one `random.Random` in the same order. As there, all documents and
-instances are in memory and one process does the work; for larger corpora use
-the streaming generator.
+comes from one `random.Random` in the same order. As in the original, all
+documents and instances are in memory and one process does the work. For larger
+corpora use the streaming generator.
 
 The original stores tokens, this module stores ids. Both are equivalent, because
 a vocabulary has no token twice.
@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 Sentence = list[int]
 Document = list[Sentence]
 
-# Draws for a document other than the one at hand (line 277 of the original).
+# Maximum number of draws until another document is found (line 277).
 _OTHER_DOCUMENT_TRIES = 10
 _RECORDS_PER_BATCH = 1000
 
@@ -93,7 +93,7 @@ def generate(
         for index, path in enumerate(output_files):
             mine = instances[index :: len(output_files)]
             with tf.io.gfile.GFile(opened[index], "wb") as file:
-                file.write(b"")  # There may be fewer records than files.
+                file.write(b"")  # Creates a file without records, too.
                 for start in range(0, len(mine), _RECORDS_PER_BATCH):
                     chunk = mine[start : start + _RECORDS_PER_BATCH]
                     batch = to_batch(chunk, config)
@@ -172,10 +172,14 @@ def _create_pairs(
 ) -> Iterator[tuple[Sentence, Sentence, bool]]:
     """Yields A, B and whether B is random, for one document (lines 223-297).
 
+    Sentences of 4, 3 and 5 tokens are a chunk for a target of 10. A is the
+    first sentence or the first two. B is the rest of the chunk, or else random;
+    then the rest starts the next chunk.
+
     It is a generator because masking draws from the same `rng` in between.
     """
     document = documents[index]
-    # Room for [CLS], [SEP], [SEP].
+    # Leaves room for [CLS] and two [SEP].
     max_num_tokens = config.max_seq_length - 3
     target = max_num_tokens
     if rng.random() < config.short_seq_prob:
@@ -268,7 +272,7 @@ class _Masker:
         config = self._config
         groups = self._candidates(ids)
         rng.shuffle(groups)
-        # Python rounds halves to even, as the original does.
+        # Python rounds halves to even as the original does: 4.5 gives 4.
         limit = round(len(ids) * config.masked_lm_prob)
         limit = min(config.max_predictions_per_seq, max(1, limit))
         masked = list(ids)

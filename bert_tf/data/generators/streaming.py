@@ -1,19 +1,19 @@
 """The streaming generator: records of large corpora, on all cores.
 
-The records have the distribution of the original's
-(create_pretraining_data.py of google-research/bert at eedf571), but are made in
-two steps, each of which resumes where a killed run stopped:
+The records have the original's distribution (create_pretraining_data.py of
+google-research/bert at eedf571), but are made in two steps. Each step resumes
+where a killed run stopped:
 
 1. The corpus is tokenized once, into flat files (`token_store`).
 2. Worker processes write parts of the records (`streaming_worker`). A part
    depends only on the seed and its number, so neither the number of processes
    nor a kill changes a byte. When all parts of a file exist, they are
-   concatenated, and the file appears whole.
+   concatenated, and the file appears when it is complete.
 
-Two differences from the original do not affect training: a document of more
+Two differences from the original do not affect training. A document of more
 than `token_store.MAX_TOKENS_PER_PASS` tokens is processed in several passes,
-each with its own target length, and records are shuffled over `TOKENS_PER_PART`
-tokens whose documents come from the whole corpus.
+each with its own target length. Records are shuffled within a part of
+`TOKENS_PER_PART` tokens, but its documents come from the whole corpus.
 """
 
 import collections
@@ -45,7 +45,7 @@ from bert_tf.io import progress
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Takes less than a second, and bounds the memory of a worker's plan.
+# A part takes less than a second, and a worker's plan of it fits in memory.
 TOKENS_PER_PART = 4_000_000
 # Short texts get smaller parts, so all processes finish at about the same time.
 _LEAST_TOKENS_PER_PART = 200_000
@@ -71,10 +71,10 @@ def generate(
 ) -> GenerationResult:
     """Writes the records; each file appears once it is complete.
 
-    The text has paragraphs, unless `config.split_sentences` is off. `work_dir`
-    is for the state of a killed run, and local, except with Beam. The caller
-    checks that it belongs to a run with the same flags and input, and removes
-    it at the end.
+    A line of text is a paragraph, or a sentence if `config.split_sentences` is
+    False. `work_dir` keeps the state of a killed run; without Beam it is local.
+    The caller checks that its run had the same flags and input, and removes
+    `work_dir` at the end.
 
     Raises:
       UserError: If the text cannot be read or is too short for this number of
@@ -136,7 +136,7 @@ def read_batches(
 ) -> Iterator[Batch]:
     """Yields the lines after the first `num_done`, in batches.
 
-    The options are those of `corpus.read_numbered_lines`.
+    The options are passed to `corpus.read_numbered_lines`.
     """
     numbered = corpus.read_numbered_lines(
         input_files,
@@ -219,7 +219,7 @@ def plan_parts(
     store: TokenStore,
     output_files: Sequence[str],
 ) -> PartsPlan:
-    """Plans the parts; each file has the same number of them.
+    """Plans the parts; each file has the same number of parts.
 
     Raises:
       UserError: If the text is too short for this number of files.
@@ -258,7 +258,7 @@ def _counts_path(work_dir: str, number: int) -> str:
 
 
 def is_finished(work_dir: str, number: int, output_file: str) -> bool:
-    """Returns true if a file is already finished."""
+    """Returns True if a file is already finished."""
     path = _counts_path(work_dir, number)
     return (
         tf.io.gfile.exists(path)
@@ -271,7 +271,7 @@ def is_finished(work_dir: str, number: int, output_file: str) -> bool:
 def missing_parts(
     plan: PartsPlan, output_files: Sequence[str]
 ) -> dict[int, set[int]]:
-    """Returns the parts still to write, by number of the unfinished file."""
+    """Returns the parts still to write, by the number of their file."""
     per_file = plan.num_parts // len(output_files)
     return {
         number: {
@@ -301,19 +301,19 @@ def _write_files(
     growing: dict[int, Iterator[None]] = {}
 
     def grow(number: int) -> None:
-        """Appends the parts of a file up to the first that is unfinished."""
+        """Appends the parts of a file up to its first unfinished part."""
         if number not in growing:
             growing[number] = concatenate_parts(
                 plan, number, per_file, output_files[number], unfinished
             )
-        if next(growing[number], True):  # None while it waits.
+        if next(growing[number], True):  # Yields None while it waits.
             del growing[number]
 
     with (
         progress.bar(num_tokens, "writing records", "token", done) as bar,
         contextlib.ExitStack() as stack,
     ):
-        # If the run ends early, these remove their temporary files.
+        # If the run ends early, this removes the temporary files.
         stack.callback(lambda: [file.close() for file in growing.values()])
         for number, parts in missing.items():
             if not parts:
@@ -336,8 +336,8 @@ def concatenate_parts(
 ) -> Iterator[None]:
     """Concatenates the parts of a record file, then removes them.
 
-    It waits at a `yield` for each part that is in `unfinished`, so that the
-    file is nearly written when its last part is.
+    It yields while the next part is in `unfinished`, so that the file is nearly
+    complete when its last part is written.
     """
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()

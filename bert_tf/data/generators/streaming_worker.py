@@ -1,14 +1,14 @@
 """Worker of the streaming generator: writes one part of the records.
 
 A pass over a document follows the original's algorithm
-(create_pretraining_data.py:223-337) draw by draw, but only on sentence
-boundaries: sentences are contiguous in the token store, so A and B are spans of
-it, and truncation only narrows them. Python works once per instance, numpy does
-the rest; tokens are not read before a batch is packed.
+(create_pretraining_data.py:223-337) draw by draw, but on the boundaries of
+sentences: these are contiguous in the token store, so A and B are spans of the
+store, and truncation only narrows the spans. Python does a few steps per
+instance, numpy the rest; tokens are not read before a batch is packed.
 
 The passes over all documents are permuted by the seed and cut into parts. A
 part is a pure function of the seed, its number, the token store and the flags,
-whoever writes it and when. Its records are shuffled, and its passes come from
+so any worker may write it. Its records are shuffled, and its passes come from
 all over the corpus, so the concatenated parts are as good as one large shuffle.
 
 TensorFlow is not imported, so workers start at once and need little memory.
@@ -34,16 +34,15 @@ from bert_tf.data.token_store import TokenStore
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 
-# Small enough for the processor's caches.
+# A batch of this size fits into the processor's caches.
 _RECORDS_PER_BATCH = 1024
 _FEISTEL_ROUNDS = 6
-# Draws of another document before the same one is accepted (:274-281).
+# Draws of another document before the current one is accepted (:274-281).
 _DRAWS_OF_ANOTHER_DOCUMENT = 10
 # Columns of a plan, see `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# Rows whose random next sentences are drawn at once: another number would draw
-# others.
+# Rows that draw random next sentences at once; changing it changes the records.
 _ROWS_PER_DRAW = 256
 
 
@@ -56,7 +55,7 @@ class PartsPlan:
       store_folder: Folder of the token store.
       parts_folder: Folder for the parts.
       num_parts: Number of parts.
-      cls_id: The id of [CLS]; `sep_id` and `mask_id` alike.
+      cls_id, sep_id, mask_id: The ids of [CLS], [SEP] and [MASK].
       starts_word: <bool>[vocab_size]: False for "##" tokens.
       token_ids: The ids to draw random tokens from.
     """
@@ -90,9 +89,10 @@ def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Applies a random permutation of 0 .. size-1 to `indices`, <int64>[num].
 
     A Feistel network permutes the numbers of 2k bits, whatever its round
-    function. A number that leaves the range passes through it again until it is
-    back (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite
-    domains", 2002). So no table of all passes is needed. `size` is below 2^62.
+    function. A number outside of the range passes through the network again
+    until it is inside (cycle walking: Black and Rogaway, "Ciphers with
+    arbitrary finite domains", 2002). So no table of all passes is needed.
+    `size` is below 2^62.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -207,13 +207,13 @@ class InstancePlanner:
 
     def __init__(self, store: TokenStore, config: Flags) -> None:
         self._store, self._config = store, config
-        # Room for A and B together.
+        # Maximum length of A and B together.
         self._max_num_tokens = config.max_seq_length - config.num_special_tokens
 
     def plan(self, passes: Iterable[int], seed: int) -> Instances:
         """Plans passes over spans of the corpus and shuffles their instances.
 
-        `passes` are numbers of spans, as `TokenStore.span` counts them.
+        `passes` are numbers of spans; see `TokenStore.span`.
         """
         rng = random.Random(seed)
         generator = np.random.default_rng(rng.getrandbits(128))
@@ -227,14 +227,14 @@ class InstancePlanner:
         return self._truncated(spans, generator)
 
     def _plan_pass(self, plan: array, span: int, rng: random.Random) -> None:
-        """Plans one pass over a span, appending `_COLUMNS` numbers each time.
+        """Plans one pass over a span; appends `_COLUMNS` numbers per instance.
 
-        They are A's start and stop in the store, B's start and stop, and 1 if
-        B is random. For a random B, start and stop are placeholders: the
-        document that it must not come from, and its length.
+        The numbers are A's start and stop in the store, B's start and stop, and
+        1 if B is random. For a random B, start and stop are placeholders: the
+        document that B must not come from, and B's target length.
         """
         document, first, stop = self._store.span(span)
-        # Python is several times faster with its own numbers.
+        # Python's loop is several times faster with its own numbers.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
         target = self._max_num_tokens
         if (
@@ -264,8 +264,8 @@ class InstancePlanner:
     ) -> np.ndarray:
         """Draws sentences of other documents, anywhere in the corpus.
 
-        After ten draws of the same document it is accepted (:274-289). Returns
-        starts and stops in the store, <int64>[num, 2].
+        If ten draws give the instance's own document, it is used (:274-289).
+        Returns starts and stops in the store, <int64>[num, 2].
         """
         num_documents = self._store.num_documents
         others = generator.integers(num_documents, size=len(documents))
@@ -327,7 +327,7 @@ def _plan_instances(
             plan.extend(
                 (a_start, a_stop, document, target - a_stop + a_start, 1)
             )
-            # The sentences after A are not used up: the next chunk starts with
+            # The sentences after A are unused, so the next chunk starts with
             # them (:290-293).
             i = b_start
         else:
@@ -361,8 +361,9 @@ def truncated_lengths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lengths after the longer segment is cut token by token.
 
-    On a tie B loses one (:424-426). So in the end the two differ by at most one
-    token, or the shorter one is unchanged. All are <int64>[num].
+    On a tie B loses one (:424-426). So the lengths differ by at most one token,
+    or the shorter segment is unchanged. For a maximum of 7, lengths 8 and 6
+    become 4 and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
     """
     half = max_num_tokens // 2
     excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)
@@ -397,7 +398,7 @@ def make_records(
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # Of the tokens of A, B, A, B, ... in the batch and in the store.
+    # Lengths of A, B, A, B, ..., and where each starts in the batch and store.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)
@@ -407,7 +408,7 @@ def make_records(
     flat_ids[rows + first_sep] = plan.sep_id
     flat_ids[rows + last_sep] = plan.sep_id
     input_ids = flat_ids.reshape(shape)
-    # Narrow, as numpy compares many of these at once.
+    # Narrow integers, so that numpy compares many of them at once.
     column = np.arange(max_seq_length, dtype=np.uint16)
     first, last = (
         x.astype(np.uint16)[:, np.newaxis] for x in (first_sep, last_sep)

@@ -1,1 +1,1 @@
-"""Record files: format, order, checks, manifest, report."""
+"""Record files: serializer, counts, checks and manifest."""

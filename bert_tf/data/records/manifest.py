@@ -26,12 +26,12 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 
-# Increase it when the same flags give other records.
+# Increase it when the same flags give other records, or runs would mix both.
 _VERSION = 1
-# Paths and parallelism: the records do not depend on them.
+# Paths and parallelism do not change the records, so the hash leaves them out.
 _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
-# Later flags, with the defaults that are not stored: data sets made before have
-# the same hash.
+# Flags added later, with their defaults. A default is not stored, so that data
+# sets made before have the same hash.
 _ADDED = {"sample": 1.0}
 FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
@@ -53,7 +53,7 @@ def manifest_path(output_file: str) -> str:
 def record_files(output_file: str, num_shards: int) -> list[str]:
     """Returns the record files of an output file; 0 means no shards.
 
-    Shards have its ending, so that a glob such as `*.tfrecord` matches them.
+    Shards keep the ending, so that a glob such as `*.tfrecord` matches them.
     """
     if not num_shards:
         return [output_file]
@@ -81,7 +81,7 @@ class Recipe:
 
     Attributes:
       version: Version of the algorithms.
-      flags: All resolved flags except those without effect.
+      flags: All resolved flags except flags without effect.
       num_output_files: Number of files in `--output_file`.
       vocabulary_hash: `Vocabulary.hash`.
       inputs: Per text file its "name", "bytes" and "sha256", in order.
@@ -127,7 +127,7 @@ class Manifest(Recipe):
         manifest has names relative to it; `write` takes and `find` returns
         paths.
       counts: `RecordCounts.to_dict` over all records.
-      random_next_share: Share of records whose second segment is random.
+      random_next_share: Share of records with a random second segment.
       source: Path of the manifest; not stored.
     """
 
@@ -170,7 +170,7 @@ class Manifest(Recipe):
         """Checks that the data was made with a model's vocabulary.
 
         Raises:
-          UserError: If not; the message has both hashes.
+          UserError: If the vocabularies differ; the message has both hashes.
         """
         if vocabulary_hash != self.vocabulary_hash:
             raise UserError(
@@ -188,7 +188,7 @@ def build_recipe(
     vocabulary_hash: str,
 ) -> Recipe:
     """Returns the recipe of a run; reads the text once to hash it."""
-    # With Beam, the records are the same byte for byte.
+    # Beam's flags are left out, as its records are equal byte for byte.
     without_effect = fields_affecting(type(config), "nothing")
     return Recipe(
         version=_VERSION,
@@ -245,20 +245,20 @@ def read(output_file: str) -> Manifest | None:
 def find(record_files: Sequence[str]) -> Manifest | None:
     """Returns the combined manifest of record files.
 
-    Files without a manifest, for instance those of google-research/bert, are
+    Files without a manifest, such as records of google-research/bert, are
     ignored.
 
     Returns:
-      The manifest, or None if none of the files has one. `files` has only
-      `record_files`. The counts of several data sets are summed, and `flags`
-      has those that are equal in all of them.
+      The manifest, or None if no file has one. `files` has only `record_files`.
+      The counts of several data sets are summed, and `flags` has only the flags
+      that are equal in all data sets.
 
     Raises:
       UserError: If the data sets differ in vocabulary, handling of case and
         accents, or lengths, or if a manifest is damaged.
     """
     read_once = functools.cache(read)
-    # All files of one command have equal manifests.
+    # All files of one command have equal manifests, so keep one of them.
     distinct, entries, without = {}, {}, []
     for path in record_files:
         output_files = filter(None, (_unsharded(path), path))

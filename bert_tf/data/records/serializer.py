@@ -1,12 +1,13 @@
 """Serializer of examples: numpy batches in, TFRecord bytes out.
 
-The bytes are those of `tf.io.TFRecordWriter` around a `tf.train.Example`
-serialized deterministically (keys in sorted order). TensorFlow is not imported,
-so worker processes that only write records start quickly and stay small.
+The bytes equal `tf.io.TFRecordWriter`'s for a `tf.train.Example` serialized
+deterministically (keys in sorted order). TensorFlow is not imported, so worker
+processes that only write records start quickly and stay small.
 
-A varint has a slot for each byte that it may need, and zeros mark the slots
-that are not used, so `bytes.translate` deletes them: no varint has a zero byte,
-but that of 0, which the end of a row is padded with.
+Each varint gets a slot for each byte that it may need. Unused slots are 0, so
+`bytes.translate` deletes them: with two slots, 300 5 is AC 02 05 00 and becomes
+AC 02 05. Only the varint of 0 has a zero byte: zeros at the end of a row are
+added afterwards, and a batch with other zeros uses a slower mask instead.
 
 Format: tensorflow/core/example/feature.proto, tensorflow/core/lib/io/
 record_writer.h, protobuf's encoding of varints and of packed fields.
@@ -23,10 +24,10 @@ import numpy as np
 from bert_tf.features import PRETRAINING
 from bert_tf.features import Feature
 
-# Their memory fits into the processor's caches and is reused; larger arrays
-# would be returned to the system each time.
+# Arrays of this many rows fit into the processor's caches and their memory is
+# reused; larger arrays would be returned to the system each time.
 _ROWS_AT_ONCE = 512
-# Varints of smaller values are looked up.
+# Varints of values of up to this many bits are looked up, which is faster.
 _TABLE_BITS = 17
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")
@@ -34,9 +35,9 @@ _CHECKSUM = struct.Struct("<I")
 
 # Field numbers << 3 | wire type 2 (length-delimited).
 _MAP_ENTRY = b"\x0a"  # Features.feature
-_KEY = b"\x0a"  # Of a map entry.
+_KEY = b"\x0a"  # Key of a map entry.
 _VALUE = b"\x12"
-_LISTS = {"float32": b"\x12", "int64": b"\x1a"}  # Of a Feature.
+_LISTS = {"float32": b"\x12", "int64": b"\x1a"}  # Feature.*_list
 _FEATURES = b"\x0a"  # Example.features
 _PACKED = b"\x0a"  # Int64List.value, FloatList.value
 
@@ -44,8 +45,8 @@ _PACKED = b"\x0a"  # Int64List.value, FloatList.value
 def masked_crc32c(data: bytes) -> int:
     """Returns TFRecord's checksum: crc32c, rotated and shifted by a constant.
 
-    The mask is needed because checksums of data with checksums are weak
-    (tensorflow/core/lib/hash/crc32c.h).
+    Without rotation and shift, checksums of data that contains checksums would
+    be weak (tensorflow/core/lib/hash/crc32c.h).
     """
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF
@@ -97,7 +98,7 @@ def _entries(feature: Feature, values: np.ndarray) -> list[bytes]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _entry_start(name: bytes, kind: str, size: int) -> bytes:
-    """Returns all of a map entry that precedes its `size` bytes of values."""
+    """Returns the bytes of a map entry before its `size` bytes of values."""
     start = _KEY + bytes([len(name)]) + name
     contents = _PACKED + _encode_varint(size)
     for tag in (_LISTS[kind], _VALUE):
@@ -110,7 +111,7 @@ def _varint_rows(values: np.ndarray) -> list[bytes]:
     """Returns the varints of rows of <unsigned int>[batch, length].
 
     A varint has 7 bits per byte, lowest first; the highest bit of a byte is set
-    if another one follows.
+    if another byte follows.
     """
     batch, length = values.shape
     bits = int(values.max(initial=0)).bit_length()
@@ -153,8 +154,8 @@ def _cut_rows(rows: np.ndarray) -> list[bytes]:
 
 
 def _count_rows(values: np.ndarray) -> np.ndarray:
-    """Returns the true values of each row of <bool>[batch, length]."""
-    # Several times as fast as numpy's count along an axis.
+    """Returns the number of true values in rows of <bool>[batch, length]."""
+    # numpy's count along an axis would be several times slower.
     return np.bitwise_count(np.packbits(values, axis=1)).sum(axis=1, dtype=int)
 
 
@@ -187,7 +188,7 @@ def _encode_varint(value: int) -> bytes:
 def _narrow(values: np.ndarray) -> np.ndarray:
     """Returns integers in the narrowest unsigned type that holds them.
 
-    Narrow types allow more values per vector instruction.
+    Narrow types are faster: a vector instruction processes more values.
     """
     if values.min(initial=0) < 0:
         raise ValueError(
@@ -198,6 +199,6 @@ def _narrow(values: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def _header(size: int) -> bytes:
-    """Returns what precedes a record's contents: length and its checksum."""
+    """Returns the header of a record: its length and the length's checksum."""
     length = _RECORD_LENGTH.pack(size)
     return length + _CHECKSUM.pack(masked_crc32c(length))

@@ -28,9 +28,9 @@ Sizes = Mapping[Feature, int]
 
 
 class CheckedRecord(NamedTuple):
-    """A record of a file, and why it is unusable, if it is.
+    """A record of a file; `reason` is None unless the record is unusable.
 
-    `stop` is None if its length is damaged; then no later record can be found.
+    `stop` is None if the length is damaged; then no later record can be found.
     """
 
     path: str
@@ -112,12 +112,12 @@ def count_records(path: str) -> int:
 def find_counts(record_files: Sequence[str]) -> dict[str, int]:
     """Returns the number of records of each file, by path.
 
-    The counts come from the manifests, or from the lengths of the records,
-    whose contents are not read.
+    The counts come from the manifests, or from reading the lengths of records,
+    not their contents.
 
     Raises:
-      UserError: If a file is truncated or not a record file, or is another one
-        than its manifest describes.
+      UserError: If a file is truncated, not a record file, or not the file that
+        its manifest describes.
     """
     found = manifest.find(record_files)
     described = found.files if found else {}
@@ -188,7 +188,7 @@ def check_first_records(record_files: Sequence[str], sizes: Sizes) -> None:
 
 
 def _describe_mismatch(record: bytes, sizes: Sizes) -> str | None:
-    """Returns what is wrong with a serialized example, or None."""
+    """Returns the first fault of a serialized example, or None."""
     example = tf.train.Example()
     try:
         example.ParseFromString(record)
