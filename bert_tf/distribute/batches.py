@@ -1,9 +1,8 @@
 """Splits batches over workers, replicas and micro-batches; seeds dropout.
 
-Each row of a batch is computed exactly once, however many replicas there are.
-Where the replicas cannot share a batch evenly, blank rows, all of whose
-features are 0, fill up the last shares. Blank rows do not count: the losses
-recognize them by their `input_mask`.
+Each row of a batch is computed exactly once, on any number of replicas. If the
+replicas cannot share a batch evenly, blank rows fill up the last shares. All
+features of a blank row are 0. The losses ignore rows whose `input_mask` is 0.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -27,6 +26,10 @@ _DROPOUT_STREAM = 21
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
     """How the examples of a step are split over replicas and micro-batches.
+
+    Example: 10 examples on 2 replicas, at most 3 rows at once, make 2
+    micro-batches of 3 rows on each replica. Replica 0 computes rows 0 to 5;
+    replica 1 computes rows 6 to 9 and 2 blank rows.
 
     Attributes:
       batch_size: Examples of a step, B.
@@ -61,7 +64,7 @@ def _divide_up(count: int, parts: int) -> int:
     return -(-count // parts)
 
 
-# Returns a worker's rows of each batch: `num_rows` from `first_row` on.
+# (first_row, num_rows) -> the dataset with these rows of each batch.
 ReadRows = Callable[[int, int], tf.data.Dataset]
 
 
@@ -149,11 +152,11 @@ def example_weights(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """Adds the seed of each example's dropout, `dropout_seeds` <int32>[B].
 
-    It depends on the run's seed and the example's index in the stream, thus on
-    step and position, but not on the replica or micro-batch that computes it.
+    A seed depends on the run's seed and the example's index in the stream, but
+    not on the replica or micro-batch, so every split draws the same dropout.
 
     Args:
-      dataset: Batches with `example_index` <int64>[B], which is removed.
+      dataset: Batches; their `example_index` <int64>[B] is removed.
       seed: The run's seed.
     """
 
