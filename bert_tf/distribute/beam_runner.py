@@ -136,7 +136,7 @@ def _options(config: BeamConfig) -> pipeline_options.PipelineOptions:
             f"{config.beam_options!r} ({error})."
         ) from error
     options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
-    # Job servers define more options of other runners, so do not check those.
+    # The job servers of other runners may have more options: skip the check.
     if config.runner == "DirectRunner":
         given = options.get_all_options(retain_unknown_options=True)
         unknown = sorted(given.keys() - options.get_all_options().keys())
