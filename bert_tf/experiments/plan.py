@@ -224,10 +224,7 @@ class Plan:
     def finetuning(
         self, task: Task, start: Start, own: Values, num_seeds: int
     ) -> list[str]:
-        """Returns the ids of the cells of a task, one for each seed.
-
-        `own` are flags that replace the scale's.
-        """
+        """Returns a task's cell ids, one per seed; `own` replaces flags."""
         kind, scale = data.KINDS[task.kind], self.scale["finetuning"]
         flags, head = dict(scale[task.kind]), own.get("head", "linear")
         if not start.needs:  # The model of --pretrained_model_dir.

@@ -183,10 +183,7 @@ class Evaluator:
     def evaluate(
         self, split: str, task: Task, select_threshold: bool = False
     ) -> Evaluated:
-        """Predicts a split and, if it has labels, scores it.
-
-        `task` is the reader's task, possibly with a threshold.
-        """
+        """Predicts a split with `task`'s threshold; scores it if labeled."""
         examples, features = self._reader.read(split)
         lengths = task_prediction.allowed_lengths(
             features.lengths,

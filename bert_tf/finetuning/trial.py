@@ -518,10 +518,7 @@ class FinetuneInput:
         return [self.read(step)[INPUT_MASK.name] for step in steps]
 
     def tokens_per_example(self) -> float:
-        """Returns the mean number of tokens per example, for the log.
-
-        The mean is over some batches; tokens of all choices count.
-        """
+        """Returns the mean tokens per example, of all choices, for the log."""
         tokens = [mask.sum() for mask in self._sampled_masks]
         return float(np.mean(tokens) / self._batch_size)
 
