@@ -20,7 +20,7 @@ _Task = TypeVar("_Task", bound=TaskFiles)
 
 
 def read(config: Flags) -> TaskFiles | None:
-    """Reads the files of the flags, as the teacher's task.json describes them.
+    """Reads the files in the flags, in the form that task.json describes.
 
     Returns:
       The files with their data; None if the files cannot be checked before the
@@ -85,7 +85,7 @@ def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
 
 
 def _refuse_columns(config: Flags, name: str, kind: str) -> None:
-    """Raises `UserError` if flags name columns of a task that has its own."""
+    """Raises `UserError` if flags name columns of a task with fixed columns."""
     flags = options.set_values(
         config, "text_column", "text_pair_column", "label_column"
     )

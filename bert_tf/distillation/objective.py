@@ -35,7 +35,7 @@ IS_LABELED = "is_labeled"
 # Key of the teacher's outputs among the features of a step.
 _TEACHER = "teacher"
 _SCOPE = "distillation"
-# Minimum length of a state, so that padding of zeros is not divided by 0.
+# Minimum length of a state, so that padding of length 0 does not give NaN.
 _MIN_LENGTH = 1e-12
 # Minimum probability, so that the logarithm of 0 is finite.
 _MIN_PROBABILITY = 1e-9
@@ -85,7 +85,7 @@ class LayerPairs:
     def hidden_states(
         self, student: Mapping[str, Any], teacher: Mapping[str, Any]
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns pairs of embeddings and layers, <float>[B, ..., S, I]."""
+        """Returns pairs of embeddings, then layers, <float>[B, ..., S, I]."""
         mine = [student["embedding_output"], *student["encoder_outputs"]]
         theirs = [
             teacher["embedding_output"],
@@ -98,7 +98,7 @@ class LayerPairs:
     def attention(
         self, student: Mapping[str, Any], teacher: Mapping[str, Any]
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns pairs of attention, <float>[B, ..., N, S, S], by layer."""
+        """Returns (student, teacher) attention, <float>[B, ..., N, S, S]."""
         theirs = self._choose(teacher["attention_probs"])
         return list(zip(student["attention_probs"], theirs, strict=True))
 
@@ -124,7 +124,7 @@ class DistillationObjective(label_losses.Objective):
       flags: The flags of run/distill.py.
 
     Attributes:
-      variables: Name to variable, for trained weights outside of the model.
+      variables: Name to variable, for trained weights outside the model.
     """
 
     inputs = task_prediction.MODEL_INPUTS
@@ -311,8 +311,8 @@ def hidden_losses(
 def attention_losses(student: tf.Tensor, teacher: tf.Tensor) -> tf.Tensor:
     """Returns the divergence of a student's attention from the teacher's.
 
-    It is the mean over heads of the Kullback-Leibler divergence (Sun et al.,
-    section 3.3.2, "attention transfer").
+    The loss is the mean over heads of the Kullback-Leibler divergence (Sun et
+    al., section 3.3.2, "attention transfer").
 
     Args:
       student: <float>[..., N, S, S], probabilities over the last axis.

@@ -1,8 +1,8 @@
 """Runs distillation: fine-tuning with a teacher in addition to labels.
 
-It differs from fine-tuning in the initial model (the student), its task and
-data, and the objective (`Teacher`). New students have the shapes of the paper's
-size family: L layers of width H with A heads (Turc et al., 2019,
+Distillation differs from fine-tuning in the initial model (the student), its
+task and data, and the objective (`Teacher`). A new student has a shape of the
+paper's size family: L layers of width H with A heads (Turc et al., 2019,
 https://arxiv.org/abs/1908.08962).
 
 Shapes:
@@ -193,7 +193,7 @@ class Teacher(ObjectiveSource):
 
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
-        """The teacher's weights and the unlabeled data, by their hashes."""
+        """The hashes of the teacher's weights and of the unlabeled data."""
         identity = {"the teacher": self._stored.fingerprint()}
         if self._config.unlabeled_file:
             path = self._config.unlabeled_file
@@ -202,7 +202,7 @@ class Teacher(ObjectiveSource):
 
     @property
     def card(self) -> Mapping[str, Mapping[str, Any]]:
-        """The rows on the teacher for the model card."""
+        """The rows of the model card that describe the teacher."""
         shape = self._stored.config
         rows = {
             "model": paths.base_names(self._stored.source),
@@ -330,8 +330,8 @@ class MixedFeatures:
           length: T, at least the length of the longest row.
 
         Returns:
-          The features of labeled rows, 0 where a row lacks one, and
-          `is_labeled` <float32>[B].
+          The features of labeled rows, 0 where an unlabeled row lacks them,
+          and `is_labeled` <float32>[B].
         """
         is_labeled = indices < len(self._labeled)
         mine = self._labeled.batch(indices[is_labeled], length)
@@ -435,7 +435,7 @@ def _project_embeddings(
     lacks.
     """
     words = teacher.weights[_EMBEDDINGS[0]]
-    # eigh sorts ascending, so the last vectors have the largest variance.
+    # Sorted ascending, so the last vectors have the largest variance.
     _, vectors = np.linalg.eigh(words.T @ words)
     projection = vectors[:, -student.config.hidden_size :]
     projected = {x: teacher.weights[x] @ projection for x in _EMBEDDINGS}

@@ -2,7 +2,7 @@
 
 Each row of a batch is computed exactly once, on any number of replicas. If the
 replicas cannot share a batch evenly, blank rows fill up the last shares. All
-features of a blank row are 0. The losses ignore rows whose `input_mask` is 0.
+features of a blank row are 0, so the losses find it by its `input_mask`.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -43,20 +43,20 @@ class StepPlan:
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches of a replica and step."""
+        """Number of micro-batches that a replica computes in a step."""
         share = _divide_up(self.batch_size, self.num_replicas)
         return _divide_up(share, self.max_micro_batch_size or share)
 
     @property
     def micro_batch_size(self) -> int:
-        """Rows that a replica computes at once."""
+        """Number of rows that a replica computes at once."""
         return _divide_up(
             self.batch_size, self.num_replicas * self.num_micro_batches
         )
 
     @property
     def per_replica(self) -> int:
-        """Rows of a replica and step, R."""
+        """Number of rows that a replica computes in a step, R."""
         return self.micro_batch_size * self.num_micro_batches
 
 
@@ -142,7 +142,7 @@ def example_weights(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Returns <float32>[B], in graph: 0 for blank rows, else 1.
 
     Args:
-      rows: Features, `input_mask` <int>[B, ...] among them.
+      rows: The features, including `input_mask` <int>[B, ...].
     """
     mask = tf.convert_to_tensor(rows[INPUT_MASK.name])
     is_row = tf.reduce_any(mask > 0, axis=list(range(1, mask.shape.rank)))

@@ -80,8 +80,8 @@ def run(
       *steps: Steps, or functions of importable modules.
 
     Raises:
-      UserError: If an option is unknown or missing, or if a step raised one;
-        of several, the first one alphabetically.
+      UserError: If an option is unknown or missing, or if a step raised a
+        `UserError`; of several errors, the first alphabetically.
     """
     options = _options(config)
     problems = os.path.join(work_dir, _PROBLEMS)

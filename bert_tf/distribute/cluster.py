@@ -3,7 +3,7 @@
 TensorFlow waits for all workers too, but it logs nothing, ignores signals, and
 accepts any program that listens at a worker's address. So each worker first
 greets all others with a line of JSON: its index and the addresses of all
-workers. It continues when every other worker has answered or greeted it.
+workers. A worker continues when all others have answered or greeted it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _STRATEGY = "multi_worker_mirrored"
 _SECONDS_TO_CONNECT = 2.0
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_LISTEN = 0.2
-# Bytes to read of a greeting, which holds the addresses of all workers.
+# Maximum bytes of a greeting: large, as it has the addresses of all workers.
 _MAX_BYTES = 1 << 20
 
 
@@ -291,7 +291,7 @@ class _Meeting:
     def _meet(
         self, greeting: Mapping[str, Any], expected: int | None = None
     ) -> None:
-        """Records a worker, or the failure that its greeting means.
+        """Records the worker that sent a greeting, or why the run cannot start.
 
         Args:
           greeting: The greeting of the worker.

@@ -1,4 +1,4 @@
-"""Worker health: detects workers that die or hang, and stops the others.
+"""Worker health: detects workers that die or hang, and stops the run.
 
 Three signs reveal a lost worker. Its neighbors' connections break within a
 second or two. Its heartbeats stop, which TensorFlow reports to the other
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import logging
 
-# TensorFlow has no public interface to the health of workers.
+# Only this internal module of TensorFlow checks the health of workers.
 from tensorflow.python.eager import context
 
 from bert_tf.distribute.cluster import Cluster
@@ -63,10 +63,10 @@ def together(
 ) -> Iterator[None]:
     """Makes the workers of a run end together, successfully or not.
 
-    A worker that is done waits for the others. A worker that fails reports its
-    error to them; if another worker caused the error, that cause is raised
-    instead. Then the process exits without the half minute that TensorFlow's
-    own shutdown would take.
+    A worker that is done waits for all workers. A worker that fails reports its
+    error to all workers; if another worker caused the error, that cause is
+    raised instead. Then the process exits at once, without the half minute that
+    TensorFlow's own shutdown takes.
 
     Args:
       cluster: The workers; None for a run of one process, where this does
@@ -100,7 +100,7 @@ def together(
 def explain(
     error: BaseException, cluster: Cluster | None
 ) -> UserError | Preempted | None:
-    """Returns the error to raise if another worker caused this one."""
+    """Returns the error to raise if another worker caused `error`, or None."""
     if cluster is None or not isinstance(error, _ERRORS):
         return None
     report = _REPORT.search(str(error))
@@ -142,7 +142,7 @@ def check_health(index: int) -> str | None:
 
 
 def _report(kind: str, text: str) -> None:
-    """Reports to all other workers why this one stops."""
+    """Reports to all other workers why this worker stops."""
     try:
         context.context().report_error_to_cluster(
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"

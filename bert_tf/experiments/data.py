@@ -43,7 +43,7 @@ _SPLITS = ("train", "dev", "test")
 _FORMAT = 1
 # Taggers without a dev file hold out the last of this many equal parts.
 _HELD_OUT = 5
-# The files of a corpus, without .txt.
+# Names of the two files that a corpus is split into, without .txt.
 TRAIN, HELD_OUT = "train", "heldout"
 _HELD_OUT_SHARE = 0.02
 _MEGABYTE = 1e6
@@ -63,7 +63,7 @@ def digest(values: Any) -> str:
 
 
 def write_json(path: str, values: Any) -> None:
-    """Writes a JSON file that appears whole; NaN is an error."""
+    """Writes a JSON file atomically; NaN is an error."""
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
     files.write_text(path, f"{text}\n")
 

@@ -114,7 +114,7 @@ class Plan:
         self.scale = scale
         self.corpus = corpus
         self.steps: dict[str, Step] = {}
-        # Placeholder to path, for paths outside of the folder.
+        # Placeholder to path, for paths outside the folder.
         self.places: dict[str, str] = {}
         self._folder = folder
 
@@ -224,7 +224,7 @@ class Plan:
     def finetuning(
         self, task: Task, start: Start, own: Values, num_seeds: int
     ) -> list[str]:
-        """Returns a task's cell ids, one per seed; `own` replaces flags."""
+        """Returns a task's cell ids by seed; `own` overrides other flags."""
         kind, scale = data.KINDS[task.kind], self.scale["finetuning"]
         flags, head = dict(scale[task.kind]), own.get("head", "linear")
         if not start.needs:  # The model of --pretrained_model_dir.

@@ -114,12 +114,12 @@ def _read_object(path: str) -> dict[str, Any]:
 
 
 def _paper(table: Values) -> Values:
-    """Returns a table of the paper; empty if it has none."""
+    """Returns the table of the paper; empty if the paper has none."""
     return data.read_recipe("paper")["tables"].get(table["name"], {})
 
 
 def paper_value(table: Values, row: str, column: Values) -> float | None:
-    """Returns the paper's number for a cell; None if it has none.
+    """Returns the paper's number for a cell; None if the paper has none.
 
     A curve is interpolated linearly at the same share of the paper's last step:
     our step 500 of 2,000 gets the paper's number at 250k of 1,000k.
@@ -407,7 +407,7 @@ def _column(table: Values, column: Values) -> list[str]:
 
 
 def _spread(value: Values) -> dict[str, str]:
-    """Returns the range of scores, and how many do not beat one label."""
+    """Returns the range of scores, and how many do not beat the majority."""
     scores = [x["score"] for x in value["scores"]]
     shown = f"{min(scores):.2f}, {max(scores):.2f}" if scores else _NOTHING
     found = {"from, to": shown, "at or below the majority class": _NOTHING}

@@ -58,7 +58,7 @@ def run(config: Flags) -> None:
         sys.stdout.write(plans.describe(config))
         return
     if config.dry_run:
-        # Ids do not depend on the folder, so a temporary one will do.
+        # Ids do not depend on the folder, so a temporary folder will do.
         with tempfile.TemporaryDirectory() as folder:
             plan, _ = make_plan(config, folder)
         sys.stdout.write(Runner(config.output_dir, plan).describe())
@@ -119,7 +119,7 @@ class Runner:
     def __init__(self, output_dir: str, plan: Plan) -> None:
         self._output_dir = output_dir
         self._plan = plan
-        # Failed steps: the command, its log and the error.
+        # Id of a failed step to its command, log and error.
         self._failed: dict[str, dict[str, str]] = {}
 
     def run(self, max_minutes: float | None = None) -> None:

@@ -189,9 +189,9 @@ class FewLabels(ObjectiveSource):
 def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
     """Returns pairs of texts with the same label, all texts equally often.
 
-    A round pairs every text with another text of its label; 8 texts need 256 /
-    8 = 32 rounds. With label_ids [0, 0, 1, 1, 1] a round may be [[0, 1], [1,
-    0], [4, 3], [2, 4], [3, 2]].
+    A round pairs every text with another text of its label. For 8 texts there
+    are 256 / 8 = 32 rounds. With label_ids [0, 0, 1, 1, 1] a round may be
+    [[0, 1], [1, 0], [4, 3], [2, 4], [3, 2]].
 
     Args:
       label_ids: <int32>[N], at least two texts of each label.

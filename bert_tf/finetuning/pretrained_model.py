@@ -98,7 +98,7 @@ def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
 
 
 def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
-    """Applies --do_lower_case where the model's format does not store it."""
+    """Applies --do_lower_case if the model's format does not store the case."""
     if stored.vocabulary is None or stored.tokenizer_settings is None:
         raise UserError(
             f"The model in {stored.path} has no vocabulary, so it cannot read "

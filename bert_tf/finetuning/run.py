@@ -88,7 +88,7 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
     Every worker computes the same results; only the chief writes files.
 
     Raises:
-      Preempted: If the process was asked to stop; checkpoints are kept.
+      Preempted: If the process received SIGTERM; checkpoints are kept.
       UserError: For errors that the user can fix.
     """
     config, coordinator = experiment.config, experiment.coordinator
@@ -228,7 +228,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         if scored and not experiment.config.selects_evaluation:
             final = results[scored[0]]
             trial.write_summaries("eval", final)
-            if evaluations:  # Only the last has the reference metrics.
+            if evaluations:  # Earlier evaluations lack reference metrics.
                 final = {x: y for x, y in final.items() if x in evaluations[0]}
             evaluations = [*evaluations, {"global_step": trial.step} | final]
         if coordinator.is_chief:

@@ -103,8 +103,7 @@ def _train_on_triviaqa(
     )
     done_file = os.path.join(folder, _DONE_FILE)
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
-    # A rerun may have other paths and devices, so they are left out. Contents
-    # of files and the precision must be equal.
+    # Paths and devices may change in a rerun; contents and precision may not.
     places = fields_affecting(type(config), "place")
     recipe = {
         name: value

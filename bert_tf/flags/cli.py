@@ -56,7 +56,7 @@ _WRONG_VALUE = re.compile(
     r"(?:value should|invalid literal|could not convert|\('Non-boolean)",
     re.DOTALL,
 )
-# Part of absl's message about a required flag, and the end of ours.
+# Part of absl's message about a required flag, and the end of our messages.
 _IS_MISSING = "must have a value other than None"
 _SEE_HELP = "; --help lists the flags."
 
@@ -119,8 +119,8 @@ def command_line(script: str, config: Any) -> str:
 def help_text(config_cls: type, description: str) -> str:
     """Returns the text of `--help`: the description, then flags by subject.
 
-    Required flags come first within a subject, then the flags that the
-    description's examples use, then the others in the order of declaration.
+    Required flags come first within a subject, then the flags in the examples
+    of the description, then all other flags in the order of declaration.
     """
     annotations = typing.get_type_hints(config_cls)
     examples = set(re.findall(r"--(?:no)?(\w+)", description))

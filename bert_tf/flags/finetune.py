@@ -349,7 +349,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedTaskConfig(FinetuneConfig):
-    """Flags of scripts whose --task_name is a data set, or custom files."""
+    """Flags of scripts with --task_name: a data set, or custom files."""
 
     task_name: str | None = options.data(None, "Task, or custom.")
     data_dir: str | None = options.data_folder(

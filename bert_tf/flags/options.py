@@ -103,12 +103,12 @@ def set_values(config: Any, *names: str) -> dict[str, Any]:
 def for_card(config: Any, **values: Any) -> dict[str, Any]:
     """Returns the flags for a model card: names and values.
 
-    Only flags that affect the weights or name an input, and differ from their
-    default. Inputs lose their folders, because a card is published.
+    Includes only flags that affect the weights or name an input, and differ
+    from their default. Inputs lose their folders, as a card is published.
 
     Args:
       config: The flags, a dataclass.
-      **values: Values that replace those of `config`.
+      **values: Values to use instead of the fields of `config`.
     """
     found = {}
     for field in dataclasses.fields(config):

@@ -1,7 +1,7 @@
 """Writes a model's activations for each token of each line of a text.
 
-Flags and JSON lines are those of the original's extract_features.py, including
-the misspelled key `linex_index`.
+Flags and JSON lines are as in the original's extract_features.py, including the
+misspelled key `linex_index`.
 
 Shapes:
   B: batch size.

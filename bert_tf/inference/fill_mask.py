@@ -58,7 +58,7 @@ def find_masks(
       vocabulary: The vocabulary.
 
     Returns:
-      The positions <int32>[B, P], padded with 0, and <bool>[B, P], False there.
+      Positions <int32>[B, P], padded with 0; <bool>[B, P], False for padding.
     """
     is_mask = (inputs[INPUT_IDS.name] == vocabulary.mask_id) & (
         inputs[INPUT_MASK.name] > 0
@@ -66,7 +66,7 @@ def find_masks(
     count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
     length = tf.shape(is_mask)[1]
-    # top_k sorts [MASK]s by distance from the end; other tokens have 0.
+    # Sort [MASK]s by distance from the end, where other tokens have 0.
     from_end = tf.where(is_mask, length - tf.range(length), 0)
     from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
     is_mask = from_end > 0

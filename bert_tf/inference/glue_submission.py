@@ -148,7 +148,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
 
 
 def _model_of(task: GlueTask) -> str | None:
-    """Returns the name of the task whose model predicts this task."""
+    """Returns the name of the task with the model that predicts this task."""
     if task.name == _WITHOUT_MODEL:
         return None
     return _MNLI if task.name == _AX else task.name

@@ -45,7 +45,7 @@ _BREAKS = re.compile(r"[\t\r\n]+")
 
 
 class OutputRows:
-    """Formats predictions, with columns of the input beside them.
+    """Formats predictions, with the kept columns of the input in front.
 
     Args:
       config: The flags.
@@ -95,7 +95,7 @@ class OutputRows:
         return self._table_line({name: name for name in self._columns})
 
     def inputs(self) -> Iterable[Mapping[str, Any]] | None:
-        """Returns the values of the kept columns, row by row; None if none."""
+        """Returns the kept columns' values by row; None without columns."""
         if not self._kept:
             return None
         rows = self._task.read_table(self._path).rows
@@ -174,7 +174,7 @@ class OutputRows:
         return text.getvalue()
 
 
-# The columns of answers by task; those of classifiers depend on the labels.
+# Columns of the answers by task; a classifier's are in `_EMPTY_ANSWERS`.
 _NAMES = {
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
@@ -267,8 +267,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
         )
     task = _choose_task(stored, config)
     rows = OutputRows(config, task)
-    # Read the whole file first: otherwise an error in the last row would stop
-    # the run after hours.
+    # Read all rows first: an error in the last row must not appear hours later.
     total = sum(1 for _ in _read(task, config))
     predictor = build_predictor(
         stored,
@@ -328,13 +327,13 @@ def build_predictor(
     """Loads a fine-tuned model.
 
     Raises:
-      UserError: If it has no vocabulary, its parts do not match, or it cannot
-        leave padding out.
+      UserError: If the model has no vocabulary, its parts do not match, or the
+        task cannot run without padding.
     """
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # Always faster: gathering costs no more than transposing. No compilation.
+        # Faster: gathering costs no more than transposing, nothing is compiled.
         lambda: True,
         reads_padding=task.reads_padding,
     )
