@@ -88,7 +88,7 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
     Every worker computes the same results; only the chief writes files.
 
     Raises:
-      Preempted: If the process received SIGTERM; checkpoints are kept.
+      Preempted: On SIGTERM or Ctrl-C; checkpoints are kept.
       UserError: For errors that the user can fix.
     """
     config, coordinator = experiment.config, experiment.coordinator

@@ -327,8 +327,8 @@ def build_predictor(
     """Loads a fine-tuned model.
 
     Raises:
-      UserError: If the model has no vocabulary, its parts do not match, or the
-        task cannot run without padding.
+      UserError: If the model has no vocabulary, its parts do not match, or
+        --unpad=on is not possible.
     """
     unpads = unpadding.choose(
         unpad,
