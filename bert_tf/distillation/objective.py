@@ -262,7 +262,7 @@ def soft_target_losses(
     Returns:
       <float32>[B, ...], the shape of the logits without their last axis. By
       form: "choice" is one divergence; "yes_or_no" the mean of K binary
-      divergences; "score" the mean of K squared differences, without T.
+      divergences; "score" the mean of K squared differences, ignoring T.
     """
     if teacher.form == "score":
         difference = student.logits - teacher.logits

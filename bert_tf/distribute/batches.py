@@ -2,7 +2,7 @@
 
 Each row of a batch is computed exactly once, on any number of replicas. If the
 replicas cannot share a batch evenly, blank rows fill up the last shares. All
-features of a blank row are 0, so the losses find it by its `input_mask`.
+features of a blank row are 0; losses ignore it because of its `input_mask`.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.

@@ -28,7 +28,7 @@ from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
 _CONVERTED_FILE = "train.json"
-# Marks a finished training, and holds the settings that it depended on.
+# Written last, so it marks a finished training; has the settings of that run.
 _DONE_FILE = "done.json"
 
 # Flags that do not affect the training on TriviaQA, at neutral values.

@@ -66,7 +66,7 @@ def find_masks(
     count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
     length = tf.shape(is_mask)[1]
-    # Sort [MASK]s by distance from the end, where other tokens have 0.
+    # Puts the [MASK] farthest from the end first; other tokens have 0.
     from_end = tf.where(is_mask, length - tf.range(length), 0)
     from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
     is_mask = from_end > 0
@@ -164,7 +164,7 @@ class FillMask:
         stored_task.require_masked_lm(model_dir, stored.task["kind"])
         self._trained_length = stored.task.get("max_seq_length")
         self._longest = stored.config.max_position_embeddings
-        # Only [MASK] is special; other bracketed names, as [SEP], are text.
+        # Only [MASK] is special; other bracketed names, like [SEP], are text.
         self._tokenizer = stored.build_tokenizer(preserve_special_tokens=False)
         self._vocabulary = self._tokenizer.vocabulary
         self._model = checkpoint_loading.build_model(stored)
