@@ -65,8 +65,8 @@ def together(
 
     A worker that is done waits for all workers. A worker that fails reports its
     error to all workers; if another worker caused the error, that cause is
-    raised instead. Then the process exits at once, without the half minute that
-    TensorFlow's own shutdown takes.
+    raised instead. Then the process exits after a few seconds, instead of the
+    half minute that TensorFlow's own shutdown takes.
 
     Args:
       cluster: The workers; None for a run of one process, where this does

@@ -518,7 +518,7 @@ class FinetuneInput:
         return [self.read(step)[INPUT_MASK.name] for step in steps]
 
     def tokens_per_example(self) -> float:
-        """Returns the mean tokens per example, of all choices, for the log."""
+        """Returns the mean tokens per example (all choices) in some batches."""
         tokens = [mask.sum() for mask in self._sampled_masks]
         return float(np.mean(tokens) / self._batch_size)
 
