@@ -20,11 +20,11 @@ _Task = TypeVar("_Task", bound=TaskFiles)
 
 
 def read(config: Flags) -> TaskFiles | None:
-    """Reads the files of the flags, as the teacher's task.json describes them.
+    """Reads the files in the flags, in the form that task.json describes.
 
     Returns:
-      The files with their data; None for teachers of other formats, whose
-      tasks are known when they are read.
+      The files with their data; None if the files cannot be checked before the
+      teacher is read, as with models in other formats.
 
     Raises:
       UserError: If a flag does not fit the teacher's task, a file lacks a
@@ -38,7 +38,7 @@ def read(config: Flags) -> TaskFiles | None:
     if config.unlabeled_file:
         stored_task.check_inputs(task, config.unlabeled_file)
     has_score = getattr(task, "problem_type", None) == "regression"
-    # Labels without names, which the model numbers.
+    # Without label names, labels cannot be checked before the teacher is read.
     has_labels = getattr(task, "labels", True) or has_score
     return task.load() if has_labels else None
 
@@ -61,7 +61,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
         elif config.data_dir is not None:
             files |= _find_files(task, config.data_dir, kind)
     if is_own:
-        # Models that other programs trained do not store their columns.
+        # Models of other programs store no columns, so assume one text.
         columns = task.columns or Columns("text")
         task = dataclasses.replace(task, columns=columns.with_flags(config))
     return dataclasses.replace(task, files=files)
@@ -85,7 +85,7 @@ def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
 
 
 def _refuse_columns(config: Flags, name: str, kind: str) -> None:
-    """Raises `UserError` if flags name columns of a task that has its own."""
+    """Raises `UserError` if flags name columns of a task with fixed columns."""
     flags = options.set_values(
         config, "text_column", "text_pair_column", "label_column"
     )

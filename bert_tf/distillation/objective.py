@@ -30,14 +30,14 @@ from bert_tf.tasks.task import SoftTargets
 from bert_tf.tasks.task import Task
 from bert_tf.training import losses as label_losses
 
-# Name of <float32>[B], 1 for labeled rows; without it all rows have labels.
+# Feature <float32>[B]: 1 for labeled rows, else 0; absent if all have labels.
 IS_LABELED = "is_labeled"
-# Name of the teacher's outputs for the rows of a step, unlike any feature.
+# Key of the teacher's outputs among the features of a step.
 _TEACHER = "teacher"
 _SCOPE = "distillation"
-# Minimum length of a state: padding may be anything but a division by 0.
+# Minimum length of a state, so that padding of length 0 does not give NaN.
 _MIN_LENGTH = 1e-12
-# Minimum probability: smaller ones add nothing to a divergence.
+# Minimum probability, so that the logarithm of 0 is finite.
 _MIN_PROBABILITY = 1e-9
 
 
@@ -50,11 +50,11 @@ class LayerPairs:
     Args:
       teacher_layers: The teacher's layer for each layer of the student, counted
         from 1.
-      widths: H and I, if hidden states are part of the loss.
+      widths: H and I; None if hidden states are not part of the loss.
       stddev: Standard deviation of the matrix's initial values.
 
     Attributes:
-      variables: The matrix, by name, if there is one.
+      variables: Name to the matrix; empty without a matrix.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LayerPairs:
     def hidden_states(
         self, student: Mapping[str, Any], teacher: Mapping[str, Any]
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns pairs of embeddings and layers, <float>[B, ..., S, I]."""
+        """Returns pairs of embeddings, then layers, <float>[B, ..., S, I]."""
         mine = [student["embedding_output"], *student["encoder_outputs"]]
         theirs = [
             teacher["embedding_output"],
@@ -98,7 +98,7 @@ class LayerPairs:
     def attention(
         self, student: Mapping[str, Any], teacher: Mapping[str, Any]
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns pairs of attention, <float>[B, ..., N, S, S], by layer."""
+        """Returns (student, teacher) attention, <float>[B, ..., N, S, S]."""
         theirs = self._choose(teacher["attention_probs"])
         return list(zip(student["attention_probs"], theirs, strict=True))
 
@@ -112,20 +112,19 @@ class DistillationObjective(label_losses.Objective):
     loss = (1 - soft) * label_loss + soft * soft_target_loss
            + hidden * hidden_loss + attention * attention_loss
 
-    The hidden loss is a mean over embeddings and layers, the attention loss a
-    mean over layers. Each part is a mean over a whole step: the labels' over
-    labeled examples or words, the soft targets' over all examples or words, the
-    other two over tokens.
-
+    `soft`, `hidden` and `attention` are the flags' weights. Each part is a mean
+    over the whole step: the label loss over labeled examples or words, the
+    soft-target loss over all examples or words. The hidden loss is a mean over
+    tokens, embeddings and layers; the attention loss over tokens and layers.
     Parts with weight 0 are not computed, except the label loss, which is always
     reported.
 
     Args:
       teacher: Returns the teacher's outputs for the model's inputs.
-      flags: Those of run/distill.py.
+      flags: The flags of run/distill.py.
 
     Attributes:
-      variables: Name to variable: trained weights outside the model.
+      variables: Name to variable, for trained weights outside the model.
     """
 
     inputs = task_prediction.MODEL_INPUTS
@@ -190,7 +189,7 @@ class DistillationObjective(label_losses.Objective):
             part: tf.math.divide_no_nan(sums[f"{part}_sum"], count[number])
             for number, part in enumerate(self._parts)
         }
-        # Leave out parts with weight 0: they may be infinite.
+        # Leave out parts with weight 0: an infinite loss times 0 is NaN.
         loss = tf.add_n([w * values[x] for x, w in self._parts.items() if w])
         return {"loss": loss} | {f"{x}_loss": v for x, v in values.items()}
 
@@ -255,16 +254,15 @@ def soft_target_losses(
     """Returns the soft-target loss: the divergence of student from teacher.
 
     Hinton et al., section 2: both logits are divided by the temperature T, and
-    the result is multiplied by T squared, so that gradients have the same size
-    as at T = 1. This is the Kullback-Leibler divergence: their cross entropy
-    minus the teacher's entropy, which no gradient depends on. So 0 means that
-    the student equals its teacher.
+    the loss is multiplied by T squared, so that gradients keep the size that
+    they have at T = 1. The loss is the Kullback-Leibler divergence: the cross
+    entropy minus the teacher's entropy. The entropy changes no gradient, and
+    makes the loss 0 if the student equals its teacher.
 
     Returns:
-      <float32>[B, ...], the shape of the logits without their last axis: a
-      divergence for a choice; the mean over K of binary divergences for yes or
-      no; the mean over K of squared differences for scores, which ignore the
-      temperature.
+      <float32>[B, ...], the shape of the logits without their last axis. By
+      form: "choice" is one divergence; "yes_or_no" the mean of K binary
+      divergences; "score" the mean of K squared differences, ignoring T.
     """
     if teacher.form == "score":
         difference = student.logits - teacher.logits
@@ -293,8 +291,8 @@ def hidden_losses(
       student: <float>[..., S, I], projected to the teacher's width.
       teacher: <float>[..., S, I].
       form: "mse": the mean over I of the squared differences (equation 8 of
-        Jiao et al.); "cosine": 1 minus the cosine of the angle between the two
-        (section 3 of Sanh et al.).
+        Jiao et al.); "cosine": 1 minus the cosine of the angle between the
+        states (section 3 of Sanh et al.).
 
     Returns:
       <float32>[..., S].
@@ -313,8 +311,8 @@ def hidden_losses(
 def attention_losses(student: tf.Tensor, teacher: tf.Tensor) -> tf.Tensor:
     """Returns the divergence of a student's attention from the teacher's.
 
-    It is the mean over heads of the Kullback-Leibler divergence (Sun et al.,
-    section 3.3.2, "attention transfer").
+    The loss is the mean over heads of the Kullback-Leibler divergence (Sun et
+    al., section 3.3.2, "attention transfer").
 
     Args:
       student: <float>[..., N, S, S], probabilities over the last axis.

@@ -1,8 +1,8 @@
 """Runs distillation: fine-tuning with a teacher in addition to labels.
 
-It differs from fine-tuning in the initial model (the student), its task and
-data, and the objective (`Teacher`). New students have the shapes of the paper's
-size family: L layers of width H with A heads (Turc et al., 2019,
+Distillation differs from fine-tuning in the initial model (the student), its
+task and data, and the objective (`Teacher`). A new student has a shape of the
+paper's size family: L layers of width H with A heads (Turc et al., 2019,
 https://arxiv.org/abs/1908.08962).
 
 Shapes:
@@ -57,10 +57,10 @@ from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
 _FLAG = "--teacher_dir"
-# Prefix of the teacher's metrics.
+# Precedes the names of the teacher's metrics in the results.
 PREFIX = "teacher_"
 
-# A student tagger is always fine-tuned whole, unlike some teachers.
+# A student tagger is always fine-tuned, even if its teacher reads features.
 _FINE_TUNED = {
     "approach": "fine_tuning",
     "layer_combination": None,
@@ -69,7 +69,7 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# Added up; the words first.
+# The word embeddings come first: their principal components project all three.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",
@@ -80,7 +80,7 @@ _SAME_TEXT = {
     "vocabulary_hash": "a vocabulary of the hash",
     "lower_case": "lower case",
 }
-# Layers can share weights if these are equal.
+# A student layer can copy a teacher layer if these are equal.
 _LAYER_SHAPE = ("hidden_size", "num_attention_heads", "intermediate_size")
 
 
@@ -91,8 +91,8 @@ def run(
 
     Args:
       config: The flags.
-      task_files: The files of the teacher's task with their data, unless the
-        teacher has to be read before.
+      task_files: The files of the teacher's task with their data; None if the
+        teacher has to be read first.
 
     Returns:
       Split to metrics: the student's, and the teacher's with the prefix
@@ -130,7 +130,7 @@ def _read(
         teacher_task, files=task_files.files, data=task_files.data
     )
     if devices.coordinator.num_workers > 1:
-        # Each worker computes the teacher's outputs for its part of a step.
+        # Each worker computes teacher outputs, so all need the same teacher.
         devices.coordinator.agree(
             {"the teacher": stored_teacher.fingerprint()}, "teacher"
         )
@@ -171,7 +171,7 @@ class Teacher(ObjectiveSource):
         self._task = task
         self._devices = devices
         self._metrics: dict[str, Metrics] = {}
-        # The models output states besides their logits.
+        # Both models must output the states that the losses compare.
         names = []
         if config.hidden_weight:
             names += ["return_all_layers", "return_embeddings"]
@@ -193,7 +193,7 @@ class Teacher(ObjectiveSource):
 
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
-        """The teacher's weights and the unlabeled data, by their hashes."""
+        """The hashes of the teacher's weights and of the unlabeled data."""
         identity = {"the teacher": self._stored.fingerprint()}
         if self._config.unlabeled_file:
             path = self._config.unlabeled_file
@@ -202,7 +202,7 @@ class Teacher(ObjectiveSource):
 
     @property
     def card(self) -> Mapping[str, Mapping[str, Any]]:
-        """The rows on the teacher for the model card."""
+        """The rows of the model card that describe the teacher."""
         shape = self._stored.config
         rows = {
             "model": paths.base_names(self._stored.source),
@@ -291,13 +291,13 @@ def of_student(task: Task, config: Flags) -> Task:
         )
     if isinstance(task, TaggingTask):
         changes |= _FINE_TUNED
-    if isinstance(task, SquadTask):  # The student selects its own.
+    if isinstance(task, SquadTask):  # The student selects its own threshold.
         changes["null_score_diff_threshold"] = None
     if isinstance(task, ClassificationTask):
         changes |= dict.fromkeys(confidence.FIELDS)
-        changes["reject_label"] = task.reject_label  # Dev may have it.
+        changes["reject_label"] = task.reject_label  # Dev rows may have it.
         changes["calibrates"] = task.may_calibrate(config)
-        # Rows of length 1, as of few-shot teachers, would learn slowly.
+        # Embeddings of length 1, as few-shot teachers have, would learn slowly.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
@@ -306,8 +306,8 @@ class MixedFeatures:
     """Rows with labels, followed by rows without labels.
 
     Args:
-      unlabeled: Rows without labels. Their features are a subset of those of
-        the labeled rows.
+      labeled: Rows with labels.
+      unlabeled: Rows without labels. All their features are in `labeled` too.
     """
 
     def __init__(self, labeled: Features, unlabeled: Features) -> None:
@@ -316,7 +316,7 @@ class MixedFeatures:
 
     @property
     def lengths(self) -> np.ndarray:
-        """<int64>[N], the tokens of each row."""
+        """<int64>[N], the number of tokens of each row."""
         return np.concatenate([self._labeled.lengths, self._unlabeled.lengths])
 
     def __len__(self) -> int:
@@ -326,12 +326,12 @@ class MixedFeatures:
         """Returns a batch that may hold rows of both kinds.
 
         Args:
-          indices: <int64>[B], the numbers of the rows.
+          indices: <int64>[B], the rows; from len(labeled) on, unlabeled ones.
           length: T, at least the length of the longest row.
 
         Returns:
-          The features of labeled rows, 0 where a row lacks one, and
-          `is_labeled` <float32>[B].
+          The features of labeled rows, 0 where an unlabeled row lacks them,
+          and `is_labeled` <float32>[B].
         """
         is_labeled = indices < len(self._labeled)
         mine = self._labeled.batch(indices[is_labeled], length)
@@ -341,7 +341,7 @@ class MixedFeatures:
         batch = {IS_LABELED: is_labeled.astype(np.float32)}
         for name, value in mine.items():
             other = theirs.get(name, np.zeros([0, *value.shape[1:]]))
-            # One kind may have examples with more choices than the other.
+            # The kinds may differ in the number of choices; take the larger.
             shape = np.maximum(value.shape[1:], other.shape[1:])
             rows = np.zeros([len(indices), *shape], value.dtype)
             _put(rows, is_labeled, value)
@@ -379,8 +379,8 @@ def choose_layers(
 ) -> tuple[int, ...]:
     """Returns the teacher's layer for each student layer, counted from 1.
 
-    By default g(m) = m x N / M, rounded up: every second, third, ... layer
-    (Jiao et al., 2020, section 4.1), ending with the teacher's last layer.
+    The default is g(m) = m * N / M, rounded up (Jiao et al., 2020, section
+    4.1): for M = 3 student and N = 12 teacher layers 4, 8 and 12.
     """
     chosen = config.layers_of_flag()
     if chosen is None:
@@ -428,14 +428,14 @@ def _make(config: Flags, teacher: StoredModel) -> StoredModel:
 def _project_embeddings(
     student: StoredModel, teacher: StoredModel
 ) -> StoredModel:
-    """Returns a student with narrower embeddings of its teacher's.
+    """Returns a student with its teacher's embeddings, projected to its width.
 
-    They are the principal components of the teacher's word embeddings: few
-    words are in the text that a student learns from, and random vectors of the
-    others would mean nothing.
+    The axes are the principal components of the teacher's word embeddings.
+    Random embeddings would stay random for every word that the training text
+    lacks.
     """
     words = teacher.weights[_EMBEDDINGS[0]]
-    # Ascending: the last vectors have the largest variance.
+    # Sorted ascending, so the last vectors have the largest variance.
     _, vectors = np.linalg.eigh(words.T @ words)
     projection = vectors[:, -student.config.hidden_size :]
     projected = {x: teacher.weights[x] @ projection for x in _EMBEDDINGS}
@@ -484,8 +484,8 @@ def _copy_teacher(
 def _check_text(student: StoredModel, teacher: StoredModel) -> None:
     """Raises `UserError` if an id is not the same token in both models.
 
-    Their text normalization may differ (--normalization): the teacher gets the
-    student's tokens.
+    The text normalization (--normalization) may differ, because the teacher
+    gets the student's tokens.
     """
     mine, theirs = student.tokenizer_settings, teacher.tokenizer_settings
     received = "; ".join(
@@ -503,7 +503,7 @@ def _check_text(student: StoredModel, teacher: StoredModel) -> None:
 
 
 def _check_attention(mine: BertConfig, theirs: BertConfig) -> None:
-    """Raises `UserError` if the attention of the two cannot be compared."""
+    """Raises `UserError` if attention of the two models is not comparable."""
     if mine.num_attention_heads != theirs.num_attention_heads:
         raise UserError(
             "--attention_weight compares pairs of heads, so the student must "

@@ -1,9 +1,8 @@
 """Splits batches over workers, replicas and micro-batches; seeds dropout.
 
-Each row of a batch is computed exactly once, however many replicas there are.
-Where the replicas cannot share a batch evenly, blank rows, all of whose
-features are 0, fill up the last shares. Blank rows do not count: the losses
-recognize them by their `input_mask`.
+Each row of a batch is computed exactly once, on any number of replicas. If the
+replicas cannot share a batch evenly, blank rows fill up the last shares. All
+features of a blank row are 0; losses ignore it because of its `input_mask`.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -28,6 +27,10 @@ _DROPOUT_STREAM = 21
 class StepPlan:
     """How the examples of a step are split over replicas and micro-batches.
 
+    Example: 10 examples on 2 replicas, at most 3 rows at once, make 2
+    micro-batches of 3 rows on each replica. Replica 0 computes rows 0 to 5;
+    replica 1 computes rows 6 to 9 and 2 blank rows.
+
     Attributes:
       batch_size: Examples of a step, B.
       num_replicas: Devices that share the batch, over all workers.
@@ -40,20 +43,20 @@ class StepPlan:
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches of a replica and step."""
+        """Number of micro-batches that a replica computes in a step."""
         share = _divide_up(self.batch_size, self.num_replicas)
         return _divide_up(share, self.max_micro_batch_size or share)
 
     @property
     def micro_batch_size(self) -> int:
-        """Rows that a replica computes at once."""
+        """Number of rows that a replica computes at once."""
         return _divide_up(
             self.batch_size, self.num_replicas * self.num_micro_batches
         )
 
     @property
     def per_replica(self) -> int:
-        """Rows of a replica and step, R."""
+        """Number of rows that a replica computes in a step, R."""
         return self.micro_batch_size * self.num_micro_batches
 
 
@@ -61,7 +64,7 @@ def _divide_up(count: int, parts: int) -> int:
     return -(-count // parts)
 
 
-# Returns a worker's rows of each batch: `num_rows` from `first_row` on.
+# (first_row, num_rows) -> the dataset with these rows of each batch.
 ReadRows = Callable[[int, int], tf.data.Dataset]
 
 
@@ -139,7 +142,7 @@ def example_weights(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Returns <float32>[B], in graph: 0 for blank rows, else 1.
 
     Args:
-      rows: Features, `input_mask` <int>[B, ...] among them.
+      rows: The features, including `input_mask` <int>[B, ...].
     """
     mask = tf.convert_to_tensor(rows[INPUT_MASK.name])
     is_row = tf.reduce_any(mask > 0, axis=list(range(1, mask.shape.rank)))
@@ -149,11 +152,11 @@ def example_weights(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """Adds the seed of each example's dropout, `dropout_seeds` <int32>[B].
 
-    It depends on the run's seed and the example's index in the stream, thus on
-    step and position, but not on the replica or micro-batch that computes it.
+    A seed depends on the run's seed and the example's index in the stream, but
+    not on the replica or micro-batch, so every split draws the same dropout.
 
     Args:
-      dataset: Batches with `example_index` <int64>[B], which is removed.
+      dataset: Batches; their `example_index` <int64>[B] is removed.
       seed: The run's seed.
     """
 

@@ -1,8 +1,8 @@
 """Runs Apache Beam pipelines and returns the errors of their steps.
 
-An exception of a step reaches the launcher, if at all, as text between
-tracebacks, after many retries. Steps therefore write errors that users can fix
-into a folder that the launcher reads.
+Beam reports an exception of a step late, after many retries, as text between
+tracebacks, or not at all. So a step writes each `UserError` into a folder that
+the launcher reads.
 """
 
 import dataclasses
@@ -35,11 +35,11 @@ _DEFAULT_OPTIONS = ("--default_sdk_harness_log_level=WARNING",)
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Step(beam.DoFn):
-    """A function of an element, whose `UserError` reaches the launcher.
+    """A pipeline step: calls a function, and stores its `UserError`.
 
     Attributes:
       work_dir: A folder that all workers and the launcher share.
-      function: Returns the elements of the next step, if there are any.
+      function: Returns the elements of the next step, or None.
     """
 
     work_dir: str
@@ -76,12 +76,12 @@ def run(
       config: Has the runner and its options.
       work_dir: The folder of the pipeline's steps.
       what: A description of the pipeline for the log.
-      elements: Those of the first step.
+      elements: The inputs of the first step.
       *steps: Steps, or functions of importable modules.
 
     Raises:
-      UserError: If an option is unknown or missing, or if a step raised one;
-        of several, the first one alphabetically.
+      UserError: If an option is unknown or missing, or if a step raised a
+        `UserError`; of several errors, the first alphabetically.
     """
     options = _options(config)
     problems = os.path.join(work_dir, _PROBLEMS)
@@ -90,8 +90,8 @@ def run(
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":
-        # By this name, Beam would first try a program from the network that
-        # supports none of the --direct_ options.
+        # Given the name, Beam would first try a program from the network that
+        # supports no --direct_ option, so build the runner here.
         runner = fn_api_runner.FnApiRunner(
             provision_info=fn_runner.ExtendedProvisionInfo(
                 beam_provision_api_pb2.ProvisionInfo(
@@ -101,7 +101,7 @@ def run(
                 )
             )
         )
-        # Logs about starting and stopping local processes are noise.
+        # Hide INFO messages about starting and stopping local processes.
         py_logging.getLogger("apache_beam").setLevel(py_logging.WARNING)
     try:
         pipeline = beam.Pipeline(runner, options)
@@ -114,7 +114,7 @@ def run(
         for number, step in enumerate(steps):
             if not isinstance(step, Step):
                 step = Step(work_dir=work_dir, function=step)
-            # Else one worker would do all that follows from an element.
+            # Otherwise one worker would run all later steps of an element.
             collection |= f"spread {number}" >> beam.Reshuffle()
             collection |= f"step {number}" >> beam.ParDo(step)
     paths = tf.io.gfile.glob(os.path.join(problems, "*.json"))
@@ -136,7 +136,7 @@ def _options(config: BeamConfig) -> pipeline_options.PipelineOptions:
             f"{config.beam_options!r} ({error})."
         ) from error
     options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
-    # Beam gets the options of job servers from the servers.
+    # The job servers of other runners may have more options: skip the check.
     if config.runner == "DirectRunner":
         given = options.get_all_options(retain_unknown_options=True)
         unknown = sorted(given.keys() - options.get_all_options().keys())

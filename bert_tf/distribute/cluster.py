@@ -1,9 +1,9 @@
 """Cluster of a run: resolved from --worker_hosts or TF_CONFIG, then started.
 
 TensorFlow waits for all workers too, but it logs nothing, ignores signals, and
-accepts whatever listens at an address as the worker that belongs there. So each
-worker first greets all others with a line of JSON: its index and the addresses
-of all workers. It continues when every other worker has answered or greeted it.
+accepts any program that listens at a worker's address. So each worker first
+greets all others with a line of JSON: its index and the addresses of all
+workers. A worker continues when all others have answered or greeted it.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from bert_tf.flags.groups import DeviceConfig
 _VARIABLE = "TF_CONFIG"
 _ROLES = ("chief", "worker")
 _STRATEGY = "multi_worker_mirrored"
-# For a connection, for an answer to a greeting, and for one attempt to accept a
-# connection, in seconds.
+# Timeouts in seconds: to connect, to receive the answer to a greeting, and to
+# accept a connection before checking whether the meeting is over.
 _SECONDS_TO_CONNECT = 2.0
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_LISTEN = 0.2
-# A greeting holds the addresses of all workers.
+# Maximum bytes of a greeting: large, as it has the addresses of all workers.
 _MAX_BYTES = 1 << 20
 
 
@@ -40,7 +40,7 @@ class Cluster:
     """The workers of a run.
 
     Attributes:
-      hosts: The workers' addresses, as host:port; the chief's is the first.
+      hosts: The addresses of the workers, as host:port; the chief is first.
       index: The index of this worker.
     """
 
@@ -68,13 +68,13 @@ def find(
     """Finds the workers in the flags or, without them, in TF_CONFIG.
 
     Returns:
-      The cluster; None for a run of one process, even if it is the only worker
-      of a cluster.
+      The cluster; None for a run of one process, including a cluster with only
+      one worker.
 
     Raises:
       UserError: If TF_CONFIG is malformed, contradicts the flags, or names
-        several workers for a strategy of one; if an address is malformed; or
-        if the strategy needs workers and none are given.
+        several workers for a one-worker strategy; if an address is malformed;
+        or if the strategy needs workers and none are given.
     """
     from_variable = _read_variable(environment.get(_VARIABLE, ""))
     from_flags = None
@@ -244,7 +244,7 @@ class _Meeting:
         return {i: x for i, x in reasons.items() if i not in self._met}
 
     def broadcast_stop(self) -> None:
-        """Reports to all running workers that this one has to stop."""
+        """Reports to all running workers that this worker has to stop."""
         for index in self._others:
             self._greet(index, stop=True)
 
@@ -270,7 +270,7 @@ class _Meeting:
     def _receive_all(self) -> None:
         """Answers greetings until the meeting is over."""
         while not self._is_over.is_set():
-            # A timeout, or the caller is gone, and will retry.
+            # Ignore timeouts and lost connections: callers try again.
             with (
                 contextlib.suppress(OSError),
                 self._listener.accept()[0] as caller,
@@ -291,12 +291,12 @@ class _Meeting:
     def _meet(
         self, greeting: Mapping[str, Any], expected: int | None = None
     ) -> None:
-        """Records a worker, or the failure that its greeting means.
+        """Records the worker that sent a greeting, or why the run cannot start.
 
         Args:
-          greeting: The greeting of that worker.
-          expected: The worker at the address that was called; None if that
-            worker called.
+          greeting: The greeting of the worker.
+          expected: The index of the worker that this worker called; None if
+            the other worker called.
         """
         index, hosts = greeting["index"], greeting["hosts"]
         is_valid = index in self._others and expected in (None, index)
@@ -337,7 +337,7 @@ def _listen(cluster: Cluster) -> socket.socket:
 
 
 def _receive(caller: socket.socket) -> dict[str, Any] | None:
-    """Reads a greeting; returns None if the line is not one."""
+    """Reads a greeting; returns None if the line is no greeting."""
     with caller.makefile("rb") as stream:
         line = stream.readline(_MAX_BYTES)
     try:

@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import UserError
 
-# The minimum size of a reduction is 2 to this power.
+# Reductions have at least 2**10 values, so that most share one graph.
 _MIN_SIZE_LOG2 = 10
 
 
@@ -57,8 +57,8 @@ class Coordinator:
     def finishing(self) -> Iterator[None]:
         """Marks the time in which this worker writes its last checkpoint.
 
-        `health.Watch` then waits before it ends the process, even if other
-        workers are gone. This method is not collective.
+        Meanwhile `health.Watch` waits, for ten minutes at most, before it ends
+        the process because workers are gone. This method is not collective.
         """
         self.is_finishing = True
         try:
@@ -80,7 +80,7 @@ class Coordinator:
           remedy: What to do if the values differ, for the message.
 
         Raises:
-          UserError: If they differ, naming worker, name and both values.
+          UserError: If values differ; it names the worker and both values.
         """
         if self._cluster is None:
             return
@@ -131,8 +131,8 @@ class Coordinator:
         ]
 
     def _add_up(self, values: np.ndarray) -> np.ndarray:
-        """Returns the sum over the workers, of <float32>[...]."""
-        # Each size makes a graph of its own, so sizes are powers of two.
+        """Returns <float32>[...], the sum of the workers' values."""
+        # Each new size is traced again, so round up to a power of two.
         size = 2 ** max(_MIN_SIZE_LOG2, (values.size - 1).bit_length())
         padded = np.zeros(size, np.float32)
         padded[: values.size] = values.ravel()
@@ -144,7 +144,7 @@ class Coordinator:
         per_worker = self._strategy.num_replicas_in_sync // self.num_workers
 
         def own_values() -> tf.Tensor:
-            # Only the first replica of each worker contributes.
+            # Otherwise the sum would count each worker once per replica.
             context = tf.distribute.get_replica_context()
             replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
             is_first = tf.equal(replica % per_worker, 0)
@@ -158,7 +158,7 @@ class Coordinator:
 
 
 def _difference(chiefs: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Describes how two sets of values differ; empty if they are equal."""
+    """Describes how a worker's values differ from the chief's; "" if equal."""
 
     def show(values: Mapping[str, Any], name: str) -> str:
         return repr(values[name]) if name in values else "nothing"

@@ -22,15 +22,15 @@ from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
 from bert_tf.io import terminal
 
-# Flags that have an effect on training steps alone, if they have this value.
+# Flags that only training steps use, with the value that has an effect.
 _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
-# How long the workers may take to connect once all are running. TensorFlow
-# would wait an hour for one that ended in the meantime.
+# Time for the workers to connect once all are running. Without this limit
+# TensorFlow would wait an hour for a worker that has ended since.
 _SECONDS_TO_CONNECT = 180
 _BFLOAT16_CAPABILITY = (8, 0)  # Ampere
 _FLOAT16_CAPABILITY = (7, 0)  # Volta
 
-# What the choice means for numbers, and for resuming.
+# The line of the log for each choice of --deterministic.
 _DETERMINISM = {
     True: "Operations are deterministic: on the same devices a run that "
     "resumes computes the same numbers as one that was not interrupted.",
@@ -58,7 +58,7 @@ class Precision:
 
     @property
     def needs_loss_scale(self) -> bool:
-        """True if small gradients underflow, as with 5 exponent bits."""
+        """True for float16: with 5 exponent bits small gradients underflow."""
         return self.name == "float16"
 
 
@@ -68,7 +68,7 @@ class Devices:
 
     Attributes:
       kind: "CPU", "GPU" or "TPU".
-      coordinator: Exchanges values between the workers.
+      coordinator: Exchanges values between the workers, and makes them wait.
       cluster: The workers; None for a run of one process.
       xla: `--xla`; "auto" in scripts without that flag.
       deterministic: Whether operations repeat their results bit for bit.
@@ -87,7 +87,7 @@ class Devices:
     @property
     def fuse(self) -> bool:
         """True if the chains between the matrix products are compiled."""
-        # The TPU strategy compiles the whole step.
+        # On a TPU the whole step is compiled, so chains need no compilation.
         return self.kind != "TPU" and self.xla != "off"
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ def prepare(flags: DeviceConfig) -> Devices:
     cluster = clusters.find(flags)
     if cluster is not None:
         _prefix_log(cluster)
-        # TensorFlow logs every collective each time it builds one.
+        # Hide INFO messages: TensorFlow logs each collective that it builds.
         tf.get_logger().setLevel(logging.converter.STANDARD_WARNING)
         check_worker(flags.num_gpus, cluster)
         clusters.wait_for_all(cluster)
@@ -143,7 +143,7 @@ def prepare(flags: DeviceConfig) -> Devices:
         tf.config.experimental.enable_tensor_float_32_execution(
             flags.tensor_float_32
         )
-    # Scripts that only predict have no such flags.
+    # Prediction scripts lack these flags, so use the defaults.
     xla = getattr(flags, "xla", "auto")
     all_reduce_dtype = getattr(flags, "all_reduce_dtype", "float32")
     for warning in _without_effect(flags, kind, strategy):
@@ -184,7 +184,7 @@ def prepare(flags: DeviceConfig) -> Devices:
 def _without_effect(
     flags: DeviceConfig, kind: str, strategy: tf.distribute.Strategy
 ) -> Iterator[str]:
-    """Yields a sentence for each flag without effect on these devices."""
+    """Yields a warning for each flag without effect on these devices."""
     if flags.tpu_name and kind != "TPU":
         yield "--tpu_name has no effect without --use_tpu."
     if flags.tensor_float_32 is not None and not has_tensor_float_32(kind):
@@ -201,7 +201,7 @@ def _without_effect(
 
 
 def _name_device(name: str) -> str:
-    """Returns a short name of a device, for a GPU with its model."""
+    """Returns a device's short name, "CPU:0", with the model of a GPU."""
     spec = tf.DeviceSpec.from_string(name)
     short = f"{spec.device_type}:{spec.device_index}"
     gpus = tf.config.list_physical_devices(spec.device_type)
@@ -215,7 +215,8 @@ def _name_device(name: str) -> str:
 def _connecting() -> Iterator[None]:
     """Ends the process on signals, or if the workers do not connect in time.
 
-    Python code cannot do so: TensorFlow blocks all Python threads meanwhile.
+    TensorFlow blocks all Python threads while it connects, so this relies on
+    the system's signal handlers and on the C thread of `faulthandler`.
     """
     logging.info(
         "Connecting. If that takes more than %d s, because another worker has "
@@ -265,11 +266,11 @@ def build_strategy(
       name: "auto", "one_device", "mirrored", "multi_worker_mirrored" or "tpu".
         "auto" is multi_worker_mirrored with several workers, mirrored with
         more than one GPU, else one_device.
-      num_devices: GPUs to use, of each worker, or logical CPU devices where
+      num_devices: GPUs to use on each worker, or logical CPU devices where
         there is no GPU; 0 means all.
       tpu: Address of the TPU, for "tpu".
-      cluster: The workers, which TF_CONFIG must name too, and which have the
-        devices (`check_worker`); None for a run of one process.
+      cluster: The workers, which must be in TF_CONFIG and must have passed
+        `check_worker`; None for a run of one process.
 
     Raises:
       UserError: If there are fewer devices.
@@ -279,7 +280,7 @@ def build_strategy(
     if cluster is not None:
         return _build_workers_strategy(num_devices)
     devices = _prepare_devices(name, num_devices)
-    # The only worker of a cluster trains as a single machine does.
+    # A cluster of one worker has `cluster` None and trains as one machine.
     if name in ("auto", "multi_worker_mirrored"):
         gpus = devices[0].startswith("GPU")
         several = gpus and len(devices) > 1
@@ -314,9 +315,9 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
 
 
 def check_worker(num_devices: int, cluster: Cluster) -> None:
-    """Raises `UserError` if this worker has fewer devices than it shall use.
+    """Raises `UserError` if this worker has fewer than `num_devices` devices.
 
-    It does so before the others wait for it. 0 means all that it has.
+    Call it before other workers wait for this worker.
     """
     gpus = tf.config.list_physical_devices("GPU")
     present, kind = len(gpus) or 1, "GPU" if gpus else "CPU"
@@ -345,7 +346,7 @@ def _prepare_gpus() -> list[tf.config.PhysicalDevice]:
     """Returns the GPUs, set up to allocate memory on demand."""
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
-        # By default TensorFlow reserves all memory of all GPUs at once.
+        # Otherwise TensorFlow reserves all memory of all GPUs at once.
         _configure(tf.config.experimental.set_memory_growth, gpu, True)
     return gpus
 
@@ -354,7 +355,7 @@ def _configure(setter: Callable[..., None], *arguments) -> None:
     try:
         setter(*arguments)
     except RuntimeError as error:
-        # Devices that are already in use keep their settings.
+        # TensorFlow refuses to change devices in use; they keep their settings.
         logging.debug("%s: %s", setter.__name__, error)
 
 
@@ -382,7 +383,7 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
 
 
 def _gpu_capability() -> tuple[int, int] | None:
-    """Returns the lowest compute capability of the GPUs, or None."""
+    """Returns the lowest compute capability of the GPUs; None without GPUs."""
     capabilities = []
     for gpu in tf.config.list_physical_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
@@ -407,7 +408,7 @@ def _choose_precision(device_type: str) -> Precision:
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
     names = ", ".join(packed_weights.BFLOAT16_FLAGS)
-    # Measured where both are there: steps of cpu.flags.
+    # The factor was measured with cpu.flags, on a CPU with such units.
     longer = "steps take about 1.4 times as long as in bfloat16"
     return Precision("float32", f"the CPU has none of {names}; {longer}")
 

@@ -1,12 +1,11 @@
-"""Worker health: detects workers that die or hang, and stops the others.
+"""Worker health: detects workers that die or hang, and stops the run.
 
-A lost worker is noticed in three ways. Its neighbors' connections break, within
-a second or two. Its heartbeats stop, which TensorFlow reports to the others
-after ten seconds. Both end a call into the graph only at its next reduction, so
-a thread also checks the other workers, for steps that take minutes.
+Three signs reveal a lost worker. Its neighbors' connections break within a
+second or two. Its heartbeats stop, which TensorFlow reports to the other
+workers after ten seconds. These two end a call into the graph only at its next
+reduction, and a step may take minutes, so a thread also checks the workers.
 
-The worker that notices first reports it to all others, and all stop with the
-same message.
+The first worker that notices reports the loss, and all stop with one message.
 """
 
 import atexit
@@ -22,7 +21,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import logging
 
-# TensorFlow has no public interface to the health of workers.
+# Only this internal module of TensorFlow checks the health of workers.
 from tensorflow.python.eager import context
 
 from bert_tf.distribute.cluster import Cluster
@@ -34,11 +33,11 @@ from bert_tf.errors import UserError
 _PERIOD = 5.0
 # Seconds to wait for the answer to a check.
 _CHECK_TIMEOUT = 5.0
-# Seconds after two failed checks for training to notice by itself.
+# Seconds after two failed checks in which training may notice the loss itself.
 _GRACE = 15.0
 # Seconds to write the last checkpoint once other workers are gone.
 _SECONDS_TO_FINISH = 600.0
-# Seconds between reporting an error and exiting, so that the others receive it.
+# Seconds between reporting an error and exiting, so that the report arrives.
 _SHUTDOWN_GRACE = 4.0
 
 # Errors that a call into the graph raises when a worker is gone.
@@ -64,10 +63,10 @@ def together(
 ) -> Iterator[None]:
     """Makes the workers of a run end together, successfully or not.
 
-    A worker that is done waits for the others. A worker that fails reports its
-    error to them; if another worker caused the error, that cause is raised
-    instead. Then the process exits without the half minute that TensorFlow's
-    own shutdown would take.
+    A worker that is done waits for all workers. A worker that fails reports its
+    error to all workers; if another worker caused the error, that cause is
+    raised instead. Then the process exits after a few seconds, instead of the
+    half minute that TensorFlow's own shutdown takes.
 
     Args:
       cluster: The workers; None for a run of one process, where this does
@@ -101,7 +100,7 @@ def together(
 def explain(
     error: BaseException, cluster: Cluster | None
 ) -> UserError | Preempted | None:
-    """Returns the error to raise if another worker caused this one."""
+    """Returns the error to raise if another worker caused `error`, or None."""
     if cluster is None or not isinstance(error, _ERRORS):
         return None
     report = _REPORT.search(str(error))
@@ -110,8 +109,8 @@ def explain(
         return kind(report[2])
     named = [int(index) for index in _TASK.findall(str(error))]
     others = [i for i in range(cluster.num_workers) if i != cluster.index]
-    # Workers that the error names come first, though these may have stopped
-    # because of another one.
+    # Check the workers that the error names first: they are gone most likely,
+    # but may have stopped because of another worker.
     others.sort(key=lambda index: index not in named)
     gone = [index for index in others if check_health(index)]
     gone = gone or [index for index in others if index in named]
@@ -143,13 +142,13 @@ def check_health(index: int) -> str | None:
 
 
 def _report(kind: str, text: str) -> None:
-    """Reports to all other workers why this one stops."""
+    """Reports to all other workers why this worker stops."""
     try:
         context.context().report_error_to_cluster(
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief, which forwards reports, is gone, or one was sent already.
+        # The chief forwards reports and may be gone, or another came first.
         logging.debug("Could not report to the other workers: %s", error)
 
 
@@ -169,17 +168,17 @@ def _exit(status: int, reported_at: float) -> None:
 
 
 class Watch:
-    """Checks the other workers in a thread of its own.
+    """Checks the other workers in its own thread.
 
     If a worker does not respond and training does not notice in time, the
     watch ends the process.
 
     Args:
       cluster: The workers.
-      check: Returns the error of a worker, given its index, or None.
+      check: Returns a worker's error from its index; None if it responds.
       end_process: Ends the process with an error message.
-      is_finishing: Returns whether training has noticed and is writing its
-        last checkpoint.
+      is_finishing: Returns whether training is writing its last checkpoint, so
+        that the watch must wait.
     """
 
     def __init__(
@@ -211,7 +210,7 @@ class Watch:
         others = [i for i in range(cluster.num_workers) if i != cluster.index]
         missed: list[int] = []
         while not self._is_over.wait(_PERIOD):
-            # A single failed check may only mean that a machine is busy.
+            # Wait for a second failed check: a machine may only be busy.
             silent = [index for index in others if self._check(index)]
             gone = [index for index in silent if index in missed]
             missed = silent

@@ -1,12 +1,12 @@
-"""bfloat16 on CPUs: its units, and packed weights where nothing trains.
+"""bfloat16 on CPUs: detects support, and packs weights for prediction.
 
-oneDNN multiplies weights in a layout of its own. TensorFlow makes that layout
-again in each call, of 170 MB for BERT-base, unless an environment variable
-promises that no weight changes. An operation then keeps the weights that it
-read first, whatever happens to the variable behind them: training would go on
-with the values of its first step, without an error. In float32 products with
-packed weights are slower. TensorFlow reads the variable once, at its first
-product, so a process sets it before it imports TensorFlow.
+oneDNN multiplies weights in its own packed layout. TensorFlow packs them again
+in each call (170 MB for BERT-base), unless an environment variable promises
+that weights never change. With the variable set, each operation keeps the
+weights of its first call, so training would silently compute with the weights
+of its first step. In float32, products with packed weights are slower.
+TensorFlow reads the environment variable once, at its first product, so set it
+before TensorFlow is imported.
 """
 
 import os
@@ -16,7 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import terminal
 
 VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
-# The names in `/proc/cpuinfo` of the units that multiply bfloat16. Without them
+# CPU flags in `/proc/cpuinfo` for bfloat16 multiplication. Without one of them
 # bfloat16 is emulated, many times slower than float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 _FLAGS_FILE = "/proc/cpuinfo"
@@ -25,7 +25,7 @@ _FLAGS_FILE = "/proc/cpuinfo"
 def assume() -> None:
     """Makes TensorFlow keep packed weights, unless the user set the variable.
 
-    Does nothing in a process that has imported TensorFlow, and so may train.
+    Does nothing if TensorFlow is already imported, as this process may train.
     """
     if VARIABLE not in os.environ and "tensorflow" not in sys.modules:
         os.environ[VARIABLE] = "1"
@@ -36,12 +36,12 @@ def assume() -> None:
 
 def are_assumed() -> bool:
     """Returns True if this process keeps packed weights."""
-    # The values that TensorFlow takes for true.
+    # TensorFlow accepts only these values as true.
     return os.environ.get(VARIABLE, "").lower() in ("1", "true")
 
 
 def refuse() -> None:
-    """Refuses packed weights where the weights of a model may change.
+    """Refuses packed weights, for code that changes a model's weights.
 
     Raises:
       UserError: If the variable is set.
@@ -56,7 +56,7 @@ def refuse() -> None:
 
 
 def bfloat16_flags() -> list[str]:
-    """Returns the bfloat16 units of this machine's CPU."""
+    """Returns this machine's CPU flags for bfloat16; empty without support."""
     try:
         with open(_FLAGS_FILE, encoding="utf-8") as file:
             lines = [line for line in file if line.startswith("flags")]

@@ -1,8 +1,8 @@
 """Tasks in the folders of --data_dir and the corpus, cut to a scale's sizes.
 
 A task is found by the names of its official files, or described by a task.json.
-A document of the corpus is for training or held out by a hash of its text, so
-that one that occurs twice is never in both.
+A hash of a document's text decides whether the document is for training or held
+out, so copies of a document are never in both.
 """
 
 import bisect
@@ -33,17 +33,17 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.multiple_choice import examples as multiple_choice
 
-# Stands in flags for the folder of the experiments.
+# Placeholder in flags for the folder of the experiments.
 OUT = "{out}"
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
 _SPLITS = ("train", "dev", "test")
-# Raised when the written files change, so that earlier ones are not used.
+# Increase it when the files are written differently, or old ones are reused.
 _FORMAT = 1
-# Taggers without a dev file hold out the last row of this many.
+# Taggers without a dev file hold out the last of this many equal parts.
 _HELD_OUT = 5
-# The files of a corpus, without .txt.
+# Names of the two files that a corpus is split into, without .txt.
 TRAIN, HELD_OUT = "train", "heldout"
 _HELD_OUT_SHARE = 0.02
 _MEGABYTE = 1e6
@@ -63,30 +63,30 @@ def digest(values: Any) -> str:
 
 
 def write_json(path: str, values: Any) -> None:
-    """Writes a JSON file that appears whole; NaN is an error."""
+    """Writes a JSON file atomically; NaN is an error."""
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
     files.write_text(path, f"{text}\n")
 
 
 Values = Mapping[str, Any]
-# As the recipe describes them.
+# Kind of task to its script, split flags, columns and metrics.
 KINDS: Values = read_recipe("tasks")["kinds"]
-# Folders may be called SST-2, sst2 or sts_b.
+# Keys have no hyphens, because folders may be named SST-2, sst2 or sts_b.
 _GLUE = {x.name.replace("-", ""): x for x in glue_tasks.TASKS.values()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task in --data_dir; `prepare` adds what its script reads.
+    """A task in --data_dir; `prepare` sets the last three attributes.
 
     Attributes:
-      name: Its name in --tasks.
+      name: The task's name in --tasks.
       kind: A key of `KINDS`.
       files: Split to a path; only taggers may lack dev.
       columns: Role to the column's name or number.
       metric: The metric of the tables.
-      official: Its name for the library's reader of official files, if any.
-      no_label: The labels of rows that are left out.
+      official: The name of the library's task for official files, or None.
+      no_label: Labels that mean "no label"; rows with them are left out.
       flags: The flags that name the prepared files and their columns.
       num_train: Rows to train on.
       majority: Percentage of the most frequent label in dev, or None.
@@ -137,7 +137,7 @@ def find_tasks(data_dir: str | None) -> dict[str, Task]:
 
 
 def _known(name: str, folder: str, values: Values) -> Task | None:
-    """Returns a task if all its files but test exist, by one of their names."""
+    """Returns a task if its train and dev files exist; test is optional."""
     found, kind = {}, values["kind"]
     for split in (x for x in values if x.startswith(_SPLITS)):
         names = (os.path.join(folder, x) for x in values[split])
@@ -156,7 +156,7 @@ def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
-    # Of a wrong kind, the rest is not checked by its own rules.
+    # For an unknown kind, check the other values by the rules for taggers.
     kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
@@ -185,11 +185,11 @@ def prepare(
     max_train: int | None = None,
     max_dev: int | None = None,
 ) -> Task:
-    """Returns the files of a task, which are written if they do not exist.
+    """Writes a task's files as its script reads them, unless they exist.
 
-    Rows beyond `max_train` and, of dev and test each, `max_dev` are left out: a
-    sample that depends on nothing but their number; taggers read the first
-    sentences. The name of the folder has a hash of the task's files.
+    Keeps at most `max_train` training rows and `max_dev` rows of dev and test
+    each. The sample depends only on the number of rows; taggers keep the first
+    sentences. The folder's name has a hash of the task's files.
 
     Raises:
       UserError: If a file is not as the task describes it.
@@ -230,7 +230,7 @@ def _flags(task: Task, folder: str) -> dict[str, Any]:
 def _write(
     task: Task, folder: str, max_train: int | None, max_dev: int | None
 ) -> dict[str, Any]:
-    """Writes the files of all splits, and returns what is known of them."""
+    """Writes the files of all splits; returns `num_train` and `majority`."""
     ending = KINDS[task.kind]["ending"]
     others = {".conll": _read_sentences, ".json": _read_questions}
     read = others.get(ending, _read_texts)
@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # With other metrics, too, as a table may score by accuracy.
+        # For any metric, as a table may score the task by accuracy instead.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)
@@ -262,14 +262,14 @@ def _write(
 def _sample(
     rows: Sequence[Any], most: int | None, kind: str, split: str
 ) -> Sequence[Any]:
-    """Returns at most so many rows; to train, one of each label at least."""
+    """Samples at most `most` rows, and for training a row of each label."""
     if most is None or len(rows) <= most:
         return rows
     if kind == TAGGING:
-        return rows[:most]  # Neighbors are of one document.
+        return rows[:most]  # Keeps the sentences of a document together.
     kept = set(random.Random(0).sample(range(len(rows)), most))
     if split == "train" and kind == CLASSIFICATION:
-        # A label of dev that training lacks would be an error.
+        # A dev label that no training row has would be an error.
         first = {x["label"]: i for i, x in reversed([*enumerate(rows)])}
         seen = {rows[index]["label"] for index in kept}
         kept |= {first[label] for label in first.keys() - seen}
@@ -280,7 +280,7 @@ def _sample(
 
 
 def _read_glue(task: Task, path: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of an official file, with one edition's columns."""
+    """Yields the rows of an official file, with the task's column names."""
     official = glue_tasks.TASKS[task.official]
     for x in classification_examples.read_official(official, path, ""):
         texts = zip(task.columns["texts"], (x.text_a, x.text_b), strict=False)
@@ -293,7 +293,7 @@ def _read_texts(task: Task, path: str) -> Iterator[dict[str, Any]]:
     table.require(roles.values())
     for each in table.rows:
         row = {role: each.values.get(name) for role, name in roles.items()}
-        if row["label"] is not None:  # Else the script refuses the row.
+        if row["label"] is not None:  # Otherwise the script refuses the row.
             row["label"] = str(row["label"])
         if row["label"] not in task.no_label:
             yield row
@@ -318,7 +318,7 @@ def _read_choices(task: Task, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_sentences(task: Task, path: str) -> Iterator[str]:
-    """Yields sentences as they are, -DOCSTART- lines with the next one."""
+    """Yields the text of each sentence, after a -DOCSTART- line before it."""
     text = ""
     for block in _blocks(line for _, line in text_files.read_lines(path)):
         text += "\n".join(block)
@@ -330,7 +330,7 @@ def _read_sentences(task: Task, path: str) -> Iterator[str]:
 
 
 def _blocks(lines: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yields the lines up to each blank one, or to the end."""
+    """Yields the groups of lines between blank lines."""
     for is_text, block in itertools.groupby(lines, lambda x: bool(x.strip())):
         if is_text:
             yield [*block]
@@ -363,8 +363,8 @@ def _to_text(rows: Sequence[Any], ending: str) -> str:
 def find_corpus(patterns: str) -> dict[str, str]:
     """Returns the files that comma-separated globs match, with their SHA-256.
 
-    They are sorted by name, so that the same files in another order are the
-    same corpus.
+    Files are sorted by base name, so the order of the globs does not change the
+    corpus.
 
     Raises:
       UserError: If a glob matches no file.
@@ -386,14 +386,17 @@ def corpus_name(sums: Mapping[str, str], scale: Values) -> str:
 
 
 def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
-    """Writes the text to train on and the one held out, if they do not exist.
+    """Writes the held-out and the training text, unless they exist.
+
+    At most 2% are held out. Example: documents have 1, 2 and 97 MB, in the
+    order of their hashes. The first two are held out, as 1 MB is less than 2%.
 
     Raises:
       UserError: If there are fewer than two documents.
     """
     if os.path.exists(train_file := f"{folder}/{TRAIN}.txt"):
         return
-    # By place, so that a copy of a document is not counted.
+    # Keyed by hash, so copies of a document are counted once.
     sizes = {_place(x): len(x) for x in _documents(names)}
     if len(sizes) < 2:
         raise UserError(
@@ -402,7 +405,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
             f"{len(sizes)} in {', '.join(names)}."
         )
     places = sorted(sizes)
-    # A document is taken if those before it have not filled the size.
+    # A part takes documents until their sizes reach its limit.
     before = [0, *itertools.accumulate(sizes[x] for x in places)]
     held_out = scale["held_out_megabytes"] * _MEGABYTE
     held_out = min(held_out, _HELD_OUT_SHARE * before[-1])
@@ -410,7 +413,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     most = (scale["corpus_megabytes"] or before[-1]) * _MEGABYTE
     end = bisect.bisect_left(before, before[first] + most)
     border, last = places[first], places[:end][-1]
-    # The file to train on appears last: with it, both are complete.
+    # The training file appears last, so if it exists, both are complete.
     with (
         files.atomic_file(train_file) as train_path,
         files.atomic_file(f"{folder}/{HELD_OUT}.txt") as held_out_path,
@@ -425,7 +428,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
 
 
 def _documents(names: Sequence[str]) -> Iterator[bytes]:
-    """Yields documents: lines up to a blank one, or the end of a file."""
+    """Yields documents: groups of lines between blank lines of a file."""
     for name in names:
         with (gzip.open if name.endswith(".gz") else open)(name, "rb") as file:
             for block in _blocks(file):
@@ -433,5 +436,5 @@ def _documents(names: Sequence[str]) -> Iterator[bytes]:
 
 
 def _place(text: bytes) -> float:
-    """Returns a number from 0 to 1 that depends on a document's text alone."""
+    """Returns a hash of a document's text as a number from 0 to 1."""
     return int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48

@@ -1,15 +1,15 @@
 """The paper's tables and figures, and the steps that make their cells.
 
-vocabulary -> records -> pretraining -> cells. The id of each is a name with a
-hash of all that its result depends on: what several tables need is made once,
-and a later command finds what an earlier one has finished.
+Order of steps: vocabulary -> records -> pretraining -> cells. A step's id has a
+hash of everything that its result depends on. So tables share equal steps, and
+a later command skips the steps that an earlier command finished.
 
-`recipes/experiments/tables.json` describes the tables. A table is JSON values
-for the report. Its `kind` is "table"; "curve", whose columns are numbers of
-steps; or "spread", whose cells show how far seeds differ. `cells` is [row,
-column, ids of cells, one for each seed...], `expected` [row, column, "below" or
-"above"]: the sign of the paper's difference to the `reference_row`, or to a row
-named by a fourth value.
+`recipes/experiments/tables.json` describes the tables. A table is a JSON object
+for the report. Its `kind` is "table"; "curve" if the columns are numbers of
+steps; or "spread" if the cells show how far seeds differ. An item of `cells` is
+[row, column, cell id per seed...]. An item of `expected` is [row, column,
+"below" or "above"], the sign of the paper's difference to the `reference_row`;
+a fourth value names another row to compare with.
 """
 
 import dataclasses
@@ -33,16 +33,16 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import text_files
 
-# Stands in flags for the folder of a step, as `OUT` for that of all.
+# Placeholder in flags for a step's folder; `OUT` is the folder of all steps.
 HERE = "{here}"
 CELL = "runs"
 PERPLEXITY, AVERAGE = "masked_lm_perplexity", "average"
 _FIRST_SEED = 12345
 
-# A script, as "run/pretrain.py", and its flags.
+# A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# A way to pretrain, from tables.json, with its name and perhaps a size.
+# A variant of pretraining in tables.json, with its name and perhaps a size.
 Variant = Values
 
 
@@ -53,7 +53,7 @@ class Score:
     Attributes:
       metric: The metric's name.
       split: The beginning of the split's name in a .json file.
-      factor: 100 for shares, which the paper gives in percent.
+      factor: 100 for a metric from 0 to 1, because the paper prints percent.
       seed: The seed of the run.
       majority: The score of the most frequent label, or None.
       path: The file with the results.
@@ -74,9 +74,9 @@ class Step:
     Attributes:
       id: A name with a hash of all that the result depends on.
       kind: The folder of its output in --output_dir; `CELL` for cells.
-      commands: The commands, in order; none where `score` reads what another
-        step has written.
-      needs: The ids of the steps to do before.
+      commands: The commands, in order; empty if `score` reads the results of
+        another step.
+      needs: The ids of the steps to run first.
       score: Set for cells.
     """
 
@@ -88,12 +88,12 @@ class Step:
 
     @property
     def here(self) -> str:
-        """The folder of its output, with `OUT`."""
+        """The folder of the step's output; begins with `OUT`."""
         return f"{OUT}/{self.kind}/{self.id}"
 
 
 class Start(NamedTuple):
-    """A model that fine-tuning begins with, and the steps that make it."""
+    """A model that fine-tuning starts from, and the steps that make it."""
 
     name: str
     flags: Mapping[str, Any]
@@ -102,19 +102,19 @@ class Start(NamedTuple):
 
 
 class Plan:
-    """The steps of all experiments, each once, needed ones first.
+    """The steps of all experiments, each once and after the steps it needs.
 
     Args:
       scale: The contents of a file in recipes/experiments/scales/.
-      folder: The folder in which files that commands read are written.
-      corpus: The name of the corpus in it; None if nothing is pretrained.
+      folder: The folder for the input files of commands.
+      corpus: The corpus's folder name in data/; None if nothing is pretrained.
     """
 
     def __init__(self, scale: Values, folder: str, corpus: str | None) -> None:
         self.scale = scale
         self.corpus = corpus
         self.steps: dict[str, Step] = {}
-        # Placeholders for paths outside the folder, and the paths.
+        # Placeholder to path, for paths outside the folder.
         self.places: dict[str, str] = {}
         self._folder = folder
 
@@ -131,7 +131,7 @@ class Plan:
         return self._add("vocabulary", "vocabulary", [command])
 
     def _records(self, variant: Variant, phase: Values, split: str) -> Step:
-        """Returns the step that makes records of a file of the corpus."""
+        """Returns the step that makes records from one split of the corpus."""
         vocabulary, (name, own) = self._vocabulary(), variant[split]
         flags = {
             "input_file": f"{OUT}/data/{self.corpus}/{split}.txt",
@@ -172,7 +172,7 @@ class Plan:
         return self._add("pretraining", name, commands, needs)
 
     def start(self, variant: Variant, step: int | None = None) -> Start:
-        """Returns the model at a step of pretraining, by default its end."""
+        """Returns the model at a step of pretraining, by default the last."""
         made, name = self._pretraining(variant), variant["name"]
         flags = {"pretrained_model_dir": f"{made.here}/model"}
         if step not in (None, max(self.scale["curve_steps"])):
@@ -188,13 +188,14 @@ class Plan:
     def place(self, name: str, path: str) -> str:
         """Returns a placeholder for a path outside the folder.
 
-        It has a hash of the contents, so that ids do not depend on the path.
+        A placeholder, {model-1a2b3c4d}, has a hash of the contents, so that ids
+        do not depend on the path.
         """
         root = pathlib.Path(path)
-        # A model has no pipes, and no use for a broken link.
+        # Folders, pipes and broken links have no contents to hash.
         found = [x for x in (root, *root.rglob("*")) if x.is_file()]
         sums = {str(x.relative_to(root)): files.sha256(str(x)) for x in found}
-        # The path of a file is ".", of a folder's files their names in it.
+        # For a single file the only key is ".", so its hash alone counts.
         holder = f"{{{name}-{data.digest(sums.get('.', sums or path))}}}"
         self.places[holder] = os.path.abspath(path) if found else path
         return holder
@@ -223,13 +224,10 @@ class Plan:
     def finetuning(
         self, task: Task, start: Start, own: Values, num_seeds: int
     ) -> list[str]:
-        """Returns the ids of the cells of a task, one for each seed.
-
-        `own` are flags instead of the scale's.
-        """
+        """Returns a task's cell ids by seed; `own` overrides other flags."""
         kind, scale = data.KINDS[task.kind], self.scale["finetuning"]
         flags, head = dict(scale[task.kind]), own.get("head", "linear")
-        if not start.needs:  # A model from elsewhere.
+        if not start.needs:  # The model of --pretrained_model_dir.
             flags |= self.scale.get("stored_model", {})
         for way in (own.get("approach"), f"{head} {task.kind}"):
             flags |= scale.get(way, {})
@@ -238,9 +236,9 @@ class Plan:
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
         how = [x for x in own.values() if isinstance(x, str)]
-        # Of a placeholder, only what it stands for.
+        # A cell's name gets a placeholder's name without the hash.
         how = [x[1:].partition("-")[0] if x in self.places else x for x in how]
-        # The correlation of one label for all rows is 0.
+        # Predicting one label for all rows has a correlation of 0.
         majority = {"matthews_correlation": 0.0, "accuracy": task.majority}
         majority, factor = majority.get(task.metric), kind["factor"]
         found = []
@@ -255,7 +253,7 @@ class Plan:
     def other_metric(
         self, cells: Sequence[str], metric: str, split: str | None = None
     ) -> list[str]:
-        """Returns the ids of cells with another metric of the same runs."""
+        """Returns ids of cells that read another metric of the given cells."""
         found = []
         for cell in (self.steps[x] for x in cells):
             own = {"metric": metric, "split": split or cell.score.split}
@@ -288,7 +286,7 @@ class Plan:
         content = [
             [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
-            # The empty list stays, so that finished cells keep their ids.
+            # Keep the empty list, so that finished cells keep their ids.
             score and [score.metric, score.split, []],
         ]
         step_id = f"{name}-{data.digest(content)}"
@@ -298,7 +296,7 @@ class Plan:
 
 
 def _with_flag_file(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns flags, in front of them those of the file that they name."""
+    """Returns the flags of the --flagfile, overridden by `flags`."""
     words = flag_files.expand([f"--flagfile={flags.get('flagfile', '')}"])
     parts = [word.removeprefix("--").partition("=") for word in words]
     found = {name: value if sign else True for name, sign, value in parts}
@@ -342,7 +340,7 @@ def build(
 def _rows(name: str, recipe: Values, plan: Plan, config: Flags) -> list[Values]:
     """Returns the rows that the scale and the files in --data_dir allow."""
     found, values = [], plan.scale | plan.scale.get(name, {})
-    # All other sizes are compared with the largest one.
+    # Largest size first: the first row is the reference for all others.
     sizes = [{"name": x, "size": x} for x in reversed(values["sizes"])]
     for row in recipe.get("rows", sizes):
         label = row.get("label", "L={}, H={}, A={}")
@@ -411,7 +409,7 @@ def _cell(
     if column["metric"] == PERPLEXITY:
         return [plan.perplexity(variant)]
     if column["metric"] == AVERAGE:
-        return []  # The report computes it.
+        return []  # The report computes the average from other columns.
     start = column["start"] or plan.start(variant, column["step"])
     flags = row["flags"] | column.get("flags", {})
     systems = scale["ensemble_size"] if row.get("ensemble") else None

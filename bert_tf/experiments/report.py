@@ -1,7 +1,7 @@
 """The report on finished cells: `report.md`, `report.json` and plots.
 
 A difference of two rows is distinguishable if it is larger than two standard
-errors, which with few seeds are themselves uncertain: see `compare`.
+errors. With few seeds the standard error itself is uncertain: see `compare`.
 """
 
 import collections
@@ -34,7 +34,7 @@ NOT_DISTINGUISHABLE = "not distinguishable"
 PAIRED, WELCH = "paired by seed", "Welch"
 HELD_OUT, ONE_SEED = "held-out text", "one seed"
 _LIMIT = 2.0  # Standard errors.
-# Equal scores may differ by rounding.
+# Tolerance, as equal scores may differ by rounding.
 _ROUNDING = 1e-9
 
 _NOTHING = "–"
@@ -55,8 +55,8 @@ Rows = Sequence[Values]
 def write(out_dir: str) -> None:
     """Rewrites the report on the tables and the cells in a folder.
 
-    One process writes at a time, so that the last one has read all
-    cells. If a file cannot be written, as on a full disk, the old one stays.
+    One process writes at a time, so the last report has all cells. If a file
+    cannot be written, as on a full disk, the old one stays.
     """
     try:
         with locks.exclusive(f"{out_dir}/report.json", "writes"):
@@ -74,9 +74,9 @@ def write(out_dir: str) -> None:
 def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    `tables` are the planned ones, each with its `values` by row and column and
-    with its `signs`, the claims of the paper. `failed` are cells, with their
-    command and log, and `unreadable` files without a score.
+    `tables` are the planned tables, each with `values`, by row and column, and
+    `signs`, the paper's claims. `failed` are cells with their command and log;
+    `unreadable` are files without a score.
     """
     finished, failed, unreadable = {}, [], []
     ids = {x for table in planned for _, _, *y in table["cells"] for x in y}
@@ -87,9 +87,9 @@ def build(planned: Rows, out_dir: str) -> dict[str, Any]:
         elif not isinstance(cell.get("score"), int | float):
             unreadable.append(f"{name}.json")
         elif name in ids:
-            cell.pop("commands", None)  # They stay in the cell's file.
+            cell.pop("commands", None)  # The cell's own file keeps them.
             finished[name] = {"id": name, **cell}
-    # Of some, a later try succeeded.
+    # A cell may have failed first and succeeded later.
     failed = [x for x in failed if x["id"] in ids - {*finished}]
     commits = [str(x.get("commit", "unknown")) for x in finished.values()]
     return {
@@ -107,22 +107,22 @@ def _read_object(path: str) -> dict[str, Any]:
     """Returns the JSON object in a file; {} if it has none."""
     try:
         with open(path, encoding="utf-8") as file:
-            value = json.load(file, parse_constant=int)  # No NaN.
+            value = json.load(file, parse_constant=int)  # Raises for NaN.
     except (FileNotFoundError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def _paper(table: Values) -> Values:
-    """Returns a table of the paper; empty if it has none."""
+    """Returns the table of the paper; empty if the paper has none."""
     return data.read_recipe("paper")["tables"].get(table["name"], {})
 
 
 def paper_value(table: Values, row: str, column: Values) -> float | None:
-    """Returns the paper's number for a cell; None if it has none.
+    """Returns the paper's number for a cell; None if the paper has none.
 
-    In a curve, it is the number at the same share of the last step, on a
-    straight line between two points of the paper.
+    A curve is interpolated linearly at the same share of the paper's last step:
+    our step 500 of 2,000 gets the paper's number at 250k of 1,000k.
     """
     rows = _paper(table).get("rows", {})
     values = rows.get(row, {}).get("values", {})
@@ -133,12 +133,12 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     place = share * max(points, default=0.0)
     if place < min(points, default=math.inf):
         return None
-    # As the drawing can be read.
+    # One decimal: the paper's drawing cannot be read more exactly.
     return round(float(np.interp(place, [*points], [*points.values()])), 1)
 
 
 def _steps(column: str) -> int:
-    """Returns the number of steps of a curve's column, as "step_2000"."""
+    """Returns the steps of a curve's column: 2000 for "step_2000"."""
     return int(column.removeprefix("step_"))
 
 
@@ -151,7 +151,7 @@ def _compare(table: Values, finished: Values, failed: Rows) -> dict[str, Any]:
     reference, values = table["reference_row"], {}
     for row, column, *ids in table["cells"]:
         scores, count = [finished[x] for x in ids if x in finished], len(ids)
-        if not ids:  # The average of the columns before, seed by seed.
+        if not ids:  # Average the previous columns of the row, seed by seed.
             parts = [x["scores"] for x in values.values() if x["row"] == row]
             scores, count = _average(parts), max(map(len, parts))
         value = {"row": row, "column": column, "scores": scores}
@@ -176,7 +176,7 @@ def _compare(table: Values, finished: Values, failed: Rows) -> dict[str, Any]:
 
 
 def _average(parts: Sequence[Rows]) -> Rows:
-    """Returns the average of each seed that all parts have."""
+    """Returns the average score for each seed that all parts have."""
     seeds = [{x["seed"]: x["score"] for x in part} for part in parts]
     both = sorted(set.intersection(*map(set, seeds)))
     means = [statistics.fmean(x[seed] for x in seeds) for seed in both]
@@ -184,13 +184,13 @@ def _average(parts: Sequence[Rows]) -> Rows:
 
 
 def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
-    """Returns the difference of two rows, the paper's, and a verdict."""
+    """Returns our difference of two rows, the paper's, and a verdict."""
     found: dict[str, Any] = {}
     if None not in (row["paper"], other["paper"]):
-        # The paper prints at most two decimals.
+        # The paper prints at most two decimals; drop the error of float64.
         gap = round(row["paper"] - other["paper"], 6)
         found["paper_difference"] = gap
-        # By default the paper claims the sign of this.
+        # Without an explicit claim, the paper claims the sign of its gap.
         claimed = claimed or (gap and ("above" if gap > 0 else "below"))
     if claimed:
         found |= {"expected": claimed, "verdict": None}
@@ -213,17 +213,17 @@ def summarize(scores: Sequence[float]) -> dict[str, float | None]:
 def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
     """Returns the difference of two rows, each with at least one score.
 
-    - Both have the same seeds, two or more: the error is the deviation of the
-      differences by seed, over the square root of their number.
-    - Other seeds, two or more in each row: Welch's error of two means.
-    - One seed in a row: no error, unless both are single cells whose scores
-      have an error of their own, as perplexities on held-out text. These are
-      added as if they were independent, which overestimates that of two models.
+    - The rows have the same two or more seeds: the error is the deviation of
+      the differences by seed, over the square root of the number of seeds.
+    - The rows have other seeds, two or more each: Welch's error of two means.
+    - A row has one seed: no error, unless both rows are single cells with
+      standard errors, as perplexities on held-out text have. They are combined
+      as if they were independent, which overestimates the error.
 
     Returns:
       The `difference`, its standard `error` or None, the `method`, and with an
-      error the `chance` that a difference of zero passes two errors, which is
-      0.30 with two paired seeds, 0.18 with three, 0.05 with many.
+      error the `chance` that equal rows differ by more than two errors: 0.30
+      with two paired seeds, 0.18 with three, 0.05 with many.
     """
     rows = [{x["seed"]: x["score"] for x in row} for row in (scores, reference)]
     counts, (first, second), both = [*map(len, rows)], rows, scores + reference
@@ -235,7 +235,7 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
         method, degrees = PAIRED, len(gaps) - 1
     elif min(counts) > 1:
         parts = [statistics.variance(x.values()) / len(x) for x in rows]
-        # Satterthwaite's degrees of freedom.
+        # Welch and Satterthwaite's degrees of freedom for the two variances.
         squares = [x**2 / (n - 1) for x, n in zip(parts, counts, strict=True)]
         degrees = sum(parts) ** 2 / sum(squares) if any(parts) else math.inf
         error, method = math.sqrt(sum(parts)), WELCH
@@ -293,7 +293,7 @@ def _labels(table: Values) -> dict[str, str]:
 def _shown(value: Values) -> str:
     """Returns "61.37 ± 0.42 (3)": mean, deviation and number of seeds.
 
-    The number is "(2 of 3)" while cells are missing.
+    While cells are missing, the number of seeds is "(2 of 3)".
     """
     count, total = len(value["scores"]), value["num_planned"]
     if not count:
@@ -307,12 +307,12 @@ def _plus_minus(error: float | None) -> str:
 
 
 def _number(value: float | None, sign: str = "") -> str:
-    """Returns a number of the paper, without a second decimal that it lacks."""
+    """Formats a number of the paper; drops a second decimal that is 0."""
     return _NOTHING if value is None else f"{value:{sign}.2f}".removesuffix("0")
 
 
 def _comparison(value: Values) -> dict[str, str]:
-    """Returns the difference, the paper's and the verdict, by their header."""
+    """Returns the cells with both differences and the verdict, by header."""
     difference, verdict = _NOTHING, value.get("verdict")
     if "difference" in value:
         difference = f"{value['difference']:+.2f}{_plus_minus(value['error'])}"
@@ -359,7 +359,7 @@ def _table(table: Values) -> list[str]:
         for column in table["columns"]:
             parts += _column(table, column)
     if paper and all(value["paper"] is None for value in values):
-        # Other rows, as other sizes of models.
+        # Our rows differ, as in model sizes, so show the paper's table too.
         lines = []
         for row in paper["rows"].values():
             numbers = [_number(row["values"].get(x)) for x in paper["columns"]]
@@ -407,7 +407,7 @@ def _column(table: Values, column: Values) -> list[str]:
 
 
 def _spread(value: Values) -> dict[str, str]:
-    """Returns the range of scores, and how many are at the majority class."""
+    """Returns the range of scores, and how many do not beat the majority."""
     scores = [x["score"] for x in value["scores"]]
     shown = f"{min(scores):.2f}, {max(scores):.2f}" if scores else _NOTHING
     found = {"from, to": shown, "at or below the majority class": _NOTHING}
@@ -420,7 +420,7 @@ def _spread(value: Values) -> dict[str, str]:
 
 
 def _curves(table: Values) -> list[str]:
-    """Returns a table with a line for each step, for each row."""
+    """Returns a table for each row but the reference, with a line per step."""
     names, reference, parts = _labels(table), table["reference_row"], []
     found = {(x["row"], x["column"]): x for x in table["values"]}
     for row in (x["name"] for x in table["rows"] if x["name"] != reference):
@@ -438,7 +438,7 @@ def _curves(table: Values) -> list[str]:
 
 
 def _markdown(lines: Rows) -> str:
-    """Returns a table of lines, each with its fields by header."""
+    """Formats lines, dicts from header to cell, as a Markdown table."""
     header = [*lines[0]] if lines else []
     rows = [header, ["---"] * len(header), *(x.values() for x in lines)]
     rows = [[x.replace("|", "\\|") for x in row] for row in rows]
@@ -449,7 +449,7 @@ def _markdown(lines: Rows) -> str:
 
 
 def draw(table: Values) -> Figure:
-    """Draws a panel for each column: differences, or all runs of its rows."""
+    """Draws a panel per column: differences, or for a spread all runs."""
     if table["kind"] == "curve":
         return _draw_curves(table)
     names, legend, is_spread = _labels(table), {}, table["kind"] == "spread"
@@ -479,7 +479,7 @@ def draw(table: Values) -> Figure:
 
 
 def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
-    """Yields the points of a row: label, place, shift and half of a bar."""
+    """Yields a row's points: label, x, vertical shift, half the error bar."""
     scores = value["scores"] if is_spread else ()
     for number, score in enumerate(scores):
         yield "a run", score["score"], 0.07 * (number % 3 - 1), None
@@ -489,12 +489,12 @@ def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
         error, verdict = value["error"], value.get("verdict")
         if error is None or verdict is None:
             verdict = "no sign claimed, or one seed"
-        # Two standard errors.
+        # The bar shows two standard errors on each side, the limit of `judge`.
         yield verdict, value["difference"], -0.12, 2 * (error or 0.0)
 
 
 def _draw_curves(table: Values) -> Figure:
-    """Draws scores over steps, and the paper's curves below."""
+    """Draws our scores over steps, and the paper's curves below them."""
     figure = reports.new_figure(table["title"], 6.2)
     ours, theirs = figure.subplots(2, 1)
     for number, row in enumerate(table["rows"]):

@@ -1,9 +1,9 @@
-"""Runs the experiments of the flags: plans their cells, makes them, reports.
+"""Plans and runs the experiments of the flags, and writes the report.
 
-A step is locked while its program runs: several machines may run the same
-command on one folder. The lock is that of the step's log, to which the program
-writes, and so ends with the program even if this process is killed. Finished
-steps have a file and are not repeated.
+A step is locked while its program runs, so several machines can run the same
+command on one folder. The lock is on the step's log. The program holds the log
+open, so the lock lasts as long as the program, even if this process is killed.
+A finished step has a file and is not repeated.
 """
 
 import contextlib
@@ -42,28 +42,28 @@ from bert_tf.io import text_files
 
 _CLONE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _WAIT_SECONDS = 2.0
-# Has Linux send SIGTERM to a program when this process is killed (PDEATHSIG). A
-# `preexec_fn` would abort the program in a process with threads of gRPC.
+# Makes Linux send SIGTERM to the program when this process is killed, by
+# PDEATHSIG. A `preexec_fn` would abort in a process with gRPC's threads.
 _END_WITH_PARENT = """import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"""
-# Parts of a finished cell that nothing reads.
+# Parts of a finished cell that nothing reads, removed to save disk space.
 _REMOVED = ("model", "best", "summaries", "checkpoint", "model.ckpt-*")
 
 
 def run(config: Flags) -> None:
-    """Runs the experiments, or prints what the flags ask for."""
+    """Runs the experiments; --list and --dry_run only print."""
     if config.list:
         sys.stdout.write(plans.describe(config))
         return
     if config.dry_run:
-        # Ids do not depend on the folder in which files are written.
+        # Ids do not depend on the folder, so a temporary folder will do.
         with tempfile.TemporaryDirectory() as folder:
             plan, _ = make_plan(config, folder)
         sys.stdout.write(Runner(config.output_dir, plan).describe())
         return
-    # One process at a time, as several machines may begin at once.
+    # One process at a time, as several machines may start at once.
     with locks.exclusive(f"{config.output_dir}/data", "writes"):
         plan, built = make_plan(config, config.output_dir)
         for table in built:
@@ -84,20 +84,20 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
         data.split_corpus([*sums], os.path.join(folder, "data", name), scale)
     plan, built = Plan(scale, folder, name), []
     for experiment, tasks in chosen.items():
-        # "stability" has its own.
+        # "stability" lists numbers of training rows; each makes a task.
         limits = scale.get(experiment, {}).get("rows", [None])
         prepared = []
         for rows, task in itertools.product(limits, tasks):
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # After the corpus was found to be usable.
+    # Written last, so a corpus with an error does not bind --output_dir.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 
 
 def _check_identity(config: Flags, sums: dict[str, str]) -> dict:
-    """Returns the scale and the corpus of --output_dir, which stay the same."""
+    """Returns scale and corpus; both must stay the same in --output_dir."""
     path = os.path.join(config.output_dir, "experiments.json")
     now = {"scale": config.scale, "corpus": sums}
     earlier = text_files.read_json(path) if os.path.exists(path) else now
@@ -114,12 +114,12 @@ def _check_identity(config: Flags, sums: dict[str, str]) -> dict:
 
 
 class Runner:
-    """Makes the cells of a plan, and what they need, in a folder."""
+    """Runs the cells of a plan and the steps that they need, in a folder."""
 
     def __init__(self, output_dir: str, plan: Plan) -> None:
         self._output_dir = output_dir
         self._plan = plan
-        # Failed steps: the command, its log and the error.
+        # Id of a failed step to its command, log and error.
         self._failed: dict[str, dict[str, str]] = {}
 
     def run(self, max_minutes: float | None = None) -> None:
@@ -138,7 +138,7 @@ class Runner:
             )
 
     def _loop(self, deadline: float) -> None:
-        """Makes the cells; those of other processes are looked at again."""
+        """Runs the steps; waits for steps that other processes run."""
         waiting = self._with_needs(self._plan.cells, True)
         while waiting:
             busy = []
@@ -160,7 +160,7 @@ class Runner:
             waiting = busy
 
     def _path(self, step: str, ending: str = ".json") -> str:
-        """Returns the file that a finished step has."""
+        """Returns the path of the file that marks a finished step."""
         is_cell = self._plan.steps[step].kind == CELL
         folder = "cells" if is_cell else "steps"
         return f"{self._output_dir}/{folder}/{step}{ending}"
@@ -173,7 +173,7 @@ class Runner:
         return f"{done} of {len(self._plan.cells)} cells are done"
 
     def _make(self, step: Step) -> bool:
-        """Makes a step or records why not; False if another process does."""
+        """Runs a step or records its error; False if another process has it."""
         path, shell = f"{self._output_dir}/logs/{step.id}.log", ""
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -184,11 +184,11 @@ class Runner:
                     return True
                 state = self._progress()
                 logging.info("%s. Next: %s, log %s", state, step.id, path)
-                # Read for each step, as the files may change while others run.
+                # Read for each step, as the code may change between steps.
                 begin, commit = time.monotonic(), current_commit()
                 for number, command in enumerate(step.commands, start=1):
                     shell = self._shell(step, command)
-                    # Done by a run that was killed since.
+                    # A killed run may have finished this command.
                     marker = self._path(step.id, f".command{number}.done")
                     if not os.path.exists(marker):
                         log.write(f"$ {shell}\n".encode())
@@ -197,12 +197,12 @@ class Runner:
                     if number < len(step.commands):
                         files.write_bytes(marker, b"")
                 self._record(step, commit, begin)
-        except (OSError, ValueError) as error:  # UserErrors among them.
+        except (OSError, ValueError) as error:  # UserError is a ValueError.
             self._fail(step, shell, path, str(error))
         return True
 
     def _call(self, step: Step, command: Command, log: IO[bytes]) -> None:
-        """Runs a program, which writes to a log."""
+        """Runs a program, with its output in a log."""
         script, _ = command
         start = [path := os.path.join(_CLONE, script)]
         if not os.path.exists(path):
@@ -216,8 +216,8 @@ class Runner:
         ) as process:
             try:
                 status = process.wait()
-            except BaseException:  # This process is asked to stop.
-                process.terminate()  # It saves a checkpoint first.
+            except BaseException:  # This process has to stop.
+                process.terminate()  # The program saves a checkpoint first.
                 raise
         if status:
             raise UserError(f"Exit status {status}.")
@@ -240,17 +240,17 @@ class Runner:
             here = pathlib.Path(self._fill(step, step.here))
             for path in [x for name in _REMOVED for x in here.rglob(name)]:
                 shutil.rmtree(path, ignore_errors=True)
-                # A shared folder may hold open files for a while.
+                # On a shared folder a file may still be open: leave it.
                 with contextlib.suppress(OSError):
                     path.unlink()
 
     def _fail(self, step: Step, command: str, log: str, error: str) -> None:
-        """Reports a failed step; the others continue."""
+        """Reports and records a failed step; other steps continue."""
         values = {"command": command, "log": log, "error": error}
         self._failed[step.id] = values
         message = "%s has failed: %s\n  %s\nThe others continue. Log: %s"
         logging.error(message, step.id, error, command, log)
-        with contextlib.suppress(OSError):  # As on a full disk.
+        with contextlib.suppress(OSError):  # The disk may be full.
             path = self._path(step.id, ".failed.json")
             data.write_json(path, {"id": step.id, **values})
 
@@ -279,7 +279,7 @@ class Runner:
         return values
 
     def describe(self) -> str:
-        """Returns the commands of all cells to run and of what they need."""
+        """Returns the commands of unfinished cells and the steps they need."""
         to_do, lines = self._with_needs(self._plan.cells, True), []
         for step in to_do:
             reads = f"# reads what {', '.join(step.needs)} wrote"
@@ -294,7 +294,7 @@ class Runner:
     def _with_needs(
         self, steps: Sequence[str], skips_done: bool = False
     ) -> list[Step]:
-        """Returns steps and what they need, needed ones first."""
+        """Returns steps, each after all steps that it needs."""
         found: dict[str, Step] = {}
         for step in map(self._plan.steps.get, steps):
             if not (skips_done and self._is_done(step.id)):
@@ -303,7 +303,7 @@ class Runner:
         return [*found.values()]
 
     def _fill(self, step: Step, text: str) -> str:
-        """Replaces placeholders by paths."""
+        """Replaces placeholders with paths."""
         places = {HERE: step.here, data.OUT: self._output_dir}
         for name, path in {**places, **self._plan.places}.items():
             text = text.replace(name, path)
@@ -327,7 +327,7 @@ def current_commit() -> str:
     """Returns the commit of the code, with "-dirty" if files have changed."""
     words = ("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     if os.path.exists(os.path.join(_CLONE, ".git")):
-        # There may be no git on this machine.
+        # Without git on this machine, return the version.
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             git = ["git", "-C", _CLONE, *words]
             return subprocess.check_output(git, text=True).strip()

@@ -1,11 +1,11 @@
-"""Trains embeddings, and classifiers of few labels on top of them.
+"""Trains embeddings, and classifiers for few labeled texts on top of them.
 
-Few labels: embeddings learn from pairs of texts of one label, whose negatives
-are the texts of other labels in the step. Logistic regression on the embeddings
-is then the head of an ordinary classifier, after SetFit (Tunstall et al., 2022,
-https://arxiv.org/abs/2209.11055). The encoder has the mean of its weights
-before and after, which knows more about other texts than either (Wortsman et
-al., 2022, https://arxiv.org/abs/2109.01903).
+Few labels, after SetFit (Tunstall et al., 2022,
+https://arxiv.org/abs/2209.11055): embeddings learn from pairs of texts with the
+same label; texts of other labels in the step are the negatives. Logistic
+regression on the embeddings then becomes the head of an ordinary classifier.
+The encoder gets the mean of its weights before and after training, which
+generalizes better (Wortsman et al., 2022, https://arxiv.org/abs/2109.01903).
 
 Shapes:
   N: number of texts.
@@ -49,9 +49,9 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
 
-# Pairs in an epoch: as many for each text, and at least these of all.
+# Minimum number of pairs in an epoch.
 _LEAST_PAIRS = 256
-# The inverse of the L2 penalty; embeddings have length 1, so weights are large.
+# Inverse L2 penalty: large, as embeddings of length 1 need large weights.
 _INVERSE_PENALTY = 10.0
 _MAX_ITERATIONS = 1000
 _FOLDS = 10
@@ -61,7 +61,7 @@ _ROWS_AT_ONCE = 32
 def train_embeddings(
     config: FinetuneConfig, task_files: PairFiles
 ) -> dict[str, Metrics]:
-    """Trains, evaluates and writes embeddings, pooled as the model says."""
+    """Trains, evaluates and writes embeddings, with the model's pooling."""
     with preemptions.prepare(config) as place:
         stored = pretrained_models.read(config)
         base = registry.build_embeddings(stored)
@@ -81,7 +81,7 @@ def train_embeddings(
 def train_few_shot(
     config: FinetuneConfig, build_task: finetuning.BuildTask
 ) -> dict[str, Metrics]:
-    """Trains, evaluates and writes a classifier of few labels."""
+    """Trains, evaluates and writes a classifier for few labeled texts."""
     with preemptions.prepare(config) as place:
         stored = pretrained_models.read(config)
         embeddings = registry.build_embeddings(stored)
@@ -96,10 +96,10 @@ def train_few_shot(
 def on_embeddings(
     task: ClassificationTask, embeddings: EmbeddingsTask, source: str
 ) -> ClassificationTask:
-    """Returns a task whose head reads embeddings of the model `source`.
+    """Returns the task with a head that reads embeddings of the model `source`.
 
     Raises:
-      UserError: If several poolings make an embedding.
+      UserError: If the model joins several poolings, such as "cls+mean".
     """
     pooling = embeddings.pooling
     if "+" in pooling:
@@ -114,11 +114,11 @@ def on_embeddings(
 
 
 class FewLabels(ObjectiveSource):
-    """Pairs of texts of one label; at the end `average`, then `fit_head`.
+    """Few labels: trains on pairs, then averages weights and fits the head.
 
     Args:
       reader: The data of the task.
-      config: The flags on the seed of the pairs and on evaluation.
+      config: The flags; the seed draws the pairs.
       stored: The model that training starts from.
     """
 
@@ -128,7 +128,7 @@ class FewLabels(ObjectiveSource):
         super().__init__(reader)
         self._config = config
         self._stored = stored
-        # Its logits of texts, by heads that were fitted without the text.
+        # <float64>[N, L] of `out_of_fold_logits`, to fit a temperature later.
         self._logits: np.ndarray | None = None
 
     def read(self) -> tuple[int, GroupedRows]:
@@ -176,7 +176,7 @@ class FewLabels(ObjectiveSource):
         return embeddings, rows.targets[LABEL_IDS], task.class_weights
 
     def tune(self, task: ClassificationTask) -> ClassificationTask:
-        """Returns the task with probabilities fitted by cross-validation."""
+        """Returns the task, calibrated on the out-of-fold logits if any."""
         if self._logits is None:
             return task
         examples, _ = self._reader.read(TRAIN)
@@ -187,14 +187,18 @@ class FewLabels(ObjectiveSource):
 
 
 def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
-    """Returns pairs of texts of one label, in which all texts are as frequent.
+    """Returns pairs of texts with the same label, all texts equally often.
+
+    A round pairs every text with another text of its label. For 8 texts there
+    are 256 / 8 = 32 rounds. With label_ids [0, 0, 1, 1, 1] a round may be
+    [[0, 1], [1, 0], [4, 3], [2, 4], [3, 2]].
 
     Args:
-      label_ids: <int32>[N], at least two of each.
+      label_ids: <int32>[N], at least two texts of each label.
       seed: The seed of the pairs.
 
     Returns:
-      <int64>[pairs, 2], the numbers of the texts.
+      <int64>[pairs, 2], the indices of the texts.
     """
     draw = np.random.default_rng(seed)
     count = -(-_LEAST_PAIRS // len(label_ids))
@@ -209,7 +213,7 @@ def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
 def average(
     trained: Mapping[str, keras.Variable], start: Mapping[str, keras.Variable]
 ) -> None:
-    """Makes trained weights the means of themselves and those in `start`."""
+    """Sets each trained weight to its mean with the weight in `start`."""
     for name, variable in start.items():
         trained[name].assign((trained[name] + variable) / 2)
 
@@ -223,13 +227,13 @@ def fit_head(
 
     Args:
       embeddings: <float32>[N, H].
-      label_ids: <int32>[N], of all labels.
+      label_ids: <int32>[N]; every label occurs.
       class_weights: The weight of each label, or None.
     """
     weights = class_weights and np.take(class_weights, label_ids)
     regression = _regression().fit(np.float64(embeddings), label_ids, weights)
     kernel, bias = regression.coef_, regression.intercept_
-    if len(kernel) == 1:  # The logit of the second of two labels.
+    if len(kernel) == 1:  # Two labels have one logit; the head needs two.
         kernel = np.concatenate([-kernel, kernel]) / 2
         bias = np.concatenate([-bias, bias]) / 2
     return {
@@ -245,9 +249,9 @@ def out_of_fold_logits(
 ) -> np.ndarray:
     """Returns the logits <float64>[N, L] of each text by a head without it.
 
-    The arguments are those of `fit_head`, of embeddings that have not learned
-    the labels: others, and the head of all texts, are too sure of these texts
-    for a temperature to be fitted to them.
+    The arguments are as for `fit_head`, but from embeddings before training.
+    Trained embeddings, or a head fitted to all texts, would be too confident
+    on these texts to fit a temperature.
     """
     folds = min(_FOLDS, np.bincount(label_ids).min())
     weights = class_weights and np.take(class_weights, label_ids)
@@ -259,7 +263,7 @@ def out_of_fold_logits(
         method="decision_function",
         params={"sample_weight": weights},
     )
-    if logits.ndim == 1:  # The logit of the second of two labels.
+    if logits.ndim == 1:  # Two labels have one logit; the softmax needs two.
         logits = np.stack([-logits, logits], axis=-1) / 2
     return logits
 

@@ -34,18 +34,19 @@ RESULTS_FILE = "eval_results.json"
 
 Metrics = dict[str, float]
 
-# The metrics of dev at a `step`.
+# The dev metrics by name, and the `step` of the model.
 Evaluation = Mapping[str, float]
 
 
 class DevSelection:
     """Schedules the evaluations of a trial on dev and selects the best one.
 
-    Without --keep_best and --early_stopping_patience they are only recorded.
+    Without --keep_best and --early_stopping_patience evaluations are only
+    recorded. With 2.4 steps per epoch and last step 5, steps 2 and 5 are due.
 
     Args:
-      task: Its metric selects the best evaluation.
-      steps_per_epoch: May be fractional.
+      task: The task's metric selects the best evaluation.
+      steps_per_epoch: Steps in an epoch, possibly fractional.
 
     Attributes:
       evaluations: The evaluations so far, in order.
@@ -67,7 +68,7 @@ class DevSelection:
         numbers = range(1, math.ceil(last_step / every) + 1)
         self._steps = {min(round(x * every), last_step) for x in numbers} - {0}
         if not config.selects_evaluation:
-            # The last model is evaluated anyway.
+            # Skip the last step: its model is evaluated after training anyway.
             self._steps = self._steps - {last_step} if config.do_eval else set()
 
     def next_stop(self, done: int) -> int:
@@ -88,7 +89,7 @@ class DevSelection:
 
     @property
     def best_step(self) -> int:
-        """The step of the best evaluation, the first if several are equal."""
+        """The step of the best evaluation; the first step on a tie."""
         return int(max(self.evaluations, key=self._score)["step"])
 
     def should_stop(self) -> bool:
@@ -182,10 +183,7 @@ class Evaluator:
     def evaluate(
         self, split: str, task: Task, select_threshold: bool = False
     ) -> Evaluated:
-        """Predicts a split and, if it has labels, scores it.
-
-        `task` is the reader's task, with or without a threshold.
-        """
+        """Predicts a split with `task`'s threshold; scores it if labeled."""
         examples, features = self._reader.read(split)
         lengths = task_prediction.allowed_lengths(
             features.lengths,
@@ -249,11 +247,11 @@ def evaluate_splits(
 
     Args:
       evaluator: The evaluator of the model.
-      task: The reader's task, with or without a threshold.
-      compare: Returns reference metrics to report beside those of a split.
+      task: The reader's task, possibly with a threshold.
+      compare: Returns reference metrics of a split, to report with the model's.
       output_dir: The folder of results and predictions.
       global_step: The step of the model.
-      before: The results of splits that may not be evaluated again.
+      before: Earlier results, kept for splits that are not evaluated now.
 
     Returns:
       The task with the threshold selected on dev, and split to metrics.
@@ -263,8 +261,8 @@ def evaluate_splits(
     test = task.splits(TEST) if evaluator.config.do_predict else ()
     results = {}
     for split in (*dev, *test):
-        # The first of several dev sets selects the threshold, as in the paper.
-        # Choices made while the model was trained stay.
+        # The first of several dev sets selects the threshold, as in the paper;
+        # without dev sets the threshold from training stays.
         evaluated = evaluator.evaluate(split, task, split in dev[:1])
         task = evaluated.task
         if evaluated.metrics:
@@ -284,7 +282,7 @@ def describe(metrics: Mapping[str, float]) -> str:
 def _write_predictions(output_dir: str, evaluated: Evaluated) -> None:
     """Writes <split>_predictions.jsonl and the task's own report files.
 
-    Lines of dev sets also have the texts and the gold labels.
+    For dev sets, lines also have the texts and the gold labels.
     """
     is_dev = evaluated.split.startswith(DEV)
     lines = [
@@ -324,10 +322,9 @@ def write_results(
 ) -> None:
     """Writes eval_results.json, and eval_results.txt in the original's format.
 
-    In the text file, metrics of the first dev split are named eval_<metric>, as
-    in the original. Metrics of other dev splits end with the rest of the
-    split's name, as in eval_accuracy_mismatched; metrics of a test set begin
-    with its name.
+    In the text file, a metric of the first dev split is named eval_<metric>, as
+    in the original. For another dev split the rest of the split's name follows:
+    eval_accuracy_mismatched. For a test set the name precedes: test_accuracy.
     """
     lines: dict[str, float | int] = {"global_step": global_step}
     first = next((x for x in results if x.startswith(DEV)), "")

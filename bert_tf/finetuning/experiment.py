@@ -28,9 +28,9 @@ from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
 from bert_tf.training.preemption import Preemption
 
-# The folder of several trials.
+# The folder in --output_dir with a folder for each of several trials.
 RUNS_FOLDER = "runs"
-# Precedes the name of the flag that gives the model.
+# Precedes, in an identity, the name of the flag that gives the model.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
 
@@ -38,7 +38,7 @@ _REVISION = "the revision of the model"
 class ObjectiveSource:
     """Training data and objective of all trials: the labels of a task.
 
-    A subclass, as of distillation, adds a teacher.
+    A subclass changes data or objective: distillation adds a teacher.
 
     Args:
       reader: The data of the task.
@@ -68,14 +68,14 @@ class ObjectiveSource:
         return TaskObjective(self._reader.task)
 
     def finish(self, model: keras.Model, devices: Devices) -> None:
-        """Sets the weights that follow from training, once at its end."""
+        """Sets weights that depend on the trained ones, once after training."""
 
     def tune(self, task: Task) -> Task:
-        """Returns the task with what is selected where there is no dev set."""
+        """Returns the task with the thresholds to use without a dev set."""
         return task
 
     def compare(self, split: str) -> Metrics:
-        """Returns reference metrics to report beside the model's on a split."""
+        """Returns reference metrics of a split, to report with the model's."""
         del split
         return {}
 
@@ -86,8 +86,8 @@ class Experiment:
 
     Attributes:
       stored: The model that trials start from, or the model to evaluate.
-      output_dir: The folder of a trial.
-      trial: The hyperparameters of a trial, in `trials`.
+      output_dir: --output_dir, or the folder of one of several trials.
+      trial: The hyperparameters of the trial; None until `trials` sets them.
     """
 
     config: FinetuneConfig
@@ -123,7 +123,7 @@ class Experiment:
         return self._hashes_of(self.config.requested_splits().keys() - {TRAIN})
 
     def trials(self) -> list["Experiment"]:
-        """Returns the experiment as each trial has it: task and folder."""
+        """Returns an experiment for each trial, with its task and folder."""
         trials, each = self.config.trials(), []
         for trial in trials:
             own = dataclasses.replace(self, trial=trial)
@@ -140,7 +140,7 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """The JSON values that must not change when a trial resumes.
 
-        Instead of the paths of files their contents count.
+        Files count by their contents, so a trial may resume from other paths.
         """
         config = self.config
         # The values of the trial replace the lists in these flags.
@@ -157,7 +157,7 @@ class Experiment:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The paths whose hashes are in an identity, by its names."""
+        """Name in `identity` to the path of the file or model."""
         config = self.config
         names = ("pretrained_model_dir", "init_checkpoint", "bert_config_file")
         return (
@@ -175,9 +175,9 @@ class Experiment:
     def check_identity(
         self, before: Mapping[str, Any] | None, where: str
     ) -> None:
-        """Checks that a trial has the settings that it was started with.
+        """Checks that a trial resumes with the settings it was started with.
 
-        `before` is the `identity` when the trial in the folder `where` started.
+        `before` is the `identity` when the trial started, `where` its folder.
         With --allow_changed_data changes are only logged.
         """
         if before is None:
@@ -187,7 +187,7 @@ class Experiment:
             )
         both = [dict(before), self.identity]
         if not all(_REVISION in each for each in both):
-            # The same model may be read from a path now.
+            # A local copy of a fetched model has no revision: compare hashes.
             for each in both:
                 each.pop(_REVISION, None)
         resume_checks.refuse(
@@ -214,7 +214,7 @@ def prepare(
         if not task.splits(kind):
             raise UserError(f"The task {task.name} has no {kind} data.")
     tokenizer = stored.build_tokenizer()
-    # Reports malformed data before training.
+    # Load all splits now, to report malformed data before training.
     task = task.load(
         *(x for x in task.files if config.do_train or x.split("_")[0] in kinds)
     )
@@ -229,7 +229,7 @@ def prepare(
         ObjectiveSource(reader),
         config.output_dir,
     )
-    if devices.coordinator.num_workers > 1:  # Else the model is not hashed.
+    if devices.coordinator.num_workers > 1:  # One worker skips the hashing.
         vocabulary = stored.vocabulary
         devices.coordinator.agree(
             {
@@ -250,16 +250,16 @@ def _name_data(values: Mapping[str, str]) -> dict[str, str]:
 def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
     """Returns the hash and the revision of the model that a flag names.
 
-    A randomly initialized model is identified by its configuration. Its weights
-    follow from the configuration and the seed, and may differ in the last bit
-    on another machine, where the trial may resume nevertheless.
+    A randomly initialized model is identified by its configuration: weights
+    drawn from the same seed may differ in the last bit on another machine, and
+    the trial must still resume there.
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
         if getattr(config, name):
             revision = {_REVISION: stored.revision} if stored.revision else {}
             return {_MODEL_OF + name: stored.fingerprint()} | revision
     if not config.bert_config_file:
-        return {}  # Flags describe the shape of a new student.
+        return {}  # A new student's shape is in the flags of the identity.
     described = stored.config.to_json().encode()
     return {
         f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()

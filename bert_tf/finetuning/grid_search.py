@@ -27,9 +27,9 @@ from bert_tf.tasks.task_files import TEST
 from bert_tf.training import checkpoints
 
 TABLE_FILE = "runs.txt"
-# Written last, in the folder of a finished trial.
+# Written last in the folder of a trial, so it marks the trial as finished.
 _RUN_FILE = "run.json"
-# Files of the best trial that are not copied: only resuming it needs them.
+# Files of the best trial that are not copied, because only resuming needs them.
 _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
 
 
@@ -39,8 +39,8 @@ class FinishedTrial:
 
     Attributes:
       results: Split to metrics.
-      evaluated: The evaluated splits: split to the hash of its file.
-      failure: Why there are no results, if a value was not finite.
+      evaluated: Evaluated split to the hash of its file.
+      failure: The message about a value that was not finite, or None.
     """
 
     trial_config: TrialConfig
@@ -51,13 +51,13 @@ class FinishedTrial:
 
 
 def read(experiment: Experiment) -> FinishedTrial | None:
-    """Returns a trial if it has finished or failed."""
+    """Returns a trial that has finished or failed permanently, else None."""
     coordinator, folder = experiment.coordinator, experiment.output_dir
     path = os.path.join(folder, _RUN_FILE)
     written = None
     if coordinator.is_chief and tf.io.gfile.exists(path):
         written = files.read_json_object(path)
-    # Other workers may not see the file yet.
+    # Other workers may not see the file yet, so the chief sends its contents.
     written = coordinator.from_chief(written)
     if written is None:
         return None
@@ -131,9 +131,9 @@ def format_table(
 
     Args:
       finished: The trials.
-      best: The best of them on dev, if any.
+      best: The best trial on dev, if any.
       metric: The name of the metric.
-      splits: The dev set, then test sets; those without labels have no column.
+      splits: The dev set, then test sets; unlabeled test sets have no column.
     """
     dev, *tests = splits
     tests = [
@@ -173,7 +173,7 @@ def format_table(
 def _summarize(trials: Sequence[Sequence[float | None]]) -> tuple[str, ...]:
     """Returns the number of trials with values, then means and deviations.
 
-    Each trial has the value on dev and those on the test sets.
+    A trial is a list of its values: first on dev, then on each test set.
     """
     total = len(trials)
     number = sum(values[0] is not None for values in trials)

@@ -33,7 +33,7 @@ _OVERRIDES = (
     "left_to_right",
 )
 
-# The last part of the name of a head's kernel.
+# Last part of the name of every head's kernel.
 _OUTPUT_WEIGHTS = "output_weights"
 
 
@@ -43,10 +43,9 @@ _OUTPUT_WEIGHTS = "output_weights"
 def read(config: FinetuneConfig) -> StoredModel:
     """Reads the model to train, or to evaluate without --do_train.
 
-    It is the model of --pretrained_model_dir or of the original's flags, with
-    the flags that override its configuration. Without either of --do_train and
-    --pretrained_model_dir it is the trained model of --output_dir, if there is
-    one.
+    Without --do_train and --pretrained_model_dir, reads the trained model of
+    --output_dir if it exists. Otherwise reads --pretrained_model_dir or the
+    original's flags, and applies the flags that override the configuration.
     """
     trained = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     is_trained = not (
@@ -77,7 +76,7 @@ def read(config: FinetuneConfig) -> StoredModel:
 
 
 def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
-    """Returns a model with the flags that override its configuration."""
+    """Applies the flags that override a model's configuration."""
     stored = with_normalization(stored, config)
     overrides = options.set_values(config, *_OVERRIDES)
     stored = dataclasses.replace(
@@ -99,7 +98,7 @@ def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
 
 
 def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
-    """Applies --do_lower_case where the model's format does not store it."""
+    """Applies --do_lower_case if the model's format does not store the case."""
     if stored.vocabulary is None or stored.tokenizer_settings is None:
         raise UserError(
             f"The model in {stored.path} has no vocabulary, so it cannot read "
@@ -156,7 +155,7 @@ def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
             tokenizer_settings=None,
             task={"kind": "encoder"},
         )
-    # The file's dropout rates count; weights do not depend on them.
+    # Use the dropout rates of --bert_config_file, not the checkpoint's.
     stored = dataclasses.replace(
         stored, config=bert_config, vocabulary=vocabulary
     )
@@ -236,12 +235,12 @@ def build_model(
     keep_head: bool = False,
     **kwargs: Any,
 ) -> keras.Model:
-    """Builds the model of a task with the weights of a stored one.
+    """Builds the model of a task with the weights of a stored model.
 
-    If the model has no head for the task, it gets a new one. It has one if it
-    was trained for a task with the same labels, in any order. With `keep_head`
-    it must have one. In training, `config` has the flags that initialize parts
-    randomly. Other arguments are those of the model's constructor.
+    A stored model that was trained for a task with the same labels, in any
+    order, keeps its head. Any other gets a new head; with `keep_head` it is
+    refused. For training, `config` has the flags that initialize parts
+    randomly. Other arguments go to the model's constructor.
 
     Raises:
       UserError: If a head is missing, or --head_initializer_range has no
@@ -259,7 +258,7 @@ def build_model(
     elif keep_head:
         expected = task.to_json()
         if stored.task.get("kind") != task.kind:
-            # Without training these labels may come from the model.
+            # The task's labels may come from this model: do not report them.
             expected |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is not fine-tuned for this task "
@@ -300,8 +299,8 @@ def build_model(
 def _scale_head(model: keras.Model, initializer_range: float) -> None:
     """Gives the output weights of a new head another standard deviation.
 
-    They are the values that the configuration's range would have given, times
-    the ratio of the two ranges.
+    The weights were drawn with the configuration's range, so they are
+    multiplied by the ratio of the two ranges.
 
     Raises:
       UserError: If the configuration's range is 0.
@@ -322,12 +321,12 @@ def _scale_head(model: keras.Model, initializer_range: float) -> None:
 def has_head_for(stored: StoredModel, task: Task) -> bool:
     """Returns whether a stored model has a head that was trained for a task.
 
-    The order of the labels does not count. Where a model does not store their
-    names, as a checkpoint of the original, their number counts.
+    The order of the labels does not matter. If the model stores no label names,
+    like a checkpoint of the original, the number of labels must match.
     """
     actual, expected = stored.task, task.to_json()
     if not weight_map.HEADS[task.kind]:
-        return True  # No weights.
+        return True  # The head has no weights, so none can be missing.
     if _form(actual.get("kind"), actual) != _form(task.kind, expected):
         return False
     if not task.is_compatible_with(actual):
@@ -357,7 +356,7 @@ def _describe(kind: str | None, values: Mapping[str, Any]) -> str:
 
 
 def _form(kind: str | None, values: Mapping[str, Any]) -> list[str]:
-    """Returns the form of a head, besides labels and problem type."""
+    """Returns the parts of a head's form, without labels and problem type."""
     parts = [str(values.get("variant") or kind)]
     if values.get("head", "linear") != "linear":
         parts.append(f"head {values['head']}")

@@ -1,8 +1,8 @@
 """Runs fine-tuning: trains, scores dev, predicts test and writes the model.
 
 A single trial writes directly to --output_dir. Several trials, as in section
-A.3 of the paper, write to runs/<name>/, and the best of them on dev is copied
-to --output_dir.
+A.3 of the paper, write to runs/<name>/, and the best trial on dev is copied to
+--output_dir.
 """
 
 import dataclasses
@@ -48,9 +48,9 @@ from bert_tf.training.preemption import Preemption
 # Builds the task from the flags and, without --do_train, the model's task.json.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
 
-# Texts of each label below which `--few_shot` is the better start.
+# With fewer texts per label than this, `--few_shot` is usually better.
 _FEW = 50
-# Commands that use the model.
+# Commands to print after training, with the model's path filled in.
 _NEXT_COMMANDS = (
     "python run/predict.py --model_dir={} --input_file=FILE --output_file=FILE",
     "python run/serve.py --model_base_path={}",
@@ -74,7 +74,7 @@ def run_on(
     devices: Devices,
     preemption: Preemption,
 ) -> dict[str, Metrics]:
-    """Reads model and data, and runs all trials, on devices that are ready."""
+    """Reads model and data, and runs all trials on prepared devices."""
     stored = pretrained_models.read(config)
     task = build_task(config, None if config.do_train else stored.task)
     return run_experiment(
@@ -88,7 +88,7 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
     Every worker computes the same results; only the chief writes files.
 
     Raises:
-      Preempted: If the process was asked to stop; checkpoints are kept.
+      Preempted: On SIGTERM or Ctrl-C; checkpoints are kept.
       UserError: For errors that the user can fix.
     """
     config, coordinator = experiment.config, experiment.coordinator
@@ -111,7 +111,7 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
 
 
 def _advise(config: FinetuneConfig, task: Task) -> str:
-    """Returns a sentence for classifiers of few texts a label, else ""."""
+    """Returns advice for classifiers with few texts per label, else ""."""
     is_plain = getattr(config, "few_shot", None) is False
     if not is_plain or task.problem_type != "single_label":
         return ""
@@ -134,13 +134,12 @@ def _run_trials(
     """Runs all trials that have not finished, and keeps the best one.
 
     A finished trial is only evaluated, if the flags now request a dev or test
-    set that it was not evaluated on. A trial that fails because a value is not
-    finite does not stop the others: it would fail again in the same way.
-
+    set that the trial lacks. A trial that fails because a value is not finite
+    is recorded as failed, as a rerun would fail too; other trials continue.
     All workers run each trial together; the chief records the results.
     """
     requested = experiment.requested_hashes
-    # Read all of them first: report changed settings before training starts.
+    # Read all trials first, to report changed settings before training starts.
     finished = [grid_search.read(x) for x in each]
     for index, (trial, own) in enumerate(zip(finished, each, strict=True)):
         work, state = None, " is done"
@@ -160,7 +159,7 @@ def _run_trials(
         )
         if work is not None:
             finished[index] = _do_and_record(own, work, requested)
-            gc.collect()  # The model and its graphs refer to each other.
+            gc.collect()  # Frees models, which reference cycles keep alive.
     return grid_search.keep_best(experiment, finished)
 
 
@@ -229,7 +228,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         if scored and not experiment.config.selects_evaluation:
             final = results[scored[0]]
             trial.write_summaries("eval", final)
-            if evaluations:  # They lack what is compared at the end only.
+            if evaluations:  # Earlier evaluations lack reference metrics.
                 final = {x: y for x, y in final.items() if x in evaluations[0]}
             evaluations = [*evaluations, {"global_step": trial.step} | final]
         if coordinator.is_chief:
@@ -267,12 +266,12 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
     """Evaluates and predicts with the model that the experiment starts from."""
     task, stored = experiment.task, experiment.stored
     output_dir = experiment.output_dir
-    # Else it is another one, of --pretrained_model_dir.
+    # Only the folder's own model may be changed, not --pretrained_model_dir.
     is_own = not experiment.config.pretrained_model_dir and stored.path == (
         os.path.join(output_dir, model_directory.MODEL_FOLDER)
     )
     tuned, _, results = _evaluate_model(experiment, stored, is_own)
-    # Flags may replace these, too, and other flags are of this evaluation.
+    # Flags may replace these fields in `task`; compare with the stored values.
     chosen = {name: stored.task.get(name) for name in confidence.FIELDS}
     old, new = task.to_json() | chosen, tuned.to_json()
     changes = {name: x for name, x in new.items() if x != old.get(name)}
@@ -302,12 +301,10 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
 def _evaluate_model(
     experiment: Experiment, stored: StoredModel, is_own: bool = True
 ) -> tuple[Task, dict[str, Metrics], dict[str, Metrics]]:
-    """Evaluates a stored model.
-
-    The scores that a model of the folder has on other splits are kept.
+    """Evaluates a stored model; `is_own` if it is the output folder's.
 
     Returns:
-      As `evaluate_splits`, with the earlier results in between.
+      The task, the earlier results of an own model, and the results.
     """
     model = pretrained_models.build_model(
         stored, experiment.task, experiment.devices, keep_head=True
@@ -320,7 +317,7 @@ def _evaluate_model(
         model, experiment.reader, experiment.config, experiment.devices
     )
     task = experiment.task
-    if not experiment.config.do_eval:  # Else dev selects the threshold.
+    if not experiment.config.do_eval:  # Otherwise dev selects the threshold.
         task = task.with_threshold(stored.task)
     task, results = task_evaluation.evaluate_splits(
         evaluator,
@@ -383,7 +380,7 @@ def _write_model(
 
 
 def _subject(task: Task) -> str:
-    """Returns the name of a task, or of the file of one's own data."""
+    """Returns the task's name; for custom tasks the training file's name."""
     if task.name != "custom" or not task.files:
         return task.name
     path = task.files.get(TRAIN) or next(iter(task.files.values()))

@@ -28,10 +28,10 @@ from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
 _CONVERTED_FILE = "train.json"
-# Written last: what the finished training depended on.
+# Written last, so it marks a finished training; has the settings of that run.
 _DONE_FILE = "done.json"
 
-# Flags that do not affect the training on TriviaQA.
+# Flags that do not affect the training on TriviaQA, at neutral values.
 _NOT_OF_TRIVIAQA = {
     "predict_file": None,
     "dev_fraction": None,
@@ -55,8 +55,8 @@ def run(
     Args:
       config: The flags of run/finetune_squad.py.
       task_files: The files of SQuAD, with their data.
-      build_task: Builds the task from flags and a model's task.json; it also
-        takes `task_files`, unless it is to read other files.
+      build_task: Builds the task from flags and a model's task.json. With
+        `task_files` it takes these files, otherwise the files of the flags.
     """
     if (
         config.null_score_diff_threshold is not None
@@ -69,7 +69,7 @@ def run(
     build_squad = functools.partial(build_task, task_files=task_files)
     if config.ensemble_nbest_files:
         return _combine(config, build_squad(config, None))
-    # Once for both trainings: workers can connect only once.
+    # Prepare devices once for both trainings: workers connect only once.
     with preemptions.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
             config = _train_on_triviaqa(config, devices, preemption, build_task)
@@ -87,8 +87,8 @@ def _train_on_triviaqa(
 ) -> FinetuneConfig:
     """Fine-tunes on TriviaQA and returns the flags for SQuAD.
 
-    Source: section 4.2 of the paper, which does not state the hyperparameters;
-    this uses those for SQuAD.
+    Source: section 4.2 of the paper. It states no hyperparameters, so the
+    training uses the flags for SQuAD.
     """
     training_output.start_over(config, devices.coordinator)
     config = dataclasses.replace(config, overwrite_output_dir=False)
@@ -103,8 +103,7 @@ def _train_on_triviaqa(
     )
     done_file = os.path.join(folder, _DONE_FILE)
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
-    # Paths and devices may differ when the command is rerun; the contents of
-    # files and the precision may not.
+    # Paths and devices may change in a rerun; contents and precision may not.
     places = fields_affecting(type(config), "place")
     recipe = {
         name: value
@@ -132,7 +131,7 @@ def _train_on_triviaqa(
         finetuning.run_on(first, build_task, devices, preemption)
         if coordinator.is_chief:
             files.write_json(done_file, recipe)
-        # Other workers wait until the chief has written the model.
+        # Otherwise other workers would read the model before it is written.
         coordinator.barrier("the model of TriviaQA")
     logging.info("Fine-tuning on SQuAD.")
     return dataclasses.replace(

@@ -49,9 +49,9 @@ from bert_tf.training.xla import Compilation
 
 BEST_FOLDER = "best"
 
-# Metrics lines of a trial, unless --iterations_per_loop is set.
+# Lines of metrics per trial, unless --iterations_per_loop is set.
 _METRICS_LINES = 100
-# Batches to estimate the mean length of examples from.
+# Batches to estimate tokens per example and the share of padding from.
 _SAMPLED_BATCHES = 32
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
@@ -79,7 +79,7 @@ class Trial(Trainer):
         return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
-        # Also keeps the chief from writing there before all have read it.
+        # Waits, too: the chief must not write before all workers have read.
         self.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {self.output_dir}, a folder that they share",
@@ -111,7 +111,7 @@ class Trial(Trainer):
                 batch_size,
                 trial.train_batch_size,
             )
-        # As in the original (run_classifier.py:843-845).
+        # Rounded down, as in the original (run_classifier.py:843-845).
         last_step = int(num_rows / batch_size * trial.num_train_epochs)
         if not last_step:
             raise UserError(
@@ -244,11 +244,11 @@ class Trial(Trainer):
         ]
 
     def train(self) -> None:
-        """Trains to the end; then the model has the selected weights."""
+        """Trains to the end, and gives the model the selected weights."""
         self.store.clean()
         try:
             while True:
-                # Evaluate first: it may have stopped during an evaluation.
+                # Evaluate first: a run may have stopped during an evaluation.
                 if self._selection.is_due(self.step):
                     self._evaluate()
                 if self.step >= self.last_step or self._selection.should_stop():
@@ -266,7 +266,7 @@ class Trial(Trainer):
         self._experiment.objective_source.finish(self.model, self.devices)
 
     def _read_from(self, step: int) -> Iterator[dict[str, tf.Tensor]]:
-        """Returns the batches from a step on, split by the current plan."""
+        """Returns the batches from `step`, split by the current plan."""
         plan, transform = self.training_step.plan, None
         if self._unpad:
             shapes = [x[INPUT_MASK.name] for x in self._input.row_shapes()]
@@ -285,10 +285,10 @@ class Trial(Trainer):
         return Evaluator(self.model, data, self._flags, self.devices)
 
     def release(self) -> None:
-        """Frees the memory of weights and slots, which ends the trial.
+        """Frees the memory of weights and optimizer slots; the trial ends.
 
-        TensorFlow never frees the gradient functions of a graph, nor the
-        variables that they refer to, so the variables are emptied.
+        TensorFlow never frees a graph's gradient functions and the variables
+        that they use, so this assigns an empty tensor to each variable.
         """
         for variable in [
             *self.variables.values(),
@@ -309,7 +309,7 @@ class Trial(Trainer):
             metrics = self._score_dev()
             self.write_summaries("eval", metrics)
         except BaseException:
-            # Preemption above all: the trial resumes at this step.
+            # Usually SIGTERM: save, so that the trial resumes at this step.
             with self.coordinator.finishing():
                 if self.checkpoints.step != self.step:
                     self.checkpoints.save(self.step)
@@ -318,11 +318,11 @@ class Trial(Trainer):
         self.checkpoints.save(self.step)
 
     def _score_dev(self) -> dict[str, float]:
-        """Scores dev; saves the weights if the best ones are to be kept."""
+        """Scores dev; saves the weights if they are the best so far."""
         task = self._experiment.task
         (split, *_) = task.splits(DEV)
         evaluated = self.evaluator.evaluate(split, task, select_threshold=True)
-        # All workers compare the same numbers.
+        # With the chief's numbers, all workers select the same step.
         metrics = self.coordinator.from_chief(evaluated.metrics)
         if metrics:
             self._dev_score = f"{task.metric} {metrics[task.metric]:.3f}"
@@ -341,7 +341,7 @@ class Trial(Trainer):
         return metrics
 
     def _restore_best(self) -> None:
-        """Sets the weights to those of the best evaluation."""
+        """Restores the weights of the best evaluation."""
         best = self._best.restore_latest()
         best_step = self._selection.best_step
         if best is None or best.step != best_step:
@@ -359,9 +359,9 @@ class Trial(Trainer):
 
 
 def _layer_number(name: str) -> int | None:
-    """Returns the depth of a variable, given its canonical name.
+    """Returns a variable's depth from its canonical name.
 
-    It is 0 for the embeddings, n + 1 for layer_n, None for pooler and heads.
+    The depth is 0 for embeddings, n + 1 for layer_n, None for pooler and heads.
     """
     match = _LAYER.match(name)
     if match:
@@ -374,15 +374,14 @@ def _choose_trained(
     num_frozen_layers: int,
     is_reached: Mapping[str, bool],
 ) -> dict[str, keras.Variable]:
-    """Returns the variables to train, and logs the others.
+    """Returns the variables to train, and logs the other variables.
 
     Args:
       variables: All variables, by canonical name.
-      num_frozen_layers: Encoder layers that keep their weights; from 1 on the
-        embeddings keep theirs, too.
-      is_reached: Whether the loss depends on a variable. Like the original,
-        training skips variables that it does not depend on, such as the pooler
-        of a question answering model.
+      num_frozen_layers: Encoder layers that keep their weights; if it is above
+        0, the embeddings keep their weights too.
+      is_reached: Whether the loss depends on a variable. If not, as for the
+        pooler in question answering, it is not trained, as in the original.
     """
     numbers = {name: _layer_number(name) for name in variables}
     frozen = [
@@ -416,8 +415,8 @@ def _find_reached(
 ) -> dict[str, bool]:
     """Returns for each variable whether the loss depends on it.
 
-    Traces the graph of a step without running it. All layers are one graph, and
-    compiled chains of the `specs` of batches are traced for the step, too.
+    Traces the graph of a step without running it. All layers share one graph
+    to save time. The step reuses the compiled chains traced here for `specs`.
     """
     reached: dict[str, bool] = {}
 
@@ -446,9 +445,10 @@ def _find_reached(
 def _rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
     """Returns the factor of a variable's learning rate (--layer_decay).
 
-    `layer_decay` is the factor from each layer to the one below it. Pooler and
-    heads learn at the full rate, the topmost layer at `layer_decay`. `path` is
-    the name of the model and a canonical name.
+    Pooler and heads learn at the full rate, and each layer at `layer_decay`
+    times the rate above it. With 12 layers the factors are layer_decay for
+    layer_11, layer_decay**2 for layer_10, ..., layer_decay**13 for embeddings.
+    `path` is the model's name, "/" and a canonical name.
     """
     _, _, name = path.partition("/")
     number = _layer_number(name)
@@ -465,9 +465,9 @@ class FinetuneInput:
 
     Args:
       lengths: The lengths that batches may have, ascending.
-      most_lengths: The maximum number of lengths to use where a program is
-        compiled for each; 0 means all. The examples of a batch do not depend
-        on it.
+      most_lengths: The maximum number of lengths, where a program is compiled
+        for each; 0 means all. The examples of a batch stay the same: with 2,
+        batches of lengths 24, 40 and 64 may be padded to 40, 40 and 64.
     """
 
     def __init__(
@@ -502,10 +502,10 @@ class FinetuneInput:
     ) -> Mapping[str, np.ndarray]:
         """Returns the batch of a step, counted from 0, or some of its rows.
 
-        It holds the features of `Features.batch` and `example_index`
-        <int64>[B], the number of each example in the stream.
+        The batch has the features of `Features.batch` and `example_index`
+        <int64>[B], the index of each example in the stream.
         """
-        # A pipeline reads ahead of the last step.
+        # The input pipeline prefetches past the last step, so wrap around.
         planned = self._plan[step % len(self._plan)]
         batch = self._features.batch(planned.indices[rows], planned.length)
         first = step * self._batch_size
@@ -518,16 +518,12 @@ class FinetuneInput:
         return [self.read(step)[INPUT_MASK.name] for step in steps]
 
     def tokens_per_example(self) -> float:
-        """Returns the mean number of tokens per example, for the log.
-
-        The mean is taken over some batches and counts all choices of an
-        example.
-        """
+        """Returns the mean tokens per example (all choices) in some batches."""
         tokens = [mask.sum() for mask in self._sampled_masks]
         return float(np.mean(tokens) / self._batch_size)
 
     def share_of_tokens(self) -> float:
-        """Returns the share of tokens among the positions of some batches."""
+        """Returns the share of positions in some batches that are tokens."""
         masks = self._sampled_masks
         return float(sum(x.sum() for x in masks) / sum(x.size for x in masks))
 

@@ -1,7 +1,7 @@
 """Turns a script's configuration into absl flags, and prints `--help`.
 
-Scripts import the code that they call inside `main`, so that `--help` and a
-mistyped flag answer at once instead of after TensorFlow's import.
+Scripts import their code inside `main`, so that `--help` and flag errors print
+at once instead of after TensorFlow's import.
 """
 
 import dataclasses
@@ -50,19 +50,19 @@ _HELP_END = (
 )
 
 _VALUE_WORDS = {bool: "true or false", int: "a whole number"}
-# absl's message about a wrong value.
+# Matches absl's message about a wrong value; groups are the flag and the value.
 _WRONG_VALUE = re.compile(
     r"flag --(\w+)=(.*): "
     r"(?:value should|invalid literal|could not convert|\('Non-boolean)",
     re.DOTALL,
 )
-# Part of absl's message about a required flag, and the end of ours.
+# Part of absl's message about a required flag, and the end of our messages.
 _IS_MISSING = "must have a value other than None"
 _SEE_HELP = "; --help lists the flags."
 
 
 def _value_type(annotation: Any) -> type:
-    """Returns `int` for `int` and for `int | None`."""
+    """Returns the type without None: `int` for `int` and for `int | None`."""
     if isinstance(annotation, types.UnionType):
         (annotation,) = set(typing.get_args(annotation)) - {type(None)}
     return annotation
@@ -75,7 +75,7 @@ def _flag_name(field: dataclasses.Field) -> str:
 def define_flags(
     config_cls: type, flag_values: flags.FlagValues = flags.FLAGS
 ) -> Callable[[], Any]:
-    """Defines one flag per field; the returned function reads them back."""
+    """Defines one flag per field; returns a function that reads the values."""
     annotations = typing.get_type_hints(config_cls)
     names = {}
     for field in dataclasses.fields(config_cls):
@@ -119,8 +119,8 @@ def command_line(script: str, config: Any) -> str:
 def help_text(config_cls: type, description: str) -> str:
     """Returns the text of `--help`: the description, then flags by subject.
 
-    Required flags come first within a subject, then the flags that the
-    description's examples use, then the others in the order of declaration.
+    Required flags come first within a subject, then the flags in the examples
+    of the description, then all other flags in the order of declaration.
     """
     annotations = typing.get_type_hints(config_cls)
     examples = set(re.findall(r"--(?:no)?(\w+)", description))
@@ -184,9 +184,9 @@ def run(main: Callable[[Any], None]) -> None:
     The type of `main`'s parameter defines the flags, and the docstring of its
     module is the description in `--help`.
 
-    A `UserError` or a wrong flag ends the process with its message on standard
-    error and exit status 1; `Preempted` with its message in the log and its
-    status; Ctrl-C with one word and status 130.
+    A `UserError` or a wrong flag prints its message on standard error and exits
+    with status 1. `Preempted` logs its message and exits with its status.
+    Ctrl-C prints one word and exits with status 130.
     """
     (config_cls,) = (
         annotation
@@ -195,7 +195,7 @@ def run(main: Callable[[Any], None]) -> None:
     )
     read_config = define_flags(config_cls)
     description = sys.modules[main.__module__].__doc__ or ""
-    # --helpshort shows the docstring of the started file, which is only a door.
+    # --helpshort prints the docstring of `__main__`, which may only be a stub.
     sys.modules["__main__"].__doc__ = description
 
     def parse_flags(argv: list[str]) -> list[str]:
@@ -204,7 +204,7 @@ def run(main: Callable[[Any], None]) -> None:
         if asked & {"help", "h", "?"}:
             sys.stdout.write(help_text(config_cls, description))
             sys.exit(0)
-        # Some scripts have versions.
+        # Some scripts have their own flag --version.
         if "version" in asked and "version" not in flags.FLAGS:
             sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")
             sys.exit(0)
@@ -228,11 +228,11 @@ def run(main: Callable[[Any], None]) -> None:
         if verbosity.using_default_value:
             level = logging.INFO
         if level <= logging.INFO:
-            # TensorFlow's messages would hide the script's own.
+            # Otherwise TensorFlow's messages would hide the script's.
             terminal.drop_noise()
         terminal.show_log(level)
         try:
-            # Before `main` imports TensorFlow, which imports Keras.
+            # Check before `main` imports Keras, which fails less clearly.
             keras_backend.require_tensorflow()
             config = read_config()
             _warn_of_ignored(config)
@@ -249,7 +249,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # Imports turn Ctrl-C into errors of their own.
+            # Ctrl-C during an import can surface as another exception.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)
@@ -275,7 +275,7 @@ def _warn_of_ignored(config: Any) -> None:
 
 
 def _stray_word(word: str, config_cls: type) -> str:
-    """Returns one sentence about a word that belongs to no flag."""
+    """Returns the message for an argument that belongs to no flag."""
     paths_read = [
         _flag_name(field)
         for field in dataclasses.fields(config_cls)
@@ -288,7 +288,7 @@ def _stray_word(word: str, config_cls: type) -> str:
 
 
 def _flag_error(error: flags.Error, config_cls: type) -> str:
-    """Returns one sentence about a wrong or missing flag."""
+    """Returns the message for an unknown, wrong or missing flag."""
     text = str(error).splitlines()[0]
     fields = {_flag_name(x): x for x in dataclasses.fields(config_cls)}
     if isinstance(error, flags.UnrecognizedFlagError):

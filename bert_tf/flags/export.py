@@ -16,15 +16,15 @@ HEADS = (
     "next_sentence",
     "embeddings",
 )
-# Storage of the weights of a .tflite file, and precision of its products.
+# Storage of a .tflite file's weights, and the precision of its products.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
 # Quantizations for --litert.
 LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
-# The oldest runtime that a .tflite file supports: the newest one only, or also
-# tflite-runtime 2.14 and tflite-support 0.4.
+# Oldest runtime that a .tflite file supports: "current" is the newest runtime,
+# "2.14" is tflite-runtime 2.14 and tflite-support 0.4.
 COMPATIBILITIES = ("current", "2.14")
-# Default lengths that rows are padded to: few, and none more than 1.5 times as
-# long as the previous one.
+# Default lengths that rows are padded to. Each is at most 1.5 times the length
+# before it, so from 17 tokens on less than a third of a row is padding.
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -156,7 +156,7 @@ class SavedModelConfig(ExportConfig):
 
     @property
     def quantization_of_litert(self) -> str | None:
-        """The quantization of the weights in litert/, None without --litert."""
+        """The quantization of the weights in litert/; None without --litert."""
         if not self.litert:
             return None
         return self.litert_quantization or "dynamic"
@@ -169,10 +169,10 @@ class SavedModelConfig(ExportConfig):
         return os.path.basename(os.path.abspath(self.output_dir))
 
     def bucket_lengths(self) -> tuple[int, ...] | None:
-        """Returns the lengths in --buckets, None if it is not set.
+        """Returns the lengths in --buckets; None if the flag is not set.
 
         Raises:
-          UserError: If they are not increasing numbers.
+          UserError: If the values are not increasing numbers.
         """
         lengths = options.values(self, "buckets", int)
         options.require(

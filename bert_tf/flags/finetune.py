@@ -30,8 +30,8 @@ class TrialConfig:
       train_batch_size: Examples per step.
       num_train_epochs: Passes over the training data, possibly fractional.
       name: The trial's folder name, unique among the trials.
-      layer_combination: That of a feature-based tagger; None if the flag is not
-        given, and for other tasks.
+      layer_combination: The layers that a feature-based tagger combines; None
+        without the flag and for other tasks.
     """
 
     learning_rate: float
@@ -46,7 +46,7 @@ class TrialConfig:
 class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of all fine-tuning tasks; the original's flags first."""
 
-    # False if the task's head reads the tokens alone.
+    # False if the head reads only token outputs, so --new_pooler is refused.
     reads_pooler: ClassVar[bool] = True
 
     output_dir: str = options.target(
@@ -286,17 +286,17 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         return {x: f"--{y}" for x, y in flags.items() if getattr(self, y)}
 
     def unread_inputs(self) -> frozenset[str]:
-        """Returns the flags of inputs that these flags leave unread."""
+        """Returns the names of input flags that this command does not read."""
         unread = {"train", "dev", "test"} - self.requested_splits().keys()
         unread = {f"{kind}_file" for kind in unread}
         if self.dev_fraction and self.do_eval:
             unread -= {"train_file"}
-        if not self.do_train:  # A trained model may replace them.
+        if not self.do_train:  # A trained model may replace these files.
             unread |= {"bert_config_file", "vocab_file", "init_checkpoint"}
         return frozenset(unread)
 
     def _require_own_files(self, hint: str = "") -> None:
-        """Raises `UserError` if one of --train_file, ... is not set."""
+        """Raises `UserError` if a requested split has no file."""
         for kind, flag in self.requested_splits().items():
             is_dev = kind == "dev"
             options.require(
@@ -343,13 +343,13 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         )
 
     def layer_combinations(self) -> tuple[str | None, ...]:
-        """Returns the values of --layer_combination, which taggers have."""
+        """Returns the values of --layer_combination, a flag of taggers only."""
         return (None,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedTaskConfig(FinetuneConfig):
-    """Flags of scripts whose --task_name is a data set, or custom files."""
+    """Flags of scripts with --task_name: a data set, or custom files."""
 
     task_name: str | None = options.data(None, "Task, or custom.")
     data_dir: str | None = options.data_folder(
@@ -374,7 +374,7 @@ class NamedTaskConfig(FinetuneConfig):
                 "Give --train_file, --dev_file or --test_file for your own "
                 "files, or --task_name and --data_dir. Received: none of them.",
             )
-            # Before the checks, and so that a run resumes by either name.
+            # Set before the checks; a run resumes with or without this flag.
             object.__setattr__(self, "task_name", "custom")
         super().__post_init__()
 

@@ -1,4 +1,4 @@
-"""Finds and reads the files of `--flagfile`, among them the recipes."""
+"""Finds and reads the files of `--flagfile`, including the recipes."""
 
 import os
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ _COMMENTS = ("#", "//")
 def expand(words: Sequence[str]) -> list[str]:
     """Replaces each `--flagfile=FILE` by the flags in the file.
 
-    A relative path is looked up in the current folder, then beside the flag
-    file that names it, then among the recipes of the package, so that
-    `--flagfile=base.flags` works in any folder. A flag file may name others;
-    lines that begin with # or // are comments.
+    A relative path is looked up in the current folder, then in the folder of
+    the flag file that names it, then among the recipes of the package. So
+    `--flagfile=base.flags` works in any folder. A flag file may name other flag
+    files; its lines that begin with # or // are comments.
 
     Args:
       words: The words of a command line, without the program. A word `--` ends
@@ -40,7 +40,7 @@ def _expand(words: Sequence[str], including: tuple[str, ...]) -> Iterator[str]:
                 yield from remaining
             continue
         path = path if equals else next(remaining, "")
-        if path:  # Empty: no file, as in absl.
+        if path:  # As in absl, an empty path reads no file.
             yield from _read(_find(path.strip(), including), including)
 
 

@@ -9,23 +9,23 @@ from bert_tf.flags import options
 
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
-# Computation without padding.
+# Values of --unpad, which computes tokens without padding.
 UNPAD_MODES = ("auto", "on", "off")
-# Formats of checkpoints to read and write, and of SavedModels, to read alone.
+# Formats of checkpoints to read and write; SavedModels can only be read.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 TF_HUB = "tf_hub"
 # Runners of Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
-# XLA compilation of a replica's training step.
+# Values of --xla, which compiles a replica's training step.
 XLA_MODES = ("auto", "on", "off")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSourceConfig(options.Flags):
-    """Flags of all scripts that read a model, which may be named.
+    """Flags of all scripts that read a model by path or by name.
 
-    Processes that a script starts inherit them, as environment variables.
+    They become environment variables, so child processes inherit the values.
     """
 
     cache_dir: str | None = options.model(
@@ -147,7 +147,7 @@ class DeviceConfig(options.Flags):
 class TrainingDeviceConfig(DeviceConfig):
     """Flags of all training scripts: devices, checkpoints, optimizer.
 
-    Also the flags for Cloud TPUs of the original's time, which are ignored.
+    The original's flags for Cloud TPUs are accepted and ignored.
     """
 
     tpu_zone: str | None = options.ignored(None)
@@ -224,8 +224,8 @@ class PredictionConfig(DeviceConfig, ModelSourceConfig):
 class BeamConfig(options.Flags):
     """Flags of the scripts that can run on Apache Beam.
 
-    Without Beam `num_processes` processes do the work; each of these scripts
-    has that flag, too: manifests and reports store flags in this order.
+    Without Beam `num_processes` processes do the work. Each script declares
+    that flag itself, because manifests store flags in the order of fields.
     """
 
     runner: str | None = options.speed(
@@ -256,7 +256,7 @@ class BeamConfig(options.Flags):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NormalizationConfig(options.Flags):
-    """Flags of the scripts that read text by a vocabulary, or for one."""
+    """Flags of the scripts that tokenize text or learn a vocabulary."""
 
     do_lower_case: bool = options.data(True, "Lower-case the text.")
     strip_accents: bool | None = options.data(
@@ -282,7 +282,7 @@ class CorpusConfig(NormalizationConfig, BeamConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConversionConfig(ModelSourceConfig):
-    """Flags of the scripts that make a model of another one."""
+    """Flags of the scripts that convert a model into another model."""
 
     overwrite: bool = options.output(False, "Replace --output if it exists.")
     do_lower_case: bool | None = options.model(

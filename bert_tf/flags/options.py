@@ -1,4 +1,4 @@
-"""Options by their subject in `--help`, and the checks of their values."""
+"""Functions that declare flags by subject, and the checks of their values."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
 limits = functools.partial(option, group="limits", at_least=1)
 hardware = functools.partial(option, group="hardware")
-# Flags that affect no weights, and those that affect only where things are.
+# Flags that do not affect the weights; see `config.EFFECTS`.
 reporting = functools.partial(output, affects="nothing")
 scoring = functools.partial(evaluation, affects="nothing")
 speed = functools.partial(hardware, affects="nothing")
@@ -41,7 +41,7 @@ _HOLDS = {
     "at_most": operator.le,
     "below": operator.lt,
 }
-# The bounds of a share.
+# Bounds of a flag that is a share.
 SHARE = {"at_least": 0, "at_most": 1}
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
@@ -50,7 +50,7 @@ MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 
 
 def ignored(default: Any) -> Any:
-    """Declares a flag of the original's that has no effect."""
+    """Declares a flag of the original that has no effect here."""
     return option(
         default,
         "Accepted for compatibility; ignored.",
@@ -71,8 +71,8 @@ def values(
     """Returns the values of a flag, separated by commas; () if it is not set.
 
     Raises:
-      UserError: If one is empty, not a number of the kind above 0, or is named
-        twice.
+      UserError: If a value is empty, is not a number of this kind above 0, or
+        occurs twice.
     """
     text = getattr(config, name)
     if text is None:
@@ -103,12 +103,12 @@ def set_values(config: Any, *names: str) -> dict[str, Any]:
 def for_card(config: Any, **values: Any) -> dict[str, Any]:
     """Returns the flags for a model card: names and values.
 
-    Only flags that affect the weights or name an input, unless they have their
-    default. Inputs have no folders: a card is published.
+    Includes only flags that affect the weights or name an input, and differ
+    from their default. Inputs lose their folders, as a card is published.
 
     Args:
       config: The flags, a dataclass.
-      **values: Values that replace those of `config`.
+      **values: Values to use instead of the fields of `config`.
     """
     found = {}
     for field in dataclasses.fields(config):
@@ -125,9 +125,9 @@ def for_card(config: Any, **values: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flags:
-    """The flags of a command, which are checked when it is built.
+    """The flags of a command; creating an instance checks their values.
 
-    Rules of one flag are in its `option`; `check` has the others.
+    An `option` has the rules of one flag; `check` has rules for several flags.
     """
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ def _check_bounds(config: Flags, field: dataclasses.Field) -> None:
 
 
 def _check_company(config: Flags, field: dataclasses.Field) -> None:
-    """Checks the flags that a flag needs, and those that exclude it."""
+    """Checks that a flag has the flags it needs, and no flag it excludes."""
     value, rules = getattr(config, field.name), field.metadata["rules"]
     is_off = value is False
     if value in (field.default, "") or (is_off and field.default is not True):

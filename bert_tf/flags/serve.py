@@ -18,7 +18,7 @@ _batching = functools.partial(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeLimits(options.Flags):
-    """Limits of a request; larger ones are refused with the flag's name."""
+    """Limits of a request; a larger request is refused with the flag's name."""
 
     max_request_rows: int = options.limits(
         10_000,
@@ -126,10 +126,10 @@ class ServeAccess(options.Flags):
 
 @dataclasses.dataclass(frozen=True)
 class ServeConfig(ServeLimits, ServeAccess):
-    """Flags of run/serve.py, with TensorFlow Serving's names where it has them.
+    """Flags of run/serve.py, named as in TensorFlow Serving where it has them.
 
-    The flags for batching may be None: the default applies. Vertex AI's
-    variables count in place of flags that have their defaults.
+    A batching flag of None means its default. Vertex AI's environment variables
+    replace flags that have their default.
     """
 
     model_base_path: str | None = options.model(

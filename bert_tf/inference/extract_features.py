@@ -1,7 +1,7 @@
 """Writes a model's activations for each token of each line of a text.
 
-Flags and JSON lines are those of the original's extract_features.py, including
-the misspelled key `linex_index`.
+Flags and JSON lines are as in the original's extract_features.py, including the
+misspelled key `linex_index`.
 
 Shapes:
   B: batch size.
@@ -33,7 +33,7 @@ from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
-# extract_features.py:331 of the original; splits at the last " ||| ".
+# As in extract_features.py:331 of the original: splits at the last " ||| ".
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
@@ -125,7 +125,7 @@ def _build_tokenizer(config: Flags, stored: StoredModel) -> BertTokenizer:
 def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     """Parses --layers; negative numbers count from the last layer.
 
-    If a model has fewer layers than the default names, it names them all.
+    If the model has fewer layers than the default, the default means all.
     """
     if text == default and num_layers < len(text.split(",")):
         text = ",".join(text.split(",")[:num_layers])
@@ -150,7 +150,7 @@ def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
 
 
 def _read_lines(path: str) -> Iterator[tuple[str, str]]:
-    """Yields the texts of each line; the second is "" unless it has a pair."""
+    """Yields ("a", "b") for a line "a ||| b", and ("a", "") for a line "a"."""
     for _, line in text_files.read_lines(path):
         text = line.strip()
         pair = _PAIR.match(text)
@@ -180,7 +180,7 @@ def _compute(
 ) -> Iterator[list[dict]]:
     """Yields the tokens of each row and their activations."""
     encoded = model(packed)["encoder_outputs"]
-    # Written with six decimals, rounded as float64.
+    # Round in float64, so that JSON shows at most six decimals.
     values = [
         np.round(np.asarray(encoded[layer], np.float64), 6) for layer in layers
     ]

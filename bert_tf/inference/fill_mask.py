@@ -1,6 +1,6 @@
 """Predicts the tokens at the [MASK]s of a text with a pretrained model.
 
-The functions in front are those of the serving head, too.
+Exported models use the functions before `Candidate` too.
 
 Shapes:
   B: number of texts.
@@ -37,7 +37,7 @@ _BATCH_SIZE = 32
 
 
 def tokenize(tokenizer: BertTokenizer, text: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the tokens of texts, ragged <int32>[B, None]."""
+    """Returns the tokens of texts with [MASK]s, ragged <int32>[B, None]."""
     parts = tf.strings.split(text, MASK)
     mask_ids = tf.fill(
         [tf.size(parts.flat_values)], tokenizer.vocabulary.mask_id
@@ -48,15 +48,17 @@ def tokenize(tokenizer: BertTokenizer, text: tf.Tensor) -> tf.RaggedTensor:
 def find_masks(
     inputs: Mapping[str, tf.Tensor], vocabulary: Vocabulary
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the [MASK]s of rows from left to right.
+    """Returns the positions of [MASK]s in rows, from left to right.
+
+    Example with [MASK] 103: ids [[8, 103, 103], [8, 9, 103]] give positions
+    [[1, 2], [2, 0]] and [[True, True], [True, False]].
 
     Args:
       inputs: `input_ids` and `input_mask`, <int32>[B, T] each.
       vocabulary: The vocabulary.
 
     Returns:
-      Their positions <int32>[B, P], padded with 0, and <bool>[B, P], False at
-      this padding.
+      Positions <int32>[B, P], padded with 0; <bool>[B, P], False for padding.
     """
     is_mask = (inputs[INPUT_IDS.name] == vocabulary.mask_id) & (
         inputs[INPUT_MASK.name] > 0
@@ -64,7 +66,7 @@ def find_masks(
     count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
     length = tf.shape(is_mask)[1]
-    # The first positions have the greatest values, other tokens have 0.
+    # Puts the [MASK] farthest from the end first; other tokens have 0.
     from_end = tf.where(is_mask, length - tf.range(length), 0)
     from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
     is_mask = from_end > 0
@@ -74,7 +76,7 @@ def find_masks(
 def best_tokens(
     logits: tf.Tensor, vocabulary: Vocabulary, top_k: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the best tokens, the most likely first.
+    """Returns the k most likely tokens at each position, the best first.
 
     Args:
       logits: <float>[B, P, rows of the embedding matrix].
@@ -92,7 +94,10 @@ def best_tokens(
 def join(
     parts: tf.RaggedTensor, values: tf.RaggedTensor, of_masks: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Joins the values of tokens between [MASK]s with those of the [MASK]s.
+    """Joins the values of tokens between [MASK]s with values of the [MASK]s.
+
+    Example: "a [MASK] b [MASK]" has the parts "a ", " b " and "". The values
+    [[5], [6], []] and `of_masks` [103, 103, 103] give [[5, 103, 6, 103]].
 
     Args:
       parts: The strings around the [MASK]s, ragged <string>[B, None].
@@ -104,7 +109,7 @@ def join(
     Returns:
       Ragged <int32>[B, None].
     """
-    # A [MASK] separates two parts of a text.
+    # A part follows a [MASK] unless it is the first part of its text.
     rows = parts.value_rowids()
     follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[: tf.size(rows)]
     masks = tf.RaggedTensor.from_row_lengths(
@@ -141,8 +146,8 @@ class FillMask:
       [[[Candidate(token='door', token_id=2341, probability=0.31)]]]
 
     Args:
-      model_dir: A model of any format, with its vocabulary and a masked-LM
-        head; or such a model of `bert_tf.load_model`.
+      model_dir: A model of any format with a vocabulary and a masked-LM head,
+        or such a model from `bert_tf.load_model`.
 
     Raises:
       UserError: For any other model.
@@ -159,7 +164,7 @@ class FillMask:
         stored_task.require_masked_lm(model_dir, stored.task["kind"])
         self._trained_length = stored.task.get("max_seq_length")
         self._longest = stored.config.max_position_embeddings
-        # Only [MASK] is special; other bracketed names are ordinary text.
+        # Only [MASK] is special; other bracketed names, like [SEP], are text.
         self._tokenizer = stored.build_tokenizer(preserve_special_tokens=False)
         self._vocabulary = self._tokenizer.vocabulary
         self._model = checkpoint_loading.build_model(stored)
@@ -198,7 +203,7 @@ class FillMask:
         return candidates
 
     def _check(self, text: str, length: int) -> None:
-        """Checks a text with a number of tokens."""
+        """Refuses a text without [MASK] or of too many tokens."""
         if MASK not in text:
             raise UserError(
                 f"The text must contain at least one {MASK}, in capitals. "
@@ -243,7 +248,7 @@ class FillMask:
 
 
 def to_json(masks: Sequence[Sequence[Candidate]]) -> dict[str, list]:
-    """Returns the candidates for the [MASK]s of a text as an export does."""
+    """Returns a text's candidates in the form of an exported model's answer."""
     return {
         "tokens": [[x.token for x in one] for one in masks],
         "probabilities": [[x.probability for x in one] for one in masks],
@@ -268,7 +273,7 @@ def render(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
 
 
 def _fill(text: str, number: int, token: str) -> str:
-    """Replaces one [MASK] with a token; "##" joins it to the word before."""
+    """Replaces one [MASK] with a token; "##s" is joined to the word before."""
     parts = text.split(MASK)
     before = MASK.join(parts[: number + 1])
     after = MASK.join(parts[number + 1 :])

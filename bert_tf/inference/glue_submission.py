@@ -31,7 +31,7 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.predict import Predictor
 
-# The numbers of rows that the leaderboard expects.
+# Number of rows that the leaderboard expects in each file.
 _OFFICIAL_ROWS = {
     "AX.tsv": 1104,
     "CoLA.tsv": 1063,
@@ -50,7 +50,7 @@ _MNLI = "mnli"
 _AX = "ax"
 # "WNLI ... we predicted the majority class" (paper, section B.1).
 _WITHOUT_MODEL = "wnli"
-# Other names of the folders.
+# Further folder names, besides the task's title and name.
 _FOLDERS = {_AX: ("diagnostic",)}
 # A fixed time stamp: equal predictions make equal zip files.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
@@ -92,7 +92,7 @@ def run(config: Flags) -> None:
       UserError: If a model or a file is missing, or they do not match.
     """
     keras_backend.require_tensorflow()
-    # Workers must connect before anything is computed.
+    # Workers must connect before TensorFlow computes anything.
     devices = device_setup.prepare(config)
     with devices.together():
         _run_on(devices, config)
@@ -114,7 +114,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
             },
             "flags, models and data",
         )
-    # All inputs are checked before the first prediction.
+    # Check all inputs first, so that an error does not come hours later.
     if coordinator.is_chief:
         files.require_writable(config.output_file, "--output_file")
     examples = {part.name: part.read() for part in parts}
@@ -148,7 +148,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
 
 
 def _model_of(task: GlueTask) -> str | None:
-    """Returns the name of the task whose model predicts this task."""
+    """Returns the name of the task with the model that predicts this task."""
     if task.name == _WITHOUT_MODEL:
         return None
     return _MNLI if task.name == _AX else task.name
@@ -160,7 +160,7 @@ def _tasks() -> list[GlueTask]:
 
 
 def _find_models(patterns: str) -> dict[str, StoredModel]:
-    """Returns the models by the names of their tasks."""
+    """Returns task name to model."""
     expected = dict.fromkeys(filter(None, map(_model_of, _tasks())))
     models: dict[str, StoredModel] = {}
     for pattern in patterns.split(","):
@@ -196,7 +196,7 @@ def _find_models(patterns: str) -> dict[str, StoredModel]:
 def _find_parts(
     glue_dir: str, models: Mapping[str, StoredModel]
 ) -> tuple[list[_Part], list[str]]:
-    """Returns the files that can be written, and what is missing for others."""
+    """Returns the files that can be written, and names what is missing."""
     parts, missing = [], []
     for task in _tasks():
         model = _model_of(task)
@@ -228,7 +228,7 @@ def _find_folder(glue_dir: str, task: GlueTask) -> str | None:
         path = os.path.join(glue_dir, name.rstrip("/"))
         if _fold(name.rstrip("/")) in expected and tf.io.gfile.isdir(path):
             return path
-    # GLUE's website offers this file without a folder.
+    # GLUE's website offers AX.tsv without a folder, so accept the bare file.
     if task.name == _AX and tf.io.gfile.exists(
         os.path.join(glue_dir, f"{task.title}.tsv")
     ):
@@ -260,7 +260,7 @@ def _predict_majority(part: _Part, num_rows: int) -> str:
     folder = os.path.dirname(part.path)
     path = part.task.find_file(folder, "train", flag="--glue_dir")
     training = classification_examples.read_official(part.task, path, "train")
-    # The first seen among equals.
+    # On a tie, the label that occurs first counts.
     label = collections.Counter(x.label for x in training).most_common(1)[0][0]
     logging.info("%s: predicting %s for every row.", part.name, label)
     return classification_examples.submission_text(
@@ -274,7 +274,7 @@ def _predict(
     examples: Sequence[InputExample],
     show_progress: bool,
 ) -> str:
-    """Predicts every row with the model."""
+    """Predicts every row with the model; returns the text of the file."""
     task = predictor.task
     is_score = task.problem_type == "regression"
     answers = []

@@ -8,23 +8,22 @@ import numpy as np
 from bert_tf import errors
 from bert_tf.errors import UserError
 
-_MAGIC = b"TFL3"  # From its fourth byte on.
+_MAGIC = b"TFL3"  # Bytes 4 to 7 of every .tflite file.
 
 
 class LiteModel:
     """A loaded .tflite file with one signature.
 
-    Several threads may call it; they take turns.
+    Several threads may call `run`; a lock makes them take turns.
 
     Args:
       content: The file's bytes.
-      num_threads: Threads that compute.
+      num_threads: Number of threads that compute one call.
       text_operators: Whether the file may contain TF-Text's operators.
 
     Attributes:
-      inputs: LiteRT's dtype and shape of each input by name; -1 where the size
-        is variable.
-      outputs: Dtype and shape of each output by name.
+      inputs: Input name to dtype and shape in LiteRT; -1 is a variable size.
+      outputs: Output name to dtype and shape.
 
     Raises:
       UserError: If the bytes are not a .tflite file.
@@ -44,7 +43,7 @@ class LiteModel:
         with errors.extras():
             from ai_edge_litert import interpreter as interpreters
         if text_operators:
-            # Imported here, as it loads all of TF-Text.
+            # Imported only if needed, as it loads all of TF-Text.
             from tensorflow_text.core.pybinds import tflite_registrar
 
             interpreter = interpreters.InterpreterWithCustomOps(

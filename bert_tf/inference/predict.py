@@ -35,9 +35,9 @@ from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
 from bert_tf.training import unpad as unpadding
 
-# Digits of numbers in tables; JSON lines have all.
+# Significant digits of numbers in tables; JSON lines have all digits.
 _DIGITS = 5
-# Before the name of a kept column that a prediction has too.
+# Put before the name of a kept column if the answers have that name too.
 _PREFIX = "input_"
 _PROBABILITIES = "probabilities"
 _TOP_K_KINDS = ("classification", "multiple_choice")
@@ -45,7 +45,7 @@ _BREAKS = re.compile(r"[\t\r\n]+")
 
 
 class OutputRows:
-    """Formats predictions, with columns of the input beside them.
+    """Formats predictions, with the kept columns of the input in front.
 
     Args:
       config: The flags.
@@ -76,7 +76,7 @@ class OutputRows:
                 f"Received: a model for {key}; drop it."
             )
         if self._empty is None and key not in _NAMES:
-            # A task of the user's, whose answers have other names.
+            # The columns of a user-defined task are unknown: no tables.
             if self._ending or config.keep_columns:
                 raise UserError(
                     "Tables and --keep_columns are for classification, "
@@ -95,7 +95,7 @@ class OutputRows:
         return self._table_line({name: name for name in self._columns})
 
     def inputs(self) -> Iterable[Mapping[str, Any]] | None:
-        """Returns the values of the kept columns, row by row; None if none."""
+        """Returns the kept columns' values by row; None without columns."""
         if not self._kept:
             return None
         rows = self._task.read_table(self._path).rows
@@ -109,7 +109,7 @@ class OutputRows:
         return dict(self._empty)
 
     def line(self, kept: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Returns one line of the output, or a row with several lines.
+        """Returns one row of the output; a .csv row may span several lines.
 
         Args:
           kept: The values of the kept columns.
@@ -128,7 +128,10 @@ class OutputRows:
         return sorted(pairs, key=lambda x: -x[1])[: self._top_k]
 
     def _answer_names(self) -> list[str]:
-        """Returns the columns of the answers in a table."""
+        """Returns the answers' columns in a table.
+
+        With --top_k=2: label, probability, label_2, probability_2.
+        """
         key = self._task.variant or self._task.kind
         names = list(self._empty or _NAMES.get(key, ()))
         if self._top_k is None or not self._ending:
@@ -144,7 +147,7 @@ class OutputRows:
         return names
 
     def _flat(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns an answer as the cells of a table."""
+        """Returns the cells of an answer by column name."""
         cells = dict(answer)
         probabilities = cells.pop(_PROBABILITIES, None)
         if "labels" in cells:
@@ -171,7 +174,7 @@ class OutputRows:
         return text.getvalue()
 
 
-# The columns of answers by task; those of classifiers depend on the labels.
+# Columns of the answers by task; a classifier's are in `_EMPTY_ANSWERS`.
 _NAMES = {
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
@@ -193,7 +196,7 @@ _EMPTY_ANSWERS = {
 
 
 def _kept_names(config: Flags, task: Task, answers: set[str]) -> dict[str, str]:
-    """Returns the names of the kept columns in the input and the output."""
+    """Returns the kept columns: name in the input to name in the output."""
     if not config.keep_columns:
         return {}
     table = task.read_table(config.input_file)
@@ -204,7 +207,7 @@ def _kept_names(config: Flags, task: Task, answers: set[str]) -> dict[str, str]:
         )
     columns = config.columns_to_keep() or table.columns  # None means all.
     table.require(columns, dict.fromkeys(columns, "--keep_columns"))
-    if not config.output_ending:  # Also those that a table leaves out.
+    if not config.output_ending:  # JSON lines always have probabilities.
         answers = answers | {_PROBABILITIES}
     kept = {}
     for column in columns:
@@ -243,7 +246,7 @@ def run(config: Flags) -> None:
     files.require_file(config.input_file, "--input_file")
     files.require_other(config.output_file, config.input_file)
     files.require_writable(config.output_file, "--output_file")
-    # Workers must connect before anything is computed.
+    # Workers must connect before TensorFlow computes anything.
     devices = device_setup.prepare(config)
     with devices.together():
         _run_on(devices, config)
@@ -264,8 +267,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
         )
     task = _choose_task(stored, config)
     rows = OutputRows(config, task)
-    # The whole file is read before the model is built, so that an error in the
-    # last row is not found hours later.
+    # Read all rows first: an error in the last row must not appear hours later.
     total = sum(1 for _ in _read(task, config))
     predictor = build_predictor(
         stored,
@@ -302,7 +304,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
 
 
 def _choose_task(stored: StoredModel, config: Flags) -> Task:
-    """Returns the task of a model; arrays are for embeddings alone."""
+    """Returns a model's task; refuses arrays except for embeddings."""
     kind = stored.task["kind"]
     if not config.array_ending:
         return registry.from_stored(stored)
@@ -325,13 +327,13 @@ def build_predictor(
     """Loads a fine-tuned model.
 
     Raises:
-      UserError: If it has no vocabulary, its parts do not match, or it cannot
-        leave padding out.
+      UserError: If the model has no vocabulary, its parts do not match, or
+        --unpad=on is not possible.
     """
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # Gathering takes no longer than transposing, and nothing is compiled.
+        # Faster: gathering costs no more than transposing, nothing is compiled.
         lambda: True,
         reads_padding=task.reads_padding,
     )
@@ -375,7 +377,7 @@ def _predict_chunks(
       config: The flags.
       rows: The format of the lines.
       on_examples: Called with the number of newly finished examples.
-      finished: The number of the first chunks, which are skipped.
+      finished: Number of chunks that are already done; they are skipped.
 
     Raises:
       UserError: If the file is invalid, or the model's outputs are not finite.
@@ -384,7 +386,7 @@ def _predict_chunks(
     inputs = iter(rows.inputs() or ())
     chunks = task_prediction.chunks(task, _read(task, config))
     for number, examples in enumerate(chunks):
-        # Of the same rows; none without --keep_columns.
+        # The kept columns of the same rows; empty without --keep_columns.
         kept = list(itertools.islice(inputs, len(examples)))
         kept = kept or [{}] * len(examples)
         computed = [x for x in examples if not _is_empty(x, config)]
@@ -414,9 +416,9 @@ def _is_empty(example: Any, config: Flags) -> bool:
 def _open_output(
     config: Flags, stored: StoredModel, devices: Devices
 ) -> Iterator[RunFolder | None]:
-    """Yields the chunks that a killed run left, for the chief.
+    """Yields the folder of finished chunks on the chief, else None.
 
-    Those of another model, input or flag are removed.
+    Chunks of a run with another model, input or flag are removed first.
     """
     if not devices.coordinator.is_chief:
         yield None
@@ -451,7 +453,7 @@ def _finished_chunks(run: RunFolder) -> int:
 
 
 def _join(run: RunFolder, config: Flags, header: str | None) -> None:
-    """Writes the output from its chunks."""
+    """Writes the output file from its chunks, then removes them."""
     chunks = (
         files.read_bytes(_chunk_path(run, number))
         for number in range(_finished_chunks(run))
@@ -468,7 +470,7 @@ def _join(run: RunFolder, config: Flags, header: str | None) -> None:
 
 
 def _write_embeddings(path: str, ending: str, chunks: Iterable[bytes]) -> None:
-    """Writes JSON lines as .npy, or with texts and kept columns as .parquet."""
+    """Writes embeddings as .npy, or .parquet with texts and kept columns."""
     others, vectors = [], []
     for chunk in chunks:
         rows = [json.loads(line) for line in chunk.splitlines()]
