@@ -97,6 +97,7 @@ class Artifact:
 
     Attributes:
       model_name: The name under which servers load the model.
+      version: The number of the version, which names its directory.
       head: The name of the head, a key of `savedmodel.HEADS`.
       precision: "float32" or "bfloat16".
       ids_only: Whether the signatures take token ids instead of strings.

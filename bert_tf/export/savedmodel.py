@@ -82,7 +82,7 @@ class Export:
     precision: str
 
     def fuse(self, precision: str) -> keras.Model:
-        """Returns the model in its inference form, in a precision."""
+        """Returns the inference form of the model in the given precision."""
         if precision == self.precision:
             return self.model
         return inference.prepare(self.trained, precision, **self.head.form)
@@ -100,7 +100,7 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
 
     Args:
       config: The flags.
-      origin: What reports name as the source if --model_dir is temporary.
+      origin: The path that reports name if --model_dir is temporary.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -157,7 +157,6 @@ def write(
                 artifacts.write_version(output_dir, version)
             )
             exact_litert = None
-            # TensorFlow logs each step of saving, which is of no use here.
             with terminal.below(logging.WARNING):
                 ServingModule(export.head, export.model, ids_only).save(
                     temporary
@@ -339,7 +338,7 @@ def verify(export_dir: str, model_dir: str) -> Report:
       model_dir: The model directory.
 
     Returns:
-      The report, whose `faults` are empty if the export is correct.
+      The report; its `faults` are empty if the export is correct.
 
     Raises:
       UserError: If the export or the model is missing.

@@ -100,8 +100,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             errors.program("export/savedmodel.py"),
         )
         if is_faster:
-            # The server calls this only after the export imported TensorFlow,
-            # when it has no effect.
+            # The server calls this too late: the export imports TensorFlow.
             packed_weights.assume()
         # This import takes seconds, which later starts of the server save.
         from bert_tf.export import savedmodel
@@ -121,7 +120,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
 
 
 def _key(path: str, *settings: str) -> str:
-    """Returns a hash of the model's files, the settings and the versions."""
+    """Returns a hash of the model's files, settings and package versions."""
     if os.path.isdir(path):
         names = [
             os.path.join(folder, file)

@@ -526,8 +526,7 @@ class LitertModule:
             spec.shape.rank > 1 and spec.shape[1] is None
             for spec in self._outputs.values()
         )
-        # Clients expect outputs as long as the ids that they send, so the model
-        # reads the padding, too.
+        # Clients expect as many outputs as ids, so padding is computed, too.
         return _flatten(rows, whole=has_token_outputs)
 
     def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:

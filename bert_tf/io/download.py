@@ -186,7 +186,7 @@ class _Transfer:
                 self._receive(response)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416:  # The file has become shorter.
+            if error.code == 416:  # The file has become shorter: start again.
                 self._discard()
             if error.code in (416, 429) or error.code >= 500:
                 raise _Interrupted(f"status {error.code}") from error
@@ -196,7 +196,7 @@ class _Transfer:
             raise _Interrupted(f"{reason!s:.200}") from error
         except UserError:
             raise
-        except ValueError as error:  # Also for an invalid redirection.
+        except ValueError as error:  # Also raised for an invalid redirection.
             self._discard()
             raise UserError(
                 f"{self.url}: the server's answer is wrong ({error})."

@@ -420,7 +420,7 @@ def _new_name(path: str) -> str:
 
 
 def is_temporary(path: str) -> bool:
-    """Returns True for a temporary path that a killed process left behind."""
+    """Returns True for the path of a temporary file or folder."""
     return _TEMPORARY.fullmatch(path.rstrip("/")) is not None
 
 
@@ -441,7 +441,7 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
 
     Args:
       folder: A local folder; if it is missing, nothing is done.
-      names: A regular expression of the names of the outputs in it.
+      names: A regular expression for the names of the outputs.
     """
     if not os.path.isdir(folder):
         return
@@ -457,7 +457,7 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
 
 
 def _is_alive(process: int, path: str) -> bool:
-    """Returns whether the process that made a temporary path still exists."""
+    """Returns True if the process that made a temporary path still exists."""
     if process == os.getpid():  # In containers, programs often have equal ids.
         return os.path.abspath(path) in _own
     try:
@@ -563,7 +563,7 @@ def read_json_object(path: str) -> dict[str, Any]:
     """Returns the parsed contents of a JSON file that holds one object.
 
     Raises:
-      UserError: If it is not valid JSON, or not an object.
+      UserError: If the file is not valid JSON, or does not hold an object.
     """
     values = read_json(path)
     if not isinstance(values, dict):

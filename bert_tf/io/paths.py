@@ -29,7 +29,6 @@ _MODEL_PARTS = re.compile(
     r"\.(json|index|meta|safetensors|bin|h5|keras|pb)$|\.ckpt|\.data-|"
     "^checkpoint$|^model$"
 )
-# Endings of files that are no models.
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
 # The first line of standard input selects the format: the first match counts.
 _FIRST_LINES = {
@@ -171,7 +170,7 @@ def describe(path: str) -> str:
 def may_be_model(path: str) -> bool:
     """Returns False for a local path that certainly holds no model.
 
-    It may be a directory, a file, or the prefix of a checkpoint's files.
+    The path may be a directory, a file, or the prefix of a checkpoint's files.
     """
     if os.path.isdir(path):
         with os.scandir(path) as entries:
@@ -229,8 +228,8 @@ def require_archive_url(url: str) -> None:
 def resolve_config(path: str) -> str:
     """Returns the path of a configuration file.
 
-    A path that begins with `configs/` and does not exist is looked up in
-    `bert_tf/recipes`, so that the flag files there find it from any folder.
+    A path that begins with `configs/` and does not exist is searched in
+    `bert_tf/recipes`, so the flag files there work in any current directory.
     """
     recipe = os.path.join(RECIPES, path)
     is_recipe = path.startswith("configs/") and os.path.exists(recipe)

@@ -127,7 +127,7 @@ class RunFolder(contextlib.ExitStack):
         """Registers the files to write; returns False if nothing is done yet.
 
         Args:
-          outputs: The files.
+          outputs: The files that the run will write.
           fits_any: Whether each part of the work has a name by its own inputs,
             so that a run with another recipe may use the unchanged parts until
             the first file exists.

@@ -150,7 +150,7 @@ def check(
 
 
 def shown(value: Any) -> str:
-    """Returns a value as in Python, cut to a line's length."""
+    """Returns the `repr` of a value, cut to a length for messages."""
     try:
         text = repr(value)
     except ValueError:  # Python formats no integer of thousands of digits.
@@ -159,7 +159,7 @@ def shown(value: Any) -> str:
 
 
 def exists(path: str) -> bool:
-    """Returns True for a regular file, and False where there is nothing.
+    """Returns True for a regular file, and False if nothing exists there.
 
     Raises:
       UserError: For a directory, a pipe, a device, or a loop of links.

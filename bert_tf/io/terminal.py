@@ -24,8 +24,8 @@ SECONDS_BETWEEN_LINES = 10.0
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 # No environment variable sets the log level of the Abseil in these libraries of
-# TensorFlow, so `drop_noise` calls a C++ function. Without the function messages
-# appear again, without other effects. In 2.21 the second library logs, too.
+# TensorFlow, so `drop_noise` calls a C++ function. If a version lacks it, only
+# the messages appear again. In 2.21 the second library logs, too.
 _LIBRARIES = (
     "libtensorflow_framework.so.2",
     "python/profiler/internal/_pywrap_profiler_plugin.so",
@@ -72,8 +72,8 @@ class _AboveBars:
 class _StepFilter(python_logging.Filter):
     """Hides the lines of steps on a terminal, where a bar shows the steps.
 
-    Elsewhere "always" lines are shown, and "sometimes" lines ten seconds after
-    the last one. "in_file" lines are shown with --verbosity=1 only.
+    Elsewhere "always" lines are shown, and "sometimes" lines if the last shown
+    line is ten seconds old. "in_file" lines are shown with --verbosity=1 only.
     """
 
     def __init__(self, verbosity: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_tf.errors import WorkerEndedError
 
-# Tasks submitted per process, so that none waits for work.
+# Tasks submitted per process; with only one, a process would wait for the next.
 _TASKS_AHEAD = 2
 
 
@@ -55,8 +55,8 @@ def pool(num_processes: int) -> Iterator[futures.Executor]:
 
 
 def _begin() -> None:
-    """Makes this worker exit with its parent, even if that is killed."""
-    # Ctrl-C reaches the workers too; the parent handles it.
+    """Makes this worker exit with its parent, even if the parent is killed."""
+    # Ctrl-C reaches the workers, too, but only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -73,7 +73,7 @@ def finished(
     function: Callable[..., Any],
     tasks: Iterable[tuple[Any, ...]],
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields each task with its result, in the order in which they finish.
+    """Yields each task with its result, in the order in which tasks finish.
 
     A task is the arguments of one call. Only `_TASKS_AHEAD` tasks per process
     are read in advance, so all of `tasks` need not fit in memory.
