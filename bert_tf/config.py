@@ -74,9 +74,9 @@ GROUPS = (
     "other",
     IGNORED,
 )
-# A flag's effect on training decides if it may change when a run resumes:
-# "weights" is an effect on the weights or the choice of a model, "place" only
-# on where a run reads, writes or computes.
+# A flag's effect on training decides if it may change when a run resumes.
+# "weights" includes the choice of a model; "place" is only where a run reads,
+# writes or computes.
 EFFECTS = ("weights", "place", "nothing")
 # Rules that limit a flag's value; `flags.options.Flags` checks them.
 BOUNDS = ("at_least", "above", "at_most", "below")

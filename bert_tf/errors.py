@@ -117,9 +117,9 @@ class Preempted(BaseException):
 def closest(name: str, choices: Iterable[str]) -> list[str]:
     """Returns up to three choices that a wrong name may mean.
 
-    The first rule that any choice meets counts: the choice contains the name,
-    is part of it, is the most similar one, has a similar word, has the name's
-    letters in order (huggingface for hf), or has the name's first word.
+    The first rule that any choice meets counts. The choice contains the name,
+    is in the name, or is most similar. Otherwise it has a similar word, the
+    name's letters in order (huggingface for hf), or the name's first word.
     """
     word = re.sub(r"[-_ ]", "", name.lower())
     folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}

@@ -138,8 +138,8 @@ def drawable(names: Sequence[str], text_file: str) -> tuple[list[str], str]:
     """Returns short names to draw, or numbers in their place, and a note.
 
     If the fonts lack a character of a name, as DejaVu Sans lacks Chinese, they
-    are [0], [1] ... and the note names `text_file`, which lists the names. The
-    note is "" if the names are drawn.
+    are [0], [1] ...; the note and a log line name `text_file`, which lists the
+    names. The note is "" if the names are drawn.
     """
     short = [shorten(name) for name in names]
     missing = _missing_characters(short)
@@ -227,7 +227,7 @@ def draw_line(
     number: int = 0,
     errors: Sequence[float] | None = None,
 ) -> None:
-    """Draws line `number` of a panel; error bars reach from y - e to y + e."""
+    """Draws line `number` of a panel; an error is half the length of a bar."""
     color, marker = LINES[number % len(LINES)]
     style = {"color": color, "marker": marker, "markersize": 4}
     axes.errorbar(x, y, errors, label=label, linewidth=1.3, capsize=3, **style)
@@ -336,7 +336,7 @@ def moving_average(values: np.ndarray, width: int) -> np.ndarray:
     return (sums[high] - sums[low]) / (high - low)
 
 
-# === Predictions beside correct answers ===
+# === Predictions compared with correct answers ===
 
 
 def write_confusion_matrix(

@@ -1,4 +1,4 @@
-"""Exports: the version directory, and the files beside the graph.
+"""Exports: the version directory, and all of its files except the graph.
 
 Servers load directories with numbers for names, so a version has a temporary
 name until the export is complete and verified. A model card describes the

@@ -1,6 +1,6 @@
 """Exports a model directory as a SavedModel with serving signatures.
 
-`write` publishes only exports that match the model; `verify` checks one again.
+`write` keeps an export only if it matches the model; `verify` compares again.
 """
 
 import contextlib
@@ -207,7 +207,7 @@ def choose_head(name: str, stored: StoredModel) -> str:
     variant = stored.task.get("variant")
     is_served = kind == "classification" and variant in tasks.TASKS
     if variant is not None and not is_served:
-        # A custom task computes its predictions in Python, not in the graph.
+        # The graph lacks a custom task's predictions, so only its encoder fits.
         of_model = [key for key in of_model if HEADS[key].model_kind]
         if name == "auto":
             raise UserError(
@@ -283,7 +283,7 @@ def complete(
     export: Export,
     exact_litert: bytes | None = None,
 ) -> dict[str, Any]:
-    """Adds the files beside the graph and verifies the whole export.
+    """Adds the remaining files of an export and verifies the whole export.
 
     Args:
       directory: A version directory with graph and variables, under its

@@ -343,7 +343,7 @@ def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
 
 
 def _publish_directory(temporary: str, path: str) -> None:
-    """Renames a directory without replacing one that is not empty."""
+    """Renames a directory to `path`; raises `UserError` if `path` exists."""
     taken = UserError(
         f"{path} was written by another process meanwhile; rerun the command."
     )
@@ -409,7 +409,7 @@ def remove_empty(folders: list[str]) -> None:
 
 
 def _new_name(path: str) -> str:
-    """Returns a new temporary path beside an output, with the process's id.
+    """Returns a new temporary path for an output, with the process's id.
 
     The first call for an output removes the leftovers of killed processes.
     """

@@ -148,10 +148,10 @@ def one_writer(
 
 @contextlib.contextmanager
 def exclusive(path: str, work: str) -> Iterator[None]:
-    """Lets one process at a time make a local `path`; the others wait.
+    """Lets one process at a time make a local `path`; other processes wait.
 
     Args:
-      path: The file or folder; the lock is `<path>.lock` beside it.
+      path: The file or folder; the lock is on the file `<path>.lock`.
       work: A verb for the log line of waiting processes, such as "fetches".
 
     Raises:
