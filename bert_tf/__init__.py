@@ -45,7 +45,7 @@ _HOMES = {
     "save_model": "bert_tf.api.save",
 }
 
-# Names of other libraries have their counterpart there.
+# The hint for an unknown name, often of another library, such as AutoModel.
 _SEE_LOAD = "; load_model opens models of every kind."
 
 __all__ = list(_HOMES)
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'bert_tf' has no attribute {name!r}{hint}"
         )
-    # Before the import of Keras, whose own message would be less clear.
+    # Check this before Keras is imported: its own message is less clear.
     keras_backend.require_tensorflow()
     if "tensorflow" not in sys.modules:
         from bert_tf.io import terminal
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if _HOMES[name].startswith("bert_tf.modeling."):
-            # Those of `modeling` read features alone.
+            # Models of `modeling` read features only; `with_text` adds texts.
             models = importlib.import_module("bert_tf.api.models")
             value = models.with_text(value)
     globals()[name] = value

@@ -12,7 +12,7 @@ from bert_tf import errors
 from bert_tf.io import interrupts
 
 _WIDTH = 80
-# In the order of a user's work; a module that is not named here comes last.
+# In the order of a user's work; a command that is not named here comes last.
 _ORDER = (
     "demo",
     "models",
@@ -64,7 +64,7 @@ def help_text() -> str:
     width = max(map(len, names()))
     lines = []
     for name in names():
-        # Parsed, not imported: `bert-tf` answers at once.
+        # Parse the file in place of an import, so that help is shown at once.
         path = pathlib.Path(folder, f"{name.replace('-', '_')}.py")
         docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
         title = errors.name_programs(docstring.partition("\n")[0])
@@ -88,7 +88,7 @@ def main() -> None:
         sys.argv[1:] = [*sys.argv[2:3], "--help"]
     name, *rest = sys.argv[1:] or ["--help"]
     if name in ("-h", "-?", "-help", "--help"):
-        sys.argv[0] = f"{errors.PROGRAM} {name}"  # As for a command.
+        sys.argv[0] = f"{errors.PROGRAM} {name}"  # `errors.program` reads it.
         sys.stdout.write(help_text())
     elif name in ("-version", "--version"):
         sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")

@@ -13,8 +13,8 @@ from bert_tf.errors import did_you_mean
 
 # Values of `hidden_act`. "gelu" is the tanh approximation, as in the original
 # at eedf571 (modeling.py:264-277); "gelu_erf" is the exact form that the
-# original used before 2019-02-07. Files may have upper case, and null or "" for
-# "linear".
+# original used before 2019-02-07. Files may have upper case, and null or ""
+# counts as "linear".
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 # Text normalization: the original's rules, or the rules of MediaPipe and the
@@ -26,7 +26,7 @@ NORMALIZATIONS = (ORIGINAL, ASCII_LOWER)
 # Task heads: a linear layer alone, or a BiLSTM below it (paper, Table 5).
 HEAD_TYPES = ("linear", "bilstm")
 # A tagger trains the encoder (fine-tuning), or reads features from a frozen
-# one; then it combines these layers (paper, Table 7).
+# encoder: a combination of these layers (paper, Table 7).
 APPROACHES = ("fine_tuning", "feature_based")
 LAYER_COMBINATIONS = (
     "embeddings",
@@ -36,16 +36,16 @@ LAYER_COMBINATIONS = (
     "concat_last_four_hidden",
     "weighted_sum_all_layers",
 )
-# Vectors of a text made of those of its tokens; "+" joins several.
+# Ways to turn token vectors into a text's vector; "+" concatenates several.
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
 # The best combination in Table 7.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# A limit against typing errors: a deeper encoder would fill the memory.
+# Refuses typing errors: an encoder of more layers would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 _MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38
 
-# Keys in the released multilingual and Chinese files that no code ever read.
+# Released multilingual and Chinese files have these keys, which are ignored.
 _UNUSED_KEYS = frozenset(
     {
         "directionality",
@@ -74,13 +74,12 @@ GROUPS = (
     "other",
     IGNORED,
 )
-# The effects of flags on training, for the checks when a run resumes: on the
-# weights or the choice of a model; only on where it reads, writes or computes;
-# or none.
+# A flag's effect on training decides if it may change when a run resumes.
+# "weights" includes the choice of a model; "place" is only where a run reads,
+# writes or computes.
 EFFECTS = ("weights", "place", "nothing")
-# The bounds among the rules of flags, which `flags.options.Flags` checks.
+# Rules that limit a flag's value; `flags.options.Flags` checks them.
 BOUNDS = ("at_least", "above", "at_most", "below")
-# The end of the help of each flag that names a model.
 _MODEL_NAMES = (
     " May also be a name, which is fetched: bert-base-uncased "
     "(run/models.py lists such names), or hf://owner/name."
@@ -106,14 +105,14 @@ def option(
       group: The flag's subject in `--help`, one of `GROUPS`.
       affects: The flag's effect on training, one of `EFFECTS`. A change of a
         flag that affects the weights is refused or logged on resume.
-      name: The flag's name where it differs from the field's.
+      name: The flag's name, if it differs from the name of the field.
       choices: The values a text flag may take.
       reads: The kind of input that the flag names, which must exist: "file",
         "files" (comma-separated globs), "folder" or "model"; see `paths`.
       **rules: `at_least`, `above`, `at_most`, `below`: bounds of the value,
-        unless it is None. `needs`: another flag, "do_train", or a value of
-        one, "head=bilstm", or a tuple of which one is enough; without it this
-        flag must keep its default. `not_with`: the same, with it.
+        unless it is None. `needs`: a flag ("do_train"), a flag's value
+        ("head=bilstm") or a tuple; one of these must be set if this flag is.
+        `not_with`: a flag, a value or a tuple; none may be set if this flag is.
 
     Raises:
       ValueError: For an unknown group, effect or rule.
@@ -148,7 +147,7 @@ def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
 
 
 def check_pooling(pooling: str) -> None:
-    """Raises `UserError` unless it is some of `POOLINGS`, joined by "+"."""
+    """Raises `UserError` unless `pooling` joins names of `POOLINGS` by "+"."""
     if not set(str(pooling).split("+")) <= set(POOLINGS):
         raise UserError(
             f"The pooling of embeddings must be {', '.join(POOLINGS)}, or "
@@ -178,8 +177,8 @@ class BertConfig:
       type_vocab_size: Number of segments.
       initializer_range: Standard deviation of the truncated normal initializer.
       layer_norm_eps: Added to the variance in layer normalization.
-      left_to_right: If true, a token attends only to itself and to the tokens
-        left of it (paper, Table 5); the pooled output is the last token's.
+      left_to_right: If true, a token attends only to itself and to earlier
+        tokens (paper, Table 5); the last token gives the pooled output.
 
     Raises:
       UserError: For an invalid value.
@@ -253,7 +252,7 @@ class BertConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             expected = field.type if isinstance(field.type, type) else object
-            # JSON has one type of number: 0 is a valid probability.
+            # JSON has one type of number, so the probability 0 may be an int.
             accepted = (float, int) if expected is float else expected
             is_bool = isinstance(value, bool)
             if not isinstance(value, accepted) or (
@@ -297,7 +296,7 @@ class BertConfig:
 
     @classmethod
     def from_json(cls, text: str, source: str) -> "BertConfig":
-        """Parses the text of a `bert_config.json`; `source` names it."""
+        """Parses the text of a `bert_config.json`; errors name `source`."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -310,7 +309,7 @@ class BertConfig:
         return cls.from_dict(values, source)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the original's keys, and the added ones if not at default."""
+        """Returns the original's keys, and added keys not at their default."""
         values = dataclasses.asdict(self)
         for field in dataclasses.fields(self):
             is_added = field.name in ("layer_norm_eps", "left_to_right")

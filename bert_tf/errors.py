@@ -12,17 +12,16 @@ from collections.abc import Iterator
 
 PROGRAM = "bert-tf"
 
-# Characters of a message; a file could fill it with a name of any length.
+# Longer messages are cut, because a name in a file may have any length.
 _MAX_MESSAGE = 4000
-# Control characters and halves of surrogate pairs, which terminals obey or
-# refuse.
+# Terminals obey control characters, and halves of surrogate pairs cannot be
+# printed, so messages have escapes in their place.
 _UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 # The name of a script in a text, but not at the end of another path.
 _SCRIPT = re.compile(r"(?<![\w./-])(?:python )?((?:run|export)/\w+\.py)\b")
 
-# The extra of the wheel that installs a package. A test compares these with
-# pyproject.toml.
+# Package to the extra that installs it; a test compares pyproject.toml.
 EXTRAS = {
     "ai_edge_litert": "tflite",
     "apache_beam": "beam",
@@ -49,11 +48,11 @@ class UserError(ValueError):
 
     Its message is one sentence: what was expected, what was received, what to
     do. Scripts print it without a traceback and exit with status 1; in Python
-    it is an ordinary `ValueError`. Control characters of names in it are
-    escaped, and the middle of a very long one is left out.
+    it is an ordinary `ValueError`. Control characters in the message are
+    escaped, and the middle of a very long message is left out.
     """
 
-    # Else Keras adds a layer's arguments, in many lines.
+    # Otherwise Keras adds a layer's arguments, in many lines.
     _keras_call_info_injected = True
 
     def __init__(self, message: object = "") -> None:
@@ -82,8 +81,8 @@ def _texts(*codes: int) -> str:
     return "|".join(re.escape(os.strerror(code)) for code in codes)
 
 
-# Texts of errors about files, and what to do. TensorFlow's errors have the text
-# of the error number, and numpy's only report that fewer bytes were written.
+# Patterns of errors about files, and what to do. TensorFlow's messages have the
+# text of the error number; numpy's messages have only the numbers of bytes.
 _REFUSALS = {
     _texts(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     + r"|\d+ requested and \d+ written": (
@@ -103,9 +102,8 @@ INTERRUPTED = 130
 class Preempted(BaseException):
     """The run received SIGTERM or Ctrl-C, saved its state and stops.
 
-    Its message describes that. Scripts log it and exit with `status`. Like
-    `KeyboardInterrupt` it is not an `Exception`, so that no handler on the way
-    catches it.
+    Scripts log the message and exit with `status`. Like `KeyboardInterrupt` it
+    is not an `Exception`, so that no `except Exception` on the way catches it.
 
     Attributes:
       status: The exit status: 0, or 130 after Ctrl-C.
@@ -119,9 +117,9 @@ class Preempted(BaseException):
 def closest(name: str, choices: Iterable[str]) -> list[str]:
     """Returns up to three choices that a wrong name may mean.
 
-    They contain it or are within it, are spelled like it, have a part that is,
-    begin with its first letter and have the others, as huggingface has those of
-    hf, or have its first part.
+    The first rule that any choice meets counts. The choice contains the name,
+    is in the name, or is most similar. Otherwise it has a similar word, the
+    name's letters in order (huggingface for hf), or the name's first word.
     """
     word = re.sub(r"[-_ ]", "", name.lower())
     folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}
@@ -129,9 +127,7 @@ def closest(name: str, choices: Iterable[str]) -> list[str]:
     def likeness(choice: str) -> float:
         return difflib.SequenceMatcher(None, choice, word).ratio()
 
-    best = max(
-        folded.values(), key=likeness, default=""
-    )  # The first of equals.
+    best = max(folded.values(), key=likeness, default="")
     first = re.split("[-_ ]", name.lower())[0]
     letters = re.compile(".*".join(map(re.escape, word)))
     tests = (
@@ -175,8 +171,8 @@ def full_disks() -> Iterator[None]:
     """Turns errors about full disks and forbidden files into one sentence.
 
     Raises:
-      UserError: If the code inside fails because a disk is full, or a file may
-        not be read or written.
+      UserError: If the block fails because a disk is full, or because a file
+        may not be read or written.
 
     >>> with full_disks():
     ...     pass
@@ -195,7 +191,7 @@ def full_disks() -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Adds a path to errors that name none, as those about full disks do."""
+    """Adds a path to an `OSError` that has none, such as for a full disk."""
     try:
         yield
     except OSError as error:
@@ -206,11 +202,11 @@ def naming(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def extras() -> Iterator[None]:
-    """Names the extra to install when the code inside misses a package.
+    """Names the extra to install if the block misses a package.
 
     Raises:
-      UserError: If the code inside imports a package of an extra of the wheel
-        that is not installed.
+      UserError: If the block imports a package that is not installed and
+        belongs to an extra of the wheel.
 
     >>> with extras():
     ...     import starlette
@@ -228,7 +224,7 @@ def require(extra: str) -> None:
     """Checks that the packages of an extra are installed; imports none.
 
     Raises:
-      UserError: If one is not.
+      UserError: If a package is missing.
 
     >>> require("serve")
     """
@@ -259,8 +255,8 @@ def command(script: str) -> str:
 def program(script: str) -> str:
     """Returns the words that start a script, for messages.
 
-    They are `python run/predict.py` in a clone, and `bert-tf predict` where
-    there is none, or where the user started this process so.
+    They are `python run/predict.py` in a clone. Without a clone, or if the user
+    started this process with `bert-tf`, they are `bert-tf predict`.
     """
     clone = os.path.dirname(os.path.dirname(__file__))
     started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")
@@ -270,10 +266,10 @@ def program(script: str) -> str:
 
 
 def name_programs(text: str) -> str:
-    """Replaces scripts in a text by subcommands, where the user has these.
+    """Replaces scripts in a text by subcommands, if the user runs `bert-tf`.
 
-    For `bert-tf`, "start run/serve.py" becomes "start bert-tf serve". In a
-    clone the text stays as it is.
+    Then "start run/serve.py" becomes "start bert-tf serve". For a user of a
+    clone the text does not change.
     """
 
     def replace(match: re.Match) -> str:

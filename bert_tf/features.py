@@ -16,8 +16,7 @@ class Feature:
       name: The key in the `tf.train.Example`.
       stored_dtype: The dtype in the record.
       dtype: The dtype of the model's input; the original casts int64 to int32.
-      length: The length of the feature: the sequence's, the predictions', or
-        one.
+      length: The name of the setting with the number of values, or "one".
     """
 
     name: str

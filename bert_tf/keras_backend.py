@@ -10,8 +10,8 @@ from bert_tf.errors import UserError
 def _configured_backend() -> str:
     """Returns the backend that Keras will choose, without importing it.
 
-    The order is Keras' own: the environment variable, then `keras.json`, whose
-    errors Keras ignores.
+    As in Keras, the environment variable comes first, then `keras.json`; an
+    error in this file is ignored.
     """
     backend = os.environ.get("KERAS_BACKEND")
     if backend:
@@ -28,8 +28,8 @@ def _configured_backend() -> str:
 def require_tensorflow() -> None:
     """Checks that Keras runs, or will run, on TensorFlow.
 
-    Call this before importing `keras`: with a backend that is not installed
-    that import fails with a less clear message.
+    Call this before `keras` is imported: if the backend is not installed, that
+    import fails with a less clear message.
 
     Raises:
       UserError: If another backend is chosen.

@@ -1,12 +1,12 @@
 """Registers bert_tf's models, layers and optimizers with Keras.
 
-`import bert_tf.keras_objects` before `keras.models.load_model("x.keras")`: its
-result then reads texts as the result of `bert_tf.load_model` does.
+After `import bert_tf.keras_objects`, `keras.models.load_model("x.keras")`
+returns a model that reads texts, like `bert_tf.load_model`.
 """
 
 from bert_tf import keras_backend
 
-# Before the import of Keras, whose own message would be less clear.
+# Check this before Keras is imported: its own message is less clear.
 keras_backend.require_tensorflow()
 
 from bert_tf import BertForClassification  # noqa: E402

@@ -1,8 +1,8 @@
 """Pictures of results: learning curves, bars, lines, confusion matrices.
 
-They can be read at the width of a phone and by color-blind readers; the
-background is white on dark pages, too. Names of labels may be of any length
-and script, see `drawable`.
+The pictures are legible at the width of a phone and for color-blind readers;
+the background is white on dark pages, too. Names of labels may have any length
+and any script, see `drawable`.
 
 Shapes:
   C: number of labels.
@@ -24,28 +24,27 @@ from matplotlib.figure import Figure
 
 from bert_tf.io import files
 
-_WIDTH = 4.7  # Inches: at the 360 pixels of a phone, letters have 9.
+_WIDTH = 4.7  # Inches; letters have 9 pixels on a phone of 360 pixels.
 _DPI = 150
 SMALL = 8  # Points.
 
-# Distinguishable for color-blind readers.
 BLUE, ORANGE, GRAY, BLACK = "#1f6fb4", "#d95f02", "#767676", "#222222"
 LIGHT_BLUE = "#8fbbdc"
 # Colors and markers of the lines of a panel.
 LINES = ((BLUE, "o"), (ORANGE, "s"), (GRAY, "^"), (BLACK, "D"))
 
-# The middle of longer names is omitted.
+# Longer names would leave no room for the plot, so their middle is left out.
 _MAX_NAME_CHARS = 28
-# Matrices with more labels have no numbers in their cells, but a chart of the
-# most frequent confusions. Those with even more labels have no names.
+# Above the first limit, numbers do not fit into the cells of a matrix, so a
+# chart has the most frequent confusions. Above the second, names do not fit.
 _MAX_LABELS_WITH_NUMBERS = 20
 _MAX_LABELS_WITH_NAMES = 200
 _MAX_CONFUSIONS = 30
-# With more points a learning curve is pale, under its moving average.
+# A curve with more points is drawn pale, below its moving average.
 _SMOOTHED_FROM = 40
 
 Rows = Sequence[Mapping[str, Any]]
-# The name of the values, the title, and the factor of the values.
+# The key of the values in a row, the panel's title, and the values' factor.
 Panel = tuple[str, str, float]
 
 
@@ -94,7 +93,7 @@ def finish(axes: Axes, grid: str = "both", title: str = "") -> None:
 def add_legend(
     figure: Figure, ncols: int = 2, handles: Mapping[str, Any] | None = None
 ) -> None:
-    """Adds a legend below the panels: of their labels, or of `handles`."""
+    """Adds a legend below the panels, from their labels or from `handles`."""
     by_label = dict(handles or {})
     for axes in [] if handles else figure.axes:
         artists, labels = axes.get_legend_handles_labels()
@@ -122,7 +121,7 @@ def wrap(text: str, width: int) -> str:
 
 
 def shorten(name: str) -> str:
-    """Returns a name in one short line, whose dollars begin no formula."""
+    """Returns a name in one short line; a dollar sign begins no formula."""
     name = " ".join(name.split())
     if len(name) > _MAX_NAME_CHARS:
         half = _MAX_NAME_CHARS // 2
@@ -138,9 +137,9 @@ def numbers(names: Sequence[str]) -> list[str]:
 def drawable(names: Sequence[str], text_file: str) -> tuple[list[str], str]:
     """Returns short names to draw, or numbers in their place, and a note.
 
-    They are numbers if the fonts lack a character of a name, as DejaVu Sans
-    does Chinese. The note, which is logged, tells where to find the names; it
-    is empty if names are drawn.
+    If the fonts lack a character of a name, as DejaVu Sans lacks Chinese, they
+    are [0], [1] ...; the note and a log line name `text_file`, which lists the
+    names. The note is "" if the names are drawn.
     """
     short = [shorten(name) for name in names]
     missing = _missing_characters(short)
@@ -187,7 +186,7 @@ def draw_bars(
       axes: The panel.
       names: The names of the rows, from the top.
       series: The values of each series by its label in the legend.
-      colors: The color of each series, or a list with that of each bar.
+      colors: The color of each series, or a list with a color for each bar.
       text: The format of the number at the end of a bar.
       name_width: The number of characters in a line of a row's name.
     """
@@ -228,7 +227,7 @@ def draw_line(
     number: int = 0,
     errors: Sequence[float] | None = None,
 ) -> None:
-    """Draws line `number` of a panel; errors are half the lengths of bars."""
+    """Draws line `number` of a panel; an error is half the length of a bar."""
     color, marker = LINES[number % len(LINES)]
     style = {"color": color, "marker": marker, "markersize": 4}
     axes.errorbar(x, y, errors, label=label, linewidth=1.3, capsize=3, **style)
@@ -249,14 +248,14 @@ def write_learning_curves(
 
     Args:
       path: The PNG.
-      panels: What to draw; a panel without values is marked.
+      panels: The panels; a panel without values reads "not measured".
       train: Lines of `train_metrics.jsonl`, each with a `step`.
       evaluation: Results of evaluations, each with a `global_step`.
       title: The title of the figure.
-      baselines: What a model reaches by the frequency of tokens alone.
+      baselines: Values of a model that predicts token frequencies, by name.
     """
     names = [name for name, _, _ in panels]
-    # The first panel, the loss, fills the first row of an odd number.
+    # If the number of panels is odd, the first, the loss, fills a row.
     cells = names if len(names) % 2 == 0 else [names[0], *names]
     rows = [cells[i : i + 2] for i in range(0, len(cells), 2)]
     figure = new_figure(title, 0.8 + 1.7 * len(rows))
@@ -272,7 +271,7 @@ def write_learning_curves(
         steps, values = _series(evaluation, name, "global_step", factor)
         if len(steps):
             draw_line(axes, "evaluation", steps, values, 1)
-            # Below the panel's title, which takes the width of the panel.
+            # A blank second line of the title has room for the last value.
             label += "\n"
             axes.set_title(
                 f"evaluation {values[-1]:.4g}",
@@ -323,7 +322,10 @@ def _draw_training(
 
 
 def moving_average(values: np.ndarray, width: int) -> np.ndarray:
-    """Averages over `width` values around each, fewer at the ends."""
+    """Averages over `width` values around each, fewer at the ends.
+
+    For [1, 2, 3, 4] and width 2 or 3, it returns [1, 2, 3, 3.5].
+    """
     half = max(width // 2, 1)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     index = np.arange(len(values))
@@ -334,7 +336,7 @@ def moving_average(values: np.ndarray, width: int) -> np.ndarray:
     return (sums[high] - sums[low]) / (high - low)
 
 
-# === Predictions beside correct answers ===
+# === Predictions compared with correct answers ===
 
 
 def write_confusion_matrix(
@@ -373,7 +375,7 @@ def write_confusion_matrix(
         _draw_confusions(bars, labels, counts, side)
         size = min(44 * side / total, 10.0)
     display = ConfusionMatrixDisplay(
-        # Makes single confusions visible among many labels.
+        # The power makes single confusions visible among many labels.
         shares if has_numbers else shares**0.4,
         display_labels=labels,
     ).plot(
@@ -382,7 +384,7 @@ def write_confusion_matrix(
         colorbar=False,
         include_values=has_numbers,
         im_kw={"vmin": 0, "vmax": 1},
-        # A cell is about half an inch wide.
+        # A cell is half an inch wide, so long numbers get small digits.
         text_kw={"fontsize": min(36 / len(str(counts.max())), 10.0)},
         xticks_rotation=90 if max(map(len, labels)) > 3 else 0,
     )
@@ -402,7 +404,7 @@ def write_confusion_matrix(
 
 
 def confusions(counts: np.ndarray) -> list[tuple[int, int]]:
-    """Returns the pairs of correct and wrong labels, most frequent first."""
+    """Returns the (correct, predicted) pairs of errors, most frequent first."""
     wrong = counts - np.diag(np.diag(counts))
     rows, columns = np.nonzero(wrong)
     order = np.argsort(-wrong[rows, columns], kind="stable")
@@ -422,7 +424,7 @@ def _draw_confusions(
     draw_bars(axes, names, values, name_width=_MAX_NAME_CHARS + 2)
     # Room for the same number of bars in all plots, so that none is too wide.
     axes.set_ylim(_MAX_CONFUSIONS - 0.5, -0.5)
-    # Two lines in each row.
+    # A name has two lines, which must fit into a row.
     axes.tick_params(axis="y", labelsize=min(0.75 * side, SMALL))
     axes.set_title("Most frequent confusions", fontsize=9, loc="left")
 
@@ -436,7 +438,7 @@ def write_calibration(
 ) -> None:
     """Writes a reliability plot and a coverage curve of N answers as PNG.
 
-    The last array is <float64>[N], for the 1 to N surest answers.
+    `right_among_surest` <float64>[N] is the share right of the surest 1 to N.
     """
     from sklearn.calibration import CalibrationDisplay
 
@@ -463,7 +465,7 @@ def write_score_scatter(
 
     figure = new_figure(title, _WIDTH)
     axes = figure.subplots()
-    # Transparent, so that many overlapping points look darker.
+    # Points are transparent, so overlapping points look darker.
     alpha = float(np.clip(400 / len(references), 0.1, 0.8))
     points = {"s": 14, "color": BLUE, "alpha": alpha, "edgecolors": "none"}
     PredictionErrorDisplay(y_true=references, y_pred=predictions).plot(

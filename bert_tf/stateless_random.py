@@ -1,9 +1,9 @@
 """Stateless random numbers: a pure function of integer keys.
 
-There is no generator state to save for an exact resume. The mixing function is
-the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", 2014); unlike TensorFlow's generators it
-accepts a different key for each element of a batch.
+An exact resume needs no generator state. The mixing function is the finalizer
+of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", 2014). Unlike TensorFlow's generators, it accepts a different key
+for each element of a batch.
 """
 
 import tensorflow as tf
@@ -67,5 +67,5 @@ def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
       <int32>[size].
     """
     drawn = random_bits(*keys, tf.range(tf.cast(size, tf.int64)))
-    # As int64, the order of signed numbers.
+    # Sort as int64: unsigned numbers would have another order.
     return tf.argsort(tf.bitcast(drawn, tf.int64), stable=True)

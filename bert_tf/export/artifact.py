@@ -1,8 +1,8 @@
-"""An export: its version directory, and the files beside its graph.
+"""Exports: the version directory, and all of its files except the graph.
 
-Servers load directories whose names are numbers. A version has a temporary name
-until it is complete and verified. Its model card describes it; `publish` prints
-how to use it.
+Servers load directories with numbers for names, so a version has a temporary
+name until the export is complete and verified. A model card describes the
+version, and `publish` prints how to use the version.
 """
 
 import collections
@@ -44,19 +44,19 @@ LABELS_FILE = os.path.join(EXTRAS, "labels.txt")
 WARMUP_FILE = os.path.join(EXTRAS, "tf_serving_warmup_requests")
 MARKDOWN_FILE = os.path.join(EXTRAS, "MODEL_CARD.md")
 
-# tests/export/operators_test.py compares the operators of exports with a list.
+# Versions with the operators of exports; see tests/export/operators_test.py.
 _SERVING = "2.12 and later"
 _HEADING = re.compile(r"## +(.+)")
 _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
-# Sections of the model's card that the export's card replaces.
+# The export's card has sections of these names, so the model's are left out.
 _LEFT_OUT = ("Versions",)
 
 GRPC_PORT, REST_PORT = 8500, 8501
-# Has TensorFlow Text 2.20; all images from 2.12 to 2.19 have 2.12.1.
+# This image has TensorFlow Text 2.20; the images from 2.12 to 2.19 have 2.12.1.
 IMAGE = "tensorflow/serving:2.20.0"
 CONFIG_FILE = "models.config"
 BATCHING_FILE = "batching_parameters.txt"
-# TensorFlow Serving reads it with --enable_per_model_batching_parameters.
+# Servers read this file with --enable_per_model_batching_parameters.
 _BATCHING_OF_MODEL = "batching_params.pbtxt"
 _BATCHING = """\
 # How requests of different clients are merged into one call of the model:
@@ -70,13 +70,13 @@ batch_timeout_micros { value: 0 }
 max_enqueued_batches { value: 10 }
 """
 
-# tf.saved_model.save adds this signature.
+# tf.saved_model.save adds this signature for itself, so it is not described.
 _INTERNAL = "__saved_model_init_op"
-# Directories that this project names, and those that servers load, to which
-# 007 is version 7.
+# Names of version directories as this project writes them, and as servers read
+# them: servers load a directory 007 as version 7, so number 7 is taken.
 _WRITTEN = re.compile(r"[1-9]\d*")
 _SERVED = re.compile(r"[0-9]+")
-# The kinds of the fields of an `Artifact` in a card.
+# The kind of each field of an `Artifact`; a card with other values is refused.
 _ARTIFACT = {
     "model_name": stored_files.TEXT,
     "version": stored_files.integer(most=(1 << 63) - 1),
@@ -97,6 +97,7 @@ class Artifact:
 
     Attributes:
       model_name: The name under which servers load the model.
+      version: The number of the version, which names its directory.
       head: The name of the head, a key of `savedmodel.HEADS`.
       precision: "float32" or "bfloat16".
       ids_only: Whether the signatures take token ids instead of strings.
@@ -131,12 +132,12 @@ class Artifact:
         """Returns the artifact that a model card has under "export".
 
         Raises:
-          UserError: If the names in `values` are not those of an artifact;
-            it names the source, the path of the card.
+          UserError: If `values` lacks a field, has another field, or has an
+            invalid value. The message has `source`, the path of the card.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
-            # Older cards lack this field.
+            # Older cards lack this field; without a default they are refused.
             values = {"litert": None} | values
         if not isinstance(values, dict) or set(values) != names:
             raise UserError(
@@ -161,10 +162,10 @@ def read(version_directory: str) -> Artifact:
 
 
 def find_version(export_dir: str) -> str:
-    """Returns a version directory, or the newest one in a directory of them.
+    """Returns the path if it is a version, else the newest version in it.
 
     Raises:
-      UserError: If the path is neither.
+      UserError: If there is no version.
     """
     if tf.io.gfile.exists(os.path.join(export_dir, serving_module.FILE)):
         return export_dir
@@ -210,8 +211,8 @@ def _versions(output_dir: str, pattern: re.Pattern[str]) -> list[int]:
 def write_version(output_dir: str, version: int) -> Iterator[str]:
     """Yields a temporary directory that becomes the version on success.
 
-    A killed process leaves a directory whose name is not a number, which no
-    server loads and `locks.one_writer` of the next export removes.
+    A killed process leaves the temporary directory. No server loads it, because
+    its name is no number, and `locks.one_writer` of the next export removes it.
 
     Raises:
       UserError: If another process created the version meanwhile.
@@ -245,9 +246,9 @@ def read_graph(version_directory: str) -> meta_graph_pb2.MetaGraphDef:
 def read_signatures(
     version_directory: str,
 ) -> dict[str, dict[str, dict[str, str]]]:
-    """Describes the "inputs" and "outputs" of signatures, as "<int32>[None]".
+    """Returns the specs of each signature's "inputs" and "outputs", by name.
 
-    TensorFlow's internal signature is left out.
+    A spec reads "<int32>[None]". TensorFlow's own signature is left out.
 
     Raises:
       UserError: If the SavedModel cannot be read.
@@ -287,7 +288,7 @@ def publish(
 ) -> None:
     """Writes the server configuration and prints how to use the new version.
 
-    The version directory has its final name; the example is a row.
+    Call it when the directory has its final name. The example is one row.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
@@ -316,13 +317,13 @@ def publish(
 
 
 def _settings(text: bytes) -> list[bytes]:
-    """Returns the lines of a configuration that are no comments."""
+    """Returns the lines of a configuration, without the comments."""
     return [line for line in text.splitlines() if not line.startswith(b"#")]
 
 
 def _config(artifact: Artifact) -> str:
-    """Returns a ModelServerConfig: the newest version of the model."""
-    # JSON quotes strings as the text format of protocol buffers does.
+    """Returns a ModelServerConfig that serves the model's newest version."""
+    # The text format of protocol buffers reads strings that JSON has quoted.
     name = json.dumps(artifact.model_name)
     base_path = json.dumps(f"/models/{artifact.model_name}")
     return f"""\
@@ -360,13 +361,13 @@ def write_cards(
     measured: Mapping[str, Any],
     example: Mapping[str, Any],
 ) -> None:
-    """Writes model_card.json and MODEL_CARD.md, after all other files.
+    """Writes model_card.json and MODEL_CARD.md, with hashes of all other files.
 
     Args:
-      directory: The version directory, under its temporary name.
-      artifact: Its description.
+      directory: The version directory, complete except for the cards.
+      artifact: The description of the export.
       stored: The model that was exported.
-      labels: The labels of its head.
+      labels: The labels of the head.
       measured: The result of `verify.run.Report.to_json`.
       example: One row for serving_default, JSON values by name.
     """

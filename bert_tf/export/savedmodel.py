@@ -1,6 +1,6 @@
 """Exports a model directory as a SavedModel with serving signatures.
 
-It appears once it answers as the model does, which `verify` checks again.
+`write` keeps an export only if it matches the model; `verify` compares again.
 """
 
 import contextlib
@@ -45,12 +45,12 @@ from bert_tf.tasks import registry as tasks
 
 _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
-# Calls per length; the card has their median.
+# Timed calls per row length; the model card has the median latency.
 _NUM_TIMINGS = 20
-# Rows per warm-up request; with batching, calls often have several.
+# Rows per warm-up request: a server with batching often computes several.
 _WARMUP_BATCHES = (1, 4)
 
-# The first head of a model is the default.
+# For --head=auto, the first head here that fits the model is used.
 HEADS: Mapping[str, type[ServingHead]] = {
     "classification": Classification,
     "question_answering": QuestionAnswering,
@@ -68,9 +68,9 @@ class Export:
 
     Attributes:
       name: The name of the head, a key of `HEADS`.
-      trained: The part of the model that the head reads, as it is trained,
-        with `reference.OUTPUTS`.
-      model: The same in its inference form.
+      trained: The part of the model that the head reads, in the form that is
+        trained, with `reference.OUTPUTS` for verification.
+      model: The same part in its inference form, which is exported.
       precision: "float32" or "bfloat16".
     """
 
@@ -82,14 +82,14 @@ class Export:
     precision: str
 
     def fuse(self, precision: str) -> keras.Model:
-        """Returns the model in its inference form, in a precision."""
+        """Returns the inference form of the model in the given precision."""
         if precision == self.precision:
             return self.model
         return inference.prepare(self.trained, precision, **self.head.form)
 
 
 def command_line(script: str, config: Any, origin: str | None) -> str:
-    """Returns the command that repeats an export; `origin` as for `run`."""
+    """Returns the command that repeats an export; see `run` for `origin`."""
     if origin is not None:
         config = dataclasses.replace(config, model_dir="MODEL_DIR")
     return cli.command_line(script, config)
@@ -100,7 +100,7 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
 
     Args:
       config: The flags.
-      origin: What reports name as the source if --model_dir is temporary.
+      origin: The path that reports name if --model_dir is temporary.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -113,12 +113,12 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
 def write(
     config: SavedModelConfig, origin: str | None = None
 ) -> dict[str, tuple[Artifact, dict[str, Any]]]:
-    """Writes a verified version, with --ids_only in two folders.
+    """Writes a verified version; --ids_only adds one in a second folder.
 
     Args: As for `run`.
 
     Returns:
-      The path of each folder, with its description and an example of a row.
+      Path of each version directory to its description and one example row.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -157,7 +157,6 @@ def write(
                 artifacts.write_version(output_dir, version)
             )
             exact_litert = None
-            # TensorFlow logs each step of saving.
             with terminal.below(logging.WARNING):
                 ServingModule(export.head, export.model, ids_only).save(
                     temporary
@@ -208,7 +207,7 @@ def choose_head(name: str, stored: StoredModel) -> str:
     variant = stored.task.get("variant")
     is_served = kind == "classification" and variant in tasks.TASKS
     if variant is not None and not is_served:
-        # A custom task, which derives its own predictions from the outputs.
+        # The graph lacks a custom task's predictions, so only its encoder fits.
         of_model = [key for key in of_model if HEADS[key].model_kind]
         if name == "auto":
             raise UserError(
@@ -269,8 +268,8 @@ def build_head(
 def _trained_length(stored: StoredModel) -> int:
     """Returns the maximum row length that a model was trained with.
 
-    Where the model does not store it, returns the default of its task, or
-    without a task the number of positions.
+    If the model does not store the length, returns the default of its task, or
+    the number of positions if it has no task.
     """
     longest = stored.config.max_position_embeddings
     if stored.task["kind"] in tasks.TASKS:
@@ -284,14 +283,14 @@ def complete(
     export: Export,
     exact_litert: bytes | None = None,
 ) -> dict[str, Any]:
-    """Adds the files beside the graph and verifies the whole export.
+    """Adds the remaining files of an export and verifies the whole export.
 
     Args:
       directory: A version directory with graph and variables, under its
         temporary name. Adds assets.extra/ (warm-up requests, vocabulary,
         labels, model cards) and batching_params.pbtxt to it.
-      artifact: Its description.
-      export: What was exported.
+      artifact: The description of the export.
+      export: The model and its head.
       exact_litert: For an export with litert/, the .tflite file of the model
         in float32.
 
@@ -339,7 +338,7 @@ def verify(export_dir: str, model_dir: str) -> Report:
       model_dir: The model directory.
 
     Returns:
-      The report, whose `faults` are empty if the export is correct.
+      The report; its `faults` are empty if the export is correct.
 
     Raises:
       UserError: If the export or the model is missing.
@@ -353,7 +352,7 @@ def verify(export_dir: str, model_dir: str) -> Report:
 
 
 def compare(directory: str, artifact: Artifact, stored: StoredModel) -> Report:
-    """Compares a version directory with a model as its card describes it.
+    """Compares a version directory with a model, by the settings of its card.
 
     Raises:
       UserError: If the directory has no valid SavedModel.
@@ -370,15 +369,15 @@ def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
 
     Args:
       artifact: The description of the export.
-      stored: Its model.
+      stored: The model that was exported.
     """
     flags = HEADS[artifact.head].flags
     settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "pooling" in settings:
-        # Earlier versions did not normalize.
+        # Cards without this setting are of exports that do not normalize.
         settings.setdefault("normalize", False)
     if "doc_stride" in settings:
-        # Taggers store 0 for a single window.
+        # The card of a tagger has 0 for a single window; the flag needs None.
         settings["doc_stride"] = settings["doc_stride"] or None
     config = SavedModelConfig(
         model_dir=stored.path,

@@ -18,21 +18,20 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import locks
 from bert_tf.io import paths
 
-# Entries of a folder whose first version is still being written.
+# A server waits for the first version if a folder has only such entries.
 _NO_VERSION_YET = re.compile(
     r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
 )
 _PACKAGES = ("bert_tf", "tensorflow")
-# The folder that training writes its model to.
+# Training writes its model to this folder, so the parent names the model.
 _MODEL_FOLDER = "model"
 
 
 def prepare(config: ServeConfig) -> ServeConfig:
-    """Returns flags whose --model_base_path is a folder of versions.
+    """Returns the flags with a folder of versions as --model_base_path.
 
-    A model is exported to the cache, unless an earlier call did. A folder
-    without versions stays as it is while it is empty: servers wait for the
-    first one.
+    A model is exported to the cache, unless an earlier call exported it. An
+    empty folder is accepted, because the server waits for its first version.
 
     Raises:
       UserError: If the path holds neither versions nor a model, or the model
@@ -75,7 +74,7 @@ def _is_other(path: str) -> bool:
 
 
 def _name(path: str) -> str:
-    """Returns the name of a model on servers, by its folder."""
+    """Returns a model's name on servers: "mrpc" for output/mrpc/model."""
     folder, name = os.path.split(os.path.abspath(path))
     if name == _MODEL_FOLDER:
         name = os.path.basename(folder)
@@ -83,7 +82,7 @@ def _name(path: str) -> str:
 
 
 def _export(path: str, name: str, config: ServeConfig) -> str:
-    """Returns the folder in the cache with the only version of a model."""
+    """Exports a model to the cache, unless it is there; returns the folder."""
     has_litert = config.engine == "litert"
     head = "embeddings" if config.search_file else "auto"
     is_faster = bool(packed_weights.bfloat16_flags()) and not has_litert
@@ -101,9 +100,9 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             errors.program("export/savedmodel.py"),
         )
         if is_faster:
-            # The server does it for this precision, too late for this process.
+            # The server calls this too late: the export imports TensorFlow.
             packed_weights.assume()
-        # Imported here, as it takes seconds and is not needed the second time.
+        # This import takes seconds, which later starts of the server save.
         from bert_tf.export import savedmodel
 
         savedmodel.write(
@@ -121,14 +120,14 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
 
 
 def _key(path: str, *settings: str) -> str:
-    """Returns a hash of the model's files and of what its export depends on."""
+    """Returns a hash of the model's files, settings and package versions."""
     if os.path.isdir(path):
         names = [
             os.path.join(folder, file)
             for folder, _, inner in os.walk(path)
             for file in inner
         ]
-    else:  # The prefix of a checkpoint; configuration and vocabulary beside it.
+    else:  # A prefix or file, with configuration and vocabulary in its folder.
         folder, prefix = os.path.split(path)
         names = [
             os.path.join(folder, file)

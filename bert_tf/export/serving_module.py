@@ -1,7 +1,7 @@
 """Signatures of a SavedModel, and of the graphs around a .tflite file.
 
-Padding is not computed, except where its outputs are read or returned, and in
-the signature that other programs than TensorFlow read.
+Padding is computed only if its outputs are read or returned, in the signature
+`attention`, and in graphs for programs other than TensorFlow.
 
 Shapes:
   B: batch size.
@@ -42,8 +42,8 @@ TOKENIZE = "tokenize"
 OF_STRINGS = (FROM_IDS, FROM_EXAMPLES, TOKENIZE)
 ATTENTION = "attention"
 TOKENIZE_SPECS = {"text": tf.TensorSpec([None], tf.string, "text")}
-# The methods of TensorFlow Serving's other interfaces, and the outputs of
-# `ServingHead.answer` that only they return.
+# TensorFlow Serving's interfaces besides predict: their names in a graph, and
+# the outputs of `ServingHead.answer` that no other interface returns.
 _METHODS = {
     "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
     "regress": tf.saved_model.REGRESS_METHOD_NAME,
@@ -71,7 +71,7 @@ class ServingModule:
 
     Attributes:
       signatures: The traced functions by name.
-      weights: The variables that they read.
+      weights: The variables that the functions read.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ServingModule:
         self._head = head
         self._model = model
         self._unpad = not head.reads_padding
-        # Several signatures call it, but the graph holds it once.
+        # Several signatures call this function, and the graph holds it once.
         self._answer = tf.function(
             self._answer_strings,
             input_signature=[head.input_specs()],
@@ -96,7 +96,7 @@ class ServingModule:
             for function in self.signatures.values()
             for variable in function.graph.variables
         }
-        # Graphs keep them in no order, and two exports have equal bytes.
+        # Graphs list variables in any order; unsorted, two exports differ.
         self.weights = sorted(variables.values(), key=lambda x: x.name)
 
     def save(self, directory: str) -> None:
@@ -108,7 +108,7 @@ class ServingModule:
             directory,
             signatures=self.signatures,
             options=tf.saved_model.SaveOptions(
-                # Only training needs gradients.
+                # Only training needs gradients; servers never read them.
                 experimental_custom_gradients=False
             ),
         )
@@ -200,7 +200,7 @@ def answer_ids(
     unpad: bool = False,
     max_rows_at_once: int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Returns the answer to a tensor for each of `ServingHead.ids_specs`."""
+    """Returns the answer to token ids, the tensors of `head.ids_specs()`."""
     rows = head.ids_rows(inputs)
     outputs = compute(
         model, rows.inputs, max_rows_at_once, head.condense, unpad
@@ -212,7 +212,7 @@ def answer_ids_in_numbers(
     head: ServingHead, model: keras.Model, inputs: _Tensors
 ) -> dict[str, tf.Tensor]:
     """Returns the numeric outputs of `answer_ids`."""
-    # All rows at once: other readers of SavedModels do not support loops.
+    # All rows at once: other programs that run SavedModels lack loops.
     answer = answer_ids(head, model, inputs)
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
@@ -220,7 +220,7 @@ def answer_ids_in_numbers(
 def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
     """Returns inputs after checking that all have the same number of rows.
 
-    Otherwise a single row would be broadcast to the rows of another input.
+    Without the check, one `text_pair` would be paired with each of ten texts.
     """
     (name, first), *others = inputs.items()
     return after(
@@ -238,7 +238,7 @@ def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
 
 
 def check_segments(model: keras.Model, inputs: _Tensors) -> tf.Operation:
-    """Returns an assertion; other segments would be computed as none."""
+    """Returns an assertion; a wrong segment would get an embedding of zeros."""
     ids, last = inputs["segment_ids"], model.bert_config.type_vocab_size - 1
     expected = f"`segment_ids` must be from 0 to {last}."
     return tf.debugging.assert_equal(
@@ -265,8 +265,8 @@ def parse_examples(
     """Returns the features of tf.train.Examples <string>[B].
 
     Each feature has the spec <string>[B] for one string per Example, or
-    <string>[B, None] for any number. Examples with fewer strings than others
-    are padded with "".
+    <string>[B, None] for any number. Shorter lists of strings are padded with
+    "": ["a", "b"] and ["c"] become [["a", "b"], ["c", ""]].
     """
     features = {
         name: tf.io.FixedLenFeature([], tf.string)
@@ -305,12 +305,12 @@ def compute(
 
     Args:
       model: The model.
-      inputs: Its inputs, [R, T] each, or [B, C, T] for B x C rows.
-      max_rows_at_once: The maximum number of rows per call, <int32>[], or None
-        for one call with all rows. It bounds the memory.
-      condense: Reduces the outputs of each call to the tensors [R, ...] that
-        are kept and returned; all hidden states of a book would not fit in
-        memory.
+      inputs: The model's inputs, [R, T] each, or [B, C, T] for B x C rows.
+      max_rows_at_once: The maximum number of rows per call, <int32>[], which
+        bounds the memory: with 2, five rows are computed in calls of 2, 2 and
+        1 rows. None is for one call with all rows, without `condense`.
+      condense: Reduces the outputs of each call to the tensors [R, ...] to
+        return; all hidden states of a book would not fit in memory.
       unpad: Whether to compute tokens alone, so that outputs of padding are 0.
     """
 
@@ -341,7 +341,7 @@ def compute(
     traced = tf.function(condensed, autograph=False)
     like = traced.get_concrete_function(specs).structured_outputs
     count = tf.shape(inputs[INPUT_IDS.name])[0]
-    # Zero rows make one part, too, as concatenation needs at least one.
+    # Zero rows make one empty part, or else `concat` would have no part.
     num_parts = tf.maximum(-(-count // max_rows_at_once), 1)
     arrays = [
         tf.TensorArray(
@@ -364,7 +364,7 @@ def compute(
         lambda number, *_: number < num_parts,
         body,
         (0, *arrays),
-        # Computing several parts in parallel would need more memory.
+        # Several parts in parallel would need more memory.
         parallel_iterations=1,
     )
     outputs = {
@@ -380,7 +380,7 @@ def compute(
 
 
 def _set_methods(directory: str, methods: Mapping[str, str]) -> None:
-    """Sets the method names of signatures, which tf.saved_model.save cannot."""
+    """Sets method names of signatures; tf.saved_model.save cannot set them."""
     saved = saved_model_pb2.SavedModel()
     path = os.path.join(directory, FILE)
     saved.ParseFromString(files.read_bytes(path))
@@ -388,19 +388,19 @@ def _set_methods(directory: str, methods: Mapping[str, str]) -> None:
         saved.meta_graphs[0].signature_def[name].method_name = method
     with tf.io.gfile.GFile(path, "wb") as file:
         file.write(saved.SerializeToString(deterministic=True))
-    # The fingerprint has a checksum of the file.
+    # The fingerprint has a checksum of the file, which has just changed.
     fingerprinting_utils.write_fingerprint(directory)
 
 
 class LitertModule:
     """The graphs and the .tflite file that the server's LiteRT engine runs.
 
-    The .tflite file takes any number of rows of any length. A SavedModel
-    without weights surrounds it. Its signatures convert strings, Examples or
-    ids to rows, and the model's outputs to answers. The tensors between the two
-    have flat names: the model's inputs keep theirs, `row_lengths` is the number
-    of columns of each row that the model must read, and the state that `answer`
-    needs has a prefix.
+    The .tflite file takes any number of rows of any length. The signatures of a
+    SavedModel without weights convert strings, Examples or ids to rows, and the
+    model's outputs to answers. The tensors between the two files have flat
+    names: `input_ids` and others for the model's inputs, `state_...` for state
+    that `answer` needs, and `row_lengths` for the number of columns of each row
+    that the model must read.
 
     Args:
       head: Converts strings to the model's inputs, and its outputs to answers.
@@ -418,7 +418,7 @@ class LitertModule:
             )
         self._head = head
         self._model = model
-        # Two signatures call it, but the graph holds it once.
+        # Two signatures call this function, and the graph holds it once.
         self._pack_once = tf.function(
             self._pack_strings,
             input_signature=[head.input_specs()],
@@ -508,7 +508,7 @@ class LitertModule:
         }
         for name, spec in self._outputs.items():
             key = f"{litert.OUTPUT_PREFIX}{name}"
-            # The server restores the original axes of the rows.
+            # The server gives the outputs the axes that the rows have here.
             shape = self._axes_of_rows.concatenate(spec.shape[1:])
             specs[key] = tf.TensorSpec(shape, spec.dtype, key)
         return specs
@@ -526,7 +526,7 @@ class LitertModule:
             spec.shape.rank > 1 and spec.shape[1] is None
             for spec in self._outputs.values()
         )
-        # Clients that send padding get outputs for padding, too.
+        # Clients expect as many outputs as ids, so padding is computed, too.
         return _flatten(rows, whole=has_token_outputs)
 
     def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
@@ -566,7 +566,7 @@ class LitertModule:
         """Returns outputs for inputs <int32>[R, T] or [R, P]."""
         if self._axes_of_rows.rank == 1:
             return self._head.condense(self._model(inputs, training=False))
-        # The model takes rows on two axes.
+        # The model expects [B, choices, T]: each row is one choice here.
         inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
         kept = self._head.condense(self._model(inputs, training=False))
         return {name: tf.squeeze(x, 1) for name, x in kept.items()}
@@ -596,12 +596,12 @@ def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
 def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     """Returns <int32>[R], the number of columns up to the last token of a row.
 
-    If `whole`, that is T for every row.
+    For the mask [1, 1, 0, 1, 0] that is 4. If `whole`, it is T for every row.
     """
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
     last = tf.reduce_max(places, -1)
-    # Rows of padding only are read whole.
+    # A row without tokens has all T columns; the model cannot read none.
     return tf.where((last == 0) | whole, length, last)
 
 

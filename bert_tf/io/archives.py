@@ -2,7 +2,7 @@
 
 Nothing outside the folder is written. Links and devices are refused, and so is
 an archive that unpacks to far more than its own size. Python's libraries read
-whole headers into memory, however long they are; `_Source` limits them.
+headers of any length into memory, so `_Source` limits the headers.
 """
 
 import gzip
@@ -20,13 +20,13 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 20
-# Weights hardly shrink; a small archive may hold zeros.
+# Weights hardly compress; the least limit lets a small archive hold zeros.
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
-# Of all headers together, or of the directory of a zip.
+# Limits the sum of all headers, or the directory of a zip.
 _MAX_HEADER_BYTES = 1 << 21
-# File systems have names of 255 bytes; a name of a temporary file is longer.
+# File systems allow 255 bytes; a temporary file adds a suffix to the name.
 _MAX_NAME_BYTES, _MAX_DEPTH = 200, 32
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -37,9 +37,9 @@ _DAMAGED = (
     ArithmeticError,
     EOFError,
     LookupError,
-    ValueError,  # Numbers or names that are none.
-    RuntimeError,  # Encrypted, of an unknown compression, or nested too deep.
-    FileExistsError,  # Two entries of one name, or below a file.
+    ValueError,  # A header field that is no number or no valid name.
+    RuntimeError,  # An encrypted file, an unknown compression, deep nesting.
+    FileExistsError,  # Two entries have one name, or one is below a file.
     NotADirectoryError,
     IsADirectoryError,
 )
@@ -55,7 +55,7 @@ class _Member(NamedTuple):
 
 
 class _Source:
-    """An archive's bytes, of which the headers have a limit.
+    """The bytes of an archive, with a limit for headers.
 
     Attributes:
       in_member: Whether the contents of a member are being read.
@@ -169,9 +169,9 @@ def _check(archive: str, member: _Member) -> None:
 def _zip_members(source: _Source) -> Iterator[_Member]:
     file = zipfile.ZipFile(source)
     for info in file.infolist():
-        # The mode of a file that was packed on Unix; 0 elsewhere.
+        # A zip from Unix has the file's mode, which shows links; others have 0.
         kind = stat.S_IFMT(info.external_attr >> 16)
-        # Of other compressions a few bytes become gigabytes at once.
+        # One read of another compression may return gigabytes, so refuse it.
         is_bounded = info.compress_type in (
             zipfile.ZIP_STORED,
             zipfile.ZIP_DEFLATED,
@@ -187,7 +187,7 @@ def _zip_members(source: _Source) -> Iterator[_Member]:
 def _tar_members(source: _Source) -> Iterator[_Member]:
     file = tarfile.open(fileobj=source, mode="r:")
     while info := file.next():
-        file.members.clear()  # Each keeps its headers.
+        file.members.clear()  # Otherwise memory grows with each member.
         yield _Member(
             info.name.removeprefix("./") or ".",
             info.isdir(),

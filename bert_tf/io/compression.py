@@ -1,7 +1,7 @@
 """Streaming decompression of .gz, .bz2, .xz and .zst files.
 
-Files of several streams, as multistream dumps, are read as one. TensorFlow is
-imported for remote paths only, zstandard for .zst only.
+A file of several streams, such as a multistream dump, is read to its end.
+TensorFlow is imported for remote paths only, zstandard for .zst only.
 """
 
 import bz2
@@ -20,7 +20,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 
 _BLOCK_BYTES = 1 << 16
-# Windows of 2 GB, as `zstd --long=31` writes.
+# `zstd --long=31` writes windows of 2 GB, which the default limit refuses.
 _ZSTD_WINDOW = 1 << 31
 
 
@@ -58,8 +58,8 @@ def read_blocks(
     Args:
       path: A local or remote file. The ending of its name selects the format;
         files with other endings are not compressed.
-      on_block: Called with each block of the file as it is stored, after its
-        contents.
+      on_block: Called with each block as stored in the file, after the block's
+        contents were yielded.
 
     Raises:
       UserError: If the file cannot be read, is damaged or is truncated.
@@ -71,7 +71,7 @@ def read_blocks(
 def open_decompressed(
     path: str, on_block: Callable[[bytes], object] | None = None
 ) -> BinaryIO:
-    """Returns a binary file with what `read_blocks` yields."""
+    """Returns a binary file with the contents that `read_blocks` yields."""
     blocks = _Blocks(read_blocks(path, on_block))
     return io.BufferedReader(blocks, _BLOCK_BYTES)
 
@@ -80,7 +80,7 @@ def stored_size(path: str) -> int:
     """Returns the size of a local or remote file, before decompression.
 
     Raises:
-      UserError: If it cannot be read.
+      UserError: If the file cannot be read.
     """
     with _errors_of(path):
         return files.size(path)
@@ -105,14 +105,14 @@ def _stored_blocks(
 
 
 def _decompress(path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the contents of the blocks of a file of one or more streams."""
+    """Yields the decompressed contents of blocks, of one or more streams."""
     kind = ending(path)
     stream, has_streams, offset = None, False, 0
     for block in blocks:
         rest = block
         while rest:
             if stream is None:
-                # Zeros pad .gz and .xz files.
+                # Zeros between streams are padding, not the next stream.
                 rest = rest.lstrip(b"\0") if has_streams else rest
                 if not rest:
                     break

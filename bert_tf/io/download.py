@@ -1,11 +1,11 @@
 """Downloads one file over HTTP: resumable, verified, and whole or not at all.
 
 `<path>.partial` holds the bytes so far, and `<path>.partial.json` the headers
-that the server sent for them. A later call asks the server for the rest, on the
-condition that the file is still the same.
+that the server sent with these bytes. A later call requests the rest, on the
+condition that the server's file has not changed.
 
 A server may be hostile: sizes, times, attempts and redirections have limits.
-Proxies are those of the environment (HTTPS_PROXY, NO_PROXY, ...).
+Proxies come from the environment (HTTPS_PROXY, NO_PROXY, ...).
 """
 
 import base64
@@ -37,26 +37,26 @@ from bert_tf.io import paths
 from bert_tf.io import progress
 
 _CHUNK_BYTES = 1 << 20
-# The largest file; and where the server does not state the size in advance.
+# The largest file, and the largest file of a server that states no size.
 MAX_BYTES = 1 << 35
 _MAX_UNSTATED_BYTES = 1 << 32
 # Headers, and each further `_LEAST_BYTES`, must arrive within this time.
 TIMEOUT_SECONDS = 60
 _LEAST_BYTES = 1 << 16
-# Attempts in a row that bring less than a chunk beyond all earlier ones.
+# Gives up after so many attempts in a row with less than a chunk of new bytes.
 _TRIES = 3
 _PAUSE_SECONDS = 0.25
 _HASHES = {32: "md5", 64: "sha256"}
-# Servers whose ETags look like hashes of the contents and are none: Starlette
-# hashes a file's time and size, and Amazon's store encrypted contents.
+# ETags of these servers look like hashes of the contents but are not: Starlette
+# hashes the file's time and size, and Amazon S3 hashes encrypted contents.
 _OTHER_ETAGS = {"server": "uvicorn", "x-amz-server-side-encryption": "aws:kms"}
 _NOT_REACHED = (urllib.error.URLError, OSError, http.client.HTTPException)
-# Networks of IPv6 that end with an address of IPv4, beside those Python knows.
+# IPv6 addresses that end with an IPv4 address, which Python does not extract.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def announce(message: str) -> None:
-    """Logs that something is fetched, also where only warnings are shown."""
+    """Logs a download, or prints it to stderr if only warnings are logged."""
     if logging.get_verbosity() >= logging.INFO:
         logging.info("%s", message)
     else:
@@ -64,7 +64,7 @@ def announce(message: str) -> None:
 
 
 class _Interrupted(Exception):
-    """A transfer ended early; what has arrived is kept."""
+    """A transfer ended early; the bytes so far are kept."""
 
 
 def fetch(
@@ -80,17 +80,17 @@ def fetch(
       url: Address; plain HTTP is for loopback only.
       path: Local file to write, in an existing folder.
       sha256: Expected hash, if it is known.
-      on_start: Is called once with the file's size in bytes, or None if the
-        server does not state it, before the file is read.
-      advice: What to check beside the connection where nothing arrives.
+      on_start: Called once before the file is read, with the file's size in
+        bytes, or None if the server states no size.
+      advice: What to check besides the connection if no byte arrives.
 
     Returns:
-      The `etag`, "" if the server names none, the size in `bytes` and the
+      The `etag`, "" if the server sends none, the size in `bytes` and the
       `sha256` of the file.
 
     Raises:
-      UserError: If the server has no such file, cannot be reached, sends less,
-        more or something else than it states, or the hash differs.
+      UserError: If the server has no such file or cannot be reached, or if the
+        size, the range or the hash of the file is wrong.
     """
     paths.require_safe_url(url)
     transfer = _Transfer(url, f"{path}.partial", on_start)
@@ -105,7 +105,7 @@ def fetch(
             so_far = f"{now} of {total or 'unknown'} bytes"
             if failures == _TRIES:
                 if not now:
-                    # Without the tracebacks of the tries.
+                    # A chain of errors would print each attempt's traceback.
                     raise UserError(
                         f"{url} cannot be fetched ({error}); check the "
                         f"connection and {advice}."
@@ -124,7 +124,7 @@ def fetch(
 
 
 class _Transfer:
-    """The part of a file that has arrived, and the way to get the rest."""
+    """One download: the partial file, its headers, and the next request."""
 
     def __init__(
         self,
@@ -156,25 +156,25 @@ class _Transfer:
             return 0
 
     def _discard(self) -> None:
-        """Removes what has arrived."""
+        """Removes the partial file and its headers."""
         for path in (self.partial, self.notes_file):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
         self.total, self._headers = None, {}
 
     def run(self) -> None:
-        """Gets the rest of the file.
+        """Requests the rest of the file.
 
         Raises:
-          _Interrupted: If less arrives than the server states.
-          UserError: If the server refuses; or if its answer is refused, and
-            then nothing is kept.
+          _Interrupted: If fewer bytes arrive than the server states.
+          UserError: If the server refuses the request, or sends a wrong answer;
+            a wrong answer also discards the partial file.
         """
         headers = {"Accept-Encoding": "identity", "User-Agent": "bert_tf"}
         if self.num_bytes:
             headers["Range"] = f"bytes={self.num_bytes}-"
             etag = self._headers.get("etag", "")
-            # A weak ETag does not promise the same bytes.
+            # A weak ETag does not promise equal bytes, so use the date instead.
             if etag.startswith("W/") or not etag:
                 etag = self._headers.get("last-modified")
             if etag:
@@ -186,7 +186,7 @@ class _Transfer:
                 self._receive(response)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416:  # The file has become shorter.
+            if error.code == 416:  # The file has become shorter: start again.
                 self._discard()
             if error.code in (416, 429) or error.code >= 500:
                 raise _Interrupted(f"status {error.code}") from error
@@ -196,7 +196,7 @@ class _Transfer:
             raise _Interrupted(f"{reason!s:.200}") from error
         except UserError:
             raise
-        except ValueError as error:  # Also of redirections to no address.
+        except ValueError as error:  # Also raised for an invalid redirection.
             self._discard()
             raise UserError(
                 f"{self.url}: the server's answer is wrong ({error})."
@@ -219,7 +219,7 @@ class _Transfer:
             length = headers.get("content-length")
             if length is not None and not re.fullmatch("[0-9]{1,18}", length):
                 raise ValueError(f"it states the length {length:.40}")
-            # Removes what there is, before its headers are replaced.
+            # Discard first: old bytes must never be stored with new headers.
             self._discard()
             start, self.total = 0, None if length is None else int(length)
         else:
@@ -245,9 +245,9 @@ class _Transfer:
         )
         pace = response.fp.raw.pace
         with open(self.partial, "ab") as file, bar:
-            # `read1` returns what has arrived, so that a break loses nothing.
+            # `read1` waits for no whole chunk, so a break loses no byte.
             while chunk := response.read1(_CHUNK_BYTES):
-                # Unlike a lost connection, a full disk is not tried again.
+                # A full disk raises `UserError`, so there is no other attempt.
                 with errors.full_disks(), errors.naming(self.partial):
                     file.write(chunk)
                     file.flush()
@@ -263,7 +263,7 @@ class _Transfer:
         self.is_complete = True
 
     def verify(self, sha256: str | None) -> dict[str, Any]:
-        """Compares the file with the hashes that are known for it."""
+        """Checks all known hashes; a wrong file is discarded and refused."""
         actual = _hash(self.partial, "sha256")
         expected = [*_stated_hashes(self._headers)]
         if sha256:
@@ -282,7 +282,7 @@ class _Transfer:
 
 
 def too_large(source: str, limit: int) -> UserError:
-    """Returns the error for a file that is larger than files of models are."""
+    """Returns the error for a file that is too large for a model."""
     return UserError(
         f"{source} is larger than {limit} bytes, so it is no model."
     )
@@ -292,14 +292,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirections, but none from the Internet to a private network."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):
-        fp.close()  # Its contents would be read, however long they are.
+        fp.close()  # Otherwise urllib reads the whole body, of any length.
         paths.require_safe_url(newurl)
         check_redirection(req.full_url, newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def check_redirection(source: str, target: str) -> None:
-    """Raises `UserError` for a way from the Internet to a private network."""
+    """Raises `UserError` if a redirection leads into a private network."""
     hosts = [urlsplit(url).hostname for url in (source, target)]
     if hosts[0] == hosts[1] or not _is_public(hosts[0]):
         return
@@ -313,12 +313,12 @@ def check_redirection(source: str, target: str) -> None:
 def _is_public(host: str) -> bool:
     """Returns False if a name has an address on this machine or a private net.
 
-    TLS keeps a name from having another address afterwards: a server there has
-    no certificate for it.
+    A name that changes its address after this check is harmless: a private
+    server has no TLS certificate for the name.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:  # Unknown here; a proxy may know it.
+    except OSError:  # A proxy may resolve a name that this machine cannot.
         return True
     for address in {ipaddress.ip_address(entry[4][0]) for entry in found}:
         if address in _NAT64:
@@ -331,7 +331,7 @@ def _is_public(host: str) -> bool:
 
 
 class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Opens connections whose answers must arrive in time."""
+    """Opens connections with a time limit for the answer, see `Pace`."""
 
     def do_open(self, http_class, req, **http_conn_args):
         def connect(host, **kwargs):
@@ -350,9 +350,10 @@ class _Response(http.client.HTTPResponse):
 
 
 class Pace:
-    """The time until an answer, and each further `_LEAST_BYTES`, must arrive.
+    """The deadline for the headers, and for each further `_LEAST_BYTES`.
 
-    The time limit of a socket alone begins anew with each byte.
+    The time limit of a socket restarts with each byte, so a server could send
+    one byte a minute forever.
     """
 
     def __init__(self) -> None:
@@ -360,7 +361,7 @@ class Pace:
         self._recent = 0
 
     def add(self, num_bytes: int) -> None:
-        """Counts bytes of the contents."""
+        """Counts bytes of the contents; enough bytes move the deadline."""
         self._recent += num_bytes
         if self._recent >= _LEAST_BYTES:
             self.__init__()
@@ -376,7 +377,7 @@ class Pace:
 
 
 class _Timed(io.RawIOBase):
-    """The bytes of a socket, as long as they keep the pace."""
+    """A binary file of a socket's bytes, which refuses slow servers."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -412,7 +413,7 @@ def _stated_hashes(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if re.fullmatch(r"[0-9a-f]+", etag) and len(etag) in _HASHES:
         if not is_other:
             yield _HASHES[len(etag)], etag
-    # Google's store: "crc32c=...,md5=...", in base 64.
+    # Google Cloud Storage sends "crc32c=...,md5=...", in base 64.
     match = re.search(r"md5=([\w+/]{22}==)", headers.get("x-goog-hash", ""))
     if match:
         yield "md5", base64.b64decode(match[1]).hex()

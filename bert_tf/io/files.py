@@ -1,7 +1,7 @@
 """Atomic files and directories, checks of outputs, hashes and JSON.
 
 A path may be local or remote, such as `gs://`. TensorFlow is imported for
-remote paths, globs and directories only.
+remote paths and globs only.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 24
 _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
 # Arguments of renameat2, from <fcntl.h> and <linux/fs.h>.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# Errors of kernels and file systems that cannot exchange two paths.
+# If renameat2 returns one of these, two renames replace the exchange.
 _NO_EXCHANGE = (
     errno.EINVAL,
     errno.ENOSYS,
@@ -41,9 +41,9 @@ _NO_EXCHANGE = (
     errno.EPERM,
     errno.EXDEV,
 )
-# Temporary paths that this process made.
+# Temporary paths of this process, which are never removed as leftovers.
 _own: set[str] = set()
-# Called with each path before a file or folder gets its name.
+# Called with the path of each output before the output is written.
 on_write: list[Callable[[str], object]] = []
 
 
@@ -53,7 +53,7 @@ def _tf() -> types.ModuleType:
     return tf
 
 
-# The functions of `tf.io.gfile`, for local paths.
+# The functions of `tf.io.gfile` for local paths, without TensorFlow.
 _LOCAL = types.SimpleNamespace(
     GFile=lambda path, mode: open(path, mode),
     exists=os.path.exists,
@@ -94,14 +94,14 @@ def exists(path: str) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """Returns the names in a folder; remote folders may end with a slash."""
+    """Returns the sorted names in a folder, without slashes at their ends."""
     names = (name.rstrip("/") for name in _system(folder).listdir(folder))
     return sorted(filter(None, names))
 
 
 @contextlib.contextmanager
 def local_copy(folder: str) -> Iterator[str]:
-    """Yields a folder; of a remote one a copy that exists in the block."""
+    """Yields a local folder, or a temporary copy of a remote folder."""
     if not paths.is_remote(folder):
         yield folder
         return
@@ -171,8 +171,8 @@ def sync(path: str) -> None:
 def start_writing(path: str) -> None:
     """Starts to write a local file to the disk, so that `sync` waits less.
 
-    The system also forgets what it has written, so a large file does not
-    displace others in memory.
+    The system also drops the written parts from its cache, so a large file does
+    not displace other files from memory.
     """
     if hasattr(os, "posix_fadvise"):
         advice = os.POSIX_FADV_DONTNEED
@@ -194,7 +194,7 @@ def open_binary(path: str, mode: str = "rb") -> IO[bytes]:
 
 
 def announce(path: str) -> None:
-    """Calls `on_write` for a path that is written in another way than here."""
+    """Calls `on_write` for a path that other code writes."""
     for call in on_write:
         call(path)
 
@@ -208,8 +208,8 @@ def _announced(path: str) -> str:
 def atomic_file(path: str) -> Iterator[str]:
     """Yields a temporary path that is renamed to `path` on success.
 
-    On failure it is removed. Missing folders are created. Readers of `path` see
-    the old contents or the new ones, never a part.
+    On failure the temporary file is removed. Missing folders are created.
+    Readers of `path` see the old contents or the new ones, never a part.
 
     Raises:
       OSError: If the disk is full, or the folder cannot be written.
@@ -292,13 +292,13 @@ def require_checkpoint_folder(path: str, flag: str) -> None:
 
 
 def _try_to_write(folder: str) -> str | None:
-    """Returns why no file can be written to a folder, None if one can."""
+    """Returns the reason if a folder is not writable, or None."""
     probe = _new_name(os.path.join(folder, "probe"))
     made = []
     try:
         made = make_folders(folder)
         with open_binary(probe, "wb") as file:
-            file.write(b"")  # Else no remote file is made.
+            file.write(b"")  # Otherwise no remote file is created.
         _system(probe).remove(probe)
     except (OSError, *remote_errors(folder)) as error:
         return errors.first_line(error)
@@ -310,16 +310,16 @@ def _try_to_write(folder: str) -> str | None:
 def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
     """Yields a temporary directory that becomes `path` on success.
 
-    An earlier directory of that name stays until the new one is complete, and
-    a reader finds the old one or the new one. A killed process leaves a
-    temporary directory, which the next one to write `path` removes.
+    An earlier directory of that name stays until the new one is complete, so
+    readers find the old contents or the new ones. A killed process leaves a
+    temporary directory; the next process that writes `path` removes it.
 
     Args:
-      path: The directory. If it is a link, the target is replaced.
-      replace: Whether to replace an earlier one.
+      path: The directory. If the path is a link, its target is replaced.
+      replace: Whether to replace an earlier directory.
 
     Raises:
-      UserError: If there is one that may not be replaced.
+      UserError: If the directory exists and may not be replaced.
     """
     path = os.path.realpath(path) if os.path.islink(path) else path
     temporary, system = _announced(path), _system(path)
@@ -343,7 +343,7 @@ def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
 
 
 def _publish_directory(temporary: str, path: str) -> None:
-    """Renames a directory without replacing one that is not empty."""
+    """Renames a directory to `path`; raises `UserError` if `path` exists."""
     taken = UserError(
         f"{path} was written by another process meanwhile; rerun the command."
     )
@@ -377,10 +377,10 @@ def _replace_directory(temporary: str, path: str) -> None:
 
 
 def make_folders(path: str) -> list[str]:
-    """Creates a local folder and its parents; returns them, deepest first.
+    """Creates a local folder with parents; returns the new ones, deepest first.
 
     Raises:
-      OSError: If that is not possible.
+      OSError: If the folder cannot be created.
     """
     made = []
     if path and not paths.is_remote(path):
@@ -409,7 +409,7 @@ def remove_empty(folders: list[str]) -> None:
 
 
 def _new_name(path: str) -> str:
-    """Returns a new temporary path beside an output, with the process's id.
+    """Returns a new temporary path for an output, with the process's id.
 
     The first call for an output removes the leftovers of killed processes.
     """
@@ -420,7 +420,7 @@ def _new_name(path: str) -> str:
 
 
 def is_temporary(path: str) -> bool:
-    """Returns True for a temporary path that a killed process left behind."""
+    """Returns True for the path of a temporary file or folder."""
     return _TEMPORARY.fullmatch(path.rstrip("/")) is not None
 
 
@@ -432,16 +432,16 @@ def _clear_once(path: str) -> None:
 
 
 def clear_temporaries(folder: str, names: str = ".+") -> None:
-    """Removes temporary files and folders of processes that are gone.
+    """Removes temporary files and folders of processes that have ended.
 
-    Their names have the ids of their processes. A process of another container
-    or host counts as gone, as it cannot be seen from here; `locks` keep two of
-    them from writing one output. What a killed process left stays while another
-    process has its id.
+    The name `a.csv.tmp-4711-0a1b2c3d` has the process id 4711. A process of
+    another container or host counts as ended, because it is invisible here;
+    `locks` prevent two processes from writing one output. A leftover stays
+    while a new process has the id in the leftover's name.
 
     Args:
       folder: A local folder; if it is missing, nothing is done.
-      names: A regular expression of the names of the outputs in it.
+      names: A regular expression for the names of the outputs.
     """
     if not os.path.isdir(folder):
         return
@@ -457,32 +457,32 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
 
 
 def _is_alive(process: int, path: str) -> bool:
-    """Returns whether the process that made a temporary path still exists."""
-    if process == os.getpid():  # Each container may give its program this id.
+    """Returns True if the process that made a temporary path still exists."""
+    if process == os.getpid():  # In containers, programs often have equal ids.
         return os.path.abspath(path) in _own
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # It is another user's.
+    except PermissionError:  # The process exists and has another user.
         return True
     return True
 
 
 def _exchange(first: str, second: str) -> bool:
-    """Swaps two directories in one step, so that neither name is ever free.
+    """Swaps two directories in one step, so that both names always exist.
 
     Returns:
-      False where the system cannot: remote, an old kernel, or not Linux.
+      False if that is impossible: remote, an old kernel, or not Linux.
 
     Raises:
-      OSError: If it can, and fails.
+      OSError: If the exchange is possible but fails.
     """
     if paths.is_remote(second):
         return False
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:  # Another C library.
+    except AttributeError:  # This C library lacks the function.
         return False
     a, b = (os.fsencode(path.rstrip("/")) for path in (first, second))
     if not renameat2(_AT_FDCWD, a, _AT_FDCWD, b, _RENAME_EXCHANGE):
@@ -516,10 +516,10 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_small(path: str) -> bytes:
-    """Returns the contents of a file of a model that is read as a whole.
+    """Returns the contents of a model's file, unless it is too large.
 
     Raises:
-      UserError: If it is too large for that.
+      UserError: If the file is larger than `stored_files.MAX_BYTES`.
     """
     most = stored_files.MAX_BYTES
     if size(path) > most:
@@ -534,7 +534,7 @@ def read_small(path: str) -> bytes:
 def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
     """Returns the SHA-256 of a file's contents, in hexadecimal.
 
-    `on_bytes` is called with numbers of bytes, for a progress bar.
+    `on_bytes` is called with the number of bytes of each chunk that was read.
     """
     digest = hashlib.sha256()
     with open_binary(path) as file:
@@ -549,7 +549,7 @@ def read_json(path: str) -> Any:
     """Returns the parsed contents of a JSON file.
 
     Raises:
-      UserError: If it is not valid JSON, too large, or not a readable file.
+      UserError: If the file is not valid JSON, too large, or not readable.
     """
     unread = (IsADirectoryError, PermissionError, *remote_errors(path))
     try:
@@ -563,7 +563,7 @@ def read_json_object(path: str) -> dict[str, Any]:
     """Returns the parsed contents of a JSON file that holds one object.
 
     Raises:
-      UserError: If it is not valid JSON, or not an object.
+      UserError: If the file is not valid JSON, or does not hold an object.
     """
     values = read_json(path)
     if not isinstance(values, dict):

@@ -10,9 +10,9 @@ _MESSAGE = "Interrupted.\n"
 
 
 def end_at_once() -> None:
-    """Makes Ctrl-C end the process in one word, without exit handlers.
+    """Makes Ctrl-C print "Interrupted." and exit, without exit handlers.
 
-    For the first moments of a script, while it imports what it needs.
+    Call it while a script imports modules, or else Ctrl-C prints a traceback.
     """
     signal.signal(signal.SIGINT, _end)
 
@@ -24,13 +24,13 @@ def _end(number: int, frame: types.FrameType | None) -> None:
 
 
 class Interrupt:
-    """Makes the first Ctrl-C raise `KeyboardInterrupt`, once.
+    """Makes the first Ctrl-C raise `KeyboardInterrupt`.
 
-    The second one ends the process at once.
+    The second Ctrl-C ends the process at once.
 
     Attributes:
-      received: Whether there was a first one.
-      message: The last words of a script that it ends.
+      received: Whether the user has pressed Ctrl-C.
+      message: The text that a script prints when Ctrl-C ends it.
     """
 
     message = _MESSAGE

@@ -1,7 +1,7 @@
 """Locks on files and folders, which end with the process that holds them.
 
-They are the kernel's (flock), so no killed process leaves a lock behind. Remote
-file systems such as gs:// have none: nothing is locked there.
+The kernel holds the locks (flock), so a killed process leaves no lock behind.
+Remote file systems such as gs:// have no locks, so nothing is locked there.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _UNSUPPORTED = (
 
 
 def try_lock(file: IO[Any] | int) -> bool:
-    """Locks an open file exclusively, until it is closed, if it is free.
+    """Tries to lock an open file exclusively, until the file is closed.
 
     Returns:
       False if another process holds the lock.
@@ -47,7 +47,7 @@ def try_lock(file: IO[Any] | int) -> bool:
 def is_current(file: IO[Any] | int, path: str) -> bool:
     """Returns True if an open file still is the one at `path`.
 
-    It is not if another process has renamed or removed it since it was opened.
+    If another process has renamed or removed it, a lock on it protects nothing.
     """
     descriptor = file if isinstance(file, int) else file.fileno()
     try:
@@ -57,12 +57,12 @@ def is_current(file: IO[Any] | int, path: str) -> bool:
 
 
 def _open_locked(name: str, flags: int, path: str, flag: str) -> int | None:
-    """Returns the descriptor of a local file that is locked until it is closed.
+    """Opens and locks a local file or folder, until the descriptor is closed.
 
-    On a file system without locks it logs that instead.
+    On a file system without locks, a warning is logged and nothing is locked.
 
     Returns:
-      None if another process has renamed or removed the file meanwhile.
+      The descriptor; None if the file was renamed or removed meanwhile.
 
     Raises:
       UserError: If another process holds the lock.
@@ -100,15 +100,15 @@ def one_writer(
     """Locks an output; a second process that writes to it is refused.
 
     A missing folder is created, and removed at the end if it is empty. The lock
-    is on the folder itself, so it adds no file; what killed processes left in
-    it is removed. Remote outputs are not locked.
+    is on the folder itself, so there is no lock file. Temporary files of killed
+    processes in the folder are removed. Remote outputs are not locked.
 
     Args:
       path: The value of the flag: a folder.
-      flag: Its name, for the error.
+      flag: The name of the flag, for the error.
       is_replaced: Whether the output is a file or folder that is replaced as a
-        whole. Then the lock is a file `<path>.lock`, which is removed at the
-        end; what a killed process leaves of it is not locked.
+        whole. The lock is then on a file `<path>.lock`, which is removed at the
+        end; the lock file of a killed process is not locked.
 
     Raises:
       UserError: If another process holds the lock, or the output cannot be
@@ -148,11 +148,11 @@ def one_writer(
 
 @contextlib.contextmanager
 def exclusive(path: str, work: str) -> Iterator[None]:
-    """Lets one process at a time make a local `path`; the others wait.
+    """Lets one process at a time make a local `path`; other processes wait.
 
     Args:
-      path: The file or folder; the lock is `<path>.lock` beside it.
-      work: A verb for the log line of those that wait, as "fetches".
+      path: The file or folder; the lock is on the file `<path>.lock`.
+      work: A verb for the log line of waiting processes, such as "fetches".
 
     Raises:
       UserError: If the folder of `path` cannot be written, or its file system
@@ -180,8 +180,8 @@ def exclusive(path: str, work: str) -> Iterator[None]:
 class LocalCopy:
     """A local copy of a folder, shared by all processes of this machine.
 
-    The first process that opens it copies the files, the last one that closes
-    it removes them. Instances made by copying or pickling share one copy.
+    The first process that opens the copy copies the files, the last process
+    that closes it removes them. Copied or pickled instances share one copy.
 
     Args:
       folder: The folder, which may be remote. Its files must not change.
@@ -201,7 +201,7 @@ class LocalCopy:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             if os.path.exists(copy) and is_current(self._lock, name):
                 return copy
-            # Another process may have been faster between the two locks.
+            # Between the two locks, another process may have made the copy.
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if not os.path.exists(copy) and is_current(self._lock, name):
                 self._fetch(copy)

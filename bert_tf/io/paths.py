@@ -24,20 +24,19 @@ from bert_tf.recipes import releases
 FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
 
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
-# Parts of names without which a directory holds no model of any format.
+# A directory with a model of any format has a file or folder with such a name.
 _MODEL_PARTS = re.compile(
     r"\.(json|index|meta|safetensors|bin|h5|keras|pb)$|\.ckpt|\.data-|"
     "^checkpoint$|^model$"
 )
-# Endings of files that are no models.
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
-# First lines of standard input by the format of the file.
+# The first line of standard input selects the format: the first match counts.
 _FIRST_LINES = {
     ".jsonl": re.compile(r"\{"),
     ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),
     ".tsv": re.compile(r"[\w-]+(\t[\w -]+)+$"),
 }
-# Those of archives that are fetched.
+# Only addresses with these endings are fetched.
 ARCHIVE_ENDINGS = (".zip", ".tar.gz", ".tgz")
 _NAMES_SHOWN = 8
 
@@ -48,9 +47,9 @@ def is_remote(path: str) -> bool:
 
 
 def base_names(value: str) -> str:
-    """Returns comma-separated paths without their folders; names stay whole.
+    """Returns comma-separated paths without their folders; URLs stay whole.
 
-    A folder `model`, as training writes it, has the name of its parent.
+    A folder `model`, as training writes it, gets the name of its parent.
 
     >>> base_names("/films/run/model"), base_names("data/a.csv,b.csv")
     ('run', 'a.csv,b.csv')
@@ -64,12 +63,11 @@ def base_names(value: str) -> str:
 def check_inputs(config: Any) -> None:
     """Checks the input paths among a script's flags, in their order.
 
-    The flags are a dataclass whose fields are made with `config.option`, which
-    names the kind of a path (`reads`). It may have the methods `unread_inputs`,
-    which returns the names of flags that this call of the script does not read,
-    and `input_hints`, which returns what to do about a missing input, by name.
-    A field `output_dir` names a folder to write to, and `output_file` and
-    `output` paths to replace.
+    The flags are a dataclass with fields of `config.option`, which names the
+    kind of a path (`reads`). Two methods are optional: `unread_inputs` returns
+    the names of flags that this call does not read, and `input_hints` returns
+    advice for missing inputs, by flag. The field `output_dir` names a folder to
+    write to; `output_file` and `output` name paths to replace.
 
     Raises:
       UserError: If a file, folder or model is missing, the name of a model is
@@ -85,7 +83,7 @@ def check_inputs(config: Any) -> None:
         try:
             check(value, f"--{field.metadata['name'] or field.name}")
         except UserError as error:
-            # "Did you mean ...?" already says what to do.
+            # A message that ends with "did you mean ...?" has advice already.
             if field.name in hints and not str(error).endswith("?"):
                 raise with_hint(error, hints[field.name]) from error
             raise
@@ -99,10 +97,10 @@ def check_inputs(config: Any) -> None:
 
 @contextlib.contextmanager
 def reading_stdin(config: Any) -> Iterator[Any]:
-    """Yields flags with a file in place of "-", the standard input.
+    """Yields flags with a temporary file in place of "-", the standard input.
 
-    Commands read their input several times. Lines that begin with { are JSON;
-    a first line of names makes them a table; else each is a text.
+    Commands read a file several times. The first line selects the format: "{"
+    begins JSON lines, "text,label" a .csv file, other words a .txt file.
     """
     names = [
         field.name
@@ -123,7 +121,7 @@ def reading_stdin(config: Any) -> Iterator[Any]:
 
 
 def with_hint(error: UserError, hint: str) -> UserError:
-    """Returns an error whose message ends with what to do."""
+    """Returns the error with advice at the end of the message."""
     return UserError(f"{str(error).rstrip('.')}; {hint}")
 
 
@@ -153,7 +151,7 @@ def no_match(pattern: str, flag: str) -> UserError:
 
 
 def describe(path: str) -> str:
-    """Returns what there is at a path that holds no model."""
+    """Describes the contents of a path without a model, for a message."""
     if is_remote(path):
         return "where there is no model"
     if not os.path.exists(path):
@@ -172,7 +170,7 @@ def describe(path: str) -> str:
 def may_be_model(path: str) -> bool:
     """Returns False for a local path that certainly holds no model.
 
-    It may be a directory, a file, or the prefix of a checkpoint's files.
+    The path may be a directory, a file, or the prefix of a checkpoint's files.
     """
     if os.path.isdir(path):
         with os.scandir(path) as entries:
@@ -194,7 +192,7 @@ def no_model(path: str, flag: str | None = None) -> UserError:
 
 
 def cache_dir() -> str:
-    """Returns the folder of files that can be made or fetched again."""
+    """Returns the folder of files that can be computed or fetched again."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = os.environ.get("BERT_TF_CACHE") or os.path.join(home, "bert_tf")
     return os.path.expanduser(folder)
@@ -202,7 +200,7 @@ def cache_dir() -> str:
 
 def require_safe_url(url: str) -> None:
     """Raises `UserError` for plain HTTP, except from this machine itself."""
-    with contextlib.suppress(ValueError):  # No address, or no number.
+    with contextlib.suppress(ValueError):  # An invalid URL, or no IP address.
         parts = urllib.parse.urlsplit(url)
         host = parts.hostname
         if parts.scheme == "https" and host:
@@ -230,8 +228,8 @@ def require_archive_url(url: str) -> None:
 def resolve_config(path: str) -> str:
     """Returns the path of a configuration file.
 
-    A path that begins with `configs/` and does not exist is looked up in
-    `bert_tf/recipes`, so that the flag files there find it from any folder.
+    A path that begins with `configs/` and does not exist is searched in
+    `bert_tf/recipes`, so the flag files there work in any current directory.
     """
     recipe = os.path.join(RECIPES, path)
     is_recipe = path.startswith("configs/") and os.path.exists(recipe)
@@ -247,7 +245,7 @@ def _check_file(path: str, flag: str) -> None:
 
 def _check_files(patterns: str, flag: str) -> None:
     for pattern in map(str.strip, patterns.split(",")):
-        # TensorFlow's globs have other rules for these characters.
+        # TensorFlow's globs have other rules for these: it checks them later.
         if is_remote(pattern) or set(pattern) & set("[\\{"):
             continue
         matches = glob.iglob(pattern, include_hidden=True) if pattern else ()
@@ -271,13 +269,13 @@ def _check_model(path: str, flag: str) -> None:
     elif not may_be_model(path):
         if not os.path.exists(path):
             if releases.find(path):
-                return  # To be fetched.
+                return  # The model of this name is fetched later.
             releases.refuse_name(path, flag)
         raise no_model(path, flag)
 
 
 def _check_output(name: str, path: str) -> None:
-    """Raises `UserError` where the output certainly cannot be written."""
+    """Raises `UserError` if the output certainly cannot be written."""
     folder = path if name == "output_dir" else os.path.dirname(path)
     present = os.path.abspath(folder)
     while not os.path.lexists(present):

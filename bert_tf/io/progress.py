@@ -18,8 +18,8 @@ duration = tqdm.tqdm.format_interval
 class Rate:
     """Units per second in recent calls, without the calls that compile.
 
-    These are the first call, and calls that took five times as long as most;
-    among the first few, of which two may compile, twice as long.
+    The first call, and calls over 5 times slower than the median, count as
+    compiling. For the first calls it is 2 times, as two of them may compile.
     """
 
     _RECENT = 100
@@ -43,7 +43,7 @@ class Rate:
     def value(self) -> float | None:
         """Units per second; None before the third call.
 
-        The second call alone may have compiled, too.
+        Two calls are too few: the second call may compile, too.
         """
         if len(self._calls) < 2:
             return None
@@ -57,7 +57,7 @@ class Rate:
 
 
 class Bar(tqdm.tqdm):
-    """A progress bar of which the rate may be measured elsewhere."""
+    """A progress bar that can show a rate that was measured elsewhere."""
 
     # Whether `_rate` replaces the bar's own.
     _has_rate = False
@@ -67,13 +67,13 @@ class Bar(tqdm.tqdm):
     def format_dict(self) -> Mapping[str, Any]:
         values = super().format_dict
         if self._has_rate:
-            # Without a rate no elapsed time, or tqdm would compute one.
+            # With no rate, tqdm would compute one from the elapsed time.
             elapsed = values["elapsed"] if self._rate else 0
             values |= {"rate": self._rate, "elapsed": elapsed}
         return values
 
     def move_to(self, n: int, rate: float | None) -> None:
-        """Moves the bar, and shows a rate, or none, in place of its own."""
+        """Moves the bar to `n`; shows `rate`, or none, in place of its own."""
         self._has_rate, self._rate = True, rate
         self.update(n - self.n)
 
@@ -104,7 +104,7 @@ def bar(
 ) -> Bar:
     """Returns a bar on standard error; call `update(n)` after `n` units.
 
-    A file, in place of a terminal, gets a line every ten seconds.
+    If standard error is a file, a line is written every ten seconds.
 
     Args:
       total: The number of units, if it is known.
@@ -129,7 +129,7 @@ def bar(
         dynamic_ncols=on_terminal,
         mininterval=0.2 if on_terminal else every,
         maxinterval=every,
-        # A file gets no line of what takes less.
+        # Work of less than ten seconds writes no line to a file.
         delay=0 if on_terminal else every,
         file=sys.stderr if on_terminal else _Lines(),
     )

@@ -1,13 +1,14 @@
 """The output of one run: a lock, a recipe, resuming, and starting over.
 
 Until the output is complete, `<output_file>.work` holds finished parts of the
-work and `recipe.json`: what the output depends on, and the files that the run
-writes. A run with another recipe is refused, so that files never mix, and
-starting over removes exactly the registered files. When the output is complete,
-its report or manifest has both, and the folder is removed.
+work and `recipe.json`: the recipe, which is all that the output depends on, and
+the files that the run writes. A run with another recipe is refused, so that
+files never mix, and starting over removes exactly the registered files. When
+the output is complete, its report or manifest holds the recipe and the files,
+and the folder is removed.
 
-In an `--output_dir` checkpoints hold the recipe (`training.resume`), and
-`written_files.json` registers what runs have written.
+In an `--output_dir`, checkpoints hold the recipe (`training.resume`), and
+`written_files.json` lists the files that runs have written.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ from bert_tf.io import paths
 from bert_tf.io import text_files
 
 WRITTEN_FILE = "written_files.json"
-# Checkpoints are written in a thread.
+# A thread that writes checkpoints may register files at the same time.
 _register_lock = threading.Lock()
 _HASH = re.compile(r"[0-9a-f]{32,}")
 _NAMES_SHOWN = 5
@@ -47,9 +48,9 @@ class Made:
     Attributes:
       recipe: JSON values that the output depends on, by name: "--seed", "the
         vocabulary".
-      files: Path to size in bytes; None if it does not matter. The last one
-        marks a complete output.
-      extras: Paths of files without which the output is complete, too.
+      files: Path to size in bytes, or None for any size. The last file marks a
+        complete output.
+      extras: Paths of files that a complete output may lack.
     """
 
     recipe: Mapping[str, Any]
@@ -64,13 +65,13 @@ class Made:
 
 
 class RunFolder(contextlib.ExitStack):
-    """The output of a run; in the context no other process writes it.
+    """The output of a run, locked against other processes in the context.
 
     Args:
-      path: The output file; other names of the output begin with it.
+      path: The output file; other names of the output begin with this path.
       recipe: See `Made`.
-      find_finished: Reads reports or manifests; returns what each registers,
-        with any recipe, and None for a missing one.
+      find_finished: Reads reports or manifests; returns the files and recipe in
+        each of them, and None for a missing one.
       work_dir: The folder of unfinished work.
     """
 
@@ -91,7 +92,7 @@ class RunFolder(contextlib.ExitStack):
 
     def __enter__(self) -> "RunFolder":
         self.enter_context(errors.naming(self.work_dir))
-        # A second process would remove the temporary files of the first.
+        # Without a lock, a second process would remove the first's files.
         self.enter_context(
             locks.one_writer(self.work_dir, "--output_file", is_replaced=True)
         )
@@ -111,12 +112,12 @@ class RunFolder(contextlib.ExitStack):
                 "%s is already finished with these flags; nothing to do.",
                 self._path,
             )
-            self.finish()  # A kill at its very end may have left its work.
+            self.finish()  # A run that was killed here may have left its work.
         return is_finished
 
     @property
     def difference(self) -> str:
-        """How the recipe of what is there differs from this one, if it does."""
+        """The changes from the recipe of existing output to this one, or ""."""
         for each in self._registered():
             if changed := changes(each.recipe, self._recipe):
                 return "; ".join(changed)
@@ -126,12 +127,13 @@ class RunFolder(contextlib.ExitStack):
         """Registers the files to write; returns False if nothing is done yet.
 
         Args:
-          outputs: The files.
-          fits_any: Whether the work so far is named by what it was made from,
-            so that another recipe may use it until the first file exists.
+          outputs: The files that the run will write.
+          fits_any: Whether each part of the work has a name by its own inputs,
+            so that a run with another recipe may use the unchanged parts until
+            the first file exists.
 
         Raises:
-          UserError: If there is output of another recipe, or of no run.
+          UserError: If output has another recipe, or no run has registered it.
         """
         known = {_absolute(path) for path in self._files()}
         existing = [path for path in (*known, *outputs) if files.exists(path)]
@@ -150,7 +152,7 @@ class RunFolder(contextlib.ExitStack):
         is_begun = files.exists(self._record)
         if is_begun:
             logging.info("Resuming from %s.", self.work_dir)
-        else:  # What a killed removal left may be of another recipe.
+        else:  # Work without a record may have another recipe.
             files.remove(self.work_dir)
         names = [
             path
@@ -163,7 +165,7 @@ class RunFolder(contextlib.ExitStack):
         return is_begun
 
     def finish(self) -> None:
-        """Removes the work, and what killed processes left of the output."""
+        """Removes the work, and temporary files that killed processes left."""
         found = self._files()
         for folder in {os.path.dirname(path) for path in found}:
             names = [re.escape(os.path.basename(path)) for path in found]
@@ -171,7 +173,7 @@ class RunFolder(contextlib.ExitStack):
         self.discard()
 
     def discard(self) -> None:
-        """Removes the work; first what makes it count."""
+        """Removes the work, first its record: without it, work is ignored."""
         files.remove(self._record)
         files.remove(self.work_dir)
 
@@ -179,7 +181,7 @@ class RunFolder(contextlib.ExitStack):
         """Removes the files that earlier runs registered, and their work.
 
         Args:
-          inputs: Flags and the paths that they name.
+          inputs: Pairs of a flag and a path that the flag names.
 
         Raises:
           UserError: If one of the inputs would be removed.
@@ -199,7 +201,7 @@ class RunFolder(contextlib.ExitStack):
         found = [each for each in self._find_finished() if each is not None]
         if files.exists(self._record):
             stored = text_files.read_json(self._record)
-            # That of an earlier version has neither.
+            # The record of an earlier version lacks both keys.
             names = [
                 x if paths.is_remote(x) else os.path.join(self._folder, x)
                 for x in stored.get("files", [])
@@ -209,7 +211,7 @@ class RunFolder(contextlib.ExitStack):
         return found
 
     def _files(self) -> list[str]:
-        """Returns all registered files; those that mark an output last."""
+        """Returns all registered files; files that mark an output are last."""
         made = self._registered()
         return [
             *dict.fromkeys(x for each in made for x in each.extras),
@@ -284,14 +286,14 @@ def changes(
     now: Mapping[str, Any],
     sources: Mapping[str, str | None] | None = None,
 ) -> list[str]:
-    """Describes how a recipe differs from an earlier one.
+    """Describes the differences of two recipes: "--seed was 1 and is 2 now".
 
-    Hashes are not shown, but the file or model whose hash it is.
+    In place of a hash, the file or model with this hash is shown.
 
     Args:
       before: The earlier recipe.
       now: The recipe now.
-      sources: The paths whose hashes are in the recipe, by its names.
+      sources: Name of a hash in the recipe to the path with this hash.
     """
     found = []
     for name in {**before, **now}:
@@ -312,7 +314,7 @@ def changes(
 
 
 def inputs_of(config: Any) -> Iterator[tuple[str, str]]:
-    """Yields the flags that name inputs, with each path that they name."""
+    """Yields a pair of flag and path for each input of a command."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not field.metadata["reads"] or not value:
@@ -331,7 +333,7 @@ def refuse_removal(
         above = os.path.realpath(path)
         while above not in real and above != os.path.dirname(above):
             above = os.path.dirname(above)
-        # Also the prefix of a checkpoint.
+        # A checkpoint's prefix is no file, but its files begin with "prefix.".
         prefix = os.path.realpath(path) + "."
         if above in real or any(x.startswith(prefix) for x in real):
             raise UserError(
@@ -341,7 +343,7 @@ def refuse_removal(
 
 
 def shown(names: Sequence[str]) -> str:
-    """Returns the first names and the number of the others, for a message."""
+    """Returns some names and the number of further names, for a message."""
     more = len(names) - _NAMES_SHOWN
     text = ", ".join(names[:_NAMES_SHOWN])
     return f"{text} and {more} more" if more > 0 else text

@@ -1,9 +1,9 @@
 """Reads the files of models and exports: regular files, strict JSON, schemas.
 
-A model may come from anyone, so its files are checked before they are used:
-only regular files are opened, and each value in their JSON has a kind. Symbolic
-links to regular files are followed; Hugging Face's cache consists of them.
-Nothing here imports TensorFlow for local files.
+A model may come from anyone, so its files are checked before use: only regular
+files are opened, and each value in their JSON must be of the expected kind.
+Symbolic links to regular files are followed, because Hugging Face's cache
+consists of links. For local files, nothing here imports TensorFlow.
 """
 
 import json
@@ -19,8 +19,8 @@ from bert_tf.io import paths
 
 _MAX_NUMBER = 2**31 - 1
 _SHOWN = 200
-# Of files that are read into memory as a whole; the tokenizer.json of a large
-# vocabulary has a seventh of it.
+# Larger files are refused, because they are read into memory as a whole. The
+# tokenizer.json of a large vocabulary has a seventh of this size.
 MAX_BYTES = 1 << 27
 
 
@@ -52,7 +52,7 @@ OBJECT = Kind("an object", lambda value: isinstance(value, Mapping))
 
 
 def integer(least: int = 1, most: int = _MAX_NUMBER) -> Kind:
-    """Returns the kind of integers from `least` to `most`, of 32 bits."""
+    """Returns the kind of integers from `least` to `most`, both included."""
     return Kind(
         f"an integer from {least} to {most}",
         lambda value: (
@@ -74,7 +74,7 @@ def names(least: int = 1) -> Kind:
 
 
 def choice(*values: str) -> Kind:
-    """Returns the kind of some texts."""
+    """Returns the kind that allows the given texts only."""
     return Kind(
         f"one of {', '.join(values)}",
         lambda value: isinstance(value, str) and value in values,
@@ -90,7 +90,7 @@ def either(*kinds: Kind) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """Returns a kind with null."""
+    """Returns a kind that also allows null."""
     return either(kind, Kind("null", lambda value: value is None))
 
 
@@ -107,7 +107,7 @@ def list_of(kind: Kind) -> Kind:
 def object_of(
     required: Mapping[str, Kind], others: Mapping[str, Kind] | None = None
 ) -> Kind:
-    """Returns the kind of objects with these keys and no more."""
+    """Returns the kind of objects with all `required` keys, maybe `others`."""
     kinds = {**required, **(others or {})}
     words = [f"{key}: {kind.expected}" for key, kind in kinds.items()]
 
@@ -127,13 +127,13 @@ def check(
     source: str,
     required: tuple[str, ...] = (),
 ) -> None:
-    """Raises `UserError` for a value that is not of its key's kind.
+    """Raises `UserError` if a value is not of the kind that its key requires.
 
     Args:
       values: A JSON object; keys that the schema lacks are not checked.
       schema: Key to kind.
       source: The file, for errors.
-      required: Keys that must be there.
+      required: Keys that must be present.
     """
     for key, kind in schema.items():
         if key not in values and key in required:
@@ -150,16 +150,16 @@ def check(
 
 
 def shown(value: Any) -> str:
-    """Returns a value as in Python, cut to a line's length."""
+    """Returns the `repr` of a value, cut to a length for messages."""
     try:
         text = repr(value)
-    except ValueError:  # An integer of thousands of digits.
+    except ValueError:  # Python formats no integer of thousands of digits.
         text = f"an {type(value).__name__} of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def exists(path: str) -> bool:
-    """Returns True for a regular file, and False where there is nothing.
+    """Returns True for a regular file, and False if nothing exists there.
 
     Raises:
       UserError: For a directory, a pipe, a device, or a loop of links.
@@ -173,7 +173,7 @@ def exists(path: str) -> bool:
     try:
         if not os.path.lexists(path):
             return False
-    except ValueError as error:  # A NUL in the path.
+    except ValueError as error:  # The path has a NUL.
         raise UserError(f"{path!r} is no path: {error}.") from error
     raise UserError(
         f"{path} must be a regular file, or a link to one. Received: another "
@@ -210,7 +210,7 @@ def read_object(path: str) -> dict[str, Any]:
     """Returns the JSON object in a regular file.
 
     Raises:
-      UserError: If there is no such file, or it holds something else.
+      UserError: If there is no such file, or it does not hold an object.
     """
     require(path)
     from bert_tf.io import files
@@ -219,10 +219,10 @@ def read_object(path: str) -> dict[str, Any]:
 
 
 def parse_json(contents: bytes | str, source: str) -> Any:
-    """Returns the value of UTF-8 JSON, where each key of an object differs.
+    """Returns the value of UTF-8 JSON without repeated keys.
 
     Raises:
-      UserError: If it is damaged, repeats a key, or is nested too deeply.
+      UserError: If the JSON is damaged, repeats a key, or is nested too deeply.
     """
 
     def to_object(pairs):
@@ -237,7 +237,7 @@ def parse_json(contents: bytes | str, source: str) -> Any:
         if isinstance(contents, bytes):
             contents = contents.decode("utf-8")
         values = json.loads(contents, object_pairs_hook=to_object)
-        if "\\u" in contents:  # Half of a surrogate pair is no character.
+        if "\\u" in contents:  # Half of a surrogate pair raises an error here.
             json.dumps(values, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise UserError(

@@ -20,16 +20,16 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import text_files
 
-# The only column of a .txt file, in which each line is a text.
+# A .txt file has this column only, in which each line is a text.
 TEXT_COLUMN = "text"
 
-# The standard library's limit is 131,072 characters a field; texts may be
-# longer. The limit is global.
+# The standard library refuses fields of more than 131,072 characters, but texts
+# may be longer. The limit is global.
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# Separators of columns in .tsv files whose ending is wrong.
+# A .tsv file with one of these in its header may have the wrong ending.
 _OTHER_SEPARATORS = ",;"
-# Spreadsheets write them in place of the comma, by the country's settings, and
-# may name theirs in a line before the header.
+# In some countries, spreadsheets write one of these in place of the comma. They
+# may name the separator in a line before the header, such as "sep=;".
 _SPREADSHEET_SEPARATORS = (";", "\t", "|")
 _NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?')
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".parquet")
@@ -62,8 +62,8 @@ class Table:
       columns: The names of the columns; in .json and .jsonl, the keys of the
         first object.
       rows: The rows, which can be iterated over once.
-      repeated: The names that several columns have. They are not in `columns`
-        and rows, as columns that nobody reads may be named so.
+      repeated: The names that several columns have. `columns` and rows lack
+        these names; they are an error only if `require` is called with them.
     """
 
     path: str
@@ -78,7 +78,7 @@ class Table:
 
         Args:
           columns: The names of the columns.
-          flags: For a column, the flag that can name another one.
+          flags: Column to the flag that can name another column.
         """
         for column in columns:
             if column in self.repeated:
@@ -125,9 +125,9 @@ def read_table(
     r"""Opens a file of rows.
 
     - .csv: the first line names the columns; fields with commas, quotation
-      marks or line ends are in quotation marks, which are doubled inside. A
-      header that only a semicolon, a tab or a vertical bar splits states that
-      these separate the fields, as does a line "sep=;" before the header.
+      marks or line ends are in quotation marks, which are doubled inside. If
+      the header has no comma but semicolons, tabs or vertical bars, these
+      separate the fields. A line "sep=;" before the header names a separator.
     - .tsv: the first line names the columns; tabs separate fields and quotation
       marks are ordinary characters, as in GLUE's files.
     - .jsonl: one JSON object per line.
@@ -135,9 +135,9 @@ def read_table(
     - .txt: each line is a text, in a column named "text".
     - .parquet: needs pyarrow; lines are the numbers of the rows.
 
-    A byte order mark and CRLF are removed. Blank lines are skipped, except in a
-    file with one column, where a blank line between other lines is a row with
-    an empty text. Spaces around the names of columns are removed.
+    A byte order mark and CRLF are removed, and spaces around names of columns.
+    Blank lines are skipped. In a file with one column, however, a blank line
+    between other lines is a row with an empty text.
 
     Args:
       path: The file.
@@ -147,12 +147,12 @@ def read_table(
         them is one of these names.
       columns_of_longer_rows: Names for rows of a .csv or .tsv file that have
         this many fields, if all columns of the header are among these names.
-      on_broken_row: Called with the line number of each row that has too many
-        or too few fields and skips it; by default such a row is an error.
+      on_broken_row: Called with the line number of each row with too many or
+        too few fields, which is then skipped. By default it is an error.
 
     Raises:
-      UserError: Here and from `rows`, if the file cannot be read; a row is
-        broken, repeats the header or is not a JSON object; or there is no row.
+      UserError: Here and from `rows`, if the file cannot be read or has no row,
+        or if a row is broken, repeats the header or is not a JSON object.
     """
     ending, repeated = ending or file_ending(path), frozenset()
     if ending in (".csv", ".tsv"):
@@ -245,7 +245,7 @@ def _repeats(values: Sequence[str], columns: Sequence[str]) -> bool:
     return (
         len(columns) > 1
         and len(values) == len(columns)
-        # The second file may begin with a byte order mark.
+        # If two files were joined, the second may have a byte order mark.
         and all(
             value.strip("\ufeff ") == column
             for value, column in zip(values, columns, strict=True)
@@ -312,7 +312,10 @@ def read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _find_separator(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
-    """Returns what separates the fields of a .csv file, and its lines."""
+    """Returns the separator of a .csv file, and the file's lines.
+
+    A line "sep=;" becomes a blank line, so that line numbers stay correct.
+    """
     first = next(lines, "")
     named = _NAMED_SEPARATOR.fullmatch(first)
     if named:
@@ -368,7 +371,7 @@ def _read_json(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
     if not text.startswith("[", position):
         yield from _read_json_lines(path, enumerate(text.split("\n"), 1))
         return
-    # First as a whole, so that the syntax needs no checks below.
+    # Parse the whole text first, so that the loop needs no syntax checks.
     text_files.parse_json(text, path, advice=_JSON_ADVICE)
     decoder = json.JSONDecoder()
     line, counted = 1, 0
@@ -397,7 +400,7 @@ def open_parquet(path: str) -> Any:
     """Opens a Parquet file; pyarrow is imported here.
 
     Raises:
-      UserError: If pyarrow is missing, or it cannot read the file.
+      UserError: If pyarrow is missing or cannot read the file.
     """
     with errors.extras():
         import pyarrow as pa
@@ -419,9 +422,9 @@ def open_parquet(path: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value that JSON has: dates as text, and NaN as None.
+    """Converts a value to JSON: bytes and dates to text, and NaN to None.
 
-    Spark and others store texts as bytes.
+    Spark and other programs store texts as bytes.
     """
     if isinstance(value, bytes):
         return value.decode()

@@ -1,6 +1,6 @@
-"""Log lines of scripts, above progress bars, and their closing report.
+"""Log lines of scripts, above progress bars, and titled sections of a report.
 
-TensorFlow's noise, and messages about the steps of an export, are silenced.
+Messages of TensorFlow that help no user are silenced.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ from collections.abc import Mapping
 
 from absl import logging
 
-# Extra attribute of log records: "always", "sometimes" or "in_file".
+# Attribute of log records; `_StepFilter` explains its three values.
 SHOWN = "shown_without_bar"
 # A log file gets a progress line at most this often.
 SECONDS_BETWEEN_LINES = 10.0
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
-# TensorFlow's own Abseil, which no environment variable reaches. In a version
-# without these names its messages appear again, which changes nothing else.
-# The second has a copy of it, in TensorFlow 2.21 with messages of its own.
+# No environment variable sets the log level of the Abseil in these libraries of
+# TensorFlow, so `drop_noise` calls a C++ function. If a version lacks it, only
+# the messages appear again. In 2.21 the second library logs, too.
 _LIBRARIES = (
     "libtensorflow_framework.so.2",
     "python/profiler/internal/_pywrap_profiler_plugin.so",
 )
-# Abseil's SetMinLogLevel in TensorFlow 2.20 and 2.21, by Abseil's release.
+# The symbol of absl::SetMinLogLevel in TensorFlow 2.20 and in 2.21.
 _SET_LEVEL = [
     f"_ZN4absl12lts_{release}14SetMinLogLevelENS0_18LogSeverityAtLeastE"
     for release in (20250127, 20250814)
@@ -70,10 +70,10 @@ class _AboveBars:
 
 
 class _StepFilter(python_logging.Filter):
-    """Hides the lines of steps on a terminal, where a bar shows them.
+    """Hides the lines of steps on a terminal, where a bar shows the steps.
 
-    Elsewhere a line is shown if it must be, or the last one is old enough.
-    Details are shown with --verbosity=1.
+    Elsewhere "always" lines are shown, and "sometimes" lines if the last shown
+    line is ten seconds old. "in_file" lines are shown with --verbosity=1 only.
     """
 
     def __init__(self, verbosity: int) -> None:
@@ -95,19 +95,19 @@ class _StepFilter(python_logging.Filter):
 
 
 def detail(message: str, *args: object) -> None:
-    """Logs a line for train.log; the screen has it with --verbosity=1."""
+    """Logs a line to train.log, and with --verbosity=1 to the screen, too."""
     logging.info(message, *args, extra={SHOWN: "in_file"})
 
 
 def wrap(text: str) -> str:
-    """Returns a line of text, broken at words where it is for a terminal."""
+    """Returns a line, broken between words if standard error is a terminal."""
     line = text.rstrip("\n")
     if "\n" in line or not sys.stderr.isatty():
         return text
     wrapped = textwrap.fill(
         line,
         shutil.get_terminal_size().columns,
-        subsequent_indent=" " * 9,  # Below the text, beside the time.
+        subsequent_indent=" " * 9,  # The width of the time.
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -118,11 +118,11 @@ def show_log(verbosity: int) -> None:
     """Shows the log of this script on standard error.
 
     Args:
-      verbosity: absl's level of the lines to show; files get all lines from
-        `INFO` on, whatever it is.
+      verbosity: absl's level of the lines to show. Log files get all lines from
+        `INFO` on, at any verbosity.
     """
     logging.use_absl_handler()
-    # It reports that it lists the fonts of a new machine.
+    # On a new machine, Matplotlib logs at INFO that it builds a list of fonts.
     python_logging.getLogger("matplotlib").setLevel(python_logging.WARNING)
     logging.set_verbosity(max(verbosity, logging.INFO))
     handler = logging.get_absl_handler()
@@ -144,13 +144,13 @@ def below(level: int) -> Iterator[None]:
 
 
 def drop_noise() -> None:
-    """Silences C++ messages that are no errors, for scripts.
+    """Silences C++ messages that report no error, for scripts.
 
     Call it before TensorFlow is imported. TF_CPP_MIN_LOG_LEVEL below 2 keeps
     all messages.
     """
-    # Where there is no GPU, TensorFlow reports that as an error. At level 3 the
-    # last words of a process that is aborted are still written.
+    # Without a GPU, TensorFlow logs an error about it, which level 3 hides. The
+    # last message of an aborted process is still logged at level 3.
     has_gpu = any(map(os.path.exists, _GPU_FILES))
     default = "2" if has_gpu else "3"
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", default) < "2":
@@ -158,7 +158,7 @@ def drop_noise() -> None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return
-    # TensorFlow 2.21 writes messages while they are loaded, whatever the level.
+    # TensorFlow 2.21 logs at any level while these load, so stderr is off.
     libraries = []
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         stderr = os.dup(2)

@@ -28,7 +28,7 @@ _hashes: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar(
 def collect_hashes() -> Iterator[dict[str, str]]:
     """Collects the SHA-256 of files that the block reads to their ends.
 
-    So a file is not opened again for its hash.
+    A caller that needs the hash need not read the file again.
 
     Yields:
       Path to hash of the file's bytes, in hexadecimal.
@@ -106,7 +106,7 @@ def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
     """Returns the value of the JSON that begins in a line of a file.
 
     Raises:
-      UserError: If it is not valid; the message ends with the advice.
+      UserError: If the JSON is not valid; the message ends with the advice.
     """
     try:
         return json.loads(text)
@@ -116,7 +116,7 @@ def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
         raise UserError(
             f"{path}, line {line} is not valid JSON: {reason}{advice}."
         ) from error
-    # For numbers too long for Python, and lists nested too deeply.
+    # Python also refuses very long numbers and very deep nesting.
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}, line {line} is not readable JSON: {error}."
@@ -126,8 +126,8 @@ def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
 def check_characters(text: str, values: Any, where: str) -> None:
     r"""Raises `UserError` if JSON has half of a surrogate pair.
 
-    For example "\ud83d" without the "\ude00" that makes it an emoji, where a
-    program cut a text inside a character. It cannot be written in UTF-8.
+    An example is "\ud83d" without the "\ude00" that makes it an emoji, because
+    a program cut a text inside a character. UTF-8 cannot encode such a half.
     """
     if not _SURROGATE_ESCAPE.search(text):
         return
@@ -142,7 +142,7 @@ def check_characters(text: str, values: Any, where: str) -> None:
 
 
 def require_value(entry: Any, key: str, kind: type, where: str) -> Any:
-    """Returns `entry[key]`, a str, int or list; `where` is for the error.
+    """Returns `entry[key]`, a str, int or list; errors begin with `where`.
 
     Raises:
       UserError: If `entry` is not an object or has no such value.

@@ -16,7 +16,7 @@ from bert_tf.io import terminal
 
 FILE = "train.log"
 
-# Lines that are kept until the output directory is known to be the run's own.
+# Lines to keep in memory until the run may write to the output directory.
 _CAPACITY = 10_000
 
 
@@ -42,13 +42,13 @@ class _Recorder(logging_handlers.MemoryHandler):
 
 
 class _Appender(python_logging.StreamHandler):
-    """Appends lines to a file, and ends on a full disk."""
+    """Appends lines to a file, and stops at the first error of the disk."""
 
     def __init__(self, stream) -> None:
         super().__init__(stream)
         self.setFormatter(terminal.LineFormatter("%Y-%m-%d %H:%M:%S"))
         self._has_ended = False
-        # The line about the end comes here, too.
+        # The line about the error comes here, too, and would fail again.
         self.addFilter(lambda record: not self._has_ended)
 
     def handleError(self, record: python_logging.LogRecord | None) -> None:  # noqa: N802
@@ -67,11 +67,11 @@ class _Appender(python_logging.StreamHandler):
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Records the log in the block, for the file that `open_in` names.
+    """Records the log of the block, until `open_in` names a file for it.
 
-    A run that is refused before leaves no file.
+    A run that is refused before `open_in` leaves no file.
     """
-    # Without it, warnings are shown only as long as there is no handler at all.
+    # Python shows warnings by itself only while there is no handler.
     logging.use_absl_handler()
     recorder = _Recorder()
     python_logging.getLogger().addHandler(recorder)

@@ -1,4 +1,4 @@
-"""Worker processes that end with this one, and the order of their results."""
+"""A pool of worker processes that exit with this process, and its results."""
 
 import contextlib
 import multiprocessing
@@ -15,18 +15,18 @@ from typing import Any
 
 from bert_tf.errors import WorkerEndedError
 
-# Tasks submitted per process, so that none waits for work.
+# Tasks submitted per process; with only one, a process would wait for the next.
 _TASKS_AHEAD = 2
 
 
 @contextlib.contextmanager
 def pool(num_processes: int) -> Iterator[futures.Executor]:
-    """Yields processes that exit with this one, even if it is killed.
+    """Yields workers that exit with this process, even if it is killed.
 
-    They import the modules of the functions that they call and no others.
+    A worker imports only the modules of the functions that it calls.
 
     Raises:
-      WorkerEndedError: If one was killed.
+      WorkerEndedError: If a worker was killed.
     """
     executor = futures.ProcessPoolExecutor(
         num_processes,
@@ -35,8 +35,8 @@ def pool(num_processes: int) -> Iterator[futures.Executor]:
         initializer=_begin,
     )
     try:
-        # They start now, while this process is still busy. They inherit the
-        # mask, so Ctrl-C does not interrupt their imports.
+        # Workers start now, while this process is still busy. They inherit the
+        # signal mask, so Ctrl-C does not interrupt their imports.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(num_processes):
@@ -55,8 +55,8 @@ def pool(num_processes: int) -> Iterator[futures.Executor]:
 
 
 def _begin() -> None:
-    """Makes this worker exit with its parent, even if that is killed."""
-    # Ctrl-C reaches the workers too; the parent handles it.
+    """Makes this worker exit with its parent, even if the parent is killed."""
+    # Ctrl-C reaches the workers, too, but only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -73,10 +73,10 @@ def finished(
     function: Callable[..., Any],
     tasks: Iterable[tuple[Any, ...]],
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields each task with its result, in the order in which they finish.
+    """Yields each task with its result, in the order in which tasks finish.
 
-    Of `tasks`, the arguments of `function`, few more than there are processes
-    are taken before they can start, so that they need not fit in memory.
+    A task is the arguments of one call. Only `_TASKS_AHEAD` tasks per process
+    are read in advance, so all of `tasks` need not fit in memory.
     """
     waiting: dict[futures.Future, tuple[Any, ...]] = {}
     remaining = iter(tasks)
@@ -89,6 +89,6 @@ def finished(
             else:
                 waiting[executor.submit(function, *task)] = task
         done, _ = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
-        # An error ends the loop, so results come before it.
+        # An error ends the loop, so finished results are yielded before it.
         for future in sorted(done, key=lambda x: x.exception() is not None):
             yield waiting.pop(future), future.result()
