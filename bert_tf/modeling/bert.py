@@ -40,8 +40,8 @@ _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 def lookup(table, ids):
     """Gathers rows of a table, with a dense gradient.
 
-    `tf.gather` has a sparse gradient, whose repeated rows distort a global
-    norm and which replicas cannot add up cheaply.
+    The gradient of `tf.gather` is sparse: its repeated rows distort a global
+    norm, and replicas cannot add it up cheaply.
 
     Args:
       table: <float>[rows, width].
@@ -115,7 +115,7 @@ class Embeddings(layers.BertLayer):
         input_ids = layout.select(input_ids)
         segment_ids = layout.select(segment_ids)
         table = tf.convert_to_tensor(self.word_embeddings)
-        # Without a gradient, plain `tf.gather` runs on every server.
+        # Inference needs no gradient, and every server runs `tf.gather`.
         look_up = tf.gather if self.for_inference else lookup
         words = tf.cast(look_up(table, input_ids), tf.float32)
         # For so few segments a product with one-hot rows is faster than
@@ -132,8 +132,7 @@ class Embeddings(layers.BertLayer):
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""
         if self.for_inference:
-            # TensorFlow Lite keeps tables in int8 only if they are gathered
-            # from.
+            # TensorFlow Lite keeps only tables that are gathered from in int8.
             return tf.gather(self.position_embeddings, tf.range(length))
         return self.position_embeddings[:length]
 
@@ -279,7 +278,7 @@ class BertModel(_ConfiguredModel):
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
-        # With a shape, so that `summary` shows the next attribute.
+        # With a shape, so that `summary` shows `output_shape`.
         self.build((None, None))
 
     def build(self, input_shape=None):
@@ -347,9 +346,8 @@ class BertWithHead(_ConfiguredModel):
     Args:
       config: A `BertConfig`, or its dictionary.
       fuse: Whether to compile the elementwise chains; faster in training.
-      return_encoder_outputs: Whether calls return the outputs of `BertModel`
-        beside those of the head; by default if one of the `return_` flags of
-        `BertModel` is set.
+      return_encoder_outputs: Whether calls return the outputs of `BertModel`,
+        too; by default if one of the `return_` flags of `BertModel` is set.
       **kwargs: As for `BertModel`.
 
     Attributes:
@@ -376,7 +374,7 @@ class BertWithHead(_ConfiguredModel):
             )
 
     def with_encoder(self, head_outputs, encoder_outputs):
-        """Returns the outputs of a call: the head's, and maybe the rest."""
+        """Returns the head's outputs, with the encoder's if requested."""
         if not self.return_encoder_outputs:
             return head_outputs
         return encoder_outputs | head_outputs
@@ -390,7 +388,7 @@ class BertWithHead(_ConfiguredModel):
         return outputs, dropout_seeds
 
     def choose_seeds(self, inputs, training, dropout_seeds):
-        """Returns <int32>[B] given or new, or None without dropout."""
+        """Returns the given or new seeds <int32>[B]; None without dropout."""
         if not training:
             return None
         if dropout_seeds is None:
@@ -405,7 +403,7 @@ class BertWithHead(_ConfiguredModel):
 
 
 def returns_more(arguments):
-    """Returns True if the arguments ask for more outputs of the encoder."""
+    """Returns True if the arguments request more outputs of the encoder."""
     return any(arguments.get(name) for name in _RETURN_FLAGS)
 
 
@@ -536,7 +534,7 @@ def named_variables(model):
 
 
 def check_inputs(inputs, *others):
-    """Raises `UserError` for what is no dictionary of inputs, and others."""
+    """Raises `UserError` unless `inputs` has input_ids and known names only."""
     names = [type(inputs).__name__]
     if isinstance(inputs, Mapping):
         names = sorted(map(str, inputs))
@@ -552,7 +550,7 @@ def check_inputs(inputs, *others):
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     if not isinstance(inputs, Mapping):
-        # Keras tries a single tensor when it exports, and goes on after this.
+        # Keras exports try a single tensor first, and catch this error.
         raise TypeError(
             "The model's inputs are a dictionary of `input_ids` and others. "
             f"Received: {type(inputs).__name__}."

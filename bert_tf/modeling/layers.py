@@ -30,7 +30,7 @@ class _TruncatedNormal(keras.initializers.TruncatedNormal):
 
 @contextlib.contextmanager
 def without_initial_values():
-    """Leaves random weights that are loaded next undefined, to save time."""
+    """Skips random initial values, to save time if weights are loaded next."""
     _TruncatedNormal.is_skipped = True
     try:
         yield
@@ -44,14 +44,14 @@ def truncated_normal(stddev):
 
 
 def initialize(variable, anew=False):
-    """Gives a variable its initial value if it was skipped, or `anew`."""
+    """Initializes a variable if its value was skipped, or if `anew`."""
     if anew or isinstance(variable.initial, _TruncatedNormal):
         initializer = keras.initializers.get(variable.initial)
         variable.assign(initializer(tuple(variable.shape), variable.dtype))
 
 
 def as_config(config):
-    """Returns a `BertConfig`, also for its dictionary."""
+    """Returns a `BertConfig`, made from its dictionary if necessary."""
     if isinstance(config, BertConfig):
         return config
     return BertConfig.from_dict(config)
@@ -83,7 +83,7 @@ class Configured:
         }
 
 
-# Names in .keras files of earlier versions to today's names.
+# Renames keys of .keras files of earlier versions, so these still load.
 _OLD_KEYS = {
     "salt": "dropout_id",
     "adder": "attention_bias",
@@ -281,7 +281,7 @@ class Projection(BasicLayer):
         return tf.nn.bias_add(rows, tf.cast(bias, self.compute_dtype))
 
     def _multiply(self, inputs, factor=None):
-        """Returns <float>[rows, width], of the kernel times a factor."""
+        """Returns inputs . (kernel * factor), <float>[rows, width]."""
         # One product of two matrices: a batch of products with the same
         # kernel is slower, and its gradient sums over the batch afterwards.
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
@@ -291,7 +291,7 @@ class Projection(BasicLayer):
         return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):
-        # A reshape would keep what is added to a product apart from it.
+        # A reshape keeps TensorFlow from fusing the product with an addition.
         if inputs.shape.rank == 2:
             return rows
         return self._reshape(rows, inputs)
