@@ -34,8 +34,8 @@ _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
 _READ_ERRORS = (UserError, OSError, tf.errors.OpError)
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
-# Niceness of the thread that writes, which gets a tenth of a core next to a busy
-# thread. With 19, the maximum, it would get a hundredth, and take far too long.
+# Niceness of the thread that writes: next to a busy thread it gets a tenth of a
+# core. With 19, the maximum, it would get a hundredth: too slow for big models.
 _NICENESS = 10
 
 # Tensors by name, and metadata; see `CheckpointStore.save`.
