@@ -73,8 +73,7 @@ class Embeddings(layers.BertLayer):
       layout: The layout of the result, see `layouts`; by default padded.
 
     Returns:
-      <float>[..., H], rows of the layout, by default [B, S, H], in the compute
-      dtype.
+      <float>[..., H], rows of the layout, in the compute dtype.
 
     Raises:
       UserError: If S is above `max_position_embeddings`.
@@ -222,8 +221,7 @@ class BertModel(_ConfiguredModel):
         padding or a second segment, `input_mask` <int32>[B, S] (1 for tokens,
         0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
         zeros). With `token_indices` and `token_places` from
-        `layouts.find_tokens`, padding is not computed, and its outputs are
-        0.
+        `layouts.find_tokens`, padding is not computed: its outputs are 0.
       training: Whether to apply dropout.
       dropout_seeds: <int32>[B]; the configuration and its seed determine an
         example's dropout. Drawn by Keras if not given.
@@ -420,8 +418,7 @@ class BertForPretraining(BertWithHead):
         `return_` flags of `BertModel`.
 
     Call arguments: As for `BertModel`; the inputs may also have
-      `masked_lm_positions` <int32>[B, P], without which every position is
-      scored.
+      `masked_lm_positions` <int32>[B, P], by default all positions.
 
     Returns:
       A dictionary of `masked_lm_logits` <float32>[B, P, V] and
@@ -513,8 +510,7 @@ def named_variables(model):
       Name to `keras.Variable`; random number states are left out.
 
     Raises:
-      UserError: If two weights have the same name, as in a model with two
-        encoders.
+      UserError: If two weights share a name, as in a model with two encoders.
     """
     encoders = [x for x in [model, *model.layers] if isinstance(x, BertModel)]
     prefixes = {f"{encoder.path}/": "bert/" for encoder in encoders}

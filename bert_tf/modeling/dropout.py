@@ -50,8 +50,7 @@ def draw_keys(seeds, dropout_id, first_positions=None):
 
     Args:
       seeds: <int32>[batch], the examples' seeds, or None.
-      dropout_id: An integer that no other dropout in the model has, or such a
-        <uint32>[].
+      dropout_id: An integer or <uint32>[], unique among the model's dropouts.
       first_positions: <int32>[batch], for parts of examples: the position
         within the example of each part's first element. By default 0.
 
@@ -81,8 +80,7 @@ def derive_seeds(seeds, number):
       number: How many parts, an integer or <int32>[].
 
     Returns:
-      <int32>[batch, number], 0 or more; the first parts' seeds do not depend on
-      `number`.
+      <int32>[batch, number], 0 or more; a larger `number` only appends seeds.
     """
     part = tf.cast(tf.range(number), tf.uint32) * _uint32(_GOLDEN_RATIO)
     mixed = _mix(tf.cast(seeds, tf.uint32))[:, tf.newaxis]

@@ -10,8 +10,7 @@ The compiled gradients are written out. They compute the chain again from its
 arguments, which costs less than reading stored intermediates, and keep no
 dropout mask. They keep two numbers per normalized row, because XLA adds up a
 row one element after the other. A separate compiled function sums over rows:
-fused with the loop that makes the rows, it would run the loop again, column by
-column.
+fused with the loop that makes the rows, it would repeat the loop per column.
 
 All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.
@@ -319,8 +318,7 @@ def masked_softmax_dropout(
 
     Args:
       scores: <float>[batch, heads, queries, keys].
-      attention_bias: <float32>, broadcasts to the shape of `scores`; has no
-        gradient.
+      attention_bias: <float32>, broadcasts to `scores`; has no gradient.
       keys: <uint32>[batch, 2] or None.
       scale: Factor of the scores.
       rate: Probability of dropping an element.

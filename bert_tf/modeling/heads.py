@@ -89,8 +89,7 @@ def pool_tokens(
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
       pooling: Some of `config.POOLINGS`, joined by "+".
       normalize: Whether to divide each embedding by its length.
-      left_to_right: Whether [CLS] attends to nothing else; then "cls" is the
-        last token.
+      left_to_right: Whether [CLS] sees itself alone; "cls" is the last token.
       for_inference: As for `take_last_token`.
 
     Returns:
@@ -205,8 +204,7 @@ def _tied_product(rows, table, bfloat16_gradient):
     """Returns rows . transposed(table) in float32.
 
     The logits are computed in float32, as bfloat16 would round a logit of 10
-    to steps of 0.06; the gradient, which is twice the work, may use bfloat16
-    like other products.
+    to steps of 0.06; the gradient, which is twice the work, may use bfloat16.
 
     Args:
       rows: <float32>[rows, H].
@@ -365,11 +363,10 @@ class LayerCombination(layers.BertLayer):
       encoder_outputs: A list of <float>[B, S, H], one for each of L layers.
 
     Returns:
-      <float>[B, S, H], or [B, S, 4H] if layers are concatenated, in the
-      compute dtype.
+      <float>[B, S, H], or [B, S, 4H] if concatenated, in the compute dtype.
 
     Raises:
-      UserError: If the combination is unknown, or the encoder has too few
+      UserError: If the combination is unknown, or if the encoder has too few
         layers for it.
 
     Reference:

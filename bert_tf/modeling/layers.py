@@ -320,8 +320,7 @@ class LayerNorm(BasicLayer):
 
     Call arguments:
       inputs: <float>[B, ..., width].
-      keys: <uint32>[B, 2 or 3] from `dropout.draw_keys`, or None for no
-        dropout.
+      keys: <uint32>[B, 2 or 3] from `dropout.draw_keys`; None: no dropout.
 
     Returns:
       <float>[B, ..., width] in the compute dtype.
@@ -388,8 +387,7 @@ class ResidualOutput(BertLayer):
     Call arguments:
       inputs: <float>[..., H or I], rows of a layout.
       residual: <float>[..., H].
-      keys: <uint32>[B, 2] or [T, 3] from the layout's `draw_keys`, or None for
-        no dropout.
+      keys: <uint32>[B, 2] or [T, 3] from `layout.draw_keys`; None: no dropout.
 
     Returns:
       <float>[..., H] in the compute dtype.
@@ -398,8 +396,7 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # In training this layer only holds the weights: the chain in `call`
-        # normalizes.
+        # For training it only holds weights: the chain in `call` normalizes.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

@@ -511,8 +511,8 @@ class BertForMultipleChoice(BertWithOutputHead):
 class BertForEmbeddings(bert.BertWithHead):
     """BERT that turns a text into a vector; similar texts get similar vectors.
 
-    The last layer's outputs are pooled as in sentence-transformers (Reimers and
-    Gurevych, 2019).
+    The outputs of the last layer are pooled as by sentence-transformers
+    (Reimers and Gurevych, 2019).
 
     Args:
       config: A `BertConfig`, or its dictionary.

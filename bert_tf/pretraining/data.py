@@ -50,8 +50,7 @@ class PretrainingData:
     Attributes:
       manifest: The manifest of the records, if there is one.
       vocabulary: The vocabulary of the records, if known.
-      tokenizer_settings: See `StoredModel`; None if and only if the vocabulary
-        is unknown.
+      tokenizer_settings: See `StoredModel`; None for an unknown vocabulary.
     """
 
     bert_config: BertConfig

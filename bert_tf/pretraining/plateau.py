@@ -40,8 +40,7 @@ class TextSample(NamedTuple):
     """Properties of the data, from some of the records.
 
     Attributes:
-      frequency_loss: The frequency line in nats per token; nan without
-        predictions.
+      frequency_loss: The line in nats per token; nan without predictions.
       distinct: The share of the records that differ from all others.
     """
 

@@ -62,8 +62,7 @@ class WordStatistics:
     def coverage(self, tokens: Iterable[str]) -> float:
         """Returns the share of characters that single-character tokens cover.
 
-        A character at the start of a word and one further inside need
-        different tokens.
+        Characters at the start of a word and inside it need different tokens.
         """
         present = set(tokens)
         covered = sum(n for char, n in self.starts.items() if char in present)

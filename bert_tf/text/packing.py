@@ -51,8 +51,7 @@ class Layout:
     ) -> tf.Tensor:
         """Arranges one value per token in packed rows, <int32>[R, T].
 
-        `values` is <int32>[P]; `pad`, `cls` and `sep` are the values for [PAD],
-        [CLS] and [SEP].
+        `values` is <int32>[P]; `pad`, `cls`, `sep` are for [PAD], [CLS], [SEP].
         """
         return tf.gather(tf.concat([values, [pad, cls, sep]], 0), self.index)
 
@@ -202,8 +201,7 @@ def lay_out(
       UserError: If the last bucket leaves no room for a token.
     """
     kept, total = _truncate_rows(segments, buckets[-1], truncate)
-    # The maximum of an empty batch is the smallest int32, which selects the
-    # first bucket.
+    # An empty batch's maximum, the smallest int32, selects the first bucket.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
     index = _find_tokens(segments, kept, num_tokens, position, _column)

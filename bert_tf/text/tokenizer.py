@@ -33,8 +33,7 @@ _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
 # Special tokens in the text pass through the operators as characters that no
 # text has: reserved code points of a CJK block, so each of them is a word. The
-# character for [UNK] gets no id: no token contains it, so WordPiece returns
-# [UNK] anyway.
+# one for [UNK] is in no token, so WordPiece returns [UNK] without an id for it.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -67,8 +66,7 @@ class BertTokenizer(tf.Module):
         `lower_case` with the original's normalization, otherwise False.
       preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK] in
         the text become their ids. The original splits them like any other
-        text. Keep it off for untrusted text, which could end a segment with
-        "[SEP]".
+        text. Keep it off for untrusted text: "[SEP]" could end a segment.
       normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
         MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
         without `strip_accents`.

@@ -63,8 +63,7 @@ class Vocabulary:
       token_ids: The ids of the rows that have a token, ascending.
       added_tokens: Tokens added in transformers, as `added_token` returns them.
         They are in `tokens`, too, or are "" there if a line cannot hold them.
-      source: Origin of the tokens for errors: a path, or words like "the
-        vocabulary".
+      source: Origin of the tokens for errors: a path or "the vocabulary".
       pad_id: The id of [PAD], or 0, as in the original.
       unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` likewise.
 

@@ -24,8 +24,7 @@ class Windows:
       tokens: Ragged <int32>[R, None], token ids. Texts without tokens have an
         empty window, so that the model has a row to compute.
       rows: <int32>[W], the window in which each word is tagged, -1 for none.
-      places: <int32>[W], the index of the word's first token in that window,
-        -1 for none.
+      places: <int32>[W], the index of its first token in that window, or -1.
     """
 
     tokens: tf.RaggedTensor

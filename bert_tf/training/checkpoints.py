@@ -50,8 +50,7 @@ class Checkpoint:
       step: Steps done.
       prefix: The path without the suffixes of the files.
       tensors: Name to value, in the original's names.
-      metadata: The JSON values passed to `save`; empty if another program
-        wrote the checkpoint.
+      metadata: The JSON values passed to `save`; empty for another program's.
       sha256: The hashes of its files; empty if another program wrote it.
     """
 

@@ -155,8 +155,7 @@ class Objective(abc.ABC):
       inputs: Names of the features that the model reads.
       sums: Names of the values that `compute_sums` returns.
       metrics: Names of the values that `normalize` returns, `loss` included.
-      variables: Name to variable: trained and kept in checkpoints, but not part
-        of the model.
+      variables: Name to variable, trained and saved, but not in the model.
       coupled: The output that the loss of a row also reads from other rows, as
         with in-batch negatives; or None.
     """

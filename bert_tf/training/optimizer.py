@@ -47,8 +47,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_warmup_steps: Steps of the warm-up.
       first_step: The step at which the schedule begins, for the second phase of
         a run: the step count continues, and all other arguments count from it.
-      num_decay_steps: Steps of the decay; before it the rate is constant. None
-        for all steps.
+      num_decay_steps: Steps of the decay at the end, before which the rate is
+        constant; None for all steps.
 
     Call arguments:
       step: <int64>[], updates done before this one.

@@ -17,8 +17,7 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.io import terminal
 from bert_tf.modeling import layouts
 
-# From this share of tokens on, gathering tokens takes as long as computing the
-# padding.
+# From this share of tokens on, gathering takes as long as computing padding.
 _FULL = 0.95
 # If the hidden states of a micro-batch have fewer elements, compiling programs
 # for several numbers of rows takes longer than the programs save.
