@@ -150,7 +150,7 @@ class Embeddings(layers.BertLayer):
 
 
 class _ConfiguredModel(layers.Configured, keras.Model):
-    """A model with a `BertConfig`, whose constructor makes all weights.
+    """A model with a `BertConfig`; its constructor makes all weights.
 
     Attributes:
       head_outputs: The names of the outputs of the head; () without a head.

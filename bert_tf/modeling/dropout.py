@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of its arguments and of nothing else.
+"""Dropout with masks that depend on its arguments and on nothing else.
 
 The bit of an element is a hash of the example's seed, the place in the model
 (its dropout id) and the element's position within the example. So the bit is

@@ -139,13 +139,13 @@ class Encoder(layers.BertLayer):
     def _call_one_function(self, hidden_states, attention_bias, arguments):
         """Returns the hidden states of all layers, by calls of one function.
 
-        TensorFlow builds and optimizes one graph and one gradient. For each
-        layer by itself, this would take most of the time before the first step.
+        TensorFlow builds and optimizes one graph and one gradient. Doing so for
+        each layer would take most of the time before the first step.
         """
         first, *_ = self.encoder_layers
         dropout_ids = [layer.dropout_id for layer in self.encoder_layers]
 
-        # Inlined calls would be optimized again, each layer by itself.
+        # If it inlined the calls, TensorFlow would optimize each layer again.
         @tf.function(
             autograph=False, experimental_attributes={"_noinline": True}
         )

@@ -347,10 +347,10 @@ class LayerCombination(layers.BertLayer):
     - embeddings: the sum of the embeddings, normalized.
     - second_to_last_hidden, last_hidden: the output of one encoder layer.
     - weighted_sum_last_four_hidden, weighted_sum_all_layers (the paper's
-      Weighted Sum All 12 Layers): the paper does not specify the weights. They
-      are learned here, as in ELMo, with which that table compares: a softmax
-      over the layers, equal at first, times a scale, 1 at first. The
-      embeddings are not one of the layers.
+      Weighted Sum All 12 Layers): the paper does not specify the weights. Here
+      they are learned, as in ELMo, with which Table 7 compares: a softmax over
+      the layers, equal at first, times a scale, 1 at first. The embeddings are
+      not one of the layers.
     - concat_last_four_hidden: concatenated, the last layer's output last.
 
     Args:

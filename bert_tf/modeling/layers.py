@@ -190,7 +190,7 @@ class BertLayer(Configured, BasicLayer):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Projection(BasicLayer):
-    """A matrix product whose bias the caller adds.
+    """A matrix product; the caller adds its bias.
 
     The bias belongs to the elementwise chain that follows (see `fused`), so
     this layer only multiplies, and holds the bias; `affine` does both. The

@@ -34,7 +34,7 @@ def build_evaluation(
 ) -> Callable[[int], dict[str, float | int]]:
     """Returns a function that computes losses and accuracies of all examples.
 
-    The function takes the number of steps done. It is traced only once.
+    The function takes the number of steps done, and is traced only once.
 
     Each result is a weighted mean over all predictions or examples, as in the
     original (metric_fn, run_pretraining.py:188-231), not a mean over the means

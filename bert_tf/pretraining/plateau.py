@@ -1,4 +1,4 @@
-"""The plateau of pretraining: a model that knows only how often tokens occur.
+"""The plateau of pretraining: a model that has learned only token frequencies.
 
 Such a model gives each [MASK] the frequencies of all tokens. One prediction in
 five has a token in place of [MASK], the correct one or a random one: the rarer

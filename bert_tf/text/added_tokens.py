@@ -93,8 +93,8 @@ class Matcher:
 
     Args:
       tokens: Rows of `Vocabulary.added_tokens`, [K].
-      patterns: The string to find for each token, [K]. Of equal patterns the
-        first counts (transformers leaves that to chance); empty ones do not.
+      patterns: The string to find for each token, [K]; "" finds nothing. If
+        patterns are equal, the first counts (by chance in transformers).
       is_normalized: Whether the texts are results of `normalizer.Normalizer`:
         Chinese characters then count as if between spaces.
     """

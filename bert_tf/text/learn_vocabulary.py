@@ -1,9 +1,9 @@
 """Learning a WordPiece vocabulary from word counts.
 
 tensorflow_text's learner finds the wordpieces above a given minimum frequency.
-This module adds what the learner lacks: an alphabet without unused entries that
-may exceed 1,000 characters, a fast search for the frequency that gives the
-requested size, and filling the vocabulary up to exactly that size.
+This module adds an alphabet without unused entries that may exceed 1,000
+characters, a fast search for the frequency that gives the requested size, and
+filling the vocabulary up to exactly that size.
 """
 
 import collections
@@ -267,7 +267,7 @@ def _learn_tokens(words: list[tuple[str, int]], threshold: int) -> list[str]:
 def _search(
     words: list[tuple[str, int]], room: int
 ) -> tuple[int, list[str], list[str]]:
-    """Finds the threshold whose wordpieces come closest to filling `room`.
+    """Finds the threshold at which the wordpieces come closest to `room`.
 
     The number of wordpieces is about inversely proportional to the threshold,
     so each round extrapolates the next threshold from the last. Returns the
@@ -331,8 +331,8 @@ def _fill(
 ) -> list[str]:
     """Returns up to `number` more wordpieces, most frequent first.
 
-    The wordpieces come from `spare`, those of a lower threshold, or if `spare`
-    is empty, from all substrings of the words.
+    The wordpieces come from `spare`, learned with a lower threshold. If `spare`
+    is empty, they come from all substrings of the words.
     """
     present = set(learned)
     filling = [token for token in spare if token not in present][:number]

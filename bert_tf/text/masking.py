@@ -1,8 +1,8 @@
 """Dynamic masking for the masked language model, in the graph.
 
-The masks of an example depend only on (seed, example number), where example
-numbers continue across epochs: a record gets new masks in each epoch, and a
-resumed run draws the same masks as an uninterrupted one.
+The masks of an example depend only on (seed, example number). Example numbers
+continue across epochs, so a record gets new masks in each epoch, and a resumed
+run draws the same masks as an uninterrupted run.
 
 Shapes:
   B: batch size.

@@ -147,8 +147,8 @@ def find_segments(
     """Returns one segment for each of `tokens`, and P, <int32>[].
 
     Each of `tokens` is ragged <int32>[R, None]. The P tokens are all tokens of
-    the first tensor, then all tokens of the second: [[1, 2], [3]] and
-    [[4], [5, 6]] give ([0, 2], [2, 1]), ([3, 4], [1, 2]) and P = 6.
+    the first tensor, then all tokens of the second. The tensors [[1, 2], [3]]
+    and [[4], [5, 6]] give ([0, 2], [2, 1]), ([3, 4], [1, 2]) and P = 6.
     """
     segments, before = [], 0
     for one in tokens:
@@ -173,8 +173,8 @@ def truncate(lengths: Sequence[tf.Tensor], room: tf.Tensor) -> list[tf.Tensor]:
     `room`; when both are equally long, B loses the token. For a room of 7,
     lengths 10 and 2 become 5 and 2; lengths 10 and 9 become 4 and 3.
     Source: _truncate_seq_pair (run_classifier.py:557-571 of the original). No
-    loop is needed: each segment gets half of the room, and what the other
-    segment leaves of the other half.
+    loop is needed: each segment gets its half of the room, and room that the
+    other segment leaves free.
     """
     if len(lengths) == 1:
         return [tf.minimum(lengths[0], room)]

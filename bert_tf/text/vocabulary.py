@@ -218,7 +218,7 @@ def added_token(
 
 
 def _read_added_tokens(path: str) -> Sequence[Mapping[str, Any]]:
-    """Returns the added tokens in the tokenizer.json beside a vocabulary."""
+    """Returns the added tokens in the tokenizer.json next to a vocabulary."""
     path = os.path.join(os.path.dirname(path), _TOKENIZER_FILE)
     if not stored_files.exists(path):
         return ()

@@ -1,9 +1,9 @@
 """Writes, restores and removes training checkpoints, synchronously or not.
 
-A checkpoint is a TF1 checkpoint, as in the original, and a JSON file:
-`model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last, `.json`
-with the run's identity, state that is no tensor, and the hashes of the other
-two files. The file `checkpoint` names the newest one for other programs.
+A checkpoint is a TF1 checkpoint, as in the original, and a JSON file. The files
+are `model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last,
+`.json`, which has the run's identity, state that is no tensor, and the hashes
+of the first two. The file `checkpoint` names the newest for other programs.
 """
 
 import contextlib
@@ -324,7 +324,7 @@ def _hashes(prefix: str) -> dict[str, str]:
 
 
 def _lower_priority() -> None:
-    """Lowers the priority of the calling thread below that of training."""
+    """Lowers the priority of the calling thread below training's."""
     if hasattr(os, "setpriority"):
         # On Linux each thread has a priority, so only this thread slows down.
         thread = threading.get_native_id()

@@ -205,7 +205,7 @@ def _shared_update(rule: UpdateRule, dtype: tf.DType):
     """
     gradient, rate = (tf.TensorSpec(shape, dtype) for shape in (None, []))
 
-    # Inlined calls would be optimized again, each by itself.
+    # If it inlined the calls, TensorFlow would optimize each of them again.
     @tf.function(
         input_signature=[
             [tf.TensorSpec([], tf.resource)] * 3,
@@ -253,8 +253,8 @@ def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
 class BertOptimizer(keras.optimizers.Optimizer):
     """An optimizer with the `UpdateRule` at the top of this file.
 
-    It works with `compile` and `fit` like any Keras optimizer. The training
-    step calls `update_weight` instead, which does the same in one pass.
+    Works with `compile` and `fit` like any Keras optimizer. The training step
+    calls `update_weight` instead, an equal update in one pass over memory.
 
     Args:
       learning_rate: A number or a schedule of the updates done so far.

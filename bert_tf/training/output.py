@@ -62,7 +62,7 @@ _FILES = (
 
 
 def start_over(config: Any, coordinator: Coordinator) -> None:
-    """Removes what earlier runs wrote, if --overwrite_output_dir is set.
+    """Removes the files of earlier runs, if --overwrite_output_dir is set.
 
     Args:
       config: The flags of a training script.

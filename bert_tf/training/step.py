@@ -272,7 +272,7 @@ class TrainingStep:
 
         Returns:
           False if there is no fallback, if weights are partly updated, or with
-          several workers, because the others wait for this one.
+          several workers, because other workers wait for this one.
         """
         is_single = self._num_devices == self._strategy.num_replicas_in_sync
         if not is_single or not self._is_between_steps():
