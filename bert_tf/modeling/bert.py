@@ -114,7 +114,7 @@ class Embeddings(layers.BertLayer):
         input_ids = layout.select(input_ids)
         segment_ids = layout.select(segment_ids)
         table = tf.convert_to_tensor(self.word_embeddings)
-        # Inference needs no gradient, and every server runs `tf.gather`.
+        # Inference needs no gradient, so it gathers, which every server can.
         look_up = tf.gather if self.for_inference else lookup
         words = tf.cast(look_up(table, input_ids), tf.float32)
         # For so few segments a product with one-hot rows is faster than
@@ -131,7 +131,7 @@ class Embeddings(layers.BertLayer):
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""
         if self.for_inference:
-            # TensorFlow Lite keeps only tables that are gathered from in int8.
+            # A gather, because TensorFlow Lite keeps no other tables in int8.
             return tf.gather(self.position_embeddings, tf.range(length))
         return self.position_embeddings[:length]
 
@@ -202,7 +202,7 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 class BertModel(_ConfiguredModel):
     """The encoder: embeddings, encoder layers and pooler.
 
-    After the name of the outermost model, its variables have the names of the
+    The names of variables are the outermost model's name and the name in the
     original's checkpoints; see `named_variables`.
 
     Args:
@@ -227,11 +227,11 @@ class BertModel(_ConfiguredModel):
         example's dropout. Drawn by Keras if not given.
 
     Returns:
-      A dictionary, all in the compute dtype: `sequence_output` <float>[B, S,
-      H], `pooled_output` <float>[B, H] of the first token (of the last one
-      that is not padding if the model is left-to-right), and on request
-      `encoder_outputs`, a list of <float>[B, S, H] per layer,
-      `embedding_output` <float>[B, S, H], `attention_probs`, a list of
+      A dictionary in the compute dtype. It has `sequence_output` <float>[B, S,
+      H] and `pooled_output` <float>[B, H] of the first token (left-to-right, of
+      the last token that is not padding). On request, it also has
+      `encoder_outputs`, a list of <float>[B, S, H] per layer;
+      `embedding_output` <float>[B, S, H]; and `attention_probs`, a list of
       <float>[B, N, S, S] per layer.
 
     Raises:

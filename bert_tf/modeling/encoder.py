@@ -24,7 +24,7 @@ from bert_tf.modeling import activations
 from bert_tf.modeling import attention
 from bert_tf.modeling import layers
 
-# An encoder layer takes 3 dropout ids: attention weights and its two outputs.
+# An encoder layer has 3 dropouts: attention weights and its two outputs.
 _DROPOUTS_PER_LAYER = 3
 
 
@@ -113,7 +113,7 @@ class Encoder(layers.BertLayer):
         self, hidden_states, attention_bias, dropout_seeds=None, layout=None
     ):
         arguments = {"dropout_seeds": dropout_seeds, "layout": layout}
-        # Without seeds, that is, outside of training, nothing is kept anyway.
+        # Outside of training, without seeds, nothing is kept: do not recompute.
         if self.remat and dropout_seeds is not None:
             return self._rematerialize(
                 hidden_states, attention_bias, arguments

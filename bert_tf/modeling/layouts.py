@@ -37,7 +37,7 @@ INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
 # Micro-batches of one length should have at most this many values of T, because
 # a program may be compiled for each.
 _MAX_ROW_COUNTS = 32
-# In inference, T is a multiple from this many rows on, so few values occur.
+# From _MANY_ROWS on, T is a multiple in inference, so few values of T occur.
 _MANY_ROWS = 256
 _MULTIPLE = 16
 
@@ -66,7 +66,7 @@ def find_tokens(input_mask, for_inference=False):
     has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
     if for_inference:
-        # oneDNN makes and keeps kernels for each number of rows: have few.
+        # oneDNN makes and keeps kernels for each number of rows, so round up.
         num_rows = tf.size(indices)
         multiple = tf.where(num_rows < _MANY_ROWS, 1, _MULTIPLE)
         indices = tf.pad(indices, [[0, -num_rows % multiple]])

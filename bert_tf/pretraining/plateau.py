@@ -239,7 +239,7 @@ class Watch:
                 f"Only {self._text.distinct:.0%} of the records differ; "
                 f"{self._more_text()}"
             )
-        if config.optimizer != "lamb":  # Its rates are relative to weights.
+        if config.optimizer != "lamb":  # LAMB's rates are relative to weights.
             if rate > 2 * self._rate:
                 return f"--learning_rate={rate:g} is high for it; try {good}."
             if rate < self._rate / 10:

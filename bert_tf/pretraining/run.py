@@ -51,7 +51,7 @@ from bert_tf.training.xla import Compilation
 EVAL_RESULTS_FILE = "eval_results.txt"
 # More tokens at once make a device hardly faster, but take more memory.
 _TOKENS_AT_ONCE = {"CPU": 1 << 12, "GPU": 1 << 15, "TPU": 1 << 15}
-# Weights that only the next-sentence task trains.
+# Without the next-sentence task, these weights keep their initial values.
 _NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
 
 _ACTIVATION_NAMES = {
@@ -147,7 +147,7 @@ class _PretrainingTrainer(Trainer):
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._earlier_devices = metadata.get("devices", {})
-        if not self._is_new_phase:  # Other records have other padding.
+        if not self._is_new_phase:  # New records: the choice is made again.
             self._unpad = metadata.get("unpad")
         self._start = metadata.get("initial_weights", {})
         self._tokens_before = metadata.get("tokens_seen")

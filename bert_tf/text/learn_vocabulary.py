@@ -31,10 +31,11 @@ _FULL_ENOUGH = 0.95
 _MAX_GUESSES = 6
 # In bert-base-uncased, lines 1 to 99 (from 0) are unused and line 100 is [UNK].
 _UNUSED_IN_FRONT = 99
-# Longer words are always [UNK] (tokenization.py:303 of the original).
+# Longer words become [UNK] (tokenization.py:303 of the original): not learned.
 _MAX_CHARS_PER_WORD = 200
-# The learner takes about 5 KB and 0.1 ms per word and iteration. Rare words
-# have little influence, so it gets at most the larger of these two numbers.
+# The learner takes about 5 KB and 0.1 ms per word and iteration, and rare words
+# have little influence. So it gets at most this many words, or this many per
+# line of the vocabulary if that is more.
 _MAX_WORDS = 120_000
 _MAX_WORDS_PER_LINE = 4
 

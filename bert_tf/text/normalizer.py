@@ -90,8 +90,8 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
         yield from map(chr, range(first, last + 1))
 
 
-# Maps each character to hide from WordPiece under the original's rules to the
-# character that stands in for it.
+# Character to stand-in: under the original's rules these characters are hidden
+# from WordPiece, or it would split them off.
 STAND_INS = dict(
     zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
 )
@@ -133,7 +133,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # A table ends with its replacements, each once: the last sigma is one.
+    # A table ends with its replacements, so the last sigma is a replacement.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -306,7 +306,7 @@ def _final_sigma_pattern() -> str:
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # The original lowers case before it splits punctuation: skip line ends.
+    # The original lower-cases before it splits punctuation: skip line ends.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

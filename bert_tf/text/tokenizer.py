@@ -271,7 +271,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # As in transformers: of two equal contents the special token counts.
+        # As in transformers: if contents are equal, the special token counts.
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -304,7 +304,7 @@ class BertTokenizer(tf.Module):
           normalized `outer.between`; and, ragged, the offset in
           `outer.between` of each byte of the normalized text.
         """
-        # `split` uses NUL itself; normalization drops \1 and NUL alike.
+        # `split` marks matches by NULs; \1 is as good, for both are dropped.
         outer = self._in_text.split(
             tf.strings.regex_replace(text, r"\x00", "\1")
         )
@@ -342,7 +342,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # MediaPipe limits bytes, which the operator does without a rule.
+        # MediaPipe limits bytes, and the operator needs no rule for that.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from bert_tf.text import normalizer
 
-# The inside of a character class for `re`.
+# Chinese characters, as the inside of a character class for `re`.
 _CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
 _LETTER = r"[^\W\d_]"
 _CHUNKS = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
@@ -213,8 +213,8 @@ def _trim_chunks(
         tf.where(is_solid, index, -1), chunks, count
     )
     ends = tf.maximum(last_solid + 1, starts)
-    # Letters are not punctuation, so an abbreviation is at most the characters
-    # up to the last solid one and one full stop.
+    # Letters are not punctuation, so an abbreviation ends with one full stop
+    # right after the last solid character.
     place = index - tf.gather(starts, chunks)
     is_candidate = (place >= 0) & (index <= tf.gather(ends, chunks))
     fits = tf.where(place % 2 == 0, characters.is_letter, codes == ord("."))

@@ -176,7 +176,7 @@ class CheckpointStore:
         return os.path.join(self.folder, f"model.ckpt-{step}")
 
     def _list(self) -> list[str]:
-        # A check before would not help: the chief may remove the folder since.
+        # Do not check first: the chief may remove the folder in between.
         try:
             return tf.io.gfile.listdir(self.folder)
         except tf.errors.NotFoundError:

@@ -179,7 +179,7 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
       jit: Whether XLA fuses the update into one pass over memory.
     """
 
-    # Weights of many shapes share this: reduce_retracing would blur the shapes.
+    # Weights of many shapes share this; reduce_retracing would blur shapes.
     @tf.function(
         jit_compile=jit or None, autograph=False, reduce_retracing=False
     )

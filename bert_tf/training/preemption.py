@@ -68,7 +68,7 @@ class Preemption:
         """Returns the exception that ends the run.
 
         Args:
-          step: The step whose checkpoint is written, if one was requested.
+          step: The step of the checkpoint, if one was written.
         """
         where = "" if step is None else f" at step {step}"
         saved = "" if step is None else ", with a checkpoint"

@@ -33,13 +33,13 @@ from bert_tf.training.checkpoints import Checkpoint
 
 _VOCABULARY = "vocabulary_hash"
 _FIXED = {"seed", "optimizer", "use_next_sentence"}
-# Keys of bert_config that do not affect an evaluation.
+# These keys do not affect an evaluation, so `check_model` ignores them.
 _TRAINING_ONLY = {
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "initializer_range",
 }
-# Bytes at either end of a record file that are hashed.
+# Only this many bytes at both ends of a record file are hashed, to save time.
 _END_BYTES = 1 << 16
 # Maximum number of files that a message names.
 _MAX_NAMED = 20

@@ -128,7 +128,7 @@ class Compilation:
 
     @property
     def _compiles_step(self) -> bool:
-        # The TPU strategy compiles everything that it runs by itself.
+        # The TPU strategy compiles everything, so nothing is wrapped for it.
         return self.mode == STEP and self._kind != "TPU"
 
     def check(self, num_local_devices: int) -> None:
