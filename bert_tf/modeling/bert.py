@@ -202,7 +202,7 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 class BertModel(_ConfiguredModel):
     """The encoder: embeddings, encoder layers and pooler.
 
-    The names of variables are the outermost model's name and the name in the
+    A variable's name is the outermost model's name, then the name in the
     original's checkpoints; see `named_variables`.
 
     Args:
@@ -227,9 +227,9 @@ class BertModel(_ConfiguredModel):
         example's dropout. Drawn by Keras if not given.
 
     Returns:
-      A dictionary in the compute dtype. It has `sequence_output` <float>[B, S,
-      H] and `pooled_output` <float>[B, H] of the first token (left-to-right, of
-      the last token that is not padding). On request, it also has
+      A dictionary, in the compute dtype. Always: `sequence_output` <float>[B,
+      S, H] and, with a pooler, `pooled_output` <float>[B, H] of the first token
+      (left-to-right, of the last token that is not padding). On request:
       `encoder_outputs`, a list of <float>[B, S, H] per layer;
       `embedding_output` <float>[B, S, H]; and `attention_probs`, a list of
       <float>[B, N, S, S] per layer.

@@ -89,7 +89,8 @@ def pool_tokens(
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
       pooling: Some of `config.POOLINGS`, joined by "+".
       normalize: Whether to divide each embedding by its length.
-      left_to_right: Whether [CLS] sees itself alone; "cls" is the last token.
+      left_to_right: Whether [CLS] attends to itself alone; "cls" is then the
+        last token.
       for_inference: As for `take_last_token`.
 
     Returns:

@@ -8,7 +8,7 @@ of the transpositions that split and merge the heads of padded states. Nothing
 that is computed for a token depends on padding, dropout included, so both
 layouts give equal results.
 
-T is rounded up, because programs are compiled for each T. Rows beyond the
+T may be rounded up, because programs are compiled for each T. Rows beyond the
 tokens are positions of padding, computed as in a padded batch; in inference
 they are copies of the first row.
 

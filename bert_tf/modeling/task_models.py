@@ -235,7 +235,7 @@ class BertForClassification(_LabelModel):
       config: A `BertConfig`, or its dictionary.
       num_labels: Number of labels; not needed if `labels` are given.
       labels: The labels in the order of the logits, or None.
-      head_dropout_prob: Probability of dropping an element of the input.
+      head_dropout_prob: Probability of dropping an element of the head's input.
       pooling: How the tokens of a text become the input of the head, as in
         `BertForEmbeddings`; by default by the pooler.
       normalize: Whether the embedding has length 1.
@@ -315,7 +315,7 @@ class BertForTagging(_LabelModel):
       config: A `BertConfig`, or its dictionary.
       num_labels: Number of labels; not needed if `labels` are given.
       labels: The labels in the order of the logits, or None.
-      head_dropout_prob: Probability of dropping an element of the input.
+      head_dropout_prob: Probability of dropping an element of the head's input.
       approach: "fine_tuning"; or "feature_based": two BiLSTMs on top of an
         encoder that is not trained. This sets `return_all_layers` and
         `return_embeddings`.
@@ -459,7 +459,7 @@ class BertForMultipleChoice(BertWithOutputHead):
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      head_dropout_prob: Probability of dropping an element of the input.
+      head_dropout_prob: Probability of dropping an element of the head's input.
       **kwargs: As for `BertWithOutputHead`.
 
     Call arguments: As for `BertModel`, but the inputs are [B, C, S]: each

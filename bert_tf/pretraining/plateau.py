@@ -58,7 +58,7 @@ def sample(
     Args:
       batches: Batches of `bert_tf.features.PRETRAINING`, [B, ...] each.
       vocab_size: The number of tokens; random tokens are any of these.
-      left_to_right: Whether all tokens are predicted, and none is seen there.
+      left_to_right: Whether every token is predicted without being seen.
     """
     counts = np.zeros(vocab_size, np.int64)
     replacements = np.zeros(vocab_size, np.int64)

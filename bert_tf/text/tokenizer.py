@@ -2,7 +2,8 @@
 
 Normalization and WordPiece are one operator each, from tensorflow_text 2.12 or
 later; core TensorFlow operators between them implement the remaining rules of
-the original. No lookup table or asset is needed.
+the original. No lookup table or asset is needed. WordPiece takes the longest
+token that fits, again and again: "unaffable" becomes un, ##aff, ##able.
 """
 
 import functools

@@ -66,7 +66,7 @@ def cut(
     stride = tf.maximum(tf.minimum(shown, min(doc_stride, max_seq_length)), 1)
     counts = 1 - (shown - whole) // stride
     firsts = tf.cumsum(counts, exclusive=True)
-    # Count the windows that begin a text: tf.repeat would double the time.
+    # Mark the windows that begin a text: tf.repeat would double the time.
     begun = tf.math.unsorted_segment_sum(
         tf.ones_like(firsts), firsts, tf.reduce_sum(counts)
     )

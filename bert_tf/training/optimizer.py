@@ -37,9 +37,9 @@ COMPILED_NAME = "update_of_weight"
 class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """The original's learning rate: linear warm-up, then linear decay to 0.
 
-    The decay runs from step 0, so the rate drops at the end of the warm-up. For
-    100 of 1,000 steps, it is 0.99, 0.9 and 0 times `learning_rate` at the steps
-    99, 100 and 1,000. Source: optimization.py:29-54 of the original.
+    The decay runs from step 0, so the rate drops when the warm-up ends. With a
+    warm-up of 100 of 1,000 steps, it is 0.99, 0.9 and 0 times `learning_rate`
+    at the steps 99, 100 and 1,000. Source: optimization.py:29-54.
 
     Args:
       learning_rate: The rate at which the warm-up ends.

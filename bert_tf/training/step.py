@@ -88,7 +88,7 @@ class LossScale:
           apply: <bool>[], false to change nothing.
 
         Returns:
-          <bool>[], false if the gradients were not finite and the scale is 1.
+          <bool>[], false if gradients are not finite at a scale of 1 or less.
         """
         scale, old = self.value(), tf.convert_to_tensor(self._good_steps)
         good_steps = tf.where(is_finite, old + 1, 0)
@@ -264,7 +264,7 @@ class TrainingStep:
         return bool(is_finite), metrics, sums
 
     def recover(self, error: Exception) -> bool:
-        """Falls back to a cheaper way of computing steps, after `run` failed.
+        """Falls back to another way of computing steps after `run` failed.
 
         If memory ran out, halves the micro-batch; if a GPU failed to compile
         the step, compiles the chains alone. Weights, optimizer and step count
