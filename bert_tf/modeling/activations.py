@@ -45,9 +45,9 @@ def _tanh_derivative(x):
 
 
 # TensorFlow's optimizer reorders products with a constant by the names of the
-# operations, so a layer in a function would round in another way than one in
-# the graph itself. These keep the order of a train step without functions; no
-# MulNoNan is reordered.
+# operations, so a layer in a function would round differently from a layer in
+# the graph itself. The functions _ordered_* keep the order of a train step
+# without functions, because TensorFlow never reorders MulNoNan.
 _is_in_function = contextvars.ContextVar("is_in_function", default=False)
 
 
@@ -93,7 +93,7 @@ _ORDERED = {"gelu": _ordered_gelu, "gelu_erf": _ordered_gelu_erf}
 
 
 # Name to function and derivative. In the compiled chains these derivatives are
-# three times as fast as the ones that TensorFlow derives from the functions.
+# three times as fast as TensorFlow's own.
 _ACTIVATIONS = {
     "gelu": (gelu, _gelu_derivative),
     "gelu_erf": (gelu_erf, _gelu_erf_derivative),
@@ -109,7 +109,7 @@ def get(name):
 
 
 def get_ordered(name):
-    """Returns the activation `name`, within `in_function` in a fixed order."""
+    """Returns the activation `name`; within `in_function`, an ordered one."""
     return (_is_in_function.get() and _ORDERED.get(name)) or get(name)
 
 

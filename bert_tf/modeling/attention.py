@@ -22,9 +22,10 @@ from bert_tf.modeling import layers
 def build_attention_bias(input_mask, left_to_right=False):
     """Returns the bias that masks attention scores; the original's `adder`.
 
-    It is -10000 as in the original (modeling.py:705-713), not minus infinity:
-    in a row of padding alone it shifts all scores equally, and every number
-    stays finite.
+    Padding gets -10000 as in the original (modeling.py:705-713), not minus
+    infinity: in a row of padding alone this shifts all scores equally, so every
+    number stays finite. The mask 1 1 0 gives 0 0 -10000 for every query; left
+    to right, the first query gets 0 -10000 -10000.
 
     Args:
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
@@ -55,7 +56,7 @@ class SelfAttention(layers.BertLayer):
       hidden_states: <float>[..., H], rows of the layout.
       attention_bias: <float32>[B, 1, 1 or S, S] from `build_attention_bias`.
       dropout_seeds: <int32>[B], or None for no dropout.
-      layout: The layout of the rows; by default they are [B, S, H].
+      layout: The layout of the rows; by default padded, [B, S, H].
 
     Returns:
       The context <float>[..., H], rows of the layout, and the attention
@@ -104,7 +105,7 @@ class SelfAttention(layers.BertLayer):
         return layout.merge_heads(tf.matmul(probs, value)), probs
 
     def _infer(self, hidden_states, attention_bias, layout):
-        """Computes what `call` returns, all of it in the compute dtype.
+        """Returns the results of `call`, computed in the compute dtype only.
 
         TensorFlow's optimizer fuses the product of queries and keys, the
         scale and the attention bias into one operation.

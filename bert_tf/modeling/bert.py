@@ -40,8 +40,8 @@ _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 def lookup(table, ids):
     """Gathers rows of a table, with a dense gradient.
 
-    `tf.gather` has a sparse gradient, whose repeated rows distort a global
-    norm and which replicas cannot add up cheaply.
+    The gradient of `tf.gather` is sparse: its repeated rows distort a global
+    norm, and replicas cannot add it up cheaply.
 
     Args:
       table: <float>[rows, width].
@@ -73,8 +73,7 @@ class Embeddings(layers.BertLayer):
       layout: The layout of the result, see `layouts`; by default padded.
 
     Returns:
-      <float>[..., H], rows of the layout, by default [B, S, H], in the compute
-      dtype.
+      <float>[..., H], rows of the layout, in the compute dtype.
 
     Raises:
       UserError: If S is above `max_position_embeddings`.
@@ -115,7 +114,7 @@ class Embeddings(layers.BertLayer):
         input_ids = layout.select(input_ids)
         segment_ids = layout.select(segment_ids)
         table = tf.convert_to_tensor(self.word_embeddings)
-        # Without a gradient, plain `tf.gather` runs on every server.
+        # Inference needs no gradient, so it gathers, which every server can.
         look_up = tf.gather if self.for_inference else lookup
         words = tf.cast(look_up(table, input_ids), tf.float32)
         # For so few segments a product with one-hot rows is faster than
@@ -132,8 +131,7 @@ class Embeddings(layers.BertLayer):
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""
         if self.for_inference:
-            # TensorFlow Lite keeps tables in int8 only if they are gathered
-            # from.
+            # A gather, because TensorFlow Lite keeps no other tables in int8.
             return tf.gather(self.position_embeddings, tf.range(length))
         return self.position_embeddings[:length]
 
@@ -152,7 +150,7 @@ class Embeddings(layers.BertLayer):
 
 
 class _ConfiguredModel(layers.Configured, keras.Model):
-    """A model with a `BertConfig`, whose constructor makes all weights.
+    """A model with a `BertConfig`; its constructor makes all weights.
 
     Attributes:
       head_outputs: The names of the outputs of the head; () without a head.
@@ -204,7 +202,7 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 class BertModel(_ConfiguredModel):
     """The encoder: embeddings, encoder layers and pooler.
 
-    After the name of the outermost model, its variables have the names of the
+    A variable's name is the outermost model's name, then the name in the
     original's checkpoints; see `named_variables`.
 
     Args:
@@ -223,18 +221,17 @@ class BertModel(_ConfiguredModel):
         padding or a second segment, `input_mask` <int32>[B, S] (1 for tokens,
         0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
         zeros). With `token_indices` and `token_places` from
-        `layouts.find_tokens`, padding is not computed, and its outputs are
-        0.
+        `layouts.find_tokens`, padding is not computed: its outputs are 0.
       training: Whether to apply dropout.
       dropout_seeds: <int32>[B]; the configuration and its seed determine an
         example's dropout. Drawn by Keras if not given.
 
     Returns:
-      A dictionary, all in the compute dtype: `sequence_output` <float>[B, S,
-      H], `pooled_output` <float>[B, H] of the first token (of the last one
-      that is not padding if the model is left-to-right), and on request
-      `encoder_outputs`, a list of <float>[B, S, H] per layer,
-      `embedding_output` <float>[B, S, H], `attention_probs`, a list of
+      A dictionary, in the compute dtype. Always: `sequence_output` <float>[B,
+      S, H] and, with a pooler, `pooled_output` <float>[B, H] of the first token
+      (left-to-right, of the last token that is not padding). On request:
+      `encoder_outputs`, a list of <float>[B, S, H] per layer;
+      `embedding_output` <float>[B, S, H]; and `attention_probs`, a list of
       <float>[B, N, S, S] per layer.
 
     Raises:
@@ -279,7 +276,7 @@ class BertModel(_ConfiguredModel):
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
-        # With a shape, so that `summary` shows the next attribute.
+        # With a shape, so that `summary` shows `output_shape`.
         self.build((None, None))
 
     def build(self, input_shape=None):
@@ -347,9 +344,8 @@ class BertWithHead(_ConfiguredModel):
     Args:
       config: A `BertConfig`, or its dictionary.
       fuse: Whether to compile the elementwise chains; faster in training.
-      return_encoder_outputs: Whether calls return the outputs of `BertModel`
-        beside those of the head; by default if one of the `return_` flags of
-        `BertModel` is set.
+      return_encoder_outputs: Whether calls return the outputs of `BertModel`,
+        too; by default if one of the `return_` flags of `BertModel` is set.
       **kwargs: As for `BertModel`.
 
     Attributes:
@@ -376,7 +372,7 @@ class BertWithHead(_ConfiguredModel):
             )
 
     def with_encoder(self, head_outputs, encoder_outputs):
-        """Returns the outputs of a call: the head's, and maybe the rest."""
+        """Returns the head's outputs, with the encoder's if requested."""
         if not self.return_encoder_outputs:
             return head_outputs
         return encoder_outputs | head_outputs
@@ -390,7 +386,7 @@ class BertWithHead(_ConfiguredModel):
         return outputs, dropout_seeds
 
     def choose_seeds(self, inputs, training, dropout_seeds):
-        """Returns <int32>[B] given or new, or None without dropout."""
+        """Returns the given or new seeds <int32>[B]; None without dropout."""
         if not training:
             return None
         if dropout_seeds is None:
@@ -405,7 +401,7 @@ class BertWithHead(_ConfiguredModel):
 
 
 def returns_more(arguments):
-    """Returns True if the arguments ask for more outputs of the encoder."""
+    """Returns True if the arguments request more outputs of the encoder."""
     return any(arguments.get(name) for name in _RETURN_FLAGS)
 
 
@@ -422,8 +418,7 @@ class BertForPretraining(BertWithHead):
         `return_` flags of `BertModel`.
 
     Call arguments: As for `BertModel`; the inputs may also have
-      `masked_lm_positions` <int32>[B, P], without which every position is
-      scored.
+      `masked_lm_positions` <int32>[B, P], by default all positions.
 
     Returns:
       A dictionary of `masked_lm_logits` <float32>[B, P, V] and
@@ -515,8 +510,7 @@ def named_variables(model):
       Name to `keras.Variable`; random number states are left out.
 
     Raises:
-      UserError: If two weights have the same name, as in a model with two
-        encoders.
+      UserError: If two weights share a name, as in a model with two encoders.
     """
     encoders = [x for x in [model, *model.layers] if isinstance(x, BertModel)]
     prefixes = {f"{encoder.path}/": "bert/" for encoder in encoders}
@@ -536,7 +530,7 @@ def named_variables(model):
 
 
 def check_inputs(inputs, *others):
-    """Raises `UserError` for what is no dictionary of inputs, and others."""
+    """Raises `UserError` unless `inputs` has input_ids and known names only."""
     names = [type(inputs).__name__]
     if isinstance(inputs, Mapping):
         names = sorted(map(str, inputs))
@@ -552,7 +546,7 @@ def check_inputs(inputs, *others):
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     if not isinstance(inputs, Mapping):
-        # Keras tries a single tensor when it exports, and goes on after this.
+        # Keras exports try a single tensor first, and catch this error.
         raise TypeError(
             "The model's inputs are a dictionary of `input_ids` and others. "
             f"Received: {type(inputs).__name__}."

@@ -1,10 +1,10 @@
 """Bidirectional LSTMs on top of the encoder, trained from scratch.
 
-Only the recurrence over the tokens has to be a loop, so nothing else is in it:
-one product projects the inputs of all positions and both directions, both
-directions take a step together, and the gradient of the recurrent kernel,
-which TensorFlow would add up step by step, is one product after the loop. That
-halves the training time of `keras.layers.LSTM`.
+Only the recurrence over the tokens has to be a loop, so nothing else is in it.
+One product projects the inputs of all positions and both directions, and both
+directions take a step together. The gradient of the recurrent kernel, which
+TensorFlow would add up step by step, is one product after the loop. That halves
+the training time of `keras.layers.LSTM`.
 
 Shapes:
   B: batch size.
@@ -173,7 +173,7 @@ def _run_forward(projected, kernel, bias, mask, count=3):
       kernel: The recurrent kernels.
       bias: The biases.
       mask: False for padding.
-      count: How many of the three results to keep of each step and return.
+      count: How many of the three results to store at each step and return.
     """
     steps, _, batch, _ = fused.shape_of(projected)
     units = kernel.shape[1]
@@ -230,7 +230,7 @@ def _run_backward(upstream, kernel, mask, cells, gates):
         above, is_token, before, cell, gate = (x(index) for x in readers)
         entry, forget, candidate, exit_ = tf.split(gate, 4, axis=-1)
         into_state += above
-        # At padding the gradient passes to the step before unchanged.
+        # The forward pass copies states at padding, so gradients pass through.
         passed_state = tf.where(is_token, 0.0, into_state)
         passed_cell = tf.where(is_token, 0.0, into_cell)
         into_state -= passed_state

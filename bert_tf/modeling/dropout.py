@@ -1,8 +1,8 @@
-"""Dropout whose mask is a function of its arguments and of nothing else.
+"""Dropout with masks that depend on its arguments and on nothing else.
 
 The bit of an element is a hash of the example's seed, the place in the model
-(its dropout id) and the element's position within the example. So it is the
-same in every batch, micro-batch or replica that holds the example, a resumed
+(its dropout id) and the element's position within the example. So the bit is
+equal in every batch, micro-batch or replica that holds the example, a resumed
 run repeats it, and the backward pass can draw it again instead of keeping it.
 """
 
@@ -15,7 +15,7 @@ _MULTIPLIER_1 = 0x7FEB352D
 _MULTIPLIER_2 = 0x846CA68B
 _GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, rounded to odd.
 
-# Dropout ids from here on belong to heads; the encoder uses those below.
+# Dropout ids from here on belong to heads; the encoder uses smaller ids.
 HEAD_DROPOUT_ID = 1 << 16
 
 
@@ -50,8 +50,7 @@ def draw_keys(seeds, dropout_id, first_positions=None):
 
     Args:
       seeds: <int32>[batch], the examples' seeds, or None.
-      dropout_id: An integer that no other dropout in the model has, or such a
-        <uint32>[].
+      dropout_id: An integer or <uint32>[], unique among the model's dropouts.
       first_positions: <int32>[batch], for parts of examples: the position
         within the example of each part's first element. By default 0.
 
@@ -63,7 +62,7 @@ def draw_keys(seeds, dropout_id, first_positions=None):
         return None
     seeds = tf.cast(seeds, tf.uint32)
     place = tf.convert_to_tensor(dropout_id, tf.uint32) * _uint32(_GOLDEN_RATIO)
-    # Both at once, as a graph has dozens of these.
+    # One hash for both keys saves operations: a graph has dozens of dropouts.
     mixed = _mix(tf.stack([seeds, seeds ^ _uint32(_GOLDEN_RATIO)], axis=-1))
     first, second = mixed[..., 0] + place, mixed[..., 1] ^ place
     keys = _mix(tf.stack([first, second], axis=-1))
@@ -81,8 +80,7 @@ def derive_seeds(seeds, number):
       number: How many parts, an integer or <int32>[].
 
     Returns:
-      <int32>[batch, number], 0 or more; the first parts' seeds do not depend on
-      `number`.
+      <int32>[batch, number], 0 or more; a larger `number` only appends seeds.
     """
     part = tf.cast(tf.range(number), tf.uint32) * _uint32(_GOLDEN_RATIO)
     mixed = _mix(tf.cast(seeds, tf.uint32))[:, tf.newaxis]
@@ -116,19 +114,19 @@ def draw_mask(shape, rate, keys):
 
 
 def apply_mask(x, kept, rate):
-    """Sets the elements that are not kept to zero and scales the others up.
+    """Sets dropped elements to zero and scales the kept elements up.
 
     Args:
       x: <float>[batch, ...]; float32, as 1 / (1 - rate) is rounded by more
         than half a percent in bfloat16.
       kept: <bool>, of the shape of `x`.
-      rate: The probability that an element was dropped with.
+      rate: The probability with which elements were dropped.
     """
     return tf.where(kept, x * (1.0 / (1.0 - rate)), tf.zeros_like(x))
 
 
 def dropout(x, rate, seeds, dropout_id):
-    """Drops elements of `x` with probability `rate`, and scales the others.
+    """Drops elements of `x` with probability `rate`, and scales the rest.
 
     Args:
       x: <float>[batch, ...].

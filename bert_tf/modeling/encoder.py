@@ -1,10 +1,10 @@
 """The stack of encoder layers, and rematerialization to save memory.
 
 With `remat`, only the input and the output of a layer are kept, and the
-backward pass computes the layer again: the encoder takes the memory of one
-layer's activations instead of all layers', for a third more work. As dropout is
-a function of its arguments, results are the same, bit for bit if the chains
-between the products are compiled; otherwise TensorFlow may fuse other
+backward pass computes the layer again. The encoder then takes the memory of one
+layer's activations instead of all layers', for a third more work. Dropout is a
+function of its arguments, so results are equal: bit for bit if the chains
+between the products are compiled. Otherwise TensorFlow may fuse other
 operations and round differently. Source: Chen et al., 2016, "Training deep nets
 with sublinear memory cost".
 
@@ -24,7 +24,7 @@ from bert_tf.modeling import activations
 from bert_tf.modeling import attention
 from bert_tf.modeling import layers
 
-# An encoder layer drops attention weights and elements of its two outputs.
+# An encoder layer has 3 dropouts: attention weights and its two outputs.
 _DROPOUTS_PER_LAYER = 3
 
 
@@ -32,7 +32,7 @@ _DROPOUTS_PER_LAYER = 3
 class EncoderLayer(layers.BertLayer):
     """Self-attention and feed-forward, each with residual and layer norm.
 
-    Call arguments and results are those of `attention.Attention`. Source:
+    Call arguments and results: as for `attention.Attention`. Source:
     modeling.py:826-880 of the original.
     """
 
@@ -51,7 +51,7 @@ class EncoderLayer(layers.BertLayer):
         self.residual_output.build((*hidden_states_shape[:-1], inner))
 
     def set_dropout_id(self, dropout_id):
-        """Sets the number of the first dropout, an integer or <uint32>[]."""
+        """Sets the id of the first dropout, an integer or <uint32>[]."""
         self.dropout_id = self.attention.dropout_id = dropout_id
         self.attention.self_attention.dropout_id = dropout_id
 
@@ -93,7 +93,7 @@ class Encoder(layers.BertLayer):
         self.remat = remat
         # Whether every call returns attention weights.
         self.needs_weights = False
-        # Whether graphs of any kind call one function for all layers.
+        # Whether every graph calls one function for all layers, as `fit` does.
         self.shares_graph = False
         self.encoder_layers = [
             self.add_layer(
@@ -113,14 +113,14 @@ class Encoder(layers.BertLayer):
         self, hidden_states, attention_bias, dropout_seeds=None, layout=None
     ):
         arguments = {"dropout_seeds": dropout_seeds, "layout": layout}
-        # Without seeds, that is, outside of training, nothing is kept anyway.
+        # Outside of training, without seeds, nothing is kept: do not recompute.
         if self.remat and dropout_seeds is not None:
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
             ), []
-        # For `fit`, whose batches have any number of rows. In the training step
-        # of scripts, with or without chains, TensorFlow would add gradients in
-        # another order, which would change results.
+        # `fit` has batches of unknown size. In the training step of scripts,
+        # with or without chains, a shared function would make TensorFlow add
+        # gradients in another order, which would change results.
         is_fit = attention_bias.shape[0] is None and not self.fuse
         is_shared = self.shares_graph or (is_fit and dropout_seeds is not None)
         if is_shared and not (self.needs_weights or tf.executing_eagerly()):
@@ -137,15 +137,15 @@ class Encoder(layers.BertLayer):
         return outputs, weights
 
     def _call_one_function(self, hidden_states, attention_bias, arguments):
-        """Returns the hidden states of all layers, calls of one function.
+        """Returns the hidden states of all layers, by calls of one function.
 
-        Its graph and its gradient's are built and optimized once, not for each
-        layer, which would be most of the time before the first step.
+        TensorFlow builds and optimizes one graph and one gradient. Doing so for
+        each layer would take most of the time before the first step.
         """
         first, *_ = self.encoder_layers
         dropout_ids = [layer.dropout_id for layer in self.encoder_layers]
 
-        # Inlined, each layer would be optimized by itself again.
+        # If it inlined the calls, TensorFlow would optimize each layer again.
         @tf.function(
             autograph=False, experimental_attributes={"_noinline": True}
         )

@@ -1,17 +1,16 @@
 """The elementwise chains between the matrix products, compiled by XLA.
 
-On a CPU they take as long as the products when each operation runs by itself,
-and a fraction of it when XLA makes one loop of them; oneDNN's products in turn
-are faster than XLA's, so only the chains are compiled. Each function takes
-`jit`; without it the graph holds plain operations, as exports need, and
-TensorFlow derives the gradient.
+On a CPU, a chain of separate operations takes as long as the products, and a
+fraction of that time when XLA makes one loop of it. oneDNN's products are
+faster than XLA's, so only the chains are compiled. Each function takes `jit`;
+without it the graph holds plain operations, as exports need, and TensorFlow
+derives the gradient.
 
 The compiled gradients are written out. They compute the chain again from its
 arguments, which costs less than reading stored intermediates, and keep no
-dropout mask. Kept are two numbers of each row that is normalized, as XLA adds
-up a row one element after the other. Sums over rows stand in a compiled
-function of their own: fused with the loop that makes the rows they would
-compute it once more, column by column.
+dropout mask. They keep two numbers per normalized row, because XLA adds up a
+row one element after the other. A separate compiled function sums over rows:
+fused with the loop that makes the rows, it would repeat the loop per column.
 
 All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.
@@ -47,8 +46,8 @@ def _sum_matrices(*tensors):
 
 def _sum_rows(*tensors):
     """Returns the sums <float32>[width] of <float>[..., width] tensors."""
-    # Made matrices outside of the compiled function: XLA would merge that
-    # with the sum to one over several axes, which takes five times as long.
+    # Reshape outside of the compiled function: XLA would turn reshape and sum
+    # into one sum over several axes, which takes five times as long.
     rows = [tf.reshape(x, [-1, x.shape[-1]]) for x in tensors]
     return _compile(_sum_matrices)(*rows)
 
@@ -124,8 +123,8 @@ def bias_split_heads(x, bias, layout, *, jit=False):
 
         if layout.is_padded:
             return _compile(_bias_split_heads, layout)(x, bias), gradient
-        # XLA gathers row by row on a CPU, and TensorFlow adds the bias within
-        # the product.
+        # Not compiled: XLA gathers row by row on a CPU, and TensorFlow fuses
+        # the bias with the product.
         values = tf.nn.bias_add(x, tf.cast(bias, x.dtype))
         return layout.split_heads(values), gradient
 
@@ -136,7 +135,7 @@ def bias_split_heads(x, bias, layout, *, jit=False):
 
 
 def _dropout_factor(x, keys, rate):
-    """Returns what dropout multiplies each element of `x` with."""
+    """Returns the factor that dropout applies to each element of `x`."""
     if keys is None or rate == 0.0:
         return 1.0
     kept = dropout.draw_mask(shape_of(x), rate, keys)
@@ -146,7 +145,7 @@ def _dropout_factor(x, keys, rate):
 def _standardize(x, epsilon):
     """Returns `x` with mean 0 and variance 1 per row, the mean and the factor.
 
-    The last two are <float32>[..., 1].
+    The mean and the factor are <float32>[..., 1].
     """
     mean = tf.reduce_mean(x, axis=-1, keepdims=True)
     centred = x - mean
@@ -254,7 +253,7 @@ def layer_norm_dropout(
       keys: <uint32>[batch, 2 or 3] or None.
       epsilon: Added to the variance.
       rate: Probability of dropping an element.
-      dtype: Of the result.
+      dtype: The result's dtype.
       jit: Whether to compile.
 
     Returns:
@@ -291,7 +290,7 @@ def _masked_softmax(scores, attention_bias, keys, scale, rate):
 def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
     """Also returns each row's maximum and sum, <float32>[..., 1].
 
-    Only for compiling, as plain operations would not be one loop.
+    Only for compiling: plain operations would read the scores several times.
     """
     logits = _float(scores) * scale + attention_bias
     maximum = tf.reduce_max(logits, axis=-1, keepdims=True)
@@ -319,8 +318,7 @@ def masked_softmax_dropout(
 
     Args:
       scores: <float>[batch, heads, queries, keys].
-      attention_bias: <float32>, of a shape that broadcasts to that of `scores`;
-        has no gradient.
+      attention_bias: <float32>, broadcasts to `scores`; has no gradient.
       keys: <uint32>[batch, 2] or None.
       scale: Factor of the scores.
       rate: Probability of dropping an element.

@@ -21,7 +21,7 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# The least number of encoder layers that each needs.
+# The minimum number of encoder layers; 1 for all other combinations.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,
@@ -30,7 +30,7 @@ _LEAST_LAYERS = {
 
 
 def require_choice(name, value, choices):
-    """Raises `UserError` for an argument that is none of its choices."""
+    """Raises `UserError` unless an argument is one of its choices."""
     if value not in choices:
         raise UserError(
             f"`{name}` must be one of {', '.join(choices)}. Received: "
@@ -81,15 +81,15 @@ def pool_tokens(
 ):
     """Returns the embeddings of texts, as sentence-transformers pools tokens.
 
-    [CLS] and [SEP] count as tokens; "mean_sqrt_len" divides the sum by the
-    square root of their number.
+    [CLS] and [SEP] count as tokens; "mean_sqrt_len" divides the sum of the
+    states by the square root of the number of tokens.
 
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
       pooling: Some of `config.POOLINGS`, joined by "+".
       normalize: Whether to divide each embedding by its length.
-      left_to_right: Whether [CLS] attends to nothing else; then "cls" is the
+      left_to_right: Whether [CLS] attends to itself alone; "cls" is then the
         last token.
       for_inference: As for `take_last_token`.
 
@@ -99,7 +99,7 @@ def pool_tokens(
     states = tf.cast(sequence, tf.float32)
     # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
     is_token = tf.expand_dims(input_mask, -1) > 0
-    # Clients may send rows of padding only.
+    # Clients may send rows of padding only, so avoid a division by 0.
     count = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.float32), 1), 1.0)
     parts = []
     for one in pooling.split("+"):
@@ -123,10 +123,9 @@ def pool_tokens(
 class Pooler(layers.BertLayer):
     """tanh(token . kernel + bias), of the first token.
 
-    In a left-to-right model the first token attends to itself alone, so there
-    it is the last token that is not padding. Source: modeling.py:218-232 of
-    the original; the paper does not specify the token of its left-to-right
-    model.
+    In a left-to-right model the first token attends to itself alone, so the
+    pooler reads the last token that is not padding. Source: modeling.py:218-232
+    of the original; the paper does not specify a token for such models.
 
     Call arguments:
       sequence_output: <float>[B, S, H].
@@ -206,8 +205,7 @@ def _tied_product(rows, table, bfloat16_gradient):
     """Returns rows . transposed(table) in float32.
 
     The logits are computed in float32, as bfloat16 would round a logit of 10
-    to steps of 0.06; the gradient, which is twice the work, may use bfloat16
-    like other products.
+    to steps of 0.06; the gradient, which is twice the work, may use bfloat16.
 
     Args:
       rows: <float32>[rows, H].
@@ -276,7 +274,7 @@ class MaskedLMHead(layers.BertLayer):
         if self.for_inference:
             logits = tf.matmul(rows, word_embeddings, transpose_b=True)
         else:
-            # Float16 does not have the range for these gradients.
+            # Float16 lacks the range for these gradients: use float32.
             bfloat16 = self.compute_dtype == "bfloat16"
             logits = _tied_product(rows, word_embeddings, bfloat16)
         logits += tf.convert_to_tensor(self.output_bias)
@@ -350,10 +348,10 @@ class LayerCombination(layers.BertLayer):
     - embeddings: the sum of the embeddings, normalized.
     - second_to_last_hidden, last_hidden: the output of one encoder layer.
     - weighted_sum_last_four_hidden, weighted_sum_all_layers (the paper's
-      Weighted Sum All 12 Layers): the paper does not specify the weights. They
-      are learned here, as in ELMo, with which that table compares: a softmax
-      over the layers, equal at first, times a scale, 1 at first. The
-      embeddings are not one of the layers.
+      Weighted Sum All 12 Layers): the paper does not specify the weights. Here
+      they are learned, as in ELMo, with which Table 7 compares: a softmax over
+      the layers, equal at first, times a scale, 1 at first. The embeddings are
+      not one of the layers.
     - concat_last_four_hidden: concatenated, the last layer's output last.
 
     Args:
@@ -366,11 +364,10 @@ class LayerCombination(layers.BertLayer):
       encoder_outputs: A list of <float>[B, S, H], one for each of L layers.
 
     Returns:
-      <float>[B, S, H], or [B, S, 4H] if layers are concatenated, in the
-      compute dtype.
+      <float>[B, S, H], or [B, S, 4H] if concatenated, in the compute dtype.
 
     Raises:
-      UserError: If the combination is unknown, or the encoder has too few
+      UserError: If the combination is unknown, or if the encoder has too few
         layers for it.
 
     Reference:
@@ -443,7 +440,7 @@ def require_names(labels: object) -> None:
 
 
 def check_labels(num_labels, labels):
-    """Raises `UserError` if a head lacks labels, or names repeat or miss."""
+    """Raises `UserError` if labels are missing, or names repeat."""
     if not num_labels or num_labels < 1:
         raise UserError(
             "A head needs at least one label: labels=[...], or num_labels. "

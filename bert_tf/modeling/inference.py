@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.modeling import bert as models
 from bert_tf.modeling import layers
 
-# The order of the three in the columns of their common kernel.
+# The three kernels are concatenated in this order.
 _MERGED = ("query", "key", "value")
 _MERGED_NAME = "query_key_value"
 
@@ -28,8 +28,8 @@ def prepare(
 
     Args:
       model: A model of `bert_tf.modeling`.
-      precision: "float32", "bfloat16" or "float16". Embeddings are added,
-        rows normalized and logits computed in float32 in each of them.
+      precision: "float32", "bfloat16" or "float16". Embeddings are always
+        added, rows normalized and logits computed in float32.
       shares_weights: As for `copy_weights`.
       **values: Arguments of the class that leave parts of the model out, for
         instance `heads=["masked_lm"]`.
@@ -58,8 +58,8 @@ def copy_weights(
     Args:
       model: The model.
       prepared: The copy.
-      shares_weights: Whether the copy reads the model's own weights where it
-        has the same, which takes no time and no memory.
+      shares_weights: Whether the copy reads the model's own weights where the
+        dtype and the devices match, which takes no time and no memory.
     """
     weights = models.named_variables(model)
     for name, variable in models.named_variables(prepared).items():
@@ -74,7 +74,7 @@ def copy_weights(
 
 
 def _are_alike(own: keras.Variable | None, variable: keras.Variable) -> bool:
-    """Returns whether both exist in one precision, and on the same devices."""
+    """Returns whether both exist, with one dtype and on the same devices."""
     kind = (variable.dtype, type(variable._value))
     return own is not None and (own.dtype, type(own._value)) == kind
 

@@ -30,7 +30,7 @@ class _TruncatedNormal(keras.initializers.TruncatedNormal):
 
 @contextlib.contextmanager
 def without_initial_values():
-    """Leaves random weights that are loaded next undefined, to save time."""
+    """Skips random initial values, to save time if weights are loaded next."""
     _TruncatedNormal.is_skipped = True
     try:
         yield
@@ -44,14 +44,14 @@ def truncated_normal(stddev):
 
 
 def initialize(variable, anew=False):
-    """Gives a variable its initial value if it was skipped, or `anew`."""
+    """Initializes a variable if its value was skipped, or if `anew`."""
     if anew or isinstance(variable.initial, _TruncatedNormal):
         initializer = keras.initializers.get(variable.initial)
         variable.assign(initializer(tuple(variable.shape), variable.dtype))
 
 
 def as_config(config):
-    """Returns a `BertConfig`, also for its dictionary."""
+    """Returns a `BertConfig`, made from its dictionary if necessary."""
     if isinstance(config, BertConfig):
         return config
     return BertConfig.from_dict(config)
@@ -83,7 +83,7 @@ class Configured:
         }
 
 
-# Names in .keras files of earlier versions to today's names.
+# Renames keys of .keras files of earlier versions, so these still load.
 _OLD_KEYS = {
     "salt": "dropout_id",
     "adder": "attention_bias",
@@ -190,7 +190,7 @@ class BertLayer(Configured, BasicLayer):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Projection(BasicLayer):
-    """A matrix product whose bias the caller adds.
+    """A matrix product; the caller adds its bias.
 
     The bias belongs to the elementwise chain that follows (see `fused`), so
     this layer only multiplies, and holds the bias; `affine` does both. The
@@ -281,7 +281,7 @@ class Projection(BasicLayer):
         return tf.nn.bias_add(rows, tf.cast(bias, self.compute_dtype))
 
     def _multiply(self, inputs, factor=None):
-        """Returns <float>[rows, width], of the kernel times a factor."""
+        """Returns inputs . (kernel * factor), <float>[rows, width]."""
         # One product of two matrices: a batch of products with the same
         # kernel is slower, and its gradient sums over the batch afterwards.
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
@@ -291,7 +291,7 @@ class Projection(BasicLayer):
         return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):
-        # A reshape would keep what is added to a product apart from it.
+        # A reshape keeps TensorFlow from fusing the product with an addition.
         if inputs.shape.rank == 2:
             return rows
         return self._reshape(rows, inputs)
@@ -320,8 +320,7 @@ class LayerNorm(BasicLayer):
 
     Call arguments:
       inputs: <float>[B, ..., width].
-      keys: <uint32>[B, 2 or 3] from `dropout.draw_keys`, or None for no
-        dropout.
+      keys: <uint32>[B, 2 or 3] from `dropout.draw_keys`; None: no dropout.
 
     Returns:
       <float>[B, ..., width] in the compute dtype.
@@ -388,8 +387,7 @@ class ResidualOutput(BertLayer):
     Call arguments:
       inputs: <float>[..., H or I], rows of a layout.
       residual: <float>[..., H].
-      keys: <uint32>[B, 2] or [T, 3] from the layout's `draw_keys`, or None for
-        no dropout.
+      keys: <uint32>[B, 2] or [T, 3] from `layout.draw_keys`; None: no dropout.
 
     Returns:
       <float>[..., H] in the compute dtype.
@@ -398,8 +396,7 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # In training this layer only holds the weights: the chain in `call`
-        # normalizes.
+        # For training it only holds weights: the chain in `call` normalizes.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

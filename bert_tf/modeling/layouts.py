@@ -3,14 +3,14 @@
 A batch of sequences of unequal length is padded to [B, S]. Everything but
 attention works on each position by itself, so `Unpadded` keeps hidden states as
 a matrix [T, H] of the tokens. Only queries, keys and values become padded, and
-their context returns to [T, H]; both ways are gathers of whole heads, in place
+their context returns to [T, H]. Both conversions gather whole heads, in place
 of the transpositions that split and merge the heads of padded states. Nothing
-that is computed for a token depends on padding, dropout included, so the two
-layouts compute the same.
+that is computed for a token depends on padding, dropout included, so both
+layouts give equal results.
 
-T may exceed the number of tokens, so that programs that are compiled for each T
-stay few. Rows beyond the tokens belong to padding, and are computed as those of
-a padded batch are; in inference they are copies of the first row.
+T may be rounded up, because programs are compiled for each T. Rows beyond the
+tokens are positions of padding, computed as in a padded batch; in inference
+they are copies of the first row.
 
 Shapes:
   B: batch size.
@@ -34,10 +34,10 @@ from bert_tf.modeling.dropout import shape_of
 TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
-# The most numbers of rows that micro-batches of a length should have, as a
-# program may be compiled for each.
+# Micro-batches of one length should have at most this many values of T, because
+# a program may be compiled for each.
 _MAX_ROW_COUNTS = 32
-# In inference, larger numbers of rows are multiples, so that there are few.
+# From _MANY_ROWS on, T is a multiple in inference, so few values of T occur.
 _MANY_ROWS = 256
 _MULTIPLE = 16
 
@@ -47,7 +47,8 @@ def find_tokens(input_mask, for_inference=False):
 
     The first position of a sequence has a row even if it is padding, as the
     pooler reads it. A sequence without tokens has rows for all its positions,
-    as its padding attends to itself.
+    as its padding attends to itself. The masks 1 1 0 and 1 0 0 give indices
+    0 1 3 and places 0 1 3 and 2 3 3, where 3 is T.
 
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
@@ -65,7 +66,7 @@ def find_tokens(input_mask, for_inference=False):
     has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
     if for_inference:
-        # oneDNN makes and keeps kernels for each number of rows.
+        # oneDNN makes and keeps kernels for each number of rows, so round up.
         num_rows = tf.size(indices)
         multiple = tf.where(num_rows < _MANY_ROWS, 1, _MULTIPLE)
         indices = tf.pad(indices, [[0, -num_rows % multiple]])
@@ -78,16 +79,15 @@ def find_tokens(input_mask, for_inference=False):
 
 
 def find_tokens_of_parts(input_mask, part_size, step):
-    """Returns the inputs for a layout with as many rows in each micro-batch.
+    """Returns the inputs for layouts with one T in all micro-batches.
 
-    The number of rows is rounded up, and padding has the rows beyond the
-    tokens.
+    T is rounded up. The masks 1 1 0 and 1 0 0, in one micro-batch with `step`
+    1, get 2 rows each: indices 0 1 and 3 2, places 0 1 3 and 2 4 5.
 
     Args:
       input_mask: <int32>[R, ..., S], 1 for tokens and 0 for padding.
       part_size: Examples of a micro-batch; divides R.
-      step: An example has a multiple of so many rows on average, or one for
-        each of its positions.
+      step: T / part_size is a multiple of this, or the positions of an example.
 
     Returns:
       `token_indices` <int32>[R, T / part_size], the position of each row among
@@ -99,7 +99,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     size = part_size * per_example
     is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
     num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
-    # Rows of an example, on average.
+    # Tokens of an example, on average over the fullest micro-batch.
     least = -(-tf.reduce_max(num_tokens) // part_size)
     num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
     places = tf.where(
@@ -107,7 +107,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
         tf.cumsum(is_token, axis=-1, exclusive=True),
         num_tokens + tf.cumsum(1 - is_token, axis=-1, exclusive=True),
     )
-    # The places are a permutation of the positions, and this its inverse.
+    # `places` is a permutation of the positions; `argsort` inverts it.
     indices = tf.argsort(places, axis=-1)[:, : part_size * num_rows]
     indices = tf.reshape(indices, [shape[0], num_rows])
     return {
@@ -126,7 +126,7 @@ def row_step(longest):
 
 
 def row_counts(shape, step):
-    """Returns the rows that an example may have on average.
+    """Returns the numbers of rows that an example may have on average.
 
     Args:
       shape: The shape of an example's `input_mask`.
@@ -146,7 +146,7 @@ def choose(inputs, num_heads, for_inference):
 
 def _num_parts(for_inference):
     """Returns how many projections of a row are split into heads at once."""
-    # In the form for inference one product makes queries, keys and values.
+    # For inference, one product makes queries, keys and values.
     return 3 if for_inference else 1
 
 
@@ -165,11 +165,11 @@ class Padded:
     for_inference: bool = False
 
     def select(self, values):
-        """Returns the rows for <...>[B, S, ...], values of each position."""
+        """Returns the rows of <...>[B, S, ...], the values of positions."""
         return values
 
     def select_positions(self, table):
-        """Returns the rows for <float>[S, H], equal in all sequences."""
+        """Returns the rows of <float>[S, H], which all sequences share."""
         return table
 
     def restore(self, rows):
@@ -177,7 +177,7 @@ class Padded:
         return rows
 
     def draw_keys(self, seeds, dropout_id, width):
-        """Returns the keys of a dropout of rows; see `dropout.draw_keys`.
+        """Returns the keys for a dropout of rows; see `dropout.draw_keys`.
 
         Args:
           seeds: <int32>[B], or None.
@@ -195,8 +195,8 @@ class Padded:
 
         Args:
           rows: <float>[B, S, H or 3 * H].
-          like: <float>[B, S, ...], in exports the source of the rows: tf2onnx
-            mistakes the shape of a product that was reshaped.
+          like: <float>[B, S, ...], for exports the input of the product: of a
+            product that was reshaped, tf2onnx gets the shape wrong.
         """
         batch, length, _ = shape_of(rows if like is None else like)
         width = rows.shape[-1]
@@ -218,7 +218,7 @@ class Padded:
 class Unpadded:
     """Hidden states of tokens, <float>[T, H]; the methods are `Padded`'s.
 
-    No gradient scatters: that of a gather is the gather the other way.
+    No gradient scatters: the gradient of a gather is the reverse gather.
 
     Args:
       indices: `token_indices` <int32>[...] of T elements; see `find_tokens`.
@@ -239,13 +239,13 @@ class Unpadded:
         self._sequences = indices // self._length
         self._positions = indices % self._length
         head = tf.range(num_heads)
-        # Among the B * N * S heads of the batch, [T, N].
+        # [T, N], indices of the rows' heads among the batch's B * N * S heads.
         self._heads_of_rows = (
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
-        # Positions without a row have a row of zeros after the last one. In
-        # attention the first row stands for it, which saves appending zeros:
-        # such keys are masked, and nothing reads such queries.
+        # Positions without a row read a row of zeros after the last row. In
+        # attention they read the first row, which saves appending zeros: the
+        # keys of padding are masked, and nothing reads its queries.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(
@@ -254,7 +254,11 @@ class Unpadded:
         self._heads_or_zeros = self._find_heads(self._places, head)
 
     def _find_heads(self, places, head):
-        """Returns the heads of rows <int32>[B, S] among those of all rows.
+        """Returns indices of heads among the heads of all rows.
+
+        Args:
+          places: <int32>[B, S], rows.
+          head: <int32>[N], 0 to N - 1.
 
         Returns:
           <int32>[B, N, S], or with several parts [parts, B, N, S].
@@ -273,7 +277,7 @@ class Unpadded:
         return tf.gather(flat, self._indices)
 
     def select_positions(self, table):
-        # The gradient adds up [B, S, H], as that of padded states does.
+        # Broadcast, so the gradient sums [B, S, H] as for padded states.
         width = table.shape[-1]
         every = tf.broadcast_to(table, [self._batch, self._length, width])
         return self._gather(
@@ -316,19 +320,19 @@ class Unpadded:
 
 
 def _gather(rows, there, zeros=0, **_):
-    """Returns gathered rows without a gradient of its own, for exports."""
+    """Gathers rows without a custom gradient, for exports."""
     return tf.gather(_append_zeros(rows, zeros), there)
 
 
 def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
-    """Returns gathered rows; the gradient is gathered, too.
+    """Gathers rows with a gradient that is a gather, too.
 
     Args:
       rows: <float>[rows, width].
       there: <int32>[...], the row of each element of the result.
-      back: <int32>[...], for each row the element of the result that it is in;
-        a row may be in one at most that has a gradient.
-      zeros: Rows of zeros after the last one, which `there` may name.
+      back: <int32>[...], the element of the result that holds each row; of all
+        elements that hold a row, at most this one may have a gradient.
+      zeros: Rows of zeros after the last row, which `there` may name.
       zeros_back: Zeros after the last element, which `back` may name.
 
     Returns:

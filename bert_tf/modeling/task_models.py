@@ -28,7 +28,7 @@ from bert_tf.modeling import layouts
 
 # Fixed in the original, independent of the config (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
-# Units of a direction (paper, section 5.3), as GLUE's baselines count them.
+# Units per direction (paper, section 5.3), as GLUE's baselines count them.
 LSTM_SIZE = 768
 
 
@@ -36,11 +36,11 @@ class BertWithOutputHead(bert.BertWithHead):
     """BERT with one linear head, maybe with BiLSTMs under it.
 
     The paper's "randomly initialized BiLSTM on top" (section 5.1) leaves its
-    layers, its units and its outputs open. Here it is one layer of
-    `LSTM_SIZE` units a direction, the width of BERT-base, that reads
-    `sequence_output`; the head reads its states. A head that reads a text
-    rather than tokens reads the last states: the first LSTM's at the last
-    token and the second LSTM's at the first token.
+    layers, its units and its outputs open. Here it is one layer that reads
+    `sequence_output`, with `LSTM_SIZE` units per direction, the width of
+    BERT-base. A head for tokens reads the BiLSTM's states. A head for a text
+    reads the last states: the first LSTM's at the last token and the second
+    LSTM's at the first token.
 
     Subclasses set `_NAME` and `_HEAD_SCOPE`, the scopes before `output_weights`
     in the names of the head's weights.
@@ -49,7 +49,7 @@ class BertWithOutputHead(bert.BertWithHead):
       config: A `BertConfig`, or its dictionary.
       name: The model's name.
       head: "linear", or "bilstm" for a BiLSTM under the head.
-      lstm_size: Units a direction of BiLSTMs, U; by default 768.
+      lstm_size: Units per direction of the BiLSTMs, U; by default 768.
       **kwargs: As for `BertWithHead`; encoder outputs of multiple choice are
         [B, C, ...].
     """
@@ -71,7 +71,8 @@ class BertWithOutputHead(bert.BertWithHead):
         if num_lstms is None:
             num_lstms = int(self.head_type == "bilstm")
         self.lstms = self._make_lstms(num_lstms)
-        # The original has the classifier's weights in the root scope.
+        # The classifier has no _HEAD_SCOPE, so like the original's, its weights
+        # are in the root scope.
         *scopes, name = (self.name, *self._HEAD_SCOPE)
         self.head = self.add_layer(
             heads.LinearHead,
@@ -167,7 +168,7 @@ def _flatten(inputs, dropout_seeds):
 
 
 def _unflatten(outputs, axes):
-    """Returns outputs of rows as those of [B, C] texts."""
+    """Reshapes outputs [B * C, ...] to [B, C, ...]."""
     return tf.nest.map_structure(
         lambda x: tf.reshape(x, [*axes, *dropout.shape_of(x)[1:]]), outputs
     )
@@ -187,7 +188,7 @@ def _takes_groups(call):
 
 
 def _pool(model, encoded, inputs):
-    """Returns the embeddings of rows, as a model's attributes pool them."""
+    """Returns the embeddings of rows, pooled by the model's attributes."""
     return heads.pool_tokens(
         encoded["sequence_output"],
         bert.standardize(inputs)[1],
@@ -233,11 +234,11 @@ class BertForClassification(_LabelModel):
     Args:
       config: A `BertConfig`, or its dictionary.
       num_labels: Number of labels; not needed if `labels` are given.
-      labels: Their names in the order of the logits, or None.
-      head_dropout_prob: Probability of dropping an element of its input.
+      labels: The labels in the order of the logits, or None.
+      head_dropout_prob: Probability of dropping an element of the head's input.
       pooling: How the tokens of a text become the input of the head, as in
-        `BertForEmbeddings`; by default the pooler makes it.
-      normalize: Whether that input has length 1.
+        `BertForEmbeddings`; by default by the pooler.
+      normalize: Whether the embedding has length 1.
       **kwargs: As for `BertWithOutputHead`.
 
     Call arguments: As for `BertModel`; inputs may be [B, C, S], too.
@@ -313,8 +314,8 @@ class BertForTagging(_LabelModel):
     Args:
       config: A `BertConfig`, or its dictionary.
       num_labels: Number of labels; not needed if `labels` are given.
-      labels: Their names in the order of the logits, or None.
-      head_dropout_prob: Probability of dropping an element of its input.
+      labels: The labels in the order of the logits, or None.
+      head_dropout_prob: Probability of dropping an element of the head's input.
       approach: "fine_tuning"; or "feature_based": two BiLSTMs on top of an
         encoder that is not trained. This sets `return_all_layers` and
         `return_embeddings`.
@@ -326,7 +327,7 @@ class BertForTagging(_LabelModel):
     Call arguments: As for `BertModel`.
 
     Returns:
-      A dictionary of `logits` <float32>[B, S, L]; ignore those of padding.
+      A dictionary of `logits` <float32>[B, S, L]; ignore padding's logits.
 
     Raises:
       UserError: If there is no label, two have the same name, or an argument
@@ -421,7 +422,7 @@ class BertForQuestionAnswering(BertWithOutputHead):
     Call arguments: As for `BertModel`; the question is the first segment.
 
     Returns:
-      `start_logits` and `end_logits` <float32>[B, S]; ignore those of padding.
+      `start_logits` and `end_logits` <float32>[B, S]; ignore padding's logits.
 
     Example:
       >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
@@ -458,7 +459,7 @@ class BertForMultipleChoice(BertWithOutputHead):
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      head_dropout_prob: Probability of dropping an element of its input.
+      head_dropout_prob: Probability of dropping an element of the head's input.
       **kwargs: As for `BertWithOutputHead`.
 
     Call arguments: As for `BertModel`, but the inputs are [B, C, S]: each
@@ -508,10 +509,10 @@ class BertForMultipleChoice(BertWithOutputHead):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertForEmbeddings(bert.BertWithHead):
-    """BERT that turns a text into a vector; similar texts have similar ones.
+    """BERT that turns a text into a vector; similar texts get similar vectors.
 
-    As sentence-transformers (Reimers and Gurevych, 2019) makes it of the
-    outputs of the last layer.
+    The outputs of the last layer are pooled as by sentence-transformers
+    (Reimers and Gurevych, 2019).
 
     Args:
       config: A `BertConfig`, or its dictionary.
@@ -527,7 +528,7 @@ class BertForEmbeddings(bert.BertWithHead):
       A dictionary of `embedding` <float32>[B, H times the number of poolings].
 
     Raises:
-      UserError: If `pooling` is something else.
+      UserError: If `pooling` has another name.
 
     Example:
       >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
@@ -572,13 +573,13 @@ class BertForEmbeddings(bert.BertWithHead):
 
         Args:
           a: Embeddings <float>[N, size] or [size]; or texts, as for `predict`.
-          b: The same, M of them; by default those of `a`.
+          b: M embeddings or texts, like `a`; by default `a` itself.
 
         Returns:
           <float32>[N, M], from -1 to 1.
 
         Raises:
-          UserError: If vectors are of another size than the model's.
+          UserError: If the embeddings do not have the model's size.
         """
         first = self._unit_vectors(a)
         second = first if b is None else self._unit_vectors(b)

@@ -35,8 +35,8 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import unpad as unpadding
 
-# From so many times on, small models get worse on other text by reading theirs
-# again (Muennighoff et al. 2023, "Scaling data-constrained language models").
+# Small models that read their text more often get worse on other text
+# (Muennighoff et al. 2023, "Scaling data-constrained language models").
 _MOST_READINGS = 50
 # Batches to estimate the share of padding from.
 _SAMPLED_BATCHES = 8
@@ -50,8 +50,7 @@ class PretrainingData:
     Attributes:
       manifest: The manifest of the records, if there is one.
       vocabulary: The vocabulary of the records, if known.
-      tokenizer_settings: See `StoredModel`; None if and only if the vocabulary
-        is unknown.
+      tokenizer_settings: See `StoredModel`; None for an unknown vocabulary.
     """
 
     bert_config: BertConfig
@@ -87,7 +86,7 @@ def _with_vocab_size(
 ) -> BertConfig:
     """Returns the configuration with the size of the vocabulary.
 
-    Only a recipe's follows the vocabulary.
+    Only the vocab_size of a recipe changes; the user's own file is kept.
 
     Raises:
       UserError: If the user's own configuration has fewer rows.
@@ -294,7 +293,7 @@ def build_input(
             if name in record_flags
         }
         if rates.pop("random_rate", None) == 0:
-            # The two rates may add up to a little less than 1.
+            # mask_rate + same_rate may round below 1: leave no random share.
             rates["same_rate"] = 1 - rates["mask_rate"]
         masking = dataclasses.replace(
             masking,
@@ -318,8 +317,8 @@ def build_evaluation_input(
 ) -> PretrainingInput:
     """Returns the input of --eval_input_file, by default --input_file.
 
-    Its records may have another --max_predictions_per_seq than those to train
-    on, whose number `config` has.
+    These records may have another --max_predictions_per_seq than the training
+    records; `config` has the number of the training records.
     """
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"
@@ -395,7 +394,7 @@ def read_from(
       plan: How a batch is split.
       devices: The devices.
       vocab_size: Rows of the model's embeddings.
-      unpad: Whether to add the tokens, so that padding is not computed.
+      unpad: Whether to add indices of tokens, so padding is not computed.
     """
 
     def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
@@ -423,7 +422,7 @@ def reading(
         have the same records.
     """
     agree(source, devices)
-    # Closed here, as a process that stops early does not run finalizers.
+    # Close here, as a process that stops early does not run finalizers.
     with contextlib.closing(source), explaining(source, vocab_size):
         yield
 

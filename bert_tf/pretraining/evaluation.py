@@ -16,8 +16,8 @@ from bert_tf.io import progress
 from bert_tf.training import losses
 from bert_tf.training import unpad as unpadding
 
-# Batches, and the time between two evaluations: at least so many seconds, and
-# so many times what the last one took, so that it costs below 3%.
+# Batches of an evaluation during training. The pause after it has at least this
+# many seconds and this many times its duration, so it costs below 3%.
 HELD_OUT_BATCHES = 64
 _SECONDS_BETWEEN = 150.0
 _TIMES_ITS_COST = 40.0
@@ -34,22 +34,21 @@ def build_evaluation(
 ) -> Callable[[int], dict[str, float | int]]:
     """Returns a function that computes losses and accuracies of all examples.
 
-    It takes the number of steps done, and may be called again: it is traced
-    once.
+    The function takes the number of steps done, and is traced only once.
 
-    Each is a weighted mean over all predictions or examples, as in the original
-    (metric_fn, run_pretraining.py:188-231), not a mean over the means of
-    batches. `loss` is the sum of the two losses, so that it does not depend on
+    Each result is a weighted mean over all predictions or examples, as in the
+    original (metric_fn, run_pretraining.py:188-231), not a mean over the means
+    of batches. `loss` is the sum of the two losses, so it does not depend on
     the batch size; the original takes the mean over the losses of batches. Rows
     that fill up the last batch, or the last replica's share of a batch, do not
-    count. All workers get the same results.
+    count. All workers get equal results.
 
     `masked_lm_perplexity` is exp(`masked_lm_loss`): the natural exponential of
     the mean over the predicted tokens of all evaluated records, each token with
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
-    `masked_lm_perplexity_error` is its standard error, as if batches were drawn
-    independently: other text of the same kind would move it by so much.
+    `masked_lm_perplexity_error` is the standard error of the perplexity, as if
+    batches were drawn independently: similar text would change it by as much.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one. With `unpad`
@@ -162,7 +161,7 @@ def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:
-    # Left-to-right data or an empty share may have nothing to predict.
+    # Left-to-right data or an empty share may predict nothing: avoid 0 / 0.
     weights = totals["masked_lm_weights"] or 1.0
     means = {
         "masked_lm_accuracy": totals["masked_lm_correct"] / weights,

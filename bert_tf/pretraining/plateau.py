@@ -1,8 +1,8 @@
-"""The plateau of pretraining: a model that knows only how often tokens occur.
+"""The plateau of pretraining: a model that has learned only token frequencies.
 
 Such a model gives each [MASK] the frequencies of all tokens. One prediction in
-five has a token in its place, its own or a random one: there the token that it
-sees counts more, the rarer it is by chance. The loss of this model, the entropy
+five has a token in place of [MASK], the correct one or a random one: the rarer
+this token, the more likely it is correct. The loss of this model, the entropy
 of a predicted token given what stands in its place, is the frequency line here.
 
 With a vocabulary of 2,000 tokens the line is 5.5. Training reaches it within
@@ -23,16 +23,16 @@ from bert_tf.text import masking
 
 # The estimate of an entropy needs many tokens; more take longer to read.
 _PREDICTIONS = 200_000
-# As loss / frequency line: from here on the model is still on the plateau.
+# If loss / frequency line is at least this, the model is on the plateau.
 _ON_PLATEAU = 0.98
-# Steps over which a loss is averaged: that of one step varies by some percent.
+# The loss is averaged over these steps, as one step's varies by some percent.
 _AVERAGED_STEPS = 50
-# A healthy run is on the plateau for its first 10 million tokens.
+# A healthy run leaves the plateau after 10 million tokens: wait for twice that.
 _PATIENCE_TOKENS = 20e6
 _PATIENCE_SHARE = 0.2
-# Without bias correction updates are too large for about so many steps.
+# Without bias correction updates are too large for about this many steps.
 _UNCORRECTED_STEPS = 1000
-# times 1 / width: a peak rate that learns. 2e-3 at a width of 128.
+# A peak rate that learns is this / width: 2e-3 at a width of 128.
 _RATE = 0.25
 
 
@@ -40,8 +40,7 @@ class TextSample(NamedTuple):
     """Properties of the data, from some of the records.
 
     Attributes:
-      frequency_loss: The frequency line in nats per token; nan without
-        predictions.
+      frequency_loss: The line in nats per token; nan without predictions.
       distinct: The share of the records that differ from all others.
     """
 
@@ -58,8 +57,8 @@ def sample(
 
     Args:
       batches: Batches of `bert_tf.features.PRETRAINING`, [B, ...] each.
-      vocab_size: The number of tokens, from which random ones are drawn.
-      left_to_right: Whether all tokens are predicted, none seen in its place.
+      vocab_size: The number of tokens; random tokens are any of these.
+      left_to_right: Whether every token is predicted without being seen.
     """
     counts = np.zeros(vocab_size, np.int64)
     replacements = np.zeros(vocab_size, np.int64)
@@ -83,7 +82,7 @@ def sample(
     masked = 1.0
     replaced = replacements.sum() / total
     if not left_to_right:
-        masked = replacements.max() / total  # [MASK] is the most frequent one.
+        masked = replacements.max() / total  # [MASK] is the most frequent.
     loss = frequency_loss(
         counts, masked, 1.0 - replaced, max(replaced - masked, 0.0)
     )
@@ -95,10 +94,10 @@ def frequency_loss(
 ) -> float:
     """Returns the entropy of a token given what stands in its place, in nats.
 
-    Beside frequencies p, of n tokens: a token x stands where x is true with
-    probability `same` p(x), and where any y is true with `random` p(y) / n. So
-    y is true where x is seen with `random` p(y) / (n `same` p(x) + `random`),
-    and x itself with the rest.
+    Let p be the frequencies of n tokens. The model sees x with probability
+    `same` p(x) where x is correct, and with `random` p(y) / n where y is. So if
+    it sees x, y is correct with `random` p(y) / (n `same` p(x) + `random`), and
+    x itself with the rest.
 
     The entropy of N draws of k different tokens is too small by (k - 1) / 2N
     (Miller 1955, "Note on the bias of information estimates").
@@ -106,8 +105,8 @@ def frequency_loss(
     Args:
       counts: <int64>[n], how often each token is predicted.
       masked: The share of predictions with [MASK] in their place.
-      same: That with the token itself.
-      random: That with a random token.
+      same: The share with the token itself.
+      random: The share with a random token.
     """
     p = counts / counts.sum()
     is_there = p > 0
@@ -135,7 +134,7 @@ class Watch:
       text: The sample of its records.
       width: `hidden_size` of the model.
       step: Steps done before.
-      tokens: Their tokens, which may be in other batches; None if unknown.
+      tokens: Tokens of these steps, if known; batches may have changed since.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # It is 0 where each token is seen in its place: nothing to learn.
+        # A line of 0 means that each token is seen: there is nothing to learn.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text
@@ -169,13 +168,13 @@ class Watch:
         """Takes the mean loss of some steps."""
         share = 1 - math.exp(-num_steps / _AVERAGED_STEPS)
         self._weight += share * (1 - self._weight)
-        # Over the weight, or a short run has the loss of its first step.
+        # Divided by the weight, the loss of a short run is a mean over steps.
         self._loss += share / self._weight * (masked_lm_loss - self._loss)
 
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Takes the loss on held-out records."""
         self._held_out = masked_lm_loss
-        # Later the loss in training may be that of a better model.
+        # Compare now: later the training loss may be a better model's.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 
@@ -184,7 +183,7 @@ class Watch:
         return self._tokens + (step - self._step) * self._tokens_per_step
 
     def describe(self) -> str:
-        """Returns a sentence on line and loss; "" without predictions."""
+        """Returns a sentence that compares line and loss, or ""."""
         if math.isnan(self.line) or not self._weight:
             return ""
         has_left = self._has_left(self._loss)
@@ -240,7 +239,7 @@ class Watch:
                 f"Only {self._text.distinct:.0%} of the records differ; "
                 f"{self._more_text()}"
             )
-        if config.optimizer != "lamb":  # Its rates are relative to weights.
+        if config.optimizer != "lamb":  # LAMB's rates are relative to weights.
             if rate > 2 * self._rate:
                 return f"--learning_rate={rate:g} is high for it; try {good}."
             if rate < self._rate / 10:

@@ -49,16 +49,16 @@ from bert_tf.training.trainer import TrainerConfig
 from bert_tf.training.xla import Compilation
 
 EVAL_RESULTS_FILE = "eval_results.txt"
-# With more tokens at once a device gets hardly faster, but needs more memory.
+# More tokens at once make a device hardly faster, but take more memory.
 _TOKENS_AT_ONCE = {"CPU": 1 << 12, "GPU": 1 << 15, "TPU": 1 << 15}
-# Weights that only the next-sentence task trains.
+# Without the next-sentence task, these weights keep their initial values.
 _NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
 
 _ACTIVATION_NAMES = {
     "gelu": "gelu, the tanh form (--hidden_act=gelu_erf is the exact one)",
     "gelu_erf": "gelu_erf, the exact form",
 }
-# Commands that use the model; the first needs a model that fills in masks.
+# Commands that use the model; a left-to-right model cannot run the first.
 _NEXT_COMMANDS = (
     "python run/fill_mask.py --model_dir={} --text='The [MASK] is here.'",
     "python run/finetune_classifier.py --pretrained_model_dir={} ...",
@@ -85,7 +85,7 @@ class _PretrainingTrainer(Trainer):
     _data: PretrainingData
     _input: PretrainingInput | None = None
     _eval_input: PretrainingInput | None = None
-    # The second is the chief's.
+    # Only the chief has a `_watch`.
     _held_out: evaluation.HeldOut | None = None
     _watch: plateau.Watch | None = None
 
@@ -108,7 +108,7 @@ class _PretrainingTrainer(Trainer):
                 config.max_predictions_per_seq, data.manifest
             ),
         )
-        # Once the inputs are known to be good.
+        # Files are removed only now, when the inputs are known to be good.
         training_output.start_over(config, self.coordinator)
         return resume_checks.describe(
             config,
@@ -121,8 +121,7 @@ class _PretrainingTrainer(Trainer):
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         config = self._flags
         resume_checks.log_start(config, checkpoint)
-        # Nothing is written before this, so all workers read the same
-        # checkpoints.
+        # Nothing is written before, so all workers read the same checkpoints.
         self.coordinator.agree(
             resume_checks.describe_for_workers(
                 config, self.identity, checkpoint
@@ -144,11 +143,11 @@ class _PretrainingTrainer(Trainer):
     def build(
         self, checkpoint: Checkpoint | None
     ) -> tuple[TrainingStep, TrainerConfig]:
-        """Builds the model with new weights, or those of --init_checkpoint."""
+        """Builds the model with new weights, or with --init_checkpoint."""
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._earlier_devices = metadata.get("devices", {})
-        if not self._is_new_phase:  # Other records have other padding.
+        if not self._is_new_phase:  # New records: the choice is made again.
             self._unpad = metadata.get("unpad")
         self._start = metadata.get("initial_weights", {})
         self._tokens_before = metadata.get("tokens_seen")
@@ -177,7 +176,7 @@ class _PretrainingTrainer(Trainer):
             config,
             self._data.bert_config,
             self.devices,
-            # That of the phase before is for other lengths.
+            # The previous phase had another length, so its size does not fit.
             0 if self._is_new_phase else metadata.get("micro_batch_size", 0),
         )
         schedule = TrainerConfig(
@@ -221,7 +220,7 @@ class _PretrainingTrainer(Trainer):
     def _initialize(
         self, training_step: TrainingStep, stored: StoredModel, last_step: int
     ) -> None:
-        """Loads initial weights and, with the flag for it, slots and step."""
+        """Loads weights and, with --init_optimizer_state, slots and step."""
         checkpoint_loading.load_weights(training_step.model, stored)
         if not self._flags.init_optimizer_state:
             return
@@ -405,7 +404,7 @@ class _PretrainingTrainer(Trainer):
             if self.checkpoints.step is None:
                 self._fill_in_before(source)
         if self._flags.eval_input_file and self._eval_input:
-            # With fewer batches than the others a worker would wait forever.
+            # With fewer batches than its peers, a worker would wait forever.
             pretraining_input.agree(self._eval_input, self.devices)
             self._held_out = evaluation.HeldOut(
                 self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
@@ -413,7 +412,7 @@ class _PretrainingTrainer(Trainer):
             self._held_out.start()
 
     def _fill_in_before(self, source: PretrainingInput) -> None:
-        """Chooses and fills in sentences of held-out, else of own records."""
+        """Fills in sentences of held-out records, or else of the training's."""
         config, data, found = self._flags, self._data, []
         if config.eval_input_file and self._eval_input:
             source = self._eval_input
@@ -434,11 +433,11 @@ class _PretrainingTrainer(Trainer):
     def after_call(
         self, step: int, num_steps: int, sums: Mapping[str, float]
     ) -> None:
-        """Scores held-out records, and warns of a plateau, where it is time."""
+        """Scores held-out records and warns of a plateau, when due."""
         watch, held_out = self._watch, self._held_out
         if watch:
             watch.add(sums["masked_lm_loss"] / num_steps, num_steps)
-        # Only the chief's clock has an effect, as all workers evaluate.
+        # All workers evaluate together, so the chief's clock decides for all.
         if held_out and self.coordinator.from_chief(held_out.is_due):
             vocab_size = self._data.bert_config.vocab_size
             with pretraining_input.explaining(self._eval_input, vocab_size):
@@ -456,7 +455,7 @@ class _PretrainingTrainer(Trainer):
         chosen = unpadding.choose(
             self._flags.unpad, self.devices.kind, is_faster, self._unpad
         )
-        # Another worker may have read other records.
+        # Workers may have sampled other records, so the chief decides for all.
         self._unpad = self.coordinator.from_chief(chosen)
 
     def _describe_devices(self) -> dict[str, Any]:
@@ -479,7 +478,7 @@ class _PretrainingTrainer(Trainer):
         config, source = self._flags, self._eval_input
         if not self.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and untrained.")
-        # Without training there is no choice to keep.
+        # Without a choice of training, padding is computed.
         self._choose_unpad(lambda: False)
         vocab_size = self._data.bert_config.vocab_size
         with pretraining_input.reading(source, self.devices, vocab_size):
@@ -517,7 +516,7 @@ class _PretrainingTrainer(Trainer):
         except UserError as error:
             if not config.do_train:
                 raise
-            # The model is more important; it is written next.
+            # Do not stop: the model is more important, and is written next.
             logging.error("%s", error)
 
 
@@ -601,12 +600,12 @@ def _plan(
     """Splits a step over replicas and micro-batches."""
     batch_size = config.train_batch_size
     num_replicas = devices.strategy.num_replicas_in_sync
-    # Accumulated batches are never computed at once.
+    # Accumulated batches are never computed at once: they bound a micro-batch.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length
         sizes = range(1, max(1, min(whole, most)) + 1)
-        # A step that needs more memory than there is is repeated in halves.
+        # Too large a size is no error: `TrainingStep.recover` halves it.
         micro = max(size for size in sizes if whole % size == 0)
         # Another size than before the interruption would round differently.
         if preferred_micro_batch and whole % preferred_micro_batch == 0:

@@ -1,8 +1,8 @@
 """Sentences with a masked word, filled in before and after training.
 
-They are of the first records that have a suitable word, so of the user's
-language. A file keeps them with the words of the initial weights, so that a
-resumed run has them at its end.
+The sentences come from the first records with a suitable word, so they are in
+the user's language. A file keeps them with the predictions of the initial
+weights, so a resumed run can still compare.
 """
 
 import os
@@ -25,18 +25,18 @@ from bert_tf.text.vocabulary import Vocabulary
 
 FILE = "masked_words.json"
 _COUNT, _WORDS_SHOWN = 5, 3
-# Tokens of a sentence; a record begins and ends anywhere.
+# Limits on the tokens of a sentence, because records are cut anywhere.
 _FEWEST, _MOST = 8, 25
 
 
 def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
-    """Returns the first sentences of records, each with another masked word."""
+    """Returns the first sentences of records, with different masked words."""
     found: dict[str, Any] = {}
     for batch in dataset.take(50).as_numpy_iterator():
         is_masked = batch["masked_lm_weights"] > 0
         rows = masking.restore_ids(batch).numpy()
         for i in np.flatnonzero(rows.max(axis=1) < len(vocabulary)):
-            # With a special token at each end of each segment.
+            # Special tokens at both ends of segments stop `_find_window`.
             ids = [vocabulary.cls_id, *rows[i][1:].tolist(), vocabulary.sep_id]
             tokens = [vocabulary.tokens[x] for x in ids]
             for column in batch["masked_lm_positions"][i][is_masked[i]]:
@@ -58,8 +58,8 @@ def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
 
 
 def _find_window(tokens: Sequence[str], i: int) -> tuple[int, int]:
-    """Returns the bounds of the words around one; i, i where it is none."""
-    # Vowels of some scripts are marks.
+    """Returns the bounds of the words around token i; i, i if i is no word."""
+    # M, because vowels of some scripts are marks.
     is_word = all(unicodedata.category(x)[0] in "LM" for x in tokens[i])
     if not is_word or tokens[i + 1].startswith(CONTINUATION):
         return i, i
@@ -68,7 +68,7 @@ def _find_window(tokens: Sequence[str], i: int) -> tuple[int, int]:
         first -= 1
     while tokens[end] not in SPECIAL_TOKENS and end - first < _MOST:
         end += 1
-    # Parts of words at the ends are left out.
+    # Leave out words that are cut at the ends.
     while tokens[first].startswith(CONTINUATION):
         first += 1
     while tokens[end].startswith(CONTINUATION):
@@ -82,11 +82,11 @@ def fill_in(
     model: keras.Model,
     chosen: list[Any] | None = None,
 ) -> None:
-    """Writes the likeliest words: before training if new samples are chosen."""
+    """Writes the most likely words, as "before" if samples are `chosen`."""
     path = os.path.join(output_dir, FILE)
     samples = _read(path) if chosen is None else chosen
     if not samples or vocabulary is None:
-        # A killed run may have left those of other records.
+        # A killed run may have left the samples of other records.
         files.remove(path)
         return
     rows = [x["input_ids"] for x in samples]
@@ -95,7 +95,7 @@ def fill_in(
     ids = tf.ragged.constant(rows, tf.int32, ragged_rank=1)
     inputs = packing.pack(ids, None, longest, vocabulary)
     inputs["masked_lm_positions"] = tf.constant(columns)
-    # Eagerly, each compiled chain of operators would count as traced again.
+    # In a function: eagerly, each compiled chain would count as traced again.
     outputs = tf.function(lambda: model(inputs), autograph=False)()
     probs = tf.nn.softmax(tf.cast(outputs["masked_lm_logits"][:, 0], "float32"))
     probs = masking.without_blank_rows(probs, vocabulary)

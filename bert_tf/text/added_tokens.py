@@ -1,16 +1,16 @@
 """Tokens that transformers added to a vocabulary, matched in the text itself.
 
 A text is cut at its added tokens, and the pieces between them are tokenized by
-themselves: "see <e1>covid-19s" becomes see, <e1>, covid-19, s. Tokens whose
-`normalized` is false are found in the text as it stands; then each piece is
-normalized, and the others, normalized too, are found in it. Of several matches
-the leftmost counts, then the longest.
+themselves: "see <e1>covid-19s" becomes see, <e1>, covid-19, s. Tokens with a
+false `normalized` are matched in the raw text. Then each piece is normalized,
+and the remaining added tokens, normalized too, are matched in it. The leftmost
+match counts, and of several matches there the longest.
 
 Source: AddedVocabulary of Hugging Face's tokenizers (added_vocabulary.rs).
 
 Shapes:
   B: number of texts.
-  P: pieces of all texts, in order: text, match, text, ..., text for each.
+  P: number of pieces; each text gives text, match, text, ..., text in order.
   K: number of tokens of one `Matcher`.
 """
 
@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from bert_tf.text import normalizer
 
-# Insides of RE2 classes: \w and \s of the crate regex, in terms of Unicode.
+# Insides of RE2 classes for \w and \s of Rust's regex; RE2's match only ASCII.
 _WORD = (
     r"\pL\pM\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}"
     r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
@@ -43,11 +43,11 @@ class Pieces(NamedTuple):
 
     Attributes:
       between: <string>[P], "" in place of matches.
-      rows: <int64>[P], the text of each piece.
+      rows: <int64>[P], the index of each piece's text.
       is_match: <bool>[P].
       ids: <int32>[P], the id of each match.
       starts: <int32>[P], the first byte of each piece in its text.
-      ends: <int32>[P], likewise.
+      ends: <int32>[P], the end of each piece, exclusive.
     """
 
     between: tf.Tensor
@@ -58,7 +58,7 @@ class Pieces(NamedTuple):
     ends: tf.Tensor
 
     def shift(self, offsets: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Moves offsets in pieces, ragged [P, None], to those in texts."""
+        """Turns offsets in pieces, ragged [P, None], into offsets in texts."""
         starts = tf.gather(self.starts, offsets.value_rowids())
         places = tf.cast(offsets.flat_values, tf.int32)
         return offsets.with_flat_values(places + starts)
@@ -66,11 +66,11 @@ class Pieces(NamedTuple):
     def join(
         self, between: tf.RaggedTensor, matches: tf.Tensor
     ) -> tf.RaggedTensor:
-        """Joins values of pieces to values of texts.
+        """Joins the values of pieces into the values of texts, in order.
 
         Args:
-          between: Ragged [P, None], none for matches.
-          matches: [P], of which those of matches count.
+          between: Ragged [P, None], values of the text; none for matches.
+          matches: [P], the value of each match; ignored for text.
 
         Returns:
           Ragged [B, None].
@@ -89,12 +89,12 @@ class Pieces(NamedTuple):
 
 
 class Matcher:
-    """Finds some tokens, each by a string, in texts.
+    """Finds added tokens in texts, each by its pattern.
 
     Args:
       tokens: Rows of `Vocabulary.added_tokens`, [K].
-      patterns: What is found, [K]. Of equal ones the first counts, which
-        transformers leaves to chance; empty ones do not.
+      patterns: The string to find for each token, [K]; "" finds nothing. If
+        patterns are equal, the first counts (by chance in transformers).
       is_normalized: Whether the texts are results of `normalizer.Normalizer`:
         Chinese characters then count as if between spaces.
     """
@@ -108,13 +108,13 @@ class Matcher:
         pairs = [*zip(patterns, tokens, strict=True)]
         token_of = dict(reversed(pairs))
         token_of.pop("", None)
-        # RE2 takes the first alternative that fits: here longer ones stand
-        # before their beginnings, and equal beginnings side by side.
+        # RE2 takes the first alternative that fits, so a pattern must come
+        # before its own prefixes; reverse order ensures that.
         patterns = sorted(token_of, reverse=True)
         self._pattern = "|".join(map(re.escape, patterns)) or _NOTHING
         hashes = [_hash(pattern).numpy() for pattern in patterns]
         self._hashes = np.array(sorted(hashes), np.int64)
-        # A row more, for pieces that are no match.
+        # The index len(self._tokens) stands for a piece without a match.
         self._tokens = [token_of[patterns[i]] for i in np.argsort(hashes)]
         self._space = " " if is_normalized else _SPACE
         self._separate = (
@@ -122,7 +122,7 @@ class Matcher:
         )
 
     def split(self, text: tf.Tensor) -> Pieces:
-        """Cuts texts <string>[B], which have no NUL, at their tokens."""
+        """Cuts texts <string>[B] without NULs at their added tokens."""
         marked = tf.strings.regex_replace(text, self._pattern, b"\0\\0\0")
         pieces = tf.strings.split(marked, "\0")
         texts, rows = pieces.flat_values, pieces.value_rowids()
@@ -157,7 +157,7 @@ class Matcher:
             rows,
             is_match,
             tf.gather([*(x["id"] for x in self._tokens), 0], numbers),
-            # White space goes over from the text to the match beside it.
+            # A match takes the white space trimmed off the texts beside it.
             starts + tf.where(is_match, -_previous(right), left),
             starts + lengths + tf.where(is_match, _next(left), -right),
         )
@@ -165,13 +165,13 @@ class Matcher:
     def _join_parts(
         self, texts: tf.Tensor, rows: tf.Tensor, numbers: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Makes text of matches of whole words that are parts of words."""
+        """Turns `single_word` matches inside longer words back into text."""
         ends = _matches(texts, rf"\C*[{_WORD}]")
         starts = _matches(texts, rf"[{_WORD}]\C*")
         if self._separate:
             ends &= ~_matches(texts, rf"\C*[{self._separate}]")
             starts &= ~_matches(texts, rf"[{self._separate}]\C*")
-        # Behind an empty piece of the same text stands another match.
+        # Beyond an empty piece of text, the neighbor is another match.
         empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
         ends |= empty & (before == rows) & _previous(ends)
         starts |= empty & (after == rows) & _next(starts)

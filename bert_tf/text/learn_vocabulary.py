@@ -1,9 +1,9 @@
 """Learning a WordPiece vocabulary from word counts.
 
 tensorflow_text's learner finds the wordpieces above a given minimum frequency.
-This module adds what the learner lacks: an alphabet without unused entries that
-may exceed 1,000 characters, a fast search for the frequency that gives the
-requested size, and filling the vocabulary up to exactly that size.
+This module adds an alphabet without unused entries that may exceed 1,000
+characters, a fast search for the frequency that gives the requested size, and
+filling the vocabulary up to exactly that size.
 """
 
 import collections
@@ -23,18 +23,19 @@ from bert_tf.io import progress
 from bert_tf.text import vocabulary
 
 _MAX_CHARS_PER_TOKEN = 50
-# Iterations of the learner; its default.
+# Iterations of the learner (its default).
 _NUM_ITERATIONS = 4
 # The search ends when the learner fills this much of the room.
 _FULL_ENOUGH = 0.95
 # After this many guesses the search bisects, so that it terminates.
 _MAX_GUESSES = 6
-# Lines 1 to 99 of bert-base-uncased are unused, [UNK] is on line 100.
+# In bert-base-uncased, lines 1 to 99 (from 0) are unused and line 100 is [UNK].
 _UNUSED_IN_FRONT = 99
-# Longer words are always [UNK] (tokenization.py:303 of the original).
+# Longer words become [UNK] (tokenization.py:303 of the original): not learned.
 _MAX_CHARS_PER_WORD = 200
-# The learner takes about 5 KB and 0.1 ms per word and iteration. Rare words
-# have little influence, so only this many are used, or this many per line.
+# The learner takes about 5 KB and 0.1 ms per word and iteration, and rare words
+# have little influence. So it gets at most this many words, or this many per
+# line of the vocabulary if that is more.
 _MAX_WORDS = 120_000
 _MAX_WORDS_PER_LINE = 4
 
@@ -62,8 +63,7 @@ class WordStatistics:
     def coverage(self, tokens: Iterable[str]) -> float:
         """Returns the share of characters that single-character tokens cover.
 
-        A character at the start of a word and one further inside need
-        different tokens.
+        Characters at the start of a word and inside it need different tokens.
         """
         present = set(tokens)
         covered = sum(n for char, n in self.starts.items() if char in present)
@@ -134,8 +134,8 @@ def learn(
 ) -> LearnedVocabulary:
     """Learns a vocabulary of exactly `vocab_size` lines.
 
-    The order is that of bert-base-uncased: special and unused tokens with
-    [UNK] on line 100 (counted from 0), single characters, then wordpieces by
+    The order follows bert-base-uncased: special and unused tokens with [UNK]
+    on line 100 (counted from 0), single characters, then wordpieces by
     descending frequency. If the text gives too few wordpieces, more unused
     tokens fill the end. `num_unused` is at least 99.
 
@@ -194,11 +194,11 @@ def choose_alphabet(
 ) -> tuple[list[str], list[str]]:
     """Returns the single-character tokens that start and continue words.
 
-    First the most frequent characters that together make up
-    `character_coverage` of the text, at the start of words, further inside, or
-    both, as they occur: Chinese characters are words of their own and need no
-    continuation token. Then characters that are more frequent than the words
-    that will get a line, as long as they take less than half of the `room`.
+    The most frequent characters that make up `character_coverage` of the text
+    get tokens: for the start of words, for the inside, or both, as they occur.
+    (A Chinese character is a word, so it needs no continuation token.) Further
+    characters get tokens if they are at least as frequent as the words that
+    will get a line, while the tokens take less than half of the `room`.
     """
     totals = collections.Counter(statistics.starts)
     totals.update(statistics.insides)
@@ -268,12 +268,12 @@ def _learn_tokens(words: list[tuple[str, int]], threshold: int) -> list[str]:
 def _search(
     words: list[tuple[str, int]], room: int
 ) -> tuple[int, list[str], list[str]]:
-    """Finds the threshold whose wordpieces come closest to filling `room`.
+    """Finds the threshold at which the wordpieces come closest to `room`.
 
     The number of wordpieces is about inversely proportional to the threshold,
     so each round extrapolates the next threshold from the last. Returns the
-    threshold, its wordpieces (at most `room`), and those of the nearest lower
-    threshold that was tried (more than `room`; empty if all fit).
+    threshold, its wordpieces (at most `room`), and the wordpieces of the next
+    lower threshold that was tried (more than `room`; empty if all fit).
     """
     if not words or not room:
         return 0, [], []
@@ -310,7 +310,7 @@ def _search(
 def _guess(
     below: int, num_below: int, above: int, num_above: int, room: int
 ) -> int:
-    """Returns a threshold between two, or slightly beyond the only one."""
+    """Returns the next threshold to try, from one or two earlier ones."""
     # Just under the room, so that the next round is likely to be the last.
     target = (1 + _FULL_ENOUGH) / 2 * room
     if num_below and num_above:
@@ -319,7 +319,7 @@ def _guess(
     if num_below:
         return math.ceil(below * num_below / target)
     if num_above:
-        # At least a tenth lower, because a lower threshold must be tried.
+        # At least a tenth lower: the search needs a threshold below `above`.
         return math.floor(above * min(num_above / target, 0.9))
     return (below + above) // 2
 
@@ -332,8 +332,8 @@ def _fill(
 ) -> list[str]:
     """Returns up to `number` more wordpieces, most frequent first.
 
-    They come from the next lower threshold, or, if there is none, from all
-    substrings of the words.
+    The wordpieces come from `spare`, learned with a lower threshold. If `spare`
+    is empty, they come from all substrings of the words.
     """
     present = set(learned)
     filling = [token for token in spare if token not in present][:number]

@@ -1,8 +1,8 @@
 """Dynamic masking for the masked language model, in the graph.
 
-The masks of an example depend only on (seed, example number), where example
-numbers continue across epochs: a record gets new masks in each epoch, and a
-resumed run draws the same masks as an uninterrupted one.
+The masks of an example depend only on (seed, example number). Example numbers
+continue across epochs, so a record gets new masks in each epoch, and a resumed
+run draws the same masks as an uninterrupted run.
 
 Shapes:
   B: batch size.
@@ -36,9 +36,9 @@ class DynamicMasking:
       sep_id: Id of [SEP], which is never masked.
       mask_id: Id of [MASK].
       masked_lm_prob: Share of a sequence's tokens to predict.
-      final_masked_lm_prob: The share that it approaches linearly; None for a
-        constant one.
-      num_examples: The number of examples after which it is reached.
+      final_masked_lm_prob: The share to which `masked_lm_prob` changes
+        linearly; None for a constant share.
+      num_examples: The number of examples after which the change is complete.
       mask_rate: Share of the chosen tokens replaced by [MASK].
       same_rate: Share of the chosen tokens that stay; the rest becomes random.
       continuations: For whole word masking, <bool>[vocab_size] as a tuple: true
@@ -114,12 +114,12 @@ class DynamicMasking:
         length = tf.reduce_sum(
             input_mask, axis=1
         )  # [B], including [CLS] and [SEP].
-        # tf.round rounds halves to even, as Python's round.
         share = self.masked_lm_prob
         if self.final_masked_lm_prob is not None:
             done = tf.cast(example_index, tf.float64) / self.num_examples
             change = self.final_masked_lm_prob - share
             share += change * tf.minimum(done, 1.0)  # [B]
+        # tf.round rounds halves to even like Python's round in the original.
         limit = tf.round(tf.cast(length, tf.float64) * share)
         limit = tf.clip_by_value(tf.cast(limit, tf.int32), 1, num_slots)
         candidates = (
@@ -132,7 +132,7 @@ class DynamicMasking:
             chosen = self._choose_words(
                 ids, candidates, limit, example_index, seed
             )
-        # Chosen positions first, in their order; [B, S] -> [B, P].
+        # A stable sort moves chosen positions to the front; [B, S] -> [B, P].
         order = tf.argsort(tf.cast(~chosen, tf.int32), axis=1, stable=True)
         count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
         weights = tf.sequence_mask(count, num_slots, tf.float32)
@@ -142,10 +142,14 @@ class DynamicMasking:
         return positions, weights
 
     def _choose_words(self, ids, candidates, limit, example_index, seed):
-        """Takes words in random order, skipping words that exceed the limit."""
+        """Takes words in random order, skipping words that exceed the limit.
+
+        For words of 2, 2 and 1 tokens, in random order, and a limit of 3, takes
+        the first word and the third.
+        """
         table = tf.constant(self.continuations)
         starts = candidates & ~tf.gather(table, ids)
-        # A truncated sequence may begin with the rest of a word.
+        # A truncated sequence may begin with "##...": count it as a word.
         is_first = tf.cumsum(tf.cast(candidates, tf.int32), axis=1) == 1
         starts |= candidates & is_first
         word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1  # [B, S]
@@ -206,7 +210,7 @@ def _width(values: tf.Tensor) -> tf.Tensor | int:
 def _random_rank(
     candidates: tf.Tensor, example_index: tf.Tensor, seed: int
 ) -> tf.Tensor:
-    """Ranks the candidates of each row in random order, then the others."""
+    """Ranks each row: candidates in random order, then all other columns."""
     columns = tf.range(tf.cast(_width(candidates), tf.int64))
     drawn = stateless_random.uniform(
         _ORDER_SALT, seed, example_index[:, None], columns

@@ -2,22 +2,21 @@
 
 The operator FastBertNormalize of tensorflow_text replaces each character by a
 table lookup. Its own table only approximates the original. Our tables, built by
-tools/build_normalizer_tables.py, equal it: control characters vanish instead of
-becoming spaces, "ß" stays, and lower-casing and accent stripping are separate.
-Bytes that are not UTF-8 vanish as in `bytes.decode("utf-8", "ignore")`.
+tools/build_normalizer_tables.py, equal the original: control characters vanish
+instead of becoming spaces, "ß" stays, and lower-casing and accent stripping are
+separate. Bytes that are not UTF-8 vanish as with errors="ignore" in Python.
 
 One rule depends on context: a capital sigma at the end of a word becomes "ς".
-The table keeps it, and a `Rule` replaces it in text from which everything
-that the original drops before lower-casing is already gone. TensorFlow Lite has
-no operators for that, so there the table itself can lower the sigma.
+The table keeps the sigma, and a `Rule` replaces it in the table's output, which
+has lost all characters that the original drops before lower-casing. TensorFlow
+Lite has no operators for rules, so there the table itself can lower the sigma.
 
 A fifth table implements `config.ASCII_LOWER`, the rules of MediaPipe and of the
 TensorFlow Lite Task Library (bert_preprocessor_calculator.cc and
 bert_tokenizer.cc of MediaPipe): ASCII becomes lower case, and nothing is
-stripped or dropped. There, only ASCII white space separates words; other
+stripped or dropped. There, only ASCII white space separates words. Other
 characters that the WordPiece operator treats as white space become NUL, which
-no token contains, so the word is unknown, as it is in MediaPipe. Texts end at a
-NUL.
+no token contains, so the word is [UNK], as in MediaPipe. A NUL ends the text.
 """
 
 import functools
@@ -39,8 +38,8 @@ from bert_tf.config import ORIGINAL
 
 CAPITAL_SIGMA = "\u03a3"
 
-# The original's blocks (tokenization.py:274-281), as in the WordPiece operator;
-# three adjacent blocks are joined.
+# The original's blocks (tokenization.py:274-281), which the WordPiece operator
+# splits off, too; three adjacent blocks are joined.
 CJK_RANGES = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -57,8 +56,8 @@ def to_class(ranges: Iterable[tuple[int, int]]) -> str:
     return "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges)
 
 
-# Characters that are words of their own. Other punctuation is already between
-# line ends.
+# Characters that WordPiece splits off as words. The normalizer puts line ends
+# around all other punctuation, so the class does not need it.
 SINGLES = _ASCII_PUNCTUATION + to_class(CJK_RANGES)
 
 # Separators of words in normalized text: a space where the text had white
@@ -68,7 +67,7 @@ SEPARATORS = r" \n"
 
 # Punctuation added since Unicode 15, which WordPiece of tensorflow_text 2.20
 # splits off. The original (Unicode 14) and tensorflow_text 2.12 treat these as
-# letters.
+# letters, so `STAND_INS` hides them.
 _NEWER_PUNCTUATION = (
     (0x1B4E, 0x1B4F),
     (0x1B7F, 0x1B7F),
@@ -91,8 +90,8 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
         yield from map(chr, range(first, last + 1))
 
 
-# Characters that are hidden from WordPiece under the original's rules, and
-# their replacements.
+# Character to stand-in: under the original's rules these characters are hidden
+# from WordPiece, or it would split them off.
 STAND_INS = dict(
     zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
 )
@@ -134,7 +133,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # The replacements are at the end of a table, each string once.
+    # A table ends with its replacements, so the last sigma is a replacement.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -154,8 +153,8 @@ class Rule(NamedTuple):
 
     Attributes:
       pattern: RE2 that matches the whole of each text that the rule may change.
-      rewrites: RE2 and replacement, applied in this order. They change no text
-        that the pattern does not match.
+      rewrites: Pairs of RE2 and replacement, applied in this order. They change
+        no text that the pattern does not match.
     """
 
     pattern: str
@@ -165,7 +164,7 @@ class Rule(NamedTuple):
 def apply_rules(text: tf.Tensor, rules: Sequence[Rule]) -> tf.Tensor:
     """Applies rules in order, <string>[n].
 
-    One scan finds the texts to change, so that common text costs no more.
+    One scan finds the texts to change, so common text costs only the scan.
     """
     if not rules:
         return text
@@ -259,7 +258,7 @@ class Normalizer(tf.Module):
 
         Args:
           text: <string>[n].
-          rules: For the normalized text; see `apply_rules`.
+          rules: Rules applied to the normalized text; see `apply_rules`.
         """
         normalized = self._normalizer.normalize(text)
         return apply_rules(normalized, [*self._rules, *rules])
@@ -299,14 +298,15 @@ def _sigma_rule() -> Rule:
 def _final_sigma_pattern() -> str:
     """Returns RE2 for a capital sigma that Python lower-cases to "ς".
 
-    It has a cased letter before it and none after it, skipping case-ignorable
-    characters (Unicode, table 3-17, Final_Sigma). So it is the last cased
-    letter, and not the first, of a run of cased and ignorable characters. RE2
-    has no look-around, so the pattern matches the whole run.
+    Such a sigma has a cased letter before it and none after it, skipping
+    case-ignorable characters (Unicode, table 3-17, Final_Sigma): the last
+    letter of "ΟΔΟΣ", but not the first of "ΣΟΦΙΑ" or a sigma alone. RE2 has no
+    look-around, so the pattern matches the run of cased and ignorable
+    characters before the sigma, and the ignorable ones after it.
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # The line ends around punctuation are not there yet in the original.
+    # The original lower-cases before it splits punctuation: skip line ends.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

@@ -1,7 +1,7 @@
 """Packs token ids into model input: [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
 
-Exported models and `pack` make padded rows; the library featurizes to rows
-without padding, which are padded once for each batch.
+Exported models and `pack` make padded rows. Featurizing makes rows without
+padding; each batch pads its rows once.
 
 Padded rows are built without intermediate ragged tensors: that takes a tenth of
 the operators, so an exported graph with several signatures stays small.
@@ -26,8 +26,8 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.text.vocabulary import Vocabulary
 
-# One or two segments of each row: pairs of <int32>[R], where the segment starts
-# among all tokens, and how many tokens it has.
+# One or two segments per row. Each is a pair of <int32>[R]: the index of its
+# first token among all tokens, and its number of tokens.
 Segments = Sequence[tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -36,8 +36,8 @@ class Layout:
     """Maps each position of the packed rows to a token.
 
     Attributes:
-      index: <int32>[R, T], the number of the token among all P tokens; the
-        numbers P, P + 1 and P + 2 stand for [PAD], [CLS] and [SEP].
+      index: <int32>[R, T], the index of the token among all P tokens; the
+        indices P, P + 1 and P + 2 stand for [PAD], [CLS] and [SEP].
       is_in_row: <bool>[R, T], false for padding.
       is_second: <bool>[R, T], true for segment B and its [SEP].
     """
@@ -51,8 +51,7 @@ class Layout:
     ) -> tf.Tensor:
         """Arranges one value per token in packed rows, <int32>[R, T].
 
-        `values` is <int32>[P]; `pad`, `cls` and `sep` are those of [PAD], [CLS]
-        and [SEP].
+        `values` is <int32>[P]; `pad`, `cls`, `sep` are for [PAD], [CLS], [SEP].
         """
         return tf.gather(tf.concat([values, [pad, cls, sep]], 0), self.index)
 
@@ -73,11 +72,11 @@ class RaggedLayout(NamedTuple):
     """Maps each position of packed rows without padding to a token.
 
     Attributes:
-      index: <int32>[sum of lengths], the number of the token among all P
-        tokens; the numbers P + 1 and P + 2 stand for [CLS] and [SEP].
-      lengths: <int32>[R], tokens of each row.
-      first_lengths: <int32>[R], tokens of [CLS] A [SEP].
-      is_truncated: <bool>[R], whether a row lacks tokens.
+      index: <int32>[sum of lengths], the index of the token among all P
+        tokens; the indices P + 1 and P + 2 stand for [CLS] and [SEP].
+      lengths: <int32>[R], number of tokens in each row.
+      first_lengths: <int32>[R], number of tokens in [CLS] A [SEP].
+      is_truncated: <bool>[R], whether a row has lost tokens.
     """
 
     index: tf.Tensor
@@ -94,9 +93,8 @@ def pack(
 ) -> dict[str, tf.Tensor]:
     """Packs one or two segments per row, padded to a fixed length.
 
-    Source: convert_single_example (run_classifier.py:377-453 of the
-    original). As there, a row whose segment B is empty is a single segment: it
-    gets one [SEP].
+    Source: convert_single_example (run_classifier.py:377-453 of the original).
+    As in the original, a row with an empty segment B gets only one [SEP].
 
     Args:
       tokens_a: Ragged <int32>[R, None].
@@ -148,8 +146,9 @@ def find_segments(
 ) -> tuple[Segments, tf.Tensor]:
     """Returns one segment for each of `tokens`, and P, <int32>[].
 
-    `tokens` are ragged <int32>[R, None] each; all tokens are those of the
-    first one, then those of the second one.
+    Each of `tokens` is ragged <int32>[R, None]. The P tokens are all tokens of
+    the first tensor, then all tokens of the second. The tensors [[1, 2], [3]]
+    and [[4], [5, 6]] give ([0, 2], [2, 1]), ([3, 4], [1, 2]) and P = 6.
     """
     segments, before = [], 0
     for one in tokens:
@@ -170,10 +169,12 @@ def choose_length(longest: tf.Tensor, buckets: Sequence[int]) -> tf.Tensor:
 def truncate(lengths: Sequence[tf.Tensor], room: tf.Tensor) -> list[tf.Tensor]:
     """Returns how many tokens of each segment are kept, <int32>[R] each.
 
-    Tokens are dropped from the end of the longer segment until both have
-    `room`; when both are equally long, B loses the token. Source:
-    _truncate_seq_pair (run_classifier.py:557-571 of the original), without its
-    loop: a segment is either kept whole or cut to half of the room.
+    Tokens are dropped from the end of the longer segment until both fit into
+    `room`; when both are equally long, B loses the token. For a room of 7,
+    lengths 10 and 2 become 5 and 2; lengths 10 and 9 become 4 and 3.
+    Source: _truncate_seq_pair (run_classifier.py:557-571 of the original). No
+    loop is needed: each segment gets its half of the room, and room that the
+    other segment leaves free.
     """
     if len(lengths) == 1:
         return [tf.minimum(lengths[0], room)]
@@ -200,14 +201,13 @@ def lay_out(
       UserError: If the last bucket leaves no room for a token.
     """
     kept, total = _truncate_rows(segments, buckets[-1], truncate)
-    # The maximum of an empty batch is the smallest int32, which selects the
-    # first bucket.
+    # An empty batch's maximum, the smallest int32, selects the first bucket.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
     index = _find_tokens(segments, kept, num_tokens, position, _column)
     is_in_row = position < _column(total)
     return Layout(
-        # Without a segment B its [SEP] lies beyond the end of the row.
+        # Without a segment B, its [SEP] would stand in the padding.
         tf.where(is_in_row, index, num_tokens),
         is_in_row,
         is_in_row & (position > _column(kept[0]) + 1),
@@ -219,7 +219,7 @@ def lay_out_ragged(
 ) -> RaggedLayout:
     """Computes the positions of all tokens in packed rows without padding.
 
-    It needs eager tensors.
+    Needs eager tensors.
 
     Args:
       segments: One or two segments of each row.
@@ -232,7 +232,7 @@ def lay_out_ragged(
     kept, total = _truncate_rows(segments, max_seq_length, truncate)
 
     def repeat(values):
-        # tf.repeat and tf.gather take 30 times as long.
+        # NumPy, because tf.repeat and tf.gather take 30 times as long.
         is_one = isinstance(values, int)
         return values if is_one else np.repeat(values.numpy(), total.numpy())
 
@@ -256,7 +256,7 @@ def _truncate_rows(
             f"--max_seq_length must be at least 3. Received: {max_seq_length}."
         )
     lengths = [length for _, length in segments]
-    # A row whose segment B is empty is a single segment, with one [SEP].
+    # A row with an empty segment B has one [SEP], so one more token fits.
     is_pair = lengths[1] > 0 if len(segments) > 1 else False
     room = max_seq_length - 2 - tf.cast(is_pair, tf.int32)
     kept = truncate(lengths, room)
@@ -274,13 +274,15 @@ def _find_tokens(
 ) -> tf.Tensor:
     """Returns the index of the token at each position; see `Layout.index`.
 
+    For P = 3, tokens 0 and 1 as A and token 2 as B, a row of 7 is 4 0 1 5 2 5
+    3, that is, [CLS] A [SEP] B [SEP] [PAD].
+
     Args:
       segments: One or two segments of each row.
-      kept: <int32>[R] for each segment, how many of its tokens are kept.
+      kept: <int32>[R] for each segment, how many tokens it keeps.
       num_tokens: <int32>[], P.
       position: <int32>, positions in rows, of any shape.
-      spread: Broadcasts a number for each row, <int32>[R], or a single one to
-        the shape of `position`.
+      spread: Broadcasts <int32>[R] or one number to the shape of `position`.
     """
     pad, cls, sep = num_tokens, num_tokens + 1, num_tokens + 2
     index = tf.where(position == 0, cls, pad)

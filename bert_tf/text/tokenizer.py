@@ -2,7 +2,8 @@
 
 Normalization and WordPiece are one operator each, from tensorflow_text 2.12 or
 later; core TensorFlow operators between them implement the remaining rules of
-the original. No lookup table or asset is needed.
+the original. No lookup table or asset is needed. WordPiece takes the longest
+token that fits, again and again: "unaffable" becomes un, ##aff, ##able.
 """
 
 import functools
@@ -21,20 +22,19 @@ from bert_tf.text import packing
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
 
-# In characters (tokenization.py:303 of the original).
+# Words of more characters become [UNK] (tokenization.py:303 of the original).
 MAX_CHARS_PER_WORD = 200
 _MAX_BYTES_PER_CHAR = 4
-# In bytes, by the rules of MediaPipe (kDefaultMaxBytesPerToken of its
-# bert_tokenizer.h).
+# In MediaPipe, words of more bytes become [UNK] (kDefaultMaxBytesPerToken of
+# its bert_tokenizer.h).
 _MAX_BYTES_PER_WORD_ON_DEVICE = 100
 
-# A character inside a word of normalized text.
+# RE2 for one character of a word in normalized text.
 _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
 # Special tokens in the text pass through the operators as characters that no
-# text has: reserved code points of a CJK block, so that each is a word of its
-# own. [UNK] needs no id: no token contains its character, so the result is the
-# unknown token anyway.
+# text has: reserved code points of a CJK block, so each of them is a word. The
+# one for [UNK] is in no token, so WordPiece returns [UNK] without an id for it.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -55,25 +55,24 @@ class BertTokenizer(tf.Module):
     Hangul tone marks, some viramas, parts of notes) keep the order of the
     text, where NFD would sort neighbors of different classes.
 
-    Tokens added in transformers (`Vocabulary.added_tokens`) are found as there;
-    see `added_tokens`.
+    Tokens added in transformers (`Vocabulary.added_tokens`) are matched by the
+    rules of transformers; see `added_tokens`.
 
     Source: tokenization.py:161-359 of the original.
 
     Args:
       vocabulary: The vocabulary.
       lower_case: Whether to lower-case the text.
-      strip_accents: Whether to strip accents. None means as `lower_case` with
-        the original's normalization, and False with the others.
+      strip_accents: Whether to strip accents. None means the value of
+        `lower_case` with the original's normalization, otherwise False.
       preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK] in
         the text become their ids. The original splits them like any other
-        text. Keep it off for untrusted text, which could end a segment with
-        "[SEP]".
+        text. Keep it off for untrusted text: "[SEP]" could end a segment.
       normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
         MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
         without `strip_accents`.
-      max_input_chars_per_word: Longer words become [UNK]; not for ASCII_LOWER,
-        which limits bytes.
+      max_input_chars_per_word: Longer words become [UNK]. Ignored for
+        ASCII_LOWER, which limits bytes.
 
     Example:
       >>> tokenizer = bert_tf.BertTokenizer.from_vocab_file("data/vocab.txt")
@@ -104,7 +103,7 @@ class BertTokenizer(tf.Module):
         tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
         for token in added:
             tokens[token["id"]] = token["content"]
-        # Outside any graph and beside the operators; see `cpu_constant`.
+        # Eager, so a SavedModel stores each tensor once; see `cpu_constant`.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
                 vocabulary,
@@ -162,8 +161,8 @@ class BertTokenizer(tf.Module):
 
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, <int32>[n, length] each,
-          as `packing.pack` does; the length is that of the longest row,
-          rounded up to a multiple of 8.
+          as from `packing.pack`. The length is the longest row's, rounded up
+          to a multiple of 8, and at most `max_seq_length`.
         """
         if isinstance(texts, str):
             raise UserError(
@@ -201,11 +200,11 @@ class BertTokenizer(tf.Module):
     ) -> tuple[Any, Any, Any]:
         """Returns ids and the offsets of each token in the text.
 
-        The bytes of the text between a token's start and end, normalized, are
-        the token (without "##"), or the whole word for [UNK]. If several
-        tokens share one character, like the parts of a Hangul syllable when
-        accents are stripped, each spans all of it. Accents and dropped
-        characters belong to the token they follow.
+        Normalizing the bytes from a token's start to its end gives the token
+        (without "##"), or the whole word for [UNK]. If several tokens share
+        one character, like the parts of a Hangul syllable when accents are
+        stripped, each token spans the whole character. Accents and dropped
+        characters belong to the token that they follow.
 
         Args:
           text: <string>[n], or one string.
@@ -272,8 +271,8 @@ class BertTokenizer(tf.Module):
     def _build_matchers(
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
-        """Returns matchers for texts as they stand and for normalized texts."""
-        # As in transformers, special tokens come first.
+        """Returns matchers for raw texts and for normalized texts."""
+        # As in transformers: if contents are equal, the special token counts.
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -302,10 +301,11 @@ class BertTokenizer(tf.Module):
         """Cuts texts at added tokens, and normalizes between them.
 
         Returns:
-          The pieces of the texts, those of these pieces, normalized, and the
-          byte of its piece that each byte of normalized text comes from.
+          `outer`, the pieces of the texts; `inner`, the pieces of the
+          normalized `outer.between`; and, ragged, the offset in
+          `outer.between` of each byte of the normalized text.
         """
-        # Normalization drops both characters.
+        # `split` marks matches by NULs; \1 is as good, for both are dropped.
         outer = self._in_text.split(
             tf.strings.regex_replace(text, r"\x00", "\1")
         )
@@ -343,7 +343,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # With the rules of MediaPipe the operator limits the length, in bytes.
+        # MediaPipe limits bytes, and the operator needs no rule for that.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -351,12 +351,12 @@ class BertTokenizer(tf.Module):
     def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces special tokens by stand-ins, if they are to be preserved.
 
-        Each keeps its length in bytes (normalization drops the NULs), so
-        offsets stay valid.
+        NULs, which normalization drops, fill each stand-in up to the bytes of
+        its token, so offsets stay valid: "[SEP]" becomes 4 bytes and a NUL.
         """
         if not self.preserve_special_tokens:
             return text
-        # A stand-in in the text itself must not become a special token.
+        # Otherwise a stand-in in the text itself would become a special token.
         text = tf.strings.regex_replace(
             text,
             f"[{''.join(_STAND_INS.values())}]",
@@ -382,8 +382,8 @@ def tokenizer_settings(
 ) -> dict[str, Any]:
     """Returns `BertTokenizer.settings`, without building a tokenizer.
 
-    `max_input_chars_per_word` is there only if it is not the original's, and
-    `added_tokens` only if there are any.
+    The result has `max_input_chars_per_word` only if it differs from the
+    original's, and `added_tokens` only if the vocabulary has any.
 
     Raises:
       UserError: If the normalization does not allow for added tokens.
@@ -418,8 +418,8 @@ class LiteTokenizer(BertTokenizer):
 
     * A capital sigma at the end of a word becomes "σ"; Python makes it "ς".
     * Words of more than `max_input_chars_per_word` characters, 200, are split
-      into tokens; the original makes them [UNK]. Words of more than four times
-      as many bytes become [UNK] here, too.
+      into tokens; the original makes them [UNK]. Here, only words of more than
+      `4 * max_input_chars_per_word` bytes become [UNK].
 
     With the rules of MediaPipe (`config.ASCII_LOWER`) the only difference is
     that a NUL does not end the text.
@@ -487,14 +487,14 @@ def _build_wordpiece(
     normalization: str,
     max_input_chars_per_word: int,
 ) -> tf_text.FastWordpieceTokenizer:
-    # Words of more bytes have more characters than are allowed.
+    # A character has at most 4 bytes, so longer words have too many characters.
     max_bytes_per_word = max_input_chars_per_word * _MAX_BYTES_PER_CHAR
     if normalization == ASCII_LOWER:
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
     stand_ins.pop(vocabulary_lib.UNK, None)
-    # Names for rows without a token, which no text matches: in a text this
-    # character is a word of its own, as all of its block.
+    # No text matches the names of rows without a token: this CJK character is
+    # always a whole word, so no digits follow it within a word.
     no_word = _STAND_INS[vocabulary_lib.UNK]
     tokens = [f"{no_word}{i}" for i in range(len(vocabulary))]
     for i in sorted({*vocabulary.token_ids} - vocabulary.only_added_ids):
@@ -508,7 +508,7 @@ def _build_wordpiece(
             token_out_type=tf.int32,
             unknown_token=vocabulary_lib.UNK,
         )
-    except RuntimeError as error:  # There may be special tokens alone.
+    except RuntimeError as error:  # For example, only special tokens.
         raise UserError(
             f"{vocabulary.source} must hold wordpieces of texts, too; copy it "
             f"again. Received: {vocabulary.tokens[:8]}."
@@ -519,8 +519,8 @@ def _build_wordpiece(
 def _long_word_rule(most: int) -> normalizer.Rule:
     """Returns a rule that makes words of more than `most` characters unknown.
 
-    One character of each becomes NULs of the same length. No token contains a
-    NUL, so the word becomes [UNK], and offsets stay valid.
+    A NUL replaces each byte of one character: with `most` 3, "abcd" becomes NUL
+    + "bcd". No token has a NUL, so the word is [UNK], and offsets stay valid.
     """
     too_long = rf"{_IN_WORD}{{{most},}}"
     return normalizer.Rule(
@@ -535,8 +535,8 @@ def _long_word_rule(most: int) -> normalizer.Rule:
 
 @functools.cache
 def _word_characters_by_length() -> dict[int, str]:
-    """Returns RE2 classes of the characters of 1 to 4 bytes inside words."""
-    # Control characters are stand-ins of the normalizer.
+    """Returns an RE2 class of word characters per length of 1 to 4 bytes."""
+    # The normalizer's stand-ins, control characters, count as letters.
     classes = {1: r"\x01-\x080-9A-Za-z"}
     classes[2] = normalizer.to_class([(0x80, 0x7FF)])
     for length, start, end in ((3, 0x800, 0xFFFF), (4, 0x10000, 0x10FFFF)):
@@ -554,16 +554,17 @@ def _map_offsets(
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     """Maps offsets into normalized text to offsets into the original.
 
-    `sources`, one more than there are bytes, has the byte of the original text
-    that each byte comes from.
+    `sources` has the offset in the original text of each normalized byte, and
+    of the end. If "Ä b" became "a b", `sources` is [0, 2, 3, 4], and the token
+    "a" from 0 to 1 becomes the bytes from 0 to 2.
     """
     flat = tf.cast(sources.flat_values, tf.int32)
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
     # All bytes made from one character have the same source. A token ends where
-    # the next character with any output begins, so the positions where the
-    # source changes are numbered. The end of a text is such a position.
+    # the next character with any output begins, which is the next change of the
+    # source, so the changes are numbered. The end of a text is a change, too.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

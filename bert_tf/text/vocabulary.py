@@ -27,7 +27,7 @@ CLS = "[CLS]"
 SEP = "[SEP]"
 MASK = "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-# The original pads with 0, and reads [MASK] to create training records alone.
+# Not [PAD]: the original pads with 0. Not [MASK]: only pretraining needs it.
 _REQUIRED = (UNK, CLS, SEP)
 
 # Prefix of a token that continues a word.
@@ -44,34 +44,33 @@ ADDED_TOKENS = stored_files.list_of(
 )
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Of a token without "##": the operator of TensorFlow Text takes no longer one.
+# Without "##". The operator of TensorFlow Text rejects longer tokens.
 _MAX_TOKEN_BYTES = 256
-# Tokens that need no further check, most of them.
+# Most tokens match this pattern, so they need no slower check.
 _PLAIN = re.compile(r"[!-~]{1,99}")
 
 
 class Vocabulary:
     """The tokens of a vocabulary and their ids.
 
-    Source: load_vocab (tokenization.py:121-133 of the original). As there, an
-    empty line keeps its row of the model's tables, and the last of two equal
-    lines counts: the other rows have no token, and no text becomes them.
-    Other lines that the original would strip are errors.
+    Source: load_vocab (tokenization.py:121-133 of the original). As in the
+    original, an empty line keeps its row of the model's tables, and the last of
+    two equal lines counts. The row of an empty or repeated line has no token,
+    so no text gets its id. Other lines that the original strips are errors.
 
     Attributes:
       tokens: The lines; the position is the id.
       token_ids: The ids of the rows that have a token, ascending.
       added_tokens: Tokens added in transformers, as `added_token` returns them.
         They are in `tokens`, too, or are "" there if a line cannot hold them.
-      source: Origin of the tokens for errors: a path, or words like "the
-        vocabulary".
+      source: Origin of the tokens for errors: a path or "the vocabulary".
       pad_id: The id of [PAD], or 0, as in the original.
-      unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` alike.
+      unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` likewise.
 
     Raises:
       UserError: If [UNK], [CLS] or [SEP] is missing, if a token has white
-        space at its ends, or if an added token has another row. Lines count
-        from 1.
+        space at its ends, or if the row of an added token has another token.
+        The message counts lines from 1.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class Vocabulary:
 
     @property
     def only_added_ids(self) -> set[int]:
-        """Ids of the added tokens that are not wordpieces, too."""
+        """Ids of the added tokens that are not also wordpieces."""
         return {x["id"] for x in self.added_tokens if not x["is_wordpiece"]}
 
     def to_text(self) -> str:
@@ -207,11 +206,11 @@ def added_token(
     """Returns a row of `Vocabulary.added_tokens`.
 
     Args:
-      id: Its id.
-      is_wordpiece: Whether a part of a word becomes this token, too.
+      id: The token's id.
+      is_wordpiece: Whether WordPiece may produce this token, too.
       values: As in Hugging Face's tokenizer.json: `content`, and any of the
-        flags `special`, `normalized` (it is found in normalized text),
-        `single_word` (not in words), `lstrip` and `rstrip` (with the white
+        flags `special`, `normalized` (matched in normalized text),
+        `single_word` (not inside words), `lstrip` and `rstrip` (with the white
         space before and after it).
     """
     row = {"id": id, "content": values["content"], "is_wordpiece": is_wordpiece}
@@ -219,12 +218,12 @@ def added_token(
 
 
 def _read_added_tokens(path: str) -> Sequence[Mapping[str, Any]]:
-    """Returns the added tokens of the model directory with a vocabulary."""
+    """Returns the added tokens in the tokenizer.json next to a vocabulary."""
     path = os.path.join(os.path.dirname(path), _TOKENIZER_FILE)
     if not stored_files.exists(path):
         return ()
     contents = files.read_small(path)
-    # Other libraries have a file of this name, too.
+    # Ignore a tokenizer.json that another library wrote.
     if b'"vocabulary_hash"' not in contents or b'"added' not in contents:
         return ()
     settings = stored_files.parse_json(contents, path)

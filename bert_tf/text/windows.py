@@ -19,8 +19,8 @@ class Windows(NamedTuple):
     """The windows of texts.
 
     Attributes:
-      segments: The tokens of each window; R is W.
-      texts: <int64>[W], ascending, the text of each window.
+      segments: The tokens of each window, with W as R.
+      texts: <int64>[W], ascending, the index of each window's text.
       lost: <int32>[N], the number of tokens that are in no window.
     """
 
@@ -36,35 +36,37 @@ def cut(
 ) -> Windows:
     """Cuts texts that are too long into windows, as run_squad.py does.
 
+    Tokens 0 to 11 with `max_seq_length` 8 and `doc_stride` 4 become the windows
+    0 to 5, 4 to 9 and 8 to 11.
+
     In a pair, the longer text is cut (B if both are equally long), and each of
-    its windows is paired with the whole other text. Only if the other text
-    takes more than half of the room, its end is lost, as in
-    `packing.truncate`.
+    its windows is paired with the whole other text. If the other text takes
+    more than half of the room, its end is lost, as in `packing.truncate`.
 
     Args:
       tokens: One or two ragged <int32>[N, None], as for
         `packing.find_segments`.
-      max_seq_length: The most tokens of a window, special tokens included.
-      doc_stride: Distance between the starts of windows. If that would skip
-        tokens, the next window starts right after the last token.
+      max_seq_length: Maximum tokens of a window, special tokens included.
+      doc_stride: Distance between the starts of windows. If it would skip
+        tokens, the next window starts right after the previous one.
     """
     whole_texts, _ = packing.find_segments(tokens)
     length_a = whole_texts[0][1]
     length_b = whole_texts[1][1] if len(tokens) > 1 else tf.zeros_like(length_a)
-    # [CLS] A [SEP], and with a B, another [SEP]. `packing` rejects lengths
+    # A row is [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. `packing` rejects lengths
     # that are too small.
     room = max_seq_length - 2 - tf.cast(length_b > 0, tf.int32)
     room = tf.maximum(room, 1)
     kept_a, kept_b = packing.truncate([length_a, length_b], room)
     cuts_b = length_b >= length_a
-    # For the segment that is cut, the length of its part in a window.
+    # How many tokens of the segment that is cut fit into a window.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
-    # A stride of more than a row is the same as one of a row.
+    # The inner min changes no window: it keeps huge strides within int32.
     stride = tf.maximum(tf.minimum(shown, min(doc_stride, max_seq_length)), 1)
     counts = 1 - (shown - whole) // stride
     firsts = tf.cumsum(counts, exclusive=True)
-    # Counts the texts that have begun; tf.repeat takes as long as all the rest.
+    # Mark the windows that begin a text: tf.repeat would double the time.
     begun = tf.math.unsorted_segment_sum(
         tf.ones_like(firsts), firsts, tf.reduce_sum(counts)
     )

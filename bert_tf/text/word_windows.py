@@ -23,8 +23,8 @@ class Windows:
     Attributes:
       tokens: Ragged <int32>[R, None], token ids. Texts without tokens have an
         empty window, so that the model has a row to compute.
-      rows: <int32>[W], the window in which a word is tagged, -1 for none.
-      places: <int32>[W], the index of its first token there, -1 for none.
+      rows: <int32>[W], the window in which each word is tagged, -1 for none.
+      places: <int32>[W], the index of its first token in that window, or -1.
     """
 
     tokens: tf.RaggedTensor
@@ -34,13 +34,13 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """The words with tokens, and the windows that would begin with them.
+    """The words with tokens, and for each word a window that begins with it.
 
     Attributes:
-      texts: <int64>[V], ascending, the text of each word.
-      begins: <int64>[V], the index of its first token in all texts.
-      ends: <int64>[V], the end of the window that begins with it, exclusive.
-      is_last: <bool>[V], whether no window would follow that one.
+      texts: <int64>[V], ascending, the index of each word's text.
+      begins: <int64>[V], the index of its first token among all tokens.
+      ends: <int64>[V], the end of the word's window, exclusive.
+      is_last: <bool>[V], whether that window reaches the end of the text.
     """
 
     texts: tf.Tensor
@@ -67,13 +67,18 @@ def cut(
 ) -> Windows:
     """Cuts the words of texts into windows.
 
+    Five words of 2 tokens with `room` 6 and `stride` 4 give windows of tokens 0
+    to 5 and 4 to 9. The third word begins with token 4. After it, the first
+    window has 1 token; before it, the second has none. So its window is the
+    first: `rows` is 0 0 0 1 1, and `places` is 0 2 4 2 4.
+
     Args:
       tokens: Ragged <int32>[W, None], the token ids of each word.
-      texts: <int64>[W], ascending, the text of each word.
+      texts: <int64>[W], ascending, the index of each word's text.
       num_texts: <int64>, B.
       room: The maximum number of tokens in a window.
-      stride: The maximum distance in tokens between the starts of two windows;
-        None for a single window, after which words are in none.
+      stride: The maximum distance in tokens between the starts of two windows.
+        None for one window per text; the words after it are in no window.
     """
     lengths = tokens.row_lengths()
     numbers = tf.where(lengths > 0)  # <int64>[V, 1]
@@ -104,13 +109,12 @@ def cut(
 def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     """Returns <int64>[R], ascending, the words that windows begin with.
 
-    The start of a window depends on that of the previous one. So every word
-    gets the word that would begin the next window if a window began with it,
-    and the words reached from the first word of a text are found by steps of
-    one window, two windows, four windows and so on.
+    The start of a window depends on the start of the previous window. So
+    `following` has for each word the word that begins the next window. Steps of
+    1, 2, 4, ... windows then find all words reached from a text's first word.
     """
     count = tf.size(words.texts, tf.int64)
-    # `count` stands for no following window.
+    # The value `count` means that no window follows.
     following = tf.fill([count + 1], count)
     if stride is not None:
         after = tf.searchsorted(
@@ -119,7 +123,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
             side="right",
             out_type=tf.int64,
         )
-        # One word may have more tokens than the stride.
+        # A word may have more tokens than the stride: advance by one word.
         after = tf.maximum(after - 1, tf.range(count) + 1)
         texts = tf.concat([words.texts, [-1]], 0)
         is_end = words.is_last | (tf.gather(texts, after) != words.texts)
@@ -128,7 +132,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     is_first = tf.concat(
         [[True], words.texts[1:] != words.texts[:-1], [False]], 0
     )
-    # Without words, drops the leading True.
+    # Without words, this drops the leading True.
     reached = tf.cast(is_first[-tf.size(following) :], tf.int32)
 
     def step(reached, following):
@@ -144,7 +148,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
 
 
 def _most_context(words: _Words, windows: _Words) -> tf.Tensor:
-    """Returns <int32>[V], the first window with the most context."""
+    """Returns <int32>[V], each word's first window with the most context."""
     count = tf.size(words.begins)
     num_windows = tf.size(windows.begins)
     inside = tf.ragged.range(
@@ -156,7 +160,7 @@ def _most_context(words: _Words, windows: _Words) -> tf.Tensor:
     left = begins - tf.gather(windows.begins, window)
     right = tf.gather(windows.ends, window) - 1 - begins
     lengths = tf.gather(windows.ends - windows.begins, window)
-    # The arithmetic of the original, to preserve ties.
+    # The original's arithmetic, so the same windows tie.
     score = tf.cast(tf.minimum(left, right), tf.float64)
     score += 0.01 * tf.cast(lengths, tf.float64)
     best = tf.math.unsorted_segment_max(score, word, count)

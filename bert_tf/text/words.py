@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from bert_tf.text import normalizer
 
-# The inside of a class of regular expressions.
+# Chinese characters, as the inside of a character class for `re`.
 _CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
 _LETTER = r"[^\W\d_]"
 _CHUNKS = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
@@ -47,7 +47,8 @@ def split_words(text: str) -> list[Word]:
 
     White space separates words. Each punctuation character at either end of a
     run between spaces is a word of its own, and so is each Chinese character.
-    Punctuation inside words stays, as in "Coca-Cola" and "3.5".
+    Punctuation inside words stays, as in "Coca-Cola" and "3.5", as do handles
+    and abbreviations: "(The U.S., @bob!)" gives ( The U.S. , @bob ! ).
     """
     words = []
     for match in _CHUNKS.finditer(text):
@@ -92,7 +93,7 @@ class Words:
       texts: Ragged <string>[B, None].
       starts: Ragged <int32>[B, None], index of the first character of each
         word, counted as in Python.
-      ends: Ragged <int32>[B, None], index of the character after its last.
+      ends: Ragged <int32>[B, None], index of the character after each word.
     """
 
     texts: tf.RaggedTensor
@@ -106,9 +107,9 @@ class _Characters:
 
     Attributes:
       codes: <int32>[N], code points.
-      rows: <int64>[N], the text that each character is in.
-      places: <int32>[N], its index in that text.
-      is_cjk: <bool>[N], like the next three.
+      rows: <int64>[N], the index of each character's text.
+      places: <int32>[N], the index of each character in its text.
+      is_cjk: <bool>[N], Chinese characters; the next three are <bool>[N], too.
       is_punctuation: Characters that are split off at the ends of chunks.
       is_word: Characters that make "@" and "#" before them a handle.
       is_letter: Characters that a full stop can abbreviate.
@@ -197,7 +198,7 @@ def _trim_chunks(
     count = tf.reduce_sum(tf.cast(is_first, tf.int32))
     index = tf.range(tf.size(chunks))
     codes, is_solid = characters.codes, ~characters.is_punctuation
-    # The sign of "@name" and "#topic"; "@" at the end of a chunk is not one.
+    # "@" and "#" begin a handle only before a character of the same chunk.
     is_handle = (
         ((codes == ord("@")) | (codes == ord("#")))
         & _next(characters.is_word, False)
@@ -212,8 +213,8 @@ def _trim_chunks(
         tf.where(is_solid, index, -1), chunks, count
     )
     ends = tf.maximum(last_solid + 1, starts)
-    # Letters are not punctuation, so after the last solid character an
-    # abbreviation has nothing but its full stop.
+    # Letters are not punctuation, so an abbreviation ends with one full stop
+    # right after the last solid character.
     place = index - tf.gather(starts, chunks)
     is_candidate = (place >= 0) & (index <= tf.gather(ends, chunks))
     fits = tf.where(place % 2 == 0, characters.is_letter, codes == ord("."))

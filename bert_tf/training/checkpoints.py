@@ -1,9 +1,9 @@
 """Writes, restores and removes training checkpoints, synchronously or not.
 
-A checkpoint is a TF1 checkpoint, as in the original, and a JSON file:
-`model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last, `.json`
-with the run's identity, state that is no tensor, and the hashes of the other
-two files. The file `checkpoint` names the newest one for other programs.
+A checkpoint is a TF1 checkpoint, as in the original, and a JSON file. The files
+are `model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last,
+`.json`, which has the run's identity, state that is no tensor, and the hashes
+of the first two. The file `checkpoint` names the newest for other programs.
 """
 
 import contextlib
@@ -35,8 +35,7 @@ _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
 _READ_ERRORS = (UserError, OSError, tf.errors.OpError)
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 # Niceness of the thread that writes: next to a busy thread it gets a tenth of a
-# core. With the maximum, 19, it would get a hundredth, and take far too long
-# for a large model.
+# core. With 19, the maximum, it would get a hundredth: too slow for big models.
 _NICENESS = 10
 
 # Tensors by name, and metadata; see `CheckpointStore.save`.
@@ -49,10 +48,9 @@ class Checkpoint:
 
     Attributes:
       step: Steps done.
-      prefix: Its path without the suffixes.
+      prefix: The path without the suffixes of the files.
       tensors: Name to value, in the original's names.
-      metadata: The JSON values passed to `save`; empty if another program
-        wrote the checkpoint.
+      metadata: The JSON values passed to `save`; empty for another program's.
       sha256: The hashes of its files; empty if another program wrote it.
     """
 
@@ -63,7 +61,7 @@ class Checkpoint:
     sha256: Mapping[str, str]
 
     def describe(self) -> str:
-        """Returns its step and a short hash of its files."""
+        """Returns the step and a short hash of the files, for messages."""
         hashes = json.dumps(dict(self.sha256), sort_keys=True)
         digest = hashlib.sha256(hashes.encode()).hexdigest()
         return f"the one of step {self.step} ({digest[:8]})"
@@ -106,7 +104,7 @@ class CheckpointStore:
             files.write_json(_sidecar(prefix), written)
             self._write_state_file()
         except _WRITE_ERRORS as error:
-            # An earlier checkpoint of this step is as good, so it stays.
+            # Keep an earlier checkpoint of this step: it is as good.
             if earlier is not None and step not in earlier:
                 with _log_failure("The incomplete files could not be removed"):
                     self._remove(step)
@@ -178,7 +176,7 @@ class CheckpointStore:
         return os.path.join(self.folder, f"model.ckpt-{step}")
 
     def _list(self) -> list[str]:
-        # Not after a check: the chief may remove a folder that it has tried.
+        # Do not check first: the chief may remove the folder in between.
         try:
             return tf.io.gfile.listdir(self.folder)
         except tf.errors.NotFoundError:
@@ -240,8 +238,8 @@ class CheckpointStore:
 class AsyncCheckpoints:
     """Writes checkpoints in a background thread, one at a time.
 
-    It calls `CheckpointStore.save`, only later, so a process that is killed in
-    the meantime leaves the same files.
+    The thread calls `CheckpointStore.save`, so a process that is killed during
+    a write leaves only files that a synchronous write could leave, too.
 
     Args:
       store: The checkpoints. If it is not writable, as on workers other than
@@ -259,7 +257,7 @@ class AsyncCheckpoints:
     ) -> None:
         self._store = store
         self._read_state = read_state
-        # Python waits for the thread before the process ends.
+        # Python waits for the thread at exit, so no checkpoint is cut off.
         self._thread = futures.ThreadPoolExecutor(
             max_workers=1,
             thread_name_prefix="checkpoints",
@@ -281,7 +279,7 @@ class AsyncCheckpoints:
     def save(self, step: int) -> None:
         """Takes a snapshot of the state and writes it in the background.
 
-        Waits until the checkpoint before it is written, so that there is never
+        First waits until the previous checkpoint is written, so there is never
         more than one copy of the state.
         """
         self._step = step
@@ -326,10 +324,10 @@ def _hashes(prefix: str) -> dict[str, str]:
 
 
 def _lower_priority() -> None:
-    """Lowers the priority of the calling thread below that of training."""
+    """Lowers the priority of the calling thread below training's."""
     if hasattr(os, "setpriority"):
-        # On Linux a thread has a priority of its own.
+        # On Linux each thread has a priority, so only this thread slows down.
         thread = threading.get_native_id()
-        # A process may not lower its niceness again.
+        # A process may not lower its niceness, so keep a higher value.
         niceness = max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
         os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -2,8 +2,9 @@
 
 A step may be split over replicas and micro-batches with different numbers of
 masked tokens, so no part of it can divide by its own count. Every part computes
-sums, and all divide by the counts of the whole step. Blank rows, which only
-fill up a share (bert_tf/distribute/batches.py), do not count.
+sums, and all parts divide by the counts of the whole step. Sums of 2 over 2
+tokens and 12 over 6 tokens give (2 + 12) / 8 = 1.75, not (1 + 2) / 2. Blank
+rows, which only fill up a share (bert_tf/distribute/batches.py), do not count.
 
 Shapes:
   B: batch size.
@@ -27,15 +28,15 @@ from bert_tf.tasks.task import Task
 # (run_pretraining.py:277-280 of the original).
 _NO_WEIGHT = 1e-5
 
-# Features of rows whose loss is coupled: an equal share of the loss of all
-# rows of the step, and the slopes of that loss by the coupled output.
+# Features of rows with a coupled loss: an equal share of the loss of the whole
+# step, and the slopes of that loss by the row's coupled output.
 COUPLED_LOSS = "coupled_loss"
 SLOPES = "slopes"
 
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # Accelerators fuse the replacement, and it is deterministic there, which
+    # Accelerators fuse `compared_cross_entropy`, and it is deterministic there;
     # their kernel of the raw operation is not.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
@@ -56,7 +57,7 @@ def compared_cross_entropy(
     Returns:
       <float32>[...].
     """
-    # 64 bits, as a GPU compares 32 bits on its host unless XLA compiles it.
+    # int64, as a GPU would compare int32 on its host unless XLA compiles it.
     ids = tf.range(logits.shape[-1], dtype=tf.int64)
     is_label = ids == tf.cast(labels, tf.int64)[..., tf.newaxis]
     total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
@@ -82,7 +83,7 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 def _are_correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns <float32>[...]: 1 where the largest logit is the label's."""
-    predictions = tf.argmax(logits, axis=-1)  # 64 bits, as above.
+    predictions = tf.argmax(logits, axis=-1)  # int64, as above.
     return tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
 
 
@@ -100,7 +101,7 @@ def masked_lm_sums(
       `masked_lm_sum` and `masked_lm_correct`, both <float32>[].
     """
     correct = _are_correct(logits, labels)
-    # After this nothing else reads the logits, so the loss may overwrite them.
+    # Nothing reads the logits after this, so the loss may overwrite them.
     with tf.control_dependencies([correct]):
         losses = _cross_entropy(logits, labels)
     return {
@@ -137,11 +138,11 @@ def next_sentence_sums(
 def model_inputs(
     names: Sequence[str], rows: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns the features of these names, and the tokens if rows have them.
+    """Returns the features that the model reads.
 
     Args:
       names: `Objective.inputs`.
-      rows: Features, with those of `layouts.INPUTS` if padding is left out.
+      rows: Features, with `layouts.INPUTS` if padding is left out.
     """
     tokens = [name for name in layouts.INPUTS if name in rows]
     return {name: rows[name] for name in (*names, *tokens)}
@@ -154,10 +155,9 @@ class Objective(abc.ABC):
       inputs: Names of the features that the model reads.
       sums: Names of the values that `compute_sums` returns.
       metrics: Names of the values that `normalize` returns, `loss` included.
-      variables: Name to variable: trained and kept in checkpoints, but not part
-        of the model.
-      coupled: The output of other rows that the loss of a row reads, too, as
-        those of in-batch negatives; or None.
+      variables: Name to variable, trained and saved, but not in the model.
+      coupled: The output that the loss of a row also reads from other rows, as
+        with in-batch negatives; or None.
     """
 
     inputs: tuple[str, ...]
@@ -187,7 +187,7 @@ class Objective(abc.ABC):
     def normalize(
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Divides sums of a part or the whole by the count of the whole."""
+        """Divides the sums of a part or the step by the count of the step."""
 
 
 class PretrainingObjective(Objective):
@@ -261,9 +261,9 @@ def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Multiplies weights <float32>[B, ...] by those of rows <float32>[B].
+    """Multiplies weights <float32>[B, ...] by weights of rows <float32>[B].
 
-    The second may also have the shape of the first.
+    `rows` may also have more axes of `weights`.
     """
     for _ in range(weights.shape.rank - rows.shape.rank):
         rows = rows[..., tf.newaxis]
@@ -295,7 +295,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # Linear in the output: value and gradient of the whole step's.
+            # The product cancels, and only its gradient, SLOPES, remains.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}
@@ -308,5 +308,5 @@ class TaskObjective(Objective):
     def normalize(
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns `loss` <float32>[]; 0 where nothing has a weight."""
+        """Returns `loss` <float32>[]; 0 if all weights are 0."""
         return {"loss": tf.math.divide_no_nan(sums["loss_sum"], count)}

@@ -14,9 +14,9 @@ from bert_tf.io import files
 
 METRICS_FILE = "train_metrics.jsonl"
 SUMMARY_FOLDER = "summaries"
-# Begins the names of scores on held-out records during training.
+# Prefix of the names of scores on held-out records during training.
 HELD_OUT = "held_out_"
-# Parts of a line of the log.
+# The formats of metrics in a line of the log, in the order of the line.
 _FORMS = {
     "loss": "loss {:.3f}",
     "masked_lm_accuracy": "masked LM {:.1%}",
@@ -32,8 +32,8 @@ _FORMS = {
 class Means:
     """Means of the metrics of steps, for a line about all of them.
 
-    A single step says little: its masked-LM accuracy is that of a few hundred
-    tokens. What is no mean, as the learning rate, is that of the last step.
+    The metrics of one step are noisy: its masked-LM accuracy is over a few
+    hundred tokens. Values without sums (the learning rate) are the last step's.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Means:
         self._sums.update(sums)
 
     def take(self) -> dict[str, float]:
-        """Returns the means over the steps since the call before."""
+        """Returns the means over the steps since the previous call."""
         means = {name: x / self._count for name, x in self._sums.items()}
         self.restore({})
         return self._last | means
@@ -63,7 +63,7 @@ class Means:
         return {"sums": dict(self._sums), "num_steps": self._count}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the result of `state`; without any, begins anew."""
+        """Restores the result of `state`; {} clears all sums."""
         self._sums = collections.Counter(state.get("sums", {}))
         self._count = state.get("num_steps", 0)
 
@@ -95,7 +95,7 @@ class MetricsLog:
     def write(
         self, step: int, values: Mapping[str, float], prefix: str = ""
     ) -> None:
-        """Writes metrics at a step, those of training or with a prefix.
+        """Writes the metrics of a step; training's metrics have no prefix.
 
         Values that are not finite become null.
         """
@@ -130,7 +130,7 @@ def read(path: str) -> list[dict[str, Any]]:
     if not tf.io.gfile.exists(path):
         return []
     lines = files.read_bytes(path).split(b"\n")
-    # A killed run may have written part of the last line.
+    # Drop what follows the last \n: a killed run may have left part of a line.
     lines.pop()
     rows = []
     for number, line in enumerate(lines, start=1):

@@ -9,7 +9,8 @@ original; Loshchilov and Hutter 2019; You et al. 2020, Algorithm 2):
     weight -= learning_rate * trust * u
 
 The original has c1 = c2 = 1; AdamW and LAMB have c = 1 - beta^(t + 1). trust is
-1, or |weight| / |u| for LAMB.
+1, or |weight| / |u| for LAMB. For g = 0.1 in the first update and no decay, u
+is 0.01 / sqrt(0.00001) = 3.16 in the original, and 0.1 / 0.1 = 1 in AdamW.
 """
 
 import dataclasses
@@ -24,11 +25,11 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 
-# Variables whose name contains one of these are not decayed, and LAMB takes
-# their update as it is (optimization.py:59-66 of the original).
+# Variables with one of these in their name are not decayed, and LAMB does not
+# scale their update (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
 _DECAY_SHARE = 0.2
-# In the name of the function that `guarded_update` returns.
+# The name of `guarded_update`'s function, by which `xla` finds it in a graph.
 COMPILED_NAME = "update_of_weight"
 
 
@@ -36,17 +37,18 @@ COMPILED_NAME = "update_of_weight"
 class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """The original's learning rate: linear warm-up, then linear decay to 0.
 
-    At the end of the warm-up it drops by num_warmup_steps / num_train_steps,
-    as the decay has been running all along (optimization.py:29-54).
+    The decay runs from step 0, so the rate drops when the warm-up ends. With a
+    warm-up of 100 of 1,000 steps, it is 0.99, 0.9 and 0 times `learning_rate`
+    at the steps 99, 100 and 1,000. Source: optimization.py:29-54.
 
     Args:
       learning_rate: The rate at which the warm-up ends.
       num_train_steps: The step at which the rate reaches 0.
       num_warmup_steps: Steps of the warm-up.
-      first_step: The step at which the schedule begins, for the second phase
-        of a run whose step count continues; the other steps count from there.
-      num_decay_steps: Steps of the decay, before which the rate is constant;
-        None for all steps.
+      first_step: The step at which the schedule begins, for the second phase of
+        a run: the step count continues, and all other arguments count from it.
+      num_decay_steps: Steps of the decay at the end, before which the rate is
+        constant; None for all steps.
 
     Call arguments:
       step: <int64>[], updates done before this one.
@@ -131,13 +133,13 @@ def update(
     learning_rate: tf.Tensor,
     step: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Computes one update of one weight; pure.
+    """Computes one update of one weight, without side effects.
 
     Args:
       rule: The constants.
       weight: <float32>[...].
       m: <float32>[...], the running mean of the gradients.
-      v: <float32>[...], the running mean of their squares.
+      v: <float32>[...], the running mean of the squared gradients.
       gradient: <float32>[...].
       learning_rate: <float32>[].
       step: <int64>[], updates done before this one.
@@ -174,10 +176,10 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
 
     Args:
       rule: The constants.
-      jit: Whether XLA fuses it into one pass over memory.
+      jit: Whether XLA fuses the update into one pass over memory.
     """
 
-    # Weights of many shapes share it, so TensorFlow must not generalize shapes.
+    # Weights of many shapes share this; reduce_retracing would blur shapes.
     @tf.function(
         jit_compile=jit or None, autograph=False, reduce_retracing=False
     )
@@ -198,12 +200,12 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
 def _shared_update(rule: UpdateRule, dtype: tf.DType):
     """Returns a function that updates variables of all shapes, by handles.
 
-    With a graph of its own for each of the hundreds of weights, updates would
-    be half of the train step of `fit`, and of the time before it first runs.
+    With a separate graph for each of hundreds of weights, updates would take
+    half of the train step of `fit`, and half of the time before the first step.
     """
     gradient, rate = (tf.TensorSpec(shape, dtype) for shape in (None, []))
 
-    # Inlined, each call would be optimized by itself again.
+    # If it inlined the calls, TensorFlow would optimize each of them again.
     @tf.function(
         input_signature=[
             [tf.TensorSpec([], tf.resource)] * 3,
@@ -226,10 +228,10 @@ def _shared_update(rule: UpdateRule, dtype: tf.DType):
 
 
 def assign_on_replica(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
-    """Assigns the copy of a variable that belongs to this replica.
+    """Assigns this replica's copy of a variable.
 
-    Outside of a strategy, the variable itself. Replicas that assign the same
-    value keep their copies equal; `variable.assign` would refuse that.
+    Outside of a strategy, assigns the variable itself. Copies stay equal if all
+    replicas assign equal values; `variable.assign` would refuse that.
     """
     return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
@@ -243,7 +245,7 @@ def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
     """
     if clip_norm is None:
         return tf.ones_like(norm)
-    # The same arithmetic as tf.clip_by_global_norm.
+    # The arithmetic of tf.clip_by_global_norm, for equal rounding.
     return clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
 
 
@@ -251,13 +253,13 @@ def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
 class BertOptimizer(keras.optimizers.Optimizer):
     """An optimizer with the `UpdateRule` at the top of this file.
 
-    It works with `compile` and `fit` like any Keras optimizer. The training
-    step calls `update_weight` instead, which does the same in one pass.
+    Works with `compile` and `fit` like any Keras optimizer. The training step
+    calls `update_weight` instead, an equal update in one pass over memory.
 
     Args:
       learning_rate: A number or a schedule of the updates done so far.
       beta_1 to trust_ratio: See `UpdateRule`.
-      exclude_from_decay: Patterns of the names that are not decayed.
+      exclude_from_decay: Patterns of names of variables that are not decayed.
       global_clipnorm: Maximum global norm of the gradients, or None.
       name: The optimizer's name.
       **kwargs: As for `keras.optimizers.Optimizer`.
@@ -343,7 +345,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return tf.cast(self.learning_rate, tf.float32)
 
     def update_step(self, gradient, variable, learning_rate):
-        # Each operation here is one for each weight.
+        # Hundreds of weights repeat these operations, so keep them few.
         rate = tf.cast(learning_rate, variable.dtype)
         if (factor := self._rate_factor(variable)) != 1.0:
             rate *= factor
@@ -352,8 +354,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
         step = self.iterations if rule.bias_correction else tf.constant(0)
         gradient = tf.cast(gradient, variable.dtype)
         arguments = (rate, tf.cast(step, tf.int64))
-        # TensorFlow multiplies by a norm in another order where it knows the
-        # shapes, which it does not in functions, nor of their results.
+        # TensorFlow orders products with a norm by the shapes, if known; shapes
+        # in functions are not. So LAMB sets shapes and shares no function.
         if rule.trust_ratio or tf.executing_eagerly():
             gradient = tf.ensure_shape(gradient, variable.shape)
             old = [tf.convert_to_tensor(x) for x in targets]
@@ -372,7 +374,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         Call it in replica context: each replica updates its own copy.
 
         Args:
-          variable: One that the optimizer was built with.
+          variable: A variable that the optimizer was built with.
           gradient: <float32>[...], summed over the replicas.
           jit: Whether to compile the update.
           **scalars: `scale` <float32>[], the factor of the gradient;
@@ -383,7 +385,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
           The assignments, if called in a graph.
         """
         factor = self._rate_factor(variable)
-        # Skipped where it is 1, to save an operation per weight.
+        # A factor of 1 is skipped, which saves an operation per weight.
         if factor != 1.0:
             scalars["learning_rate"] *= factor
         targets = (variable, *self.slots(variable))
@@ -429,8 +431,8 @@ def build_optimizer(
       num_warmup_steps: Steps of linear warm-up.
       weight_decay_rate: Decoupled weight decay.
       schedule_start_step: The step at which the schedule begins.
-      schedule: "linear", BERT's own, whose decay follows the warm-up; or "wsd"
-        (warm-up, stable, decay), whose decay is the last fifth (Hu et al. 2024,
+      schedule: "linear", BERT's own: warm-up, then decay; or "wsd" (warm-up,
+        stable, decay), with a decay over the last fifth (Hu et al. 2024,
         "MiniCPM", section 4).
       **kwargs: Further arguments of `BertOptimizer`.
 

@@ -31,7 +31,7 @@ LEARNING_CURVES_FILE = "learning_curves.png"
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
-# The panels of learning curves.
+# The panels of learning curves: metric, title and factor.
 PRETRAINING = (
     ("loss", "Loss", 1),
     ("masked_lm_loss", "Masked-LM loss", 1),
@@ -48,7 +48,7 @@ _FINETUNING = (
     ("tokens_per_second", "Tokens per second", 1),
 )
 
-# What a run reports of its output directory.
+# Files that `print_report` lists if they exist, with a description.
 _PREDICTIONS = "_predictions.jsonl"
 _FILES = (
     (model_directory.MODEL_FOLDER, "the model, for every script"),
@@ -62,11 +62,11 @@ _FILES = (
 
 
 def start_over(config: Any, coordinator: Coordinator) -> None:
-    """Removes what earlier runs wrote, if --overwrite_output_dir is set.
+    """Removes the files of earlier runs, if --overwrite_output_dir is set.
 
     Args:
       config: The flags of a training script.
-      coordinator: The workers; the chief removes, and all wait.
+      coordinator: The workers; the chief removes files while all others wait.
 
     Raises:
       UserError: If no run has registered any of the files in the folder, or if
@@ -102,8 +102,8 @@ def describe_checkpoints(
 ) -> None:
     """Writes bert_config.json and vocab.txt next to the checkpoints.
 
-    With them the output directory can be read and converted like the
-    original's. Existing files stay; what cannot be written is logged.
+    With these files the output directory can be read and converted like the
+    original's. Existing files stay; a failure to write is logged.
     """
     texts = {model_directory.CONFIG_FILE: bert_config.to_json()}
     if vocabulary is not None:
@@ -227,8 +227,7 @@ def draw_learning_curves(
     Args:
       output_dir: The output directory.
       evaluations: Results, each with a `global_step`.
-      panels: What to draw; None for what was measured, and each metric that
-        was evaluated more than once.
+      panels: The panels to draw; None for `measured_panels`.
       title: The title of the plot.
     """
     metrics_file = os.path.join(output_dir, training_metrics.METRICS_FILE)
@@ -259,10 +258,11 @@ def draw_learning_curves(
 def measured_panels(
     train: reports.Rows, evaluation: reports.Rows
 ) -> list[reports.Panel]:
-    """Returns the panels of what fine-tuning measured.
+    """Returns the panels for the metrics that fine-tuning measured.
 
-    Constant metrics are counts, such as SQuAD's `total`, and have no panel. If
-    no metric varies, the plot should show that, so all have one.
+    Training has panels for its metrics, and so has each metric that was
+    evaluated more than once. Constant metrics are counts, such as SQuAD's
+    `total`, and have no panel, unless no metric varies: then all have one.
     """
     panels = [
         panel

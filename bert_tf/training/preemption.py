@@ -68,7 +68,7 @@ class Preemption:
         """Returns the exception that ends the run.
 
         Args:
-          step: The step whose checkpoint is written, if one was requested.
+          step: The step of the checkpoint, if one was written.
         """
         where = "" if step is None else f" at step {step}"
         saved = "" if step is None else ", with a checkpoint"
@@ -81,7 +81,7 @@ class Preemption:
 
     def _handle(self, number: int, frame) -> None:
         del frame
-        # No logging here: the signal may interrupt the logging of a line.
+        # Do not log here: the signal may interrupt code that is logging.
         self.requested = True
         self.cause = _CAUSES[signal.Signals(number)]
         for each in _CAUSES:
@@ -100,8 +100,8 @@ def prepare(
     training; other workers write nothing.
 
     Raises:
-      UserError: If another process trains in --output_dir, or it cannot be
-        written, or TensorFlow is to ignore updates of weights.
+      UserError: If another process trains in --output_dir, if it cannot be
+        written, or if TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
     """
     keras_backend.require_tensorflow()
     packed_weights.refuse()

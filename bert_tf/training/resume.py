@@ -33,18 +33,18 @@ from bert_tf.training.checkpoints import Checkpoint
 
 _VOCABULARY = "vocabulary_hash"
 _FIXED = {"seed", "optimizer", "use_next_sentence"}
-# Keys of bert_config that do not affect an evaluation.
+# These keys do not affect an evaluation, so `check_model` ignores them.
 _TRAINING_ONLY = {
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "initializer_range",
 }
-# Bytes at either end of a record file that are hashed.
+# Only this many bytes at both ends of a record file are hashed, to save time.
 _END_BYTES = 1 << 16
 # Maximum number of files that a message names.
 _MAX_NAMED = 20
 _PHASE_FLAGS = {"input_file", "max_seq_length", "max_predictions_per_seq"}
-# Of the names in messages.
+# Prefixes of names in messages.
 _PREFIXES = {"flags": "--", "bert_config": "bert_config."}
 
 
@@ -60,7 +60,7 @@ def describe(
         "flags": dataclasses.asdict(config),
         _VOCABULARY: vocabulary_hash,
         "bert_config": bert_config.to_dict(),
-        # By name, so that records may move to another folder.
+        # By name without folder, so that records may move to another folder.
         "record_files": _hash_files(record_files),
         "data_fingerprint": manifest.fingerprint if manifest else None,
     }
@@ -85,7 +85,7 @@ def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
 def log_devices(
     before: Mapping[str, Any], now: Mapping[str, Any], step: int
 ) -> None:
-    """Logs the devices that differ from those of the checkpoint."""
+    """Logs the settings of devices that differ from the checkpoint's."""
     both = {name: now[name] for name in now if name in before}
     known = {name: before[name] for name in both}
     if changes := run_folder.changes(known, both):
@@ -139,7 +139,7 @@ def check_continuation(
       True if a new phase of the run begins.
 
     Raises:
-      UserError: If settings changed that must not; it names all of them.
+      UserError: If fixed settings changed; the message names all of them.
     """
     if not before:
         return False
@@ -164,7 +164,7 @@ def check_continuation(
     refuse(
         changed, f"Cannot resume the run in {where}", config.allow_changed_data
     )
-    # Another pattern for the same records is no new phase.
+    # Another --input_file pattern for unchanged records is no new phase.
     is_new_phase = bool(data_changes and phase)
     if is_new_phase:
         logging.warning(
@@ -187,7 +187,7 @@ def check_model(
     Shapes alone would not reveal another activation or direction.
 
     Raises:
-      UserError: If settings differ that affect the scores; it names them.
+      UserError: If settings differ that affect scores; the message names them.
     """
     names = before.get("bert_config", {}).keys() - _TRAINING_ONLY
     changes = _changes(before, now, "bert_config", names)
@@ -231,7 +231,7 @@ def _data_changes(before, now) -> list[str]:
         for each in (before, now)
     )
     changes = run_folder.changes(old, new)
-    # JSON keeps the order, on which the examples of a step depend, too.
+    # The order of files decides the examples of a step; JSON keeps the order.
     if not changes and [*old] != [*new]:
         changes.append("they come in another order")
     fingerprints = before.get("data_fingerprint"), now["data_fingerprint"]
@@ -244,7 +244,7 @@ def _data_changes(before, now) -> list[str]:
 
 
 def _hash_files(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns name to size and hash of both ends; numbers equal names."""
+    """Returns name to size and hash of both ends; equal names get numbers."""
     found: dict[str, dict[str, Any]] = {}
     for path in paths:
         name, number = os.path.basename(path), 1

@@ -15,8 +15,8 @@ from bert_tf.errors import UserError
 def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
     """Returns the tensors of a checkpoint: current weights, slots and step.
 
-    They do not change when training continues, and on a CPU nothing is copied:
-    an update allocates new memory for a variable whose value is still in use.
+    The tensors do not change when training continues. On a CPU nothing is
+    copied: if a value is in use, the variable's update allocates new memory.
     """
     variables = dict(model_variables)
     variables |= _slot_variables(model_variables, optimizer)

@@ -5,17 +5,17 @@ counts of the whole step are summed first, so that the losses of all parts add
 up to the loss of the whole; then gradients are summed, clipped once and applied
 once. Each replica updates its own copy of the weights, which stay equal. On
 TPUs, and on several GPUs with `--xla=on`, sums over replicas are a part of the
-program of a replica; elsewhere the replicas meet for each, and nothing overlaps
-with it.
+program of a replica. Elsewhere all replicas wait for each sum, and nothing
+overlaps with it.
 
 Where the loss of a row reads outputs of other rows, as with in-batch negatives,
-those of all rows are computed first, without gradients, and the slopes of the
-loss by them. With these each part computes its gradients alone, so the loss
-does not depend on the parts (Gao et al., 2021,
+the outputs of all rows are computed first, without gradients, then the slopes
+of the loss by these outputs. From the slopes each part computes its own
+gradients, so the loss does not depend on the parts (Gao et al., 2021,
 https://arxiv.org/abs/2101.06983).
 
-The host reads nothing while a call runs: the loop counts on the host, and a
-step that is not finite turns the updates of the following ones off.
+The host reads nothing while a call runs: the loop counts on the host, and after
+a step that is not finite the remaining steps update nothing.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -46,9 +46,9 @@ _STEP_METRICS = ("learning_rate", "grad_norm")
 _FIRST_SCALE = 2.0**15
 _STEPS_UNTIL_LARGER = 2000
 
-# Errors of allocators, also of those that XLA and CUDA call. TensorFlow raises
-# the same class for a full disk, and XLA has the same code for a kernel that
-# needs more shared memory than the device has.
+# Allocators raise these errors, also in XLA and CUDA. TensorFlow also raises
+# them for a full disk, and XLA for a kernel that needs more shared memory than
+# the device has, so the message must match, too.
 _MEMORY_ERRORS = (
     tf.errors.InternalError,
     tf.errors.ResourceExhaustedError,
@@ -88,7 +88,7 @@ class LossScale:
           apply: <bool>[], false to change nothing.
 
         Returns:
-          <bool>[], false if they were not and the scale cannot be halved again.
+          <bool>[], false if gradients are not finite at a scale of 1 or less.
         """
         scale, old = self.value(), tf.convert_to_tensor(self._good_steps)
         good_steps = tf.where(is_finite, old + 1, 0)
@@ -124,7 +124,7 @@ class TrainingStep:
       optimizer: A `BertOptimizer`, built with the variables to train; its
         `iterations` count the steps.
       scale_loss: Whether to scale the loss against underflow, for float16. A
-        step whose gradient overflows then counts, but changes no weight.
+        step with an overflow then counts, but changes no weight.
       compilation: What XLA compiles; by default the chains of the model.
       all_reduce_dtype: The dtype in which gradients are summed over replicas.
 
@@ -158,8 +158,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # The micro-batch of the flags, and what was left of it when memory was
-        # exhausted.
+        # Sizes of the micro-batch: by the flags, and after memory ran out.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -207,7 +206,7 @@ class TrainingStep:
         if self.loss_scale is not None:
             self.loss_scale.restore(state)
         whole, size = state.get("halved_micro_batch", (0, 0))
-        # Flags that changed since count more.
+        # If the flags have changed since, their micro-batch counts.
         if whole == self.plan.micro_batch_size:
             logging.info(
                 "%d sequences are computed at once, as memory was exhausted "
@@ -233,8 +232,8 @@ class TrainingStep:
         Returns:
           True if loss and gradients were finite; the metrics of the last step,
           computed before its update; and the sums of the objective's metrics
-          over the steps. If a step is not finite, neither it nor the following
-          ones change anything, and the metrics are its.
+          over the steps. If a step is not finite, that step and all after it
+          change nothing, and the metrics are that step's.
 
         Raises:
           OutOfMemoryError: If memory is exhausted.
@@ -265,16 +264,15 @@ class TrainingStep:
         return bool(is_finite), metrics, sums
 
     def recover(self, error: Exception) -> bool:
-        """Computes steps in another way if `run` failed for want of it.
+        """Falls back to another way of computing steps after `run` failed.
 
-        Out of memory: with half the micro-batch. A step that a GPU cannot
-        compile: without compiling all of it. Weights, optimizer and step are
-        those before the step that failed; the caller has to read on from
-        there.
+        If memory ran out, halves the micro-batch; if a GPU failed to compile
+        the step, compiles the chains alone. Weights, optimizer and step count
+        stay as before the failed step; the caller must read its batch again.
 
         Returns:
-          False if there is no other way: with several workers, as the others
-          wait for this one; or if weights are partly updated.
+          False if there is no fallback, if weights are partly updated, or with
+          several workers, because other workers wait for this one.
         """
         is_single = self._num_devices == self._strategy.num_replicas_in_sync
         if not is_single or not self._is_between_steps():
@@ -311,8 +309,8 @@ class TrainingStep:
         )
 
     def _run_loop(self, iterator, num_steps):
-        # The condition is the host's count alone: a flag would have to come
-        # from the device, after each step.
+        # The condition is the host's count alone: with a flag the host would
+        # wait for the device after each step.
         def is_unfinished(done, is_healthy, metrics, sums):
             del is_healthy, metrics, sums
             return done < num_steps
@@ -321,7 +319,7 @@ class TrainingStep:
             results = self._strategy.run(
                 self._step_on_replica, (next(iterator), is_healthy, metrics)
             )
-            # Equal on all replicas.
+            # All replicas have equal values, so take the first replica's.
             is_healthy, metrics = tf.nest.map_structure(
                 lambda x: self._strategy.experimental_local_results(x)[0],
                 results,
@@ -351,7 +349,7 @@ class TrainingStep:
           rows: Features, [R, ...].
           is_healthy: <bool>[], false after a step that was not finite: then
             nothing changes, and the results are these arguments.
-          metrics: Those of the step before.
+          metrics: The metrics of the step before.
 
         Returns:
           `is_healthy` and `metrics` after the step.
@@ -398,7 +396,7 @@ class TrainingStep:
         name, own = self.objective.coupled, self.plan.per_replica
         inputs = {*self.objective.inputs, *layouts.INPUTS, "dropout_seeds"}
         every = {x: y for x, y in rows.items() if x not in inputs}
-        # [CLS] shows which rows are blank.
+        # The mask of [CLS] shows which rows are blank, so gather no more of it.
         every[INPUT_MASK.name] = rows[INPUT_MASK.name][..., :1]
         every[name] = self._encode(rows)
         context = tf.distribute.get_replica_context()
@@ -481,11 +479,11 @@ class TrainingStep:
         """Clips and applies gradients, in replica context.
 
         Args:
-          gradients: Those of the whole step.
+          gradients: The gradients of the whole step.
           sums: The sums of the whole step.
           count: The count of the whole step.
-          is_healthy: <bool>[], false to change nothing.
-          last: The metrics to return then.
+          is_healthy: <bool>[], false to change nothing and return `last`.
+          last: The metrics of the step before.
 
         Returns:
           <bool>[], whether training may continue, and the metrics.
@@ -499,7 +497,7 @@ class TrainingStep:
         is_finite = tf.math.is_finite(metrics["loss"])
         can_continue = apply = is_finite & tf.math.is_finite(norm)
         factor = optimizers.clip_factor(norm, optimizer.global_clipnorm) / scale
-        # Set while weights are being assigned one by one, for `recover`.
+        # True while weights are assigned, so `recover` refuses partial updates.
         with tf.control_dependencies([norm]):
             begin = optimizers.assign_on_replica(self._is_updating, True)
         with tf.control_dependencies([begin]):

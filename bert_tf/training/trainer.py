@@ -44,7 +44,7 @@ class Pacer:
     `intervals`, and after at most 10 seconds, so that the progress bar moves.
     """
 
-    # Seconds. A step may be slower than the ones before it.
+    # Seconds: less than 10, as a step may be slower than earlier steps.
     _BUDGET = 0.7 * 10.0
     _GROWTH = 4
 
@@ -82,8 +82,8 @@ class TrainerConfig:
 
     Attributes:
       examples_per_step: Examples of a step.
-      tokens_per_example: Length of a sequence, with padding if all have the
-        same padded length, else the mean without padding.
+      tokens_per_example: The padded length of sequences if all have one length,
+        else the mean length without padding.
       description: The label of the progress bar.
     """
 
@@ -136,11 +136,11 @@ class Trainer(abc.ABC):
         self._line_due = 0.0
         self._dev_score = ""
         self._saved_at = 0.0
-        # Since the last metrics line.
+        # Totals since the last metrics line.
         self._seconds = 0.0
         self._steps = 0
         self._means = training_metrics.Means()
-        # Since the last line of the log.
+        # Means since the last line of the log.
         self._shown = training_metrics.Means()
         self._rate = progress.Rate()
 
@@ -233,7 +233,7 @@ class Trainer(abc.ABC):
 
         Args:
           read_from: Returns the batches from a step on, for
-            `TrainingStep.run`. The next call of this method reads on.
+            `TrainingStep.run`; later calls continue with the same iterator.
           read_batch: Returns the batch of a step, counted from 0.
           stop_at: Step to stop at; by default the last one.
 
@@ -281,7 +281,7 @@ class Trainer(abc.ABC):
             )
         self._open_bar()
         while True:
-            # All workers must call the graph with the same number of steps.
+            # Workers agree on the number of steps, or collectives would hang.
             count, stop = self.coordinator.next_call(
                 pacer.next_call(step), self._preemption.requested
             )
@@ -320,11 +320,11 @@ class Trainer(abc.ABC):
     def after_call(
         self, step: int, num_steps: int, sums: Mapping[str, float]
     ) -> None:
-        """Does what else is due after a call, given the sums of its metrics."""
+        """Does nothing; subclasses add work after a call, given its sums."""
         del step, num_steps, sums
 
     def describe_progress(self, step: int) -> dict[str, float]:
-        """Returns values for lines of metrics beside the means."""
+        """Returns values that lines of metrics have besides the means."""
         del step
         return {}
 
@@ -335,7 +335,7 @@ class Trainer(abc.ABC):
         if step % every == 0 or step == self._config.last_step:
             return True
         seconds = time.monotonic() - self._saved_at
-        # A slow disk does not make training wait.
+        # Skipped during a write, so a slow disk does not make training wait.
         return 0 < limit <= seconds and not self.checkpoints.is_writing
 
     def _open_bar(self) -> None:
@@ -357,7 +357,7 @@ class Trainer(abc.ABC):
         self._bar = None
 
     def _show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Moves the bar; logs the step, in intervals."""
+        """Moves the progress bar, and logs the step at intervals."""
         notes = training_metrics.summarize(metrics), self._dev_score
         self._bar.set_postfix_str(", ".join(filter(None, notes)), False)
         rate = self._rate.value
@@ -393,7 +393,7 @@ class Trainer(abc.ABC):
         """Writes a checkpoint and ends the run."""
         if self.checkpoints.step != step:
             self.checkpoints.save(step)
-        # No worker exits before the chief has written the checkpoint.
+        # The workers wait here until the chief has written the checkpoint.
         written = self.coordinator.from_chief(self.checkpoints.wait())
         self._close_log()
         if not written:
@@ -461,7 +461,7 @@ class Trainer(abc.ABC):
                 "Metrics or a batch could not be written (%s).",
                 errors.first_line(error),
             )
-            # Opening it again removes an incomplete line.
+            # Reopen the log before the next line: that removes a partial line.
             self._log = None
 
     def _give_up(

@@ -1,8 +1,8 @@
-"""Chooses whether padding is computed (`--unpad`), and adds what that needs.
+"""Chooses whether padding is computed (`--unpad`), and adds its features.
 
-Without padding the same batches and dropout give the same losses, up to the
-order of additions. The rows of a micro-batch are rounded up to one of a few
-numbers, as programs are compiled for each.
+Without padding, equal batches and dropout give equal losses, up to the order of
+additions. The rows of a micro-batch are rounded up to one of a few numbers, as
+a program is compiled for each number; see `layouts.find_tokens_of_parts`.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,10 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.io import terminal
 from bert_tf.modeling import layouts
 
-# From this share of tokens on, gathering them takes as long as computing the
-# padding.
+# From this share of tokens on, gathering takes as long as computing padding.
 _FULL = 0.95
-# Elements of the hidden states of a micro-batch below which compiling programs
-# for several numbers of rows takes longer than they save.
+# If the hidden states of a micro-batch have fewer elements, compiling programs
+# for several numbers of rows takes longer than the programs save.
 _LEAST_ELEMENTS = 1 << 18
 
 Rows = dict[str, tf.Tensor]
@@ -73,7 +72,7 @@ def choose(
         chosen = False
     elif stored is not None:
         chosen = stored
-    else:  # Not measured on GPUs.
+    else:  # Not measured on GPUs, so they compute padding.
         chosen = kind == "CPU" and is_faster()
     if stored is not None and chosen != stored:
         terminal.detail(
@@ -94,7 +93,7 @@ def token_finder(
     Args:
       plan: How a batch is split.
       longest: The longest shape of an example's `input_mask`.
-      shapes: All of its shapes; by default there is one.
+      shapes: All shapes of an `input_mask`; by default only `longest`.
     """
     step = layouts.row_step(longest)
     counts = [layouts.row_counts(shape, step) for shape in shapes or [longest]]

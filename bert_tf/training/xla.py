@@ -3,8 +3,8 @@
 `step`: everything that a device computes in a step, forward pass, backward pass
 and micro-batches, with known shapes and without strings, as a TPU requires. On
 a GPU the updates of all weights are a second program, and collectives run
-between the two; with `--xla=on` several GPUs have one program for all of it, in
-which collectives overlap the backward pass.
+between the two programs. With `--xla=on` on several GPUs, one program computes
+all of this, and collectives overlap the backward pass.
 `chains`: the operations between the matrix products, see
 bert_tf/modeling/fused.py. That is faster on CPUs, where oneDNN's products are
 faster than XLA's. Each weight's update is a program, as on a CPU XLA would copy
@@ -32,11 +32,11 @@ OFF = "off"
 CHAINS = "chains"
 STEP = "step"
 
-# The default number of lengths that get a program of the compiled step; each
-# takes time to compile.
+# The default maximum of batch lengths with the compiled step: each length gets
+# a program, which takes time to compile.
 _DEFAULT_LENGTHS = 4
 
-# Errors of the compiler and of GPU libraries it calls.
+# Errors of the compiler and of GPU libraries that the compiler calls.
 _ERRORS = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
@@ -46,16 +46,16 @@ _ERRORS = (
     tf.errors.UnimplementedError,
     tf.errors.UnknownError,
 )
-# In the messages of the compiler, and of collectives.
+# Patterns in error messages of the compiler and of collectives.
 _COMPILER = re.compile(
     "to compile|tf2xla|compilation|ptxas|libdevice|autotuning|shared memory",
     re.IGNORECASE,
 )
 _COLLECTIVE = re.compile("nccl|collective", re.IGNORECASE)
-# Lines of TensorFlow before the message of an error.
+# Lines that TensorFlow puts before an error's message; `reason` skips these.
 _PLACES = ("Graph execution error", "Detected at node", "File ", "<stack ")
 
-# In the names of functions, to recognize them in the graph.
+# Parts of function names, by which `describe` finds programs in the graph.
 _STEP_NAME = "compiled_step"
 _PART_NAME = "compiled_part"
 
@@ -66,9 +66,9 @@ def choose(flag: str, kind: str, deterministic: bool = False) -> str:
     Args:
       flag: `--xla`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
-      deterministic: Whether operations must be deterministic. XLA then makes
-        scalar updates, sorted, of the word table's gradient on a GPU, which
-        takes as long as the rest of the step.
+      deterministic: Whether operations must be deterministic. On a GPU, XLA
+        then splits the word table's gradient into sorted scalar updates, which
+        take as long as the rest of the step.
 
     Raises:
       UserError: For "off" on a TPU.
@@ -128,7 +128,7 @@ class Compilation:
 
     @property
     def _compiles_step(self) -> bool:
-        # The TPU strategy compiles everything it runs.
+        # The TPU strategy compiles everything, so nothing is wrapped for it.
         return self.mode == STEP and self._kind != "TPU"
 
     def check(self, num_local_devices: int) -> None:
@@ -173,8 +173,8 @@ class Compilation:
     ) -> bool:
         """Compiles the chains alone from now on, if that may avoid an error.
 
-        Only a GPU's step may fail to compile: for other devices it is refused,
-        or tested.
+        Only on a GPU may a step fail to compile: for other devices, `check`
+        refuses the step, or tests cover it.
 
         Args:
           error: The error of a step.
@@ -182,15 +182,16 @@ class Compilation:
           num_devices: Devices of this process.
 
         Returns:
-          False if nothing would differ.
+          False if compiling less would not avoid the error.
         """
         text = str(error)
         if self._kind != "GPU" or self.mode != STEP:
             return False
         if not isinstance(error, tf.errors.OpError):
             return False
-        # Each shape is compiled when it comes, in any step. Collectives outside
-        # of the step would be the same, and the input in any case.
+        # Any step may compile a new shape, so a compiler's message counts even
+        # after a success. Input errors, and errors of collectives outside of
+        # the step, would come back without the compiled step.
         if not _COMPILER.search(text) and (
             has_run
             or not isinstance(error, _ERRORS)
@@ -203,7 +204,7 @@ class Compilation:
         return True
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function of a replica's rows, compiled if necessary.
+        """Returns a function of a replica's rows, compiled if mode is "step".
 
         Args:
           function: Takes the features of rows, [R, ...], and other tensors.
@@ -223,8 +224,8 @@ class Compilation:
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica, compiled if updates are together.
 
-        Outside of programs, operations on few numbers cost a GPU more than
-        those on many.
+        Outside of compiled programs, many operations on few numbers cost a GPU
+        more than few operations on many numbers.
         """
         if not self.updates_together:
             return function
