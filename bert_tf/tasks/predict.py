@@ -222,7 +222,7 @@ class OutputComputer:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
         # A training model compiles its layers for each number of rows, so round
-        # this number up to one of few.
+        # the number up to a multiple of `step`.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)

@@ -20,7 +20,7 @@ from bert_tf.tasks.metrics import EntityScore
 
 # A matrix of more labels is wider than a screen, so confusions are listed.
 _MAX_COLUMNS = 20
-# The table of regression scores has a row for each of so many ranges.
+# The number of ranges, each a row in the table of regression scores.
 _NUM_RANGES = 10
 _MAX_BARS = 60
 

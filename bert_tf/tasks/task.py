@@ -152,7 +152,7 @@ class Task(TaskFiles):
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns the losses of rows or tokens, in graph.
 
-        The loss of a step is their mean, weighted with `loss_weights`.
+        A step's loss is the mean of these losses, weighted by `loss_weights`.
 
         Returns:
           <float32>[B] or [B, T].

@@ -195,7 +195,7 @@ class TaskFiles(abc.ABC):
         return splits_of(self.files, kind)
 
     def load(self, *splits: str) -> Self:
-        """Returns the task with the data of splits (default: all), read once."""
+        """Returns the task with splits' data (default: all), each read once."""
         data = dict(self.data)
         for split in splits or self.files:
             if split in data:

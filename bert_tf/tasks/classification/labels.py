@@ -155,7 +155,7 @@ def parse_label(
 
 
 def is_one_hot(value: Any, num_labels: int) -> bool:
-    """Returns True for a vector with a single 1 and at least one 0."""
+    """Returns True for `num_labels` values, at least two: one 1, the rest 0."""
     return (
         isinstance(value, list | tuple | np.ndarray)
         and len(value) == num_labels > 1

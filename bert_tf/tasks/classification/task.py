@@ -291,7 +291,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         return named | {"probabilities": values}
 
     def _assigned_labels(self, probs: tf.Tensor) -> tf.Tensor:
-        """Returns <string>[texts, L], assigned labels, then "": a, c, ""."""
+        """Returns <string>[texts, L]: assigned labels, then "", as a, c, ""."""
         count = len(self.labels)
         is_assigned = probs >= tf.cast(self.assigned_from, probs.dtype)
         # Sort by label id, with the labels that are not assigned at the end.
@@ -339,7 +339,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> "ClassificationTask":
         """Returns the task with temperature and thresholds fitted to examples.
 
-        The model must not be trained on these, or it would seem reliable.
+        The model must not be trained on these, or it would seem too accurate.
         """
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         task, is_multi = self, self.problem_type == "multi_label"
@@ -394,7 +394,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         predicted = self.predicted_ids(predictions)
         if self.official is not None and self.labels is not None:
-            # GLUE's F1 counts id 1, so convert ids of a model in other order.
+            # GLUE's F1 counts id 1, so convert a model's ids to GLUE's order.
             ids = np.array([self.official.labels.index(x) for x in self.labels])
             label_ids, predicted = ids[label_ids], ids[predicted]
         if self.official is not None or self.labels is None:

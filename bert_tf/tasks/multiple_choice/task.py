@@ -168,7 +168,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         return {"head": self.head, "head_dropout_prob": self.head_dropout_prob}
 
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
-        """Returns <float32>[B], cross entropies, without missing choices."""
+        """Returns <float32>[B], cross entropies; missing choices are masked."""
         return tf.nn.sparse_softmax_cross_entropy_with_logits(
             batch[LABEL_IDS], _mask_missing(outputs, batch, tf.float32.min)
         )

@@ -42,7 +42,7 @@ def to_iob(
         valid = {tag for tag in tags if pattern.fullmatch(tag)}
         if valid:
             break
-    # So many types are the words of another column, so all are invalid.
+    # Over 200 types are the words of another column, so all are invalid.
     if pattern is _NAME and len(valid) > 200:
         valid = set()
     if valid != tags:
@@ -125,8 +125,8 @@ def _with_previous(tags: Iterable[str]):
 def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:
     """Returns tags from spans [start, end, label], and how many spans moved.
 
-    Words that overlap a span are tagged whole, so it moves if it ends inside a
-    word: for words at 0-4 and 5-9, the span [5, 8, "LOC"] gives O and B-LOC.
+    Words are tagged whole, so a span moves if it starts or ends inside a word:
+    with words at 0-4 and 5-9, [5, 8, "LOC"] gives O, B-LOC and moves.
     """
     tags, num_moved = [OUTSIDE] * len(offsets), 0
     for span in spans:
