@@ -138,7 +138,7 @@ def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:
     Probabilities are sorted into 15 equally wide bins that contain their upper
     edge. The error is the mean over the bins, weighted by their numbers of
     answers, of |mean probability - share of correct answers|. Two answers at
-    0.9, of which one is correct, have the error 0.4.
+    0.9, one correct and one wrong, have the error 0.4.
     """
     places = np.ceil(np.asarray(confidences, np.float64) * _NUM_BINS) - 1
     places = np.clip(places.astype(int), 0, _NUM_BINS - 1)

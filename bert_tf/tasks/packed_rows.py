@@ -1,4 +1,4 @@
-"""Packed rows of unequal lengths, any of which may share a padded batch.
+"""Packed rows of unequal lengths; any rows may share a padded batch.
 
 Shapes:
   N: number of rows or texts.

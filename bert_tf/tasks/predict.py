@@ -33,7 +33,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The other tensors of a batch are for the loss, so the model gets only these.
+# All further tensors of a batch are for the loss, so the model gets only these.
 MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
 # Examples that are featurized at a time, fewer if an example has several rows:
 # enough to batch rows of similar lengths, and few enough to fit in memory.
@@ -82,7 +82,7 @@ class OutputComputer:
 
     Args:
       model: The model, built under `strategy`.
-      task: The task, whose `losses` and `select_outputs` are applied.
+      task: The task; its `losses` and `select_outputs` are applied.
       batch_size: Rows computed at once on all replicas together; rounded up to
         a multiple of the number of replicas.
       strategy: The devices; by default TensorFlow's choice.
@@ -118,9 +118,9 @@ class OutputComputer:
         """Returns the outputs of all rows, in order.
 
         Rows of similar length share a batch, and the longest come first. The
-        last batch is filled up with repeated rows, whose outputs are dropped,
-        so batches differ only in their lengths. `on_rows` is called after each
-        batch with the batch's number of rows.
+        last batch is filled up with repeated rows, so batches differ only in
+        their lengths; outputs of repeated rows are dropped. `on_rows` is called
+        after each batch with the batch's number of rows.
 
         Raises:
           UserError: If a row is longer than every length in `lengths`.
@@ -366,7 +366,7 @@ def _report_examples(
 def chunks(
     task: Task, examples: Iterable[Any], size: int | None = None
 ) -> Iterator[list[Any]]:
-    """Splits examples into chunks that can be predicted one after the other.
+    """Splits examples into chunks that can be predicted one by one.
 
     A chunk has `size` rows, by default `EXAMPLES_PER_CHUNK`, and more where
     examples must share a chunk.

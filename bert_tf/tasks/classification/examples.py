@@ -120,7 +120,7 @@ def read_examples(
       An example for each row, in order. Labels are stripped of white space.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column, or if in
+      UserError: If the file is not a valid table or lacks a column. Also if in
         any row a text is empty or not a string, or the label is missing,
         unknown or invalid for the problem type.
     """
@@ -221,7 +221,7 @@ def text_columns(
     columns: Columns,
     flags: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """Returns the columns of a table that hold the texts.
+    """Returns the columns of a table that contain the texts.
 
     Raises:
       UserError: If the table lacks one of them.
@@ -309,9 +309,9 @@ def read_texts(
     texts, too; without it they raise an error that ends with `or_else`.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column, if a text
-        is empty or not a string, or if a .jsonl row has a second text that the
-        first row lacks.
+      UserError: If the file is not a valid table or lacks a column. Also if a
+        text is empty or not a string, or if a .jsonl row has a second text that
+        the first row lacks.
     """
     table = tables.read_table(path)
     columns = next(
@@ -454,8 +454,8 @@ def read_official(
     """Reads an official file by the column names in its header.
 
     Logs how many rows are left out, because annotators did not agree on a label
-    ("-") or the number of columns is wrong, and how many rows have an empty
-    text; these rows are kept, as in the original.
+    ("-") or the number of columns is wrong. Also logs how many rows have an
+    empty text; these rows are kept, as in the original.
 
     XNLI's dev and test are read only in `language`. Test files may lack labels.
 

@@ -18,7 +18,7 @@ _BINARY = ("0", "1")
 # The original's order (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-# The names of labels in files that hold their numbers.
+# The names of labels in files that contain numbers instead.
 _NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 
@@ -27,7 +27,7 @@ _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 class GlueTask(OfficialFiles):
     """A task with official files; its title is also the name of its folder.
 
-    Attributes, in addition to those of `OfficialFiles`:
+    Attributes, in addition to the attributes of `OfficialFiles`:
       texts: The columns of the text or pair, in each edition of the files.
       labels: The labels in the order of their ids; None for regression.
       metrics: Names in `metrics.METRICS`; the first selects models, as in the

@@ -248,9 +248,9 @@ def in_batch_losses(
     """Returns the cross entropy of each anchor's choice among all candidates.
 
     A row's candidates are the positives and negatives of all rows. Other texts
-    that may fit the row are excluded: those with the id of its anchor or its
-    positive, and the positives of rows with the same anchor. Rows (a, p) and
-    (b, q) both choose among p and q; of (a, p) and (a, q), each has one choice.
+    that may fit the row are excluded: texts with the id of the row's anchor or
+    positive, and positives of rows with the same anchor. Rows (a, p) and (b, q)
+    both choose among p and q; rows (a, p) and (a, q) have one candidate each.
 
     Args:
       embeddings: <float32>[B, C, H]: anchor, positive and maybe negative.

@@ -51,7 +51,7 @@ class Columns:
     """The names of the columns with contexts, choices and labels.
 
     Attributes:
-      choices: The choices; a single column holds lists of choices.
+      choices: The choices; a single column contains lists of choices.
       context: The context, or None.
       start: The words that all choices of a row begin with, or None.
       label: The correct choice, by the name of its column or its index from
@@ -152,7 +152,7 @@ def read_examples(
       name_flags: Whether errors mention the flags that name the columns.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column, or if in
+      UserError: If the file is not a valid table or lacks a column. Also if in
         any row a text is empty or not a string, there are fewer than two
         choices, or the label is missing or not a choice.
     """

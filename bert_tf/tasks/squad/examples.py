@@ -427,7 +427,7 @@ def read_questions(path: str) -> Iterator[SquadExample]:
 
 
 def has_rows(path: str) -> bool:
-    """Returns True if a JSON file holds a list or one object per line."""
+    """Returns True if a JSON file has a list or one object per line."""
     lines = (line.strip() for _, line in text_files.read_lines(path))
     first = next(filter(None, lines), "")
     try:
@@ -474,8 +474,8 @@ class SquadFiles(TaskFiles):
     def read(self, split: str) -> tuple[SquadExample, ...]:
         """Reads a SQuAD file.
 
-        Training questions whose answer is not in the paragraph are left out,
-        as in the original, and counted.
+        Training questions are left out, as in the original, and counted if the
+        paragraph lacks the answer.
 
         Raises:
           UserError: If the file is invalid or has nothing to train on, or a

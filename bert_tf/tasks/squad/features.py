@@ -29,7 +29,7 @@ END_POSITIONS = "end_positions"
 # end of an answer. U+200B, for instance, separates the words of Thai.
 _INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 TRAILING = f"([^{_INVISIBLE[1:]}){_INVISIBLE}+$"
-# The tokenizer is slow for single texts, so it gets those of many examples.
+# The tokenizer is slow for single texts, so many examples share a call.
 _EXAMPLES_AT_ONCE = 2048
 # [CLS], and [SEP] after the question and after the paragraph.
 _NUM_SPECIAL_TOKENS = 3

@@ -68,7 +68,7 @@ class TaggingExample:
     Attributes:
       words: The words, as they are in the file.
       tags: Their tags in IOB2, or None.
-      document: The number of the document, whose sentences are consecutive;
+      document: The number of the document; its sentences are consecutive.
         `ALONE` for a document of one sentence.
       line: The line of the first word, from 1; 0 without a file.
       offsets: The start and end of each word in raw text, in characters; None
@@ -104,9 +104,10 @@ def read_examples(
 
     Columns are separated by commas in .csv files, elsewhere by tabs if the
     first line with a word has one, else by spaces. A .jsonl, .json or .parquet
-    file has a sentence per row. The row has a list "words" or "tokens" and a
-    list "tags", "ner_tags" or "labels" (or the named columns); or it has a
-    "text" and a list "label" or "labels" of [start, end, label].
+    file has a sentence per row, in one of two forms. A row has a list "words"
+    or "tokens" and a list "tags", "ner_tags" or "labels" (or the named
+    columns). Or it has a "text" and a list of [start, end, label], "label" or
+    "labels".
 
     Args:
       path: The file; if it ends in ".gz", it is decompressed.
@@ -455,11 +456,12 @@ def read_inputs(
     - .tsv: a table if its first line has a column "text", does not end with a
       tag, and "text" is not `word_column`; else columns.
     - .txt: raw text, one example per line. It is read as columns if there is a
-      `sentence_column` or `comment_prefix`, or a line begins with -DOCSTART-;
-      also if the lines of the first sentence, without comments, have an equal
-      number of fields, at least two, and end with a tag. So a file of untagged
-      columns, or of tags as PER, needs another ending.
-    - .conll and all others: columns, one example per sentence.
+      `sentence_column` or `comment_prefix`, or a line begins with -DOCSTART-.
+      It is also read as columns if all lines of the first sentence, without
+      comments, have the same number of fields, at least two, and end with a
+      tag. So a file of untagged columns, or of tags as PER, needs another
+      ending.
+    - .conll and all further endings: columns, one example per sentence.
 
     Raises:
       UserError: If the file is invalid for its ending.

@@ -49,7 +49,7 @@ class TaggingFeatures(PackedRows):
         examples' words.
       num_words_without_token: The number of words that consist of characters
         that the tokenizer drops, as control characters. They are tagged O.
-      num_truncated_words: The number of words behind the last window. They are
+      num_truncated_words: The number of words after the last window. They are
         tagged O.
     """
 
@@ -98,8 +98,8 @@ def convert_examples_to_features(
         the examples' tags. Other tags have no label.
       context: The unit that a window may span.
       doc_stride: The maximum distance between the starts of windows, in
-        tokens, at most `max_seq_length` - 2; None for a single window, which
-        drops the words behind it.
+        tokens, at most `max_seq_length` - 2; None for a single window, so the
+        words after it are dropped.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token, or there are

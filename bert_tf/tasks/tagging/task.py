@@ -79,7 +79,7 @@ class TaggingTask(TaggingFiles, task.Task):
     def rows_per_step(
         self, batch_size: int, num_examples: int, num_rows: int
     ) -> int:
-        """Returns the number of windows that hold `batch_size` sentences.
+        """Returns the number of windows that contain `batch_size` sentences.
 
         So the context does not change the number of training steps: with 100
         sentences in 25 windows, a batch size of 32 takes 8 windows.
