@@ -33,7 +33,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
-# All further tensors of a batch are for the loss, so the model gets only these.
+# The model gets only these tensors; others in a batch are for the loss.
 MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
 # Examples that are featurized at a time, fewer if an example has several rows:
 # enough to batch rows of similar lengths, and few enough to fit in memory.
@@ -88,7 +88,7 @@ class OutputComputer:
       strategy: The devices; by default TensorFlow's choice.
 
     Attributes:
-      unpad: Whether to compute the tokens alone.
+      unpad: Whether to skip padding and compute only the tokens.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class Predictor:
       num_length_buckets: As for `allowed_lengths`; the first examples
         determine the lengths.
       strategy: The devices; by default TensorFlow's choice.
-      unpad: Whether to compute the tokens alone.
+      unpad: Whether to skip padding and compute only the tokens.
     """
 
     def __init__(

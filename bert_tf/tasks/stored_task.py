@@ -61,7 +61,7 @@ def check_model(config: FinetuneConfig) -> None:
 
     Raises:
       UserError: If the vocabulary or configuration is invalid, or the model
-        cannot read texts of that length.
+        cannot read --max_seq_length tokens.
     """
     folder = config.pretrained_model_dir
     if not folder and not config.do_train:

@@ -216,7 +216,7 @@ class TaskFiles(abc.ABC):
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the constructor's arguments that task.json has.
 
-        By default they are all values named like fields that are not null.
+        By default, all values that are named like fields and are not null.
         """
         names = {x.name for x in dataclasses.fields(cls)}
         return {

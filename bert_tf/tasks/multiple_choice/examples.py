@@ -314,7 +314,7 @@ def _read_label(
 def _reorder(
     examples: Sequence[MultipleChoiceExample], lines: Sequence[int]
 ) -> list[MultipleChoiceExample]:
-    """Shuffles the choices of each example by a draw for its line."""
+    """Shuffles the choices of each example; the example's line is the seed."""
     # This imports TensorFlow, so only shuffled choices wait for it.
     from bert_tf import stateless_random
 

@@ -150,7 +150,7 @@ def read_dataset(
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Logs a warning once, although a file is read by the check and again."""
+    """Logs a warning once, although the check and the task read the file."""
     logging.warning("%s", message)
 
 

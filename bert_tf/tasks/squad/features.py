@@ -301,7 +301,7 @@ def _find_max_context(
     """
     best = np.zeros([num_tokens], np.int64)
     best_scores = np.full([num_tokens], -1.0)
-    # Window by window, as windows times tokens would not fit in memory.
+    # Go window by window: windows times tokens would not fit in memory.
     for number, (start, length) in enumerate(spans):
         shown = slice(start, start + length)
         left = np.arange(length)

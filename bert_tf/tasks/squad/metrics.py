@@ -122,7 +122,7 @@ def find_best_threshold(
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])
         if_not.append(_score(example, "")[1])
-    # Odds up to the threshold are answered, so the gains of all these add up.
+    # Questions with odds up to the threshold are answered: add up their gains.
     order = np.argsort(null_odds, kind="stable")
     odds = np.array(null_odds)[order]
     unanswered = _PERCENT * np.array(if_not)

@@ -125,7 +125,7 @@ class OriginalTexts:
     def find(
         self, example: SquadExample, window: InputFeatures, start: int, end: int
     ) -> tuple[str, int, int]:
-        """Returns what `find_text` does, but with one space between words."""
+        """Returns a span's text, with single spaces, and its place."""
         first = int(window.word_indices[start - window.doc_offset])
         last = int(window.word_indices[end - window.doc_offset])
         if example.is_unspaced(first, last):

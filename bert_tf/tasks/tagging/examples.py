@@ -349,7 +349,7 @@ def _to_examples(
     for row in itertools.chain(rows, [_Row(0, [])]):
         begins = not row.fields
         if row.fields and sentence_column is not None:
-            # Some files name a sentence at its first word only: "" continues.
+            # Files may name a sentence only at its first word: "" continues it.
             key = row.fields[sentence_column].strip() or name
             begins, name = key != name, key
         if sentence and begins:

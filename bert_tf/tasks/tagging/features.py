@@ -87,7 +87,7 @@ def convert_examples_to_features(
     Windows cover a whole document, or each sentence separately, and begin with
     a whole word. A word in several windows is labeled and predicted in the
     window where it has the most context, by the rule of _check_is_max_context
-    (run_squad.py:383-417 of the original).
+    (run_squad.py:513-547 of the original).
 
     Args:
       examples: The sentences; sentences of one document are consecutive.
