@@ -45,7 +45,7 @@ METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
         MEAN_ABSOLUTE_ERROR,
     ),
 }
-# Lower values of these metrics are better; of all other metrics, higher values.
+# Lower is better for these metrics, higher for all other metrics.
 LESS_IS_BETTER = frozenset({MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR})
 
 
