@@ -1,7 +1,7 @@
 """Calibrated probabilities: temperature, thresholds, rejection, their errors.
 
-A temperature divides the logits, so that of the answers with a probability of
-0.8 about 80% are right (Guo et al., 2017, https://arxiv.org/abs/1706.04599).
+A temperature divides the logits, so that about 80% of the answers with the
+probability 0.8 are right (Guo et al., 2017, https://arxiv.org/abs/1706.04599).
 Nothing here imports TensorFlow.
 
 Shapes:
@@ -19,12 +19,12 @@ from absl import logging
 FIELDS = ("temperature", "thresholds", "reject_below", "reject_label")
 # The default of `thresholds` and of `reject_label`.
 THRESHOLD, REJECT_LABEL = 0.5, "none of these"
-# In `label_ids`: none of the labels fits.
+# The label id of a text that no label fits.
 OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# Below it all answers are right, at many temperatures.
+# At a smaller loss all answers are right, so many temperatures fit equally.
 _NO_LOSS = 1e-5
 
 
@@ -33,12 +33,12 @@ def fit_temperature(
 ) -> float:
     """Returns the temperature with the least log loss.
 
-    It is 1.0 if the texts do not determine it, as if all answers are right.
+    It is 1.0 if the texts determine none, for instance if all are right.
 
     Args:
-      predict: Returns the probabilities <float>[M, L] at a temperature, of
-        texts that the model was not trained on.
-      label_ids: <int>[M], `OUTSIDE` where none fits; or for several labels
+      predict: Maps a temperature to the probabilities <float>[M, L] of texts
+        that the model was not trained on.
+      label_ids: <int>[M], `OUTSIDE` if no label fits; in multi-label tasks
         <float>[M, L], 1 for each label of a text.
     """
     from scipy import optimize
@@ -69,10 +69,11 @@ def fit_temperature(
 def fit_thresholds(
     probabilities: np.ndarray, label_ids: np.ndarray
 ) -> tuple[float, ...]:
-    """Returns the threshold of each of several labels with the best F1.
+    """Returns each label's threshold with the best F1, for multi-label tasks.
 
-    It is halfway to the next lower probability. Labels that no text has keep
-    0.5.
+    It is halfway between the lowest probability that is accepted and the next
+    lower one. If texts with 0.9 and 0.7 have the label and a text with 0.5 does
+    not, the threshold is 0.6. Labels that no text has keep 0.5.
 
     Args:
       probabilities: <float>[M, L].
@@ -86,7 +87,8 @@ def fit_thresholds(
             thresholds.append(THRESHOLD)
             continue
         *rates, cuts = metrics.precision_recall_curve(is_label, column)
-        precision, recall = (x[:-1] for x in rates)  # The last has no cut.
+        # scikit-learn appends a point that has no threshold, so drop it.
+        precision, recall = (x[:-1] for x in rates)
         f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
         best = int(np.argmax(f1))
         thresholds.append(float(cuts[max(best - 1, 0)] + cuts[best]) / 2)
@@ -96,20 +98,21 @@ def fit_thresholds(
 def fit_rejection(
     confidences: np.ndarray, is_right: np.ndarray, precision: float
 ) -> float:
-    """Returns the least probability from which answers have a precision.
+    """Returns the lowest threshold at which answers reach a precision.
 
-    It takes 1 / (1 - precision) answers to show it, as of fewer one error is
-    too many. If none do, the closest is returned, and a warning states it.
+    At least 1 / (1 - precision) answers must reach the threshold, 20 for 0.95:
+    among fewer, one error is too many. If no threshold has the precision, the
+    best one is returned, and a warning is logged.
 
     Args:
       confidences: <float>[M], the probability of the most probable label.
-      is_right: <bool>[M], whether it is the right one.
+      is_right: <bool>[M], whether this label is correct.
       precision: The share of answers that must be right, below 1.
     """
     reached = right_among_surest(confidences, is_right)
     ranked = np.sort(confidences)[::-1]
     least = math.ceil(1 / (1 - precision) - 1e-9)
-    # Answers of equal probability are rejected together.
+    # Equal probabilities are rejected together, so cut only where they drop.
     may_end = np.append(ranked[1:] < ranked[:-1], True)
     may_end[: min(least, len(ranked)) - 1] = False
     last = int(np.argmax(np.where(may_end, reached, -1)))
@@ -132,8 +135,10 @@ def fit_rejection(
 def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:
     """Returns the expected calibration error, 0 to 1.
 
-    It is the mean distance between the probability of answers and the share of
-    them that is right, of 15 equally wide bins that contain their upper edge.
+    Probabilities are sorted into 15 equally wide bins that contain their upper
+    edge. The error is the mean over the bins, weighted by their numbers of
+    answers, of |mean probability - share of correct answers|. Two answers at
+    0.9, one correct and one wrong, have the error 0.4.
     """
     places = np.ceil(np.asarray(confidences, np.float64) * _NUM_BINS) - 1
     places = np.clip(places.astype(int), 0, _NUM_BINS - 1)

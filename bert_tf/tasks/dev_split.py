@@ -1,8 +1,8 @@
 """A dev set out of the training set: --dev_fraction and validation_split.
 
-A hash of the text decides, not the place of a row: the parts stay the same when
-rows are reordered, and equal texts are in the same part. Each label gives the
-same share of its texts, those with the smallest hashes.
+Rows are split by a hash of the text, not by position: reordered rows give equal
+parts, and equal texts are in one part. Each label gives the same share of its
+texts to the dev set: the texts with the smallest hashes.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 _FOLDER = "split"
-# Their rows are no lines, and become lines of .jsonl.
+# Rows of these files are not lines, so the parts are written as .jsonl.
 _NO_LINES = (".json", ".parquet")
 
 
@@ -43,8 +43,9 @@ def choose(
 ) -> list[bool]:
     """Returns, for each example, whether it is in the dev set.
 
-    Each label has the nearest whole number of its texts there, at least one.
-    Texts with several labels count for the rarest of them.
+    Each label gives `fraction` of its texts, rounded, but at least one and not
+    all: for 0.1, a label gives 2 of 24 texts, or 1 of 3. Texts with several
+    labels count for the rarest of these labels.
 
     Raises:
       UserError: If the fraction is not between 0 and 1, a label has a single
@@ -82,9 +83,9 @@ def choose(
 
 
 def split(task: TaskFiles, config: Flags) -> Any:
-    """Returns the files with both parts of --train_file, if requested.
+    """Returns the task with --train_file split in two, if requested.
 
-    The parts have the paths that `write` gives them.
+    Nothing is written yet: `write` writes the parts to the paths of the result.
 
     Raises:
       UserError: If the file is invalid, or cannot be split.
@@ -92,7 +93,7 @@ def split(task: TaskFiles, config: Flags) -> Any:
     path, fraction = config.train_file, config.dev_fraction
     if fraction is None or not (config.do_train or config.do_eval):
         return task
-    # Read for both: questions of SQuAD may be left out of training alone.
+    # Read both splits: SQuAD leaves some questions out of training only.
     splits = (TRAIN, DEV) if config.do_train else (DEV,)
     whole = dataclasses.replace(task, files=dict.fromkeys(splits, path)).load()
     keys = whole.split_keys(whole.data[DEV].examples)
@@ -144,8 +145,8 @@ def _lines(
 
     Args:
       source: The file.
-      kept: The places of the records.
-      starts: The places of all records.
+      kept: The `_place` of each record to yield.
+      starts: The `_place` of each record; further lines continue a record.
     """
     if isinstance(next(iter(starts)), str):
         stored = text_files.read_json(source)

@@ -28,7 +28,7 @@ MICRO_PRECISION = "micro_precision"
 MICRO_RECALL = "micro_recall"
 SUBSET_ACCURACY = "subset_accuracy"
 
-# The metrics of tasks without official ones; the first selects models.
+# The metrics of tasks without official metrics; the first selects models.
 METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
     "single_label": (ACCURACY, MACRO_F1, MATTHEWS),
     "multi_label": (
@@ -45,12 +45,12 @@ METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
         MEAN_ABSOLUTE_ERROR,
     ),
 }
-# For all other metrics more is better.
+# Lower is better for these metrics, higher for all other metrics.
 LESS_IS_BETTER = frozenset({MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR})
 
 
 def _imported(module: str, name: str) -> Callable[..., Any]:
-    """Returns a function that is imported at its first call, which is slow."""
+    """Returns a function that runs its slow import only when it is called."""
     return lambda *args, **kwargs: getattr(
         importlib.import_module(module), name
     )(*args, **kwargs)
@@ -65,7 +65,7 @@ def _correlation(
     label_ids: np.ndarray,
     predictions: np.ndarray,
 ) -> float:
-    # A constant has no correlation; 0, as for Matthews' coefficient.
+    # A constant has no correlation, so return 0, as Matthews' coefficient does.
     if np.ptp(label_ids) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return compute(
@@ -84,8 +84,8 @@ def _micro_averaged(
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     """Returns the micro average of a metric, over all binary decisions.
 
-    scikit-learn's own micro average reads an array with one column as classes
-    instead of decisions.
+    scikit-learn's own micro average would read a single column as classes, so
+    all decisions are flattened to one binary array.
     """
     return lambda label_ids, predictions: compute(
         np.ravel(label_ids), np.ravel(predictions), zero_division=0.0
@@ -187,9 +187,9 @@ def score_entities(
 
     Returns:
       The score of each type, sorted by name, including types that are only
-      predicted; then "overall", that of all entities.
+      predicted; then "overall", the score of all entities.
     """
-    # Imported here, as it is slow.
+    # This import is slow, so only scoring entities waits for it.
     from seqeval.metrics import sequence_labeling
 
     counts = [collections.Counter() for _ in range(3)]

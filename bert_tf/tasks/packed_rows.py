@@ -1,4 +1,4 @@
-"""Packed rows of unequal lengths, any of which may share a padded batch.
+"""Packed rows of unequal lengths; any rows may share a padded batch.
 
 Shapes:
   N: number of rows or texts.
@@ -22,13 +22,16 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
 LABEL_IDS = "label_ids"
-# The tokenizer is fast for many texts at once; this bounds memory.
+# Many texts per call make the tokenizer fast; the limit bounds its memory.
 _TEXTS_PER_CALL = 2048
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PackedRows:
     """Rows of tokens, concatenated without padding.
+
+    The rows [101, 7, 102] and [101, 102] are stored as the `input_ids`
+    [101, 7, 102, 101, 102] with the `row_splits` [0, 3, 5].
 
     Attributes:
       input_ids: <int32>[sum of lengths].
@@ -59,10 +62,7 @@ class PackedRows:
         return np.diff(self.row_splits)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns the model's inputs and the targets for some of the rows.
-
-        The arguments are those of `inputs`.
-        """
+        """Returns the model's inputs and targets of some rows; see `inputs`."""
         targets = {name: x[indices] for name, x in self.targets.items()}
         return self.inputs(indices, length) | targets
 
@@ -101,7 +101,7 @@ class PackedRows:
     def place(
         self, values: np.ndarray, indices: np.ndarray, length: int, padding: int
     ) -> np.ndarray:
-        """Returns <int32>[B, T] for the <int32>[sum of lengths] of all rows."""
+        """Returns rows of <int32>[sum of lengths], padded: <int32>[B, T]."""
         starts = self.row_splits[indices][:, np.newaxis]
         position = np.arange(length)
         mask = position < self.row_splits[indices + 1][:, np.newaxis] - starts
@@ -112,7 +112,7 @@ class PackedRows:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupedRows:
-    """Examples of as many texts each, which may share texts.
+    """Examples of C texts each; several examples may share a text.
 
     Attributes:
       rows: The texts, one row each.
@@ -153,7 +153,7 @@ def pack_texts(
 
     Args:
       texts_a: The texts, or the first ones of pairs.
-      texts_b: The second ones; it, or any of its texts, may be None.
+      texts_b: The second texts of pairs; all or some of them may be None.
       tokenizer: The tokenizer.
       max_seq_length: The maximum number of tokens in a row.
       doc_stride: The distance between the starts of windows of long texts, in

@@ -33,11 +33,10 @@ from bert_tf.tasks.task import Task
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Everything else in a batch is for the loss.
+# The model gets only these tensors; others in a batch are for the loss.
 MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
-# The number of examples that are featurized and computed at a time, fewer if
-# they have several rows each: enough to batch rows of similar lengths, and few
-# enough to fit in memory.
+# Examples that are featurized at a time, fewer if an example has several rows:
+# enough to batch rows of similar lengths, and few enough to fit in memory.
 EXAMPLES_PER_CHUNK = 4096
 
 
@@ -83,13 +82,13 @@ class OutputComputer:
 
     Args:
       model: The model, built under `strategy`.
-      task: The task, whose `losses` and `select_outputs` are applied.
+      task: The task; its `losses` and `select_outputs` are applied.
       batch_size: Rows computed at once on all replicas together; rounded up to
         a multiple of the number of replicas.
       strategy: The devices; by default TensorFlow's choice.
 
     Attributes:
-      unpad: Whether to compute the tokens alone.
+      unpad: Whether to skip padding and compute only the tokens.
     """
 
     def __init__(
@@ -119,17 +118,16 @@ class OutputComputer:
         """Returns the outputs of all rows, in order.
 
         Rows of similar length share a batch, and the longest come first. The
-        last batch is filled up with repeated rows, whose outputs are dropped,
-        so batches differ only in their lengths.
-
-        `on_rows` is called after each batch with its number of rows.
+        last batch is filled up with repeated rows, so batches differ only in
+        their lengths; outputs of repeated rows are dropped. `on_rows` is called
+        after each batch with the batch's number of rows.
 
         Raises:
           UserError: If a row is longer than every length in `lengths`.
           NotFiniteError: If an output is not finite.
         """
         if not len(features):
-            # Without a batch the names of the outputs are unknown.
+            # Without a batch the names are unknown, so allow any name.
             return Computed(collections.defaultdict(list), None)
         size = min(self._batch_size, self._round_up(len(features)))
         rows: dict[str, list] = {}
@@ -211,7 +209,7 @@ class OutputComputer:
             )
 
         outputs, sums = self._strategy.run(compute_part)
-        # Every worker gets all outputs, so that all decide the same.
+        # Every worker gets all outputs, so all workers make equal decisions.
         return (
             {
                 name: self._strategy.gather(value, axis=0)
@@ -223,7 +221,8 @@ class OutputComputer:
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
-        # The chains of a model in training are compiled for each number.
+        # A training model compiles its layers for each number of rows, so round
+        # the number up to a multiple of `step`.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)
@@ -268,7 +267,7 @@ class Predictor:
       num_length_buckets: As for `allowed_lengths`; the first examples
         determine the lengths.
       strategy: The devices; by default TensorFlow's choice.
-      unpad: Whether to compute the tokens alone.
+      unpad: Whether to skip padding and compute only the tokens.
     """
 
     def __init__(
@@ -311,7 +310,7 @@ class Predictor:
             computed = self._computer.compute(features, lengths, on_rows)
             outputs = computed.outputs
         elif on_examples is not None:
-            # Texts without words may have no rows at all.
+            # Texts without words may have no rows, so report them here.
             on_examples(len(examples))
         return self.task.predict(examples, features, outputs, self._tokenizer)
 
@@ -367,7 +366,7 @@ def _report_examples(
 def chunks(
     task: Task, examples: Iterable[Any], size: int | None = None
 ) -> Iterator[list[Any]]:
-    """Splits examples into chunks that can be predicted one after the other.
+    """Splits examples into chunks that can be predicted one by one.
 
     A chunk has `size` rows, by default `EXAMPLES_PER_CHUNK`, and more where
     examples must share a chunk.

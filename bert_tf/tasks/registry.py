@@ -49,9 +49,8 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
 def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
     """Returns the contents of task.json for the embeddings of a stored model.
 
-    Pooling, normalization and length are those that the model has from
-    sentence-transformers or from training, else the task's own and all
-    positions.
+    Pooling, normalization and length are the model's, if sentence-transformers
+    or training set them; otherwise the task's defaults and all positions.
     """
     names = ("max_seq_length", *EmbeddingsTask().model_arguments())
     values = {
@@ -84,7 +83,7 @@ def build_task(
     Raises:
       UserError: If the values do not describe a task.
     """
-    # Null means the default.
+    # Null stands for the default, so leave it out.
     values = {name: x for name, x in values.items() if x is not None}
     if "labels" not in values and num_labels is not None:
         values["labels"] = [str(index) for index in range(num_labels)]

@@ -1,7 +1,7 @@
 """Results as text and picture: confusion matrices, scores by label or type.
 
-If the font of a picture lacks a character of a name, it has numbers in place of
-all names, and the text next to it has both.
+If the font of a picture lacks a character of a name, the picture shows numbers
+instead of names, and the text file next to it lists both.
 
 Shapes:
   C: number of labels.
@@ -18,9 +18,9 @@ from bert_tf.tasks import confidence
 from bert_tf.tasks import metrics
 from bert_tf.tasks.metrics import EntityScore
 
-# A matrix of more labels is wider than a screen.
+# A matrix of more labels is wider than a screen, so confusions are listed.
 _MAX_COLUMNS = 20
-# The number of ranges of regression scores.
+# The number of ranges, each a row in the table of regression scores.
 _NUM_RANGES = 10
 _MAX_BARS = 60
 
@@ -34,7 +34,7 @@ def write_confusion_matrix(
     reports.write_confusion_matrix(
         f"{path}.png", names, counts, accuracy_line(counts), note
     )
-    if note and len(labels) > _MAX_COLUMNS:  # Otherwise there are numbers.
+    if note and len(labels) > _MAX_COLUMNS:  # Small matrices have numbers.
         labels = _with_numbers(labels)
     files.write_text(f"{path}.txt", confusion_matrix_text(labels, counts))
 
@@ -102,9 +102,9 @@ def write_calibration(
     """Writes reliability and a coverage curve to <path>.png and <path>.txt.
 
     Args:
-      path: The path of both, without ending.
-      probabilities: <float>[N], of the answers.
-      is_right: <bool>[N].
+      path: The path of the two files, without ending.
+      probabilities: <float>[N], the probability of each answer.
+      is_right: <bool>[N], whether each answer is correct.
     """
     error = confidence.calibration_error(probabilities, is_right)
     title = f"{len(is_right):,} answers, calibration error {error:.2%}"
@@ -124,8 +124,8 @@ def write_calibration(
 def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
     """Returns a confusion matrix with scores per label.
 
-    With more than 20 labels most cells are 0, and a row does not fit in a
-    line. Then the confusions that occur are listed, the most frequent first.
+    With more than 20 labels a row does not fit in a line, so the confusions
+    that occur are listed instead, the most frequent first.
 
     Args:
       labels: C names.
@@ -137,7 +137,7 @@ def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
     scores = scores_text("label", _score_rows(names, *label_counts))
     if len(labels) > _MAX_COLUMNS:
         return f"{head}{_confusions_text(names, counts)}\n{scores}"
-    # Columns have numbers, as long names would make them wide.
+    # Columns are numbered, because long names would make them too wide.
     table = [["right \\ predicted", *reports.numbers(names)]]
     for name, row in zip(_with_numbers(names), counts, strict=True):
         table.append([name, *map(str, row)])
@@ -145,7 +145,7 @@ def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
 
 
 def accuracy_line(counts: np.ndarray) -> str:
-    """Returns a line with the numbers of examples, hits and labels."""
+    """Returns a line as "50 examples, 45 right (90.00%), 2 labels"."""
     total = int(counts.sum())
     correct = int(np.trace(counts))
     accuracy = correct / max(total, 1)
@@ -196,7 +196,7 @@ def score_scatter_text(
       predictions: <float32>[N].
     """
     edges = np.linspace(references.min(), references.max(), _NUM_RANGES + 1)
-    # The last range includes its upper edge.
+    # The greatest score is the last edge, so it is clipped to the last range.
     ranges = np.clip(
         np.searchsorted(edges, references, side="right") - 1, 0, _NUM_RANGES - 1
     )
@@ -243,10 +243,7 @@ def _one_line(name: str) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], num_names: int = 1) -> str:
-    """Returns a table with aligned columns: names left, numbers right.
-
-    The first `num_names` columns have names, all others numbers.
-    """
+    """Returns a table: `num_names` columns of names, then aligned numbers."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     signs = num_names * "<" + (len(widths) - num_names) * ">"
     layout = "  ".join(

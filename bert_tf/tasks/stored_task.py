@@ -27,7 +27,7 @@ _TASKS = (
     EmbeddingsFiles,
 )
 _FILES = {x.variant or x.kind: x for x in _TASKS}
-# A file to predict is checked up to this size, which takes a second at most.
+# Larger files to predict are checked later; this size takes at most a second.
 _MAX_BYTES = 10 << 20
 
 
@@ -38,15 +38,15 @@ def read(model_dir: str) -> dict[str, Any]:
       model_dir: A model directory, or the output directory of a training run.
 
     Raises:
-      UserError: If a value in it is of another kind.
+      UserError: If a value in it has the wrong type.
     """
     for folder in (model_dir, os.path.join(model_dir, "model")):
         try:
             path = os.path.join(folder, "task.json")
             values = stored_files.read_object(path)
-        except (OSError, ValueError):  # The reader of the model reports it.
+        except (OSError, ValueError):  # Reported when the model is read.
             continue
-        # KerasHub's presets have a file of that name, too.
+        # KerasHub's presets have a task.json, too, but without "kind".
         if "kind" in values:
             task_values.check_task(values, path)
             return values
@@ -56,12 +56,12 @@ def read(model_dir: str) -> dict[str, Any]:
 def check_model(config: FinetuneConfig) -> None:
     """Checks the vocabulary of the model to start from, and --max_seq_length.
 
-    Models of other formats than the original's and this project's are checked
-    when they are read, as are remote ones.
+    Only local models in the original's and this project's formats are checked
+    here; all other models are checked when they are read.
 
     Raises:
       UserError: If the vocabulary or configuration is invalid, or the model
-        cannot read texts of that length.
+        cannot read --max_seq_length tokens.
     """
     folder = config.pretrained_model_dir
     if not folder and not config.do_train:
@@ -82,15 +82,15 @@ def check_model(config: FinetuneConfig) -> None:
 def read_for_evaluation(
     config: FinetuneConfig, kind: str
 ) -> dict[str, Any] | None:
-    """Checks the model, and returns what names the columns of its files.
+    """Checks the model, and returns the values that name its files' columns.
 
     Args:
       config: The flags.
       kind: The kind of model that the script trains.
 
     Returns:
-      {} for training, where flags alone name the columns; without training the
-      task.json of the model to evaluate, or None if it has none of that kind.
+      {} for training, where only flags name the columns; without training the
+      task.json of the model to evaluate, or None if it is of another kind.
     """
     check_model(config)
     if config.do_train:
@@ -118,10 +118,7 @@ def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
 
 
 def require_masked_lm(model_dir: str, kind: str | None) -> None:
-    """Raises `UserError` for a model of a kind without a masked-LM head.
-
-    The kind is None if it is not known yet.
-    """
+    """Raises `UserError` if the kind, if it is known, has no masked-LM head."""
     if kind and weight_map.MASKED_LM not in weight_map.HEADS.get(kind, ()):
         raise UserError(
             "--model_dir must have a masked-LM head, from pretraining, for "
@@ -138,8 +135,8 @@ def check_inputs(
 ) -> None:
     """Checks a file to predict: columns and rows; labels are not read.
 
-    Large files are checked when the model is loaded, as are files that can be
-    read only once, such as pipes, and those of unknown tasks.
+    Some files are checked only after the model is loaded: large files, files
+    that can be read only once, such as pipes, and files of unknown tasks.
 
     Args:
       task: The task, None if it is not known.

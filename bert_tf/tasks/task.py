@@ -4,7 +4,7 @@ Training, evaluation and prediction use tasks through this class alone, so a
 new task is a new subclass (docs/adding_a_task.md).
 
 Shapes:
-  N: rows of features; one per example, or several if it is cut into windows.
+  N: rows of features; an example has one, or several if cut into windows.
   B: batch size.
   T: length of a batch.
 """
@@ -35,8 +35,6 @@ NOT_FINITE = (
     "its training diverged, or it needs --mixed_precision=float32."
 )
 
-
-# Tensors by their names.
 TensorMap = Mapping[str, tf.Tensor]
 
 
@@ -77,7 +75,8 @@ class SoftTargets(NamedTuple):
     form: Literal["choice", "yes_or_no", "score"]
 
 
-# Far below every logit, and still finite when divided by a temperature.
+# Far below every logit, so its softmax is 0; finite even when divided by a
+# temperature, so that no loss is NaN.
 NO_LOGIT = -1e30
 
 
@@ -86,13 +85,14 @@ class Task(TaskFiles):
     """A task: its data, model head, loss and metrics. Immutable.
 
     The subclass chooses the types of examples and predictions; all other code
-    only passes them on. Its files are those of `TaskFiles`.
+    only passes them on. `TaskFiles` describes the files.
 
     Attributes:
       max_seq_length: The maximum number of tokens in a row.
     """
 
-    # The output of the other rows of a step that the loss of a row reads.
+    # The output that each row's loss reads of all rows in a step, so the step
+    # computes this output first; None if a loss reads its own row alone.
     coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128
@@ -111,8 +111,7 @@ class Task(TaskFiles):
     def reads_padding(self) -> bool:
         """True if the loss or predictions depend on outputs of padding.
 
-        If False, `--unpad` may leave padding out, which makes its hidden
-        states 0.
+        If False, `--unpad` may skip padding, which makes its hidden states 0.
         """
         return False
 
@@ -127,12 +126,12 @@ class Task(TaskFiles):
 
     @property
     def is_pair(self) -> bool:
-        """True if an export takes pairs of texts unless --pair decides."""
+        """True if rows are pairs of texts; an export's --pair overrides it."""
         return False
 
     @property
     def method(self) -> Literal["classify", "regress"] | None:
-        """The other method of TensorFlow Serving that its exports have."""
+        """TensorFlow Serving's method of exports besides `predict`, or None."""
         return None
 
     def rows_per_step(
@@ -151,10 +150,9 @@ class Task(TaskFiles):
 
     @abc.abstractmethod
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
-        """Returns the losses, in graph.
+        """Returns the losses of rows or tokens, in graph.
 
-        The loss of a step is their mean over the step's examples, weighted
-        with `loss_weights`.
+        A step's loss is the mean of these losses, weighted by `loss_weights`.
 
         Returns:
           <float32>[B] or [B, T].
@@ -205,10 +203,7 @@ class Task(TaskFiles):
         return self.featurize(examples, tokenizer)
 
     def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
-        """Returns what `predict` reads, [B, ...] each; by default the logits.
-
-        It runs in the graph.
-        """
+        """Returns outputs [B, ...] for `predict`, in graph; here the logits."""
         return {"logits": outputs["logits"]}
 
     def decode(
@@ -216,12 +211,11 @@ class Task(TaskFiles):
         outputs: TensorMap,
         texts: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
-        """Returns what an export answers, eagerly or in graph.
+        """Returns the answers of an export, eagerly or in graph.
 
-        By default, means of `select_outputs` over the rows of each text.
-
-        `texts` <int>[N] is the text of each row, ascending; None if each text
-        has one.
+        By default they are means of `select_outputs` over each text's rows.
+        `texts` <int>[N], ascending, is the text of each row; None if each text
+        has one row.
         """
         selected = self.select_outputs(outputs)
         if texts is None:
@@ -256,10 +250,7 @@ class Task(TaskFiles):
         """Returns a prediction as the JSON object written for users."""
 
     def example_to_json(self, example: Any) -> dict[str, Any]:
-        """Returns an example's texts and gold labels, for its prediction.
-
-        By default there are none.
-        """
+        """Returns texts and gold labels for prediction files; by default {}."""
         del example
         return {}
 
@@ -278,17 +269,14 @@ class Task(TaskFiles):
     ) -> "Task":
         """Returns the task with a decision threshold chosen on dev.
 
-        SQuAD 2.0, for instance, chooses the threshold of "no answer". `predict`
-        returns the predictions of this task, or of one with other values.
+        SQuAD 2.0, for instance, chooses the threshold of "no answer".
+        `predict(task)` predicts for this task or a copy with other values.
         """
         del examples, predict
         return self
 
     def with_threshold(self, stored: Mapping[str, Any]) -> "Task":
-        """Returns the task with the threshold that a stored model has.
-
-        `stored` is the contents of its task.json.
-        """
+        """Returns the task with the threshold in a model's task.json."""
         del stored
         return self
 
@@ -304,7 +292,7 @@ class Task(TaskFiles):
         File names begin with the split unless it is "dev". Examples may lack
         labels.
         """
-        del output_dir, split, examples, predictions  # None by default.
+        del output_dir, split, examples, predictions  # No files by default.
 
     def report_path(self, output_dir: str, split: str, name: str) -> str:
         """Returns the path of a split's report, without ending."""
@@ -314,8 +302,8 @@ class Task(TaskFiles):
     def must_share_chunk(self, first: Any, second: Any) -> bool:
         """Returns True if two consecutive examples must be predicted together.
 
-        They must if a window of the model may span both. Files are predicted
-        in chunks of some thousand rows, and such examples share a chunk.
+        Files are predicted in chunks of some thousand rows. Examples share a
+        chunk if one window of the model may span both.
         """
         del first, second
         return False
@@ -352,9 +340,7 @@ class Task(TaskFiles):
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns True if a stored model was trained for an equivalent task.
 
-        Its head and labels are already known to be the same.
-
-        `stored` is the contents of its task.json.
+        The caller compares heads and labels. `stored` is the model's task.json.
         """
         del stored
         return True
@@ -379,7 +365,7 @@ def warn_of_settings(
 ) -> None:
     """Logs a warning for each flag that differs from the model's training.
 
-    task.json has the names of the flags.
+    The keys of `stored_task`, from task.json, and of `used` are flag names.
     """
     for name, value in used.items():
         stored = stored_task.get(name, value)

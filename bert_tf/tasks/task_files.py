@@ -1,4 +1,4 @@
-"""The files of a task: how they are read, once, without TensorFlow."""
+"""The files of a task, each read once, without TensorFlow."""
 
 import abc
 import contextlib
@@ -24,7 +24,7 @@ from bert_tf.io import text_files
 
 # The kinds of splits; a task may have several of one kind, as dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
-# The names of the files, without ending, as in SuperGLUE and on the hub, too.
+# File names without ending; SuperGLUE has "val", the hub has "validation".
 USUAL_STEMS: Mapping[str, tuple[str, ...]] = {
     "train": ("train",),
     "dev": ("dev", "val", "validation"),
@@ -48,8 +48,8 @@ class SplitKey(NamedTuple):
     """The text and labels of an example, by which `dev_split` splits.
 
     Attributes:
-      text: Its text, or JSON values of its texts; equal ones stay together.
-      labels: Its labels, of which each side gets its share; () for none.
+      text: A text, or JSON values of several; equal texts are in one part.
+      labels: The labels; both parts get a share of each label. () for none.
     """
 
     text: Any
@@ -73,10 +73,10 @@ class OfficialFiles:
 
     Attributes:
       title: Its name.
-      stems: Split to the possible names of its file, without ending; the first
-        that exists is read, or else one with the name of the split.
+      stems: Maps a split to the possible names of its file, without ending. The
+        first that exists is read, or else a file named like the split.
       columns_without_header: The columns of files without a header.
-      hint: The end of the error for a kind of split that it does not have.
+      hint: The end of the error for a kind of split that the data set lacks.
     """
 
     # The endings of the files, without .gz.
@@ -100,10 +100,10 @@ class OfficialFiles:
         language: str = "zh",
         flag: str = "--data_dir",
     ) -> dict[str, str]:
-        """Returns the files of a kind of splits; warns of those without file.
+        """Returns the file of each split of a kind; warns of missing files.
 
-        `language` replaces {language} in the names of XNLI's files; `flag`
-        asks for the splits.
+        `language` replaces {language} in the names of XNLI's files; `flag` is
+        the flag that needs the splits, for the error.
 
         Raises:
           UserError: If there are no such splits, or the folder has no file of
@@ -169,14 +169,14 @@ class OfficialFiles:
 class TaskFiles(abc.ABC):
     """The files of a task, and what is needed to read them. Immutable.
 
-    `Task` adds all else. A command reads its files through a subclass of this
-    class before it imports TensorFlow, so that a bad row is reported at once.
+    `Task` adds the rest. Commands read files through a subclass of this class
+    before they import TensorFlow, so that a bad row is reported at once.
 
     Attributes:
       name: Its name in flags and results, such as "mrpc".
-      files: Split to file; the splits are "train", "dev" and "test", or begin
-        with one of them, as "dev_mismatched" does.
-      data: Split to its data, of the splits that have been loaded.
+      files: Maps splits to files; splits are "train", "dev" and "test", or
+        begin with one of these names, as "dev_mismatched" does.
+      data: Maps the splits that have been loaded to their data.
     """
 
     # The head: a key of `weight_map.HEADS`.
@@ -195,10 +195,7 @@ class TaskFiles(abc.ABC):
         return splits_of(self.files, kind)
 
     def load(self, *splits: str) -> Self:
-        """Returns the task with the data of splits, by default all.
-
-        Each file is read once.
-        """
+        """Returns the task with splits' data (default: all), each read once."""
         data = dict(self.data)
         for split in splits or self.files:
             if split in data:
@@ -212,14 +209,14 @@ class TaskFiles(abc.ABC):
         return dataclasses.replace(self, data=data)
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the fields, which are arguments of the task, too."""
+        """Returns the fields as arguments of the task's constructor."""
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments that task.json has, without defaults.
+        """Returns the constructor's arguments that task.json has.
 
-        By default all values with the names of fields; null is the default.
+        By default, all values that are named like fields and are not null.
         """
         names = {x.name for x in dataclasses.fields(cls)}
         return {
@@ -260,7 +257,7 @@ class TaskFiles(abc.ABC):
     def read_table(self, path: str) -> tables.Table | None:
         """Opens a file of `read_inputs` as a table with a row per example.
 
-        Returns None if it is no table.
+        Returns None if the file is not a table.
         """
         return tables.read_table(path) if tables.is_table(path) else None
 
@@ -269,7 +266,7 @@ class TaskFiles(abc.ABC):
 def _no_collection() -> Iterator[None]:
     """Turns Python's garbage collector off.
 
-    It would look at all rows again and again, for half of the time of reading.
+    The collector would scan all rows repeatedly, half of the reading time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -22,9 +22,9 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
 
-# Labels of rows whose annotators did not agree; -1.0 where labels are scores.
+# Rows with these have no gold label, so they are left out; -1.0 is for scores.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
-# Labels of test sets whose labels the leaderboard keeps secret.
+# Test sets have these where the leaderboard keeps the gold labels secret.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # The range of STS-B's scores.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
@@ -79,7 +79,7 @@ class Columns:
         return flags | {self.text: "--text_column"}
 
     def with_flags(self, config: Flags) -> "Columns":
-        """Returns the columns, with those that are set among the flags."""
+        """Returns the columns, replaced where a flag names another one."""
         labels = self.labels or ("label",)
         if config.label_column is not None:
             labels = config.label_column.split(",")
@@ -91,7 +91,7 @@ class Columns:
 
 
 _KEEP_EMPTY = "; run/predict.py --keep_empty keeps it, with an empty answer"
-# The columns of models that do not name theirs.
+# The possible columns for models that do not name columns.
 USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
 
 
@@ -120,7 +120,7 @@ def read_examples(
       An example for each row, in order. Labels are stripped of white space.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column, or if in
+      UserError: If the file is not a valid table or lacks a column. Also if in
         any row a text is empty or not a string, or the label is missing,
         unknown or invalid for the problem type.
     """
@@ -145,7 +145,7 @@ def read_examples(
         examples.append(make_example(path, row, texts, label))
     is_empty = all(example.label == () for example in examples)
     if may_lack_labels and is_empty and len(columns.labels) == 1:
-        # The column is empty; these are not multi-label rows without labels.
+        # An empty column means unknown labels, not rows that have no label.
         examples = [dataclasses.replace(e, label=None) for e in examples]
     check_all_or_none(examples)
     return examples
@@ -163,8 +163,8 @@ def make_example(
     """Returns the example of a row with one or two columns of text.
 
     Raises:
-      UserError: If a text is missing, empty (unless that is allowed) or not a
-        string.
+      UserError: If a text is missing, not a string, or empty, unless
+        `may_be_empty`.
     """
     where = f"{path}, line {row.line}"
     texts = [
@@ -221,7 +221,7 @@ def text_columns(
     columns: Columns,
     flags: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """Returns the columns of a table that hold the texts.
+    """Returns the columns of a table that contain the texts.
 
     Raises:
       UserError: If the table lacks one of them.
@@ -305,13 +305,13 @@ def read_texts(
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    The first of `choices` whose columns exist is read. `keep_empty` yields
-    empty texts, too; else the error for one ends with `or_else`.
+    The first of `choices` that the file has is read. `keep_empty` yields empty
+    texts, too; without it they raise an error that ends with `or_else`.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column, if a text
-        is empty or not a string, or if a .jsonl row has a text more than the
-        first row.
+      UserError: If the file is not a valid table or lacks a column. Also if a
+        text is empty or not a string, or if a .jsonl row has a second text that
+        the first row lacks.
     """
     table = tables.read_table(path)
     columns = next(
@@ -392,7 +392,7 @@ def parse_row(
 def choose_columns(
     names: Iterable[str], choices: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the first of `choices` that is among the names of columns.
+    """Returns the first of `choices` with all its columns in `names`.
 
     Raises:
       UserError: If there is none.
@@ -453,12 +453,11 @@ def read_official(
 ) -> list[InputExample]:
     """Reads an official file by the column names in its header.
 
-    Logs how many rows are left out, as their annotators did not agree on a
-    label ("-") or they have too many or too few columns, and how many have an
-    empty text, which is kept, as in the original.
+    Logs how many rows are left out, because annotators did not agree on a label
+    ("-") or the number of columns is wrong. Also logs how many rows have an
+    empty text; these rows are kept, as in the original.
 
-    Only the rows in `language` are read of XNLI's dev and test. Test files may
-    lack labels.
+    XNLI's dev and test are read only in `language`. Test files may lack labels.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, a row is
@@ -498,7 +497,7 @@ def _open_official(
     ending: str | None = None,
     on_broken_row: Callable[[int], None] | None = None,
 ) -> tables.Table:
-    # Old editions name their tab-separated files .txt.
+    # Old editions name tab-separated files .txt, so read these as .tsv.
     if tables.file_ending(path) == ".txt":
         ending = ending or ".tsv"
     return tables.read_table(
@@ -525,7 +524,7 @@ def _official_examples(
             and row.values.get("language", language) != language
         ):
             continue
-        # Each row of a .jsonl file has its own columns.
+        # Rows of a .jsonl file may differ, so find each row's label column.
         value = next(
             (row.values[x] for x in task.label_columns if x in row.values), None
         )
@@ -567,9 +566,7 @@ def _official_label(
 
 
 def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
-    """Returns a submission file of the leaderboard, for `task.submissions`.
-
-    There is a label (or a score) for each row of the test file.
+    """Returns a file of `task.submissions`: a label or score per test row.
 
     Raises:
       UserError: If a prediction is not a label of the task.

@@ -18,7 +18,7 @@ _BINARY = ("0", "1")
 # The original's order (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-# The names of labels in files that hold their numbers.
+# The names of labels in files that contain numbers instead.
 _NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 
@@ -27,7 +27,7 @@ _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 class GlueTask(OfficialFiles):
     """A task with official files; its title is also the name of its folder.
 
-    Attributes, in addition to those of `OfficialFiles`:
+    Attributes, in addition to the attributes of `OfficialFiles`:
       texts: The columns of the text or pair, in each edition of the files.
       labels: The labels in the order of their ids; None for regression.
       metrics: Names in `metrics.METRICS`; the first selects models, as in the
@@ -81,7 +81,7 @@ class GlueTask(OfficialFiles):
 
 
 def _usual_stems(prefix: str) -> dict[str, tuple[str, ...]]:
-    """Returns `USUAL_STEMS` with another name of each file, with a prefix."""
+    """Returns `USUAL_STEMS` with a second, prefixed name for each file."""
     return {
         split: (first, prefix + first, *others)
         for split, (first, *others) in USUAL_STEMS.items()
@@ -89,7 +89,7 @@ def _usual_stems(prefix: str) -> dict[str, tuple[str, ...]]:
 
 
 def _glue(title: str, prefix: str = "", **values: Any) -> GlueTask:
-    """Returns a task of GLUE, whose leaderboard takes a file for its test."""
+    """Returns a task of GLUE with the name of its file on the leaderboard."""
     usual = {
         "stems": _usual_stems(prefix),
         "submissions": {"test": f"{title}.tsv"},
@@ -176,7 +176,7 @@ TASKS: Mapping[str, GlueTask] = {
         _glue(
             "WNLI",
         ),
-        # GLUE's diagnostic set: a test set alone, for a model of MNLI.
+        # GLUE's diagnostic set is only a test set: train a model on MNLI.
         _glue(
             "AX",
             texts=(*_SENTENCES, *_PREMISE),
@@ -211,8 +211,8 @@ TASKS: Mapping[str, GlueTask] = {
             stems=_usual_stems("snli_1.0_"),
             labels=_NLI,
             aliases=_NUMBERED_NLI,
-            # The header of GLUE's train.tsv has the label of one annotator, but
-            # some rows have the labels of all five.
+            # The header of GLUE's train.tsv has a single annotator's label, so
+            # rows with the labels of all five need these columns.
             columns_of_longer_rows=(
                 "index",
                 "captionID",
@@ -235,14 +235,14 @@ TASKS: Mapping[str, GlueTask] = {
 }
 
 
-# Groups of tasks with the same question about different texts.
+# Tasks of a group ask one question about texts, so they can share a model.
 _ALIKE = (frozenset({"mnli", "ax", "snli", "xnli"}), frozenset({"mrpc", "qqp"}))
 
 
 def are_alike(name: str, other: str | None) -> bool:
     """Returns True if a model of one task may predict for another, by name.
 
-    A name that is not in `TASKS` is like any other.
+    Names that are not in `TASKS`, such as "custom", are like all names.
     """
     if name == other or not {name, other} <= TASKS.keys():
         return True

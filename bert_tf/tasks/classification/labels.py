@@ -23,10 +23,10 @@ Label = str | tuple[str, ...] | float
 
 # The value of --class_weights that gives all labels the same total weight.
 BALANCED = "balanced"
-# A label:weight pair, for any label.
+# Matches label:weight for any label, so that an error can quote a bad pair.
 _ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
-# The values of columns with one label each.
+# The values of a column for a single label of a multi-label problem.
 _FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
 
 
@@ -43,7 +43,7 @@ def check_known(where: str, label: Label, known: Collection[str]) -> None:
 
 
 def name_some(labels: Sequence[str]) -> str:
-    """Returns the first labels and the number of others, for messages."""
+    """Returns the first labels and how many more there are, for messages."""
     shown = ", ".join(map(repr, labels[:_MAX_LABELS_SHOWN]))
     more = len(labels) - _MAX_LABELS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
@@ -91,7 +91,7 @@ def read_label(
     if len(columns) > 1:
         return _read_flags(where, values, columns, problem_type)
     value = values.get(columns[0])
-    # Programs that read all columns as floats write NaN for missing values.
+    # Programs that read columns as floats write NaN for a missing label.
     if value is None or _is_nan(value):
         return None
     if problem_type == "multi_label":
@@ -144,7 +144,7 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Indices are whole and differ.
+    # Indices are distinct integers, so this is a vector of the wrong length.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(
@@ -155,7 +155,7 @@ def parse_label(
 
 
 def is_one_hot(value: Any, num_labels: int) -> bool:
-    """Returns True for 1 at one of at least two labels, and 0 at the others."""
+    """Returns True for `num_labels` values, at least two: one 1, the rest 0."""
     return (
         isinstance(value, list | tuple | np.ndarray)
         and len(value) == num_labels > 1
@@ -165,7 +165,7 @@ def is_one_hot(value: Any, num_labels: int) -> bool:
 
 
 def _name_of(value: Any, labels: Sequence[str]) -> str:
-    """Returns the name of a label, given it, its index or a one-hot vector."""
+    """Returns a label's name for its name, index or one-hot vector."""
     if isinstance(value, str) and value in labels:
         return value
     if is_one_hot(value, len(labels)):
@@ -239,7 +239,7 @@ def parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
     """
     weights = dict.fromkeys(labels, 1.0)
     seen = set()
-    # The longest first: with labels "a" and "a:1", "a:1:2" means the latter.
+    # Try long labels first: among "a" and "a:1", "a:1:2" gives "a:1" weight 2.
     names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
     pair = re.compile(rf"\s*({names})\s*:([^,:]*)(?:,|$)")
     position, is_over = 0, False
@@ -319,6 +319,8 @@ def balanced_weights(
     examples: Sequence[Any], labels: Sequence[str], path: str
 ) -> tuple[float, ...]:
     """Returns weights that give all labels the same total weight.
+
+    Four examples of "a" and two of "b" give the weights 0.75 and 1.5.
 
     Raises:
       UserError: If a label has no examples; `path` is for the error.

@@ -55,9 +55,8 @@ def convert_examples_to_features(
 ) -> PackedRows:
     """Tokenizes, truncates and packs examples as the original does.
 
-    Source: convert_single_example (run_classifier.py:377-453 of the
-    original). Padding comes with `PackedRows.batch`. All windows
-    of an example have its `label_ids`.
+    Source: convert_single_example (run_classifier.py:377-453 of the original).
+    `PackedRows.batch` adds padding. All windows of an example have its label.
 
     Args:
       examples: All with a label or all without.
@@ -91,10 +90,10 @@ def convert_labels(
     labels: Sequence[str] | None,
     problem_type: ProblemType,
 ) -> np.ndarray | None:
-    """Returns the `label_ids` of examples; by problem type.
+    """Returns the `label_ids` of examples by problem type; None without labels.
 
-    They are <int32>[N] ids of single labels, or `OUTSIDE`; <float32>[N, L] with
-    1 for each of several labels; <float32>[N] scores; or None without labels.
+    They are <int32>[N] ids, `OUTSIDE` for unknown labels; <float32>[N, L] with
+    1 for each label of a multi-label example; or <float32>[N] scores.
     """
     values = [example.label for example in examples]
     if not values or values[0] is None:
@@ -103,7 +102,7 @@ def convert_labels(
         return np.array(values, np.float32)
     ids = {label: index for index, label in enumerate(labels)}
     if problem_type == "single_label":
-        # Of unknown labels only that of rejected texts is read.
+        # Readers accept one unknown label, `reject_label`: it gets `OUTSIDE`.
         return np.array([ids.get(x, OUTSIDE) for x in values], np.int32)
     label_ids = np.zeros([len(values), len(ids)], np.float32)
     for row, names in zip(label_ids, values, strict=True):
@@ -111,7 +110,7 @@ def convert_labels(
     return label_ids
 
 
-# The labels' probabilities, <float32>[L], or the score of a regression.
+# The labels' probabilities, <float32>[L], or the score of a regression, [1].
 Prediction = np.ndarray
 
 
@@ -125,9 +124,9 @@ class ClassificationTask(ClassificationFiles, task.Task):
         tokens; None truncates long texts.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
-      pooling: How vectors of tokens become the one that the head reads, as in
-        `EmbeddingsTask`; None for the pooler's.
-      normalize: Whether that vector has length 1.
+      pooling: How token vectors are combined into one for the head, as in
+        `EmbeddingsTask`; None reads the pooler's vector.
+      normalize: Whether the combined vector is scaled to length 1.
     """
 
     metric_names: tuple[str, ...]
@@ -261,12 +260,12 @@ class ClassificationTask(ClassificationFiles, task.Task):
         Args:
           outputs: `logits` <float>[N, L].
           texts: <int>[N], the text of each row, ascending; None if each text
-            has one.
+            has one row.
 
         Returns:
-          `score` <float>[texts], or `probabilities` <float>[texts, L] with
-          `label` <string>[texts], or `labels` <string>[texts, L], in the order
-          of their ids and padded with "". Means over the rows of a text.
+          `score` <float>[texts]; or `probabilities` <float>[texts, L] with
+          `label` <string>[texts] or `labels` <string>[texts, L], sorted by id
+          and padded with "". Numbers are means over the rows of a text.
         """
         values = outputs["logits"]
         if self.temperature is not None:
@@ -292,10 +291,10 @@ class ClassificationTask(ClassificationFiles, task.Task):
         return named | {"probabilities": values}
 
     def _assigned_labels(self, probs: tf.Tensor) -> tf.Tensor:
-        """Returns <string>[texts, L], assigned labels and then ""."""
+        """Returns <string>[texts, L]: assigned labels, then "", as a, c, ""."""
         count = len(self.labels)
         is_assigned = probs >= tf.cast(self.assigned_from, probs.dtype)
-        # Assigned labels first, then by label id.
+        # Sort by label id, with the labels that are not assigned at the end.
         key = tf.range(count) + tf.where(is_assigned, 0, count)
         order = tf.argsort(key, -1)
         number = tf.where(
@@ -322,14 +321,14 @@ class ClassificationTask(ClassificationFiles, task.Task):
         }
 
     def label(self, prediction: Prediction) -> str:
-        """Returns the most probable label, or that of rejected texts."""
+        """Returns the most probable label, or the label of rejected texts."""
         if prediction.max() < np.float32(self.reject_below or 0.0):
             return self.reject_label
         return self.labels[int(np.argmax(prediction))]
 
     @property
     def assigned_from(self) -> np.ndarray:
-        """<float32>[L] or [], the least probability of assigned labels."""
+        """<float32>[L] or [], the lowest probability of an assigned label."""
         chosen = self.thresholds
         return np.float32(confidence.THRESHOLD if chosen is None else chosen)
 
@@ -338,9 +337,9 @@ class ClassificationTask(ClassificationFiles, task.Task):
         examples: Sequence[InputExample],
         predict: Callable[..., Sequence[Prediction]],
     ) -> "ClassificationTask":
-        """Returns the task with temperature and thresholds that fit.
+        """Returns the task with temperature and thresholds fitted to examples.
 
-        The model was not trained on the examples.
+        The model must not be trained on these, or it would seem too accurate.
         """
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         task, is_multi = self, self.problem_type == "multi_label"
@@ -376,10 +375,10 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def _answers(
         self, label_ids: np.ndarray, predictions: Sequence[Prediction]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the probabilities of answers, and whether they are right.
+        """Returns the probabilities of answers, and whether they are correct.
 
-        An answer is the most probable label of a text, or that one of several
-        labels is assigned or not.
+        A text's answer is its most probable label. In multi-label tasks each
+        label is one: at probability 0.2 the answer is "no" with 0.8.
         """
         values = np.stack(predictions)
         if self.problem_type == "single_label":
@@ -395,7 +394,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         predicted = self.predicted_ids(predictions)
         if self.official is not None and self.labels is not None:
-            # GLUE's F1 is for id 1, but a model may order labels differently.
+            # GLUE's F1 counts id 1, so convert a model's ids to GLUE's order.
             ids = np.array([self.official.labels.index(x) for x in self.labels])
             label_ids, predicted = ids[label_ids], ids[predicted]
         if self.official is not None or self.labels is None:
@@ -438,12 +437,12 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> None:
         """Writes the original's test_results.tsv, plots and tables.
 
-        A test set gets test_results.tsv, a task's further test sets with their
-        names, as test_mismatched_results.tsv. Examples with labels get a plot
+        The first test set gets test_results.tsv, further ones a file with their
+        name, as test_mismatched_results.tsv. Examples with labels get a plot
         and a table: confusion_matrix.png and .txt for single labels,
         label_scores.png and .txt for multi-label problems, score_scatter.png
-        and .txt for scores; and calibration.png and .txt for probabilities.
-        Their names begin with the split unless it is "dev".
+        and .txt for scores. Probabilities also get calibration.png and .txt.
+        These names begin with the split unless it is "dev".
         """
         if split.split("_")[0] == TEST:
             is_first = split == self.splits(TEST)[0]
@@ -510,7 +509,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns True for the same or a similar official task.
 
-        For custom files equal labels suffice.
+        Custom tasks are compatible with any task: the caller compares labels.
         """
         return glue_tasks.are_alike(self.name, stored.get("name"))
 

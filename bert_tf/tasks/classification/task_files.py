@@ -1,4 +1,4 @@
-"""The files of classification: what task.json and flags say about them."""
+"""The files of classification, as task.json and the flags describe them."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ class ClassificationFiles(TaskFiles):
     """Files of texts with a label, labels or a score for each.
 
     Attributes:
-      labels: Their names in the order of their ids; None for regression, and
-        until the training data are read.
+      labels: The labels' names in the order of their ids; None for regression,
+        and until the training data are read.
       problem_type: "single_label", "multi_label" or "regression".
       columns: The columns of a custom file; None for a model that does not
         name them.
@@ -40,12 +40,12 @@ class ClassificationFiles(TaskFiles):
       official: The task with official files, or None.
       language: The language of the rows to read from XNLI's files.
       temperature: The divisor of the logits; None if none was fitted.
-      thresholds: The least probability of each of several labels to be
-        assigned; None for 0.5.
-      reject_below: The least probability of an answer; None for any.
-      reject_label: The answer to texts whose best label is less probable.
+      thresholds: The lowest probability that assigns each label of a
+        multi-label task; None for 0.5.
+      reject_below: The lowest probability of an answer; None for any.
+      reject_label: The answer if the best label is less probable.
       calibrates: Whether dev selects temperature and thresholds.
-      reject_precision: The share of right answers by which dev selects
+      reject_precision: The share of correct answers for which dev selects
         `reject_below`; or None.
     """
 
@@ -68,10 +68,10 @@ class ClassificationFiles(TaskFiles):
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments that task.json has, without defaults.
+        """Returns the constructor's arguments that task.json has.
 
-        Without a type, a model with one label is a regression, as in Hugging
-        Face Transformers.
+        Without "problem_type", a model with one label is a regression, as in
+        Hugging Face Transformers.
         """
         arguments = super().stored(values)
         labels, columns = values.get("labels"), values.get("columns")
@@ -123,9 +123,9 @@ class ClassificationFiles(TaskFiles):
         return dataclasses.replace(self, **values)
 
     def may_calibrate(self, config: Flags) -> bool:
-        """Returns True for training on labels of one's own that can be fitted.
+        """Returns True if training on custom labels can fit a calibration.
 
-        Without a dev set few-shot training has cross-validation.
+        Fitting reads the dev set, or cross-validation of few-shot training.
         """
         is_own = self.official is None and self.problem_type != "regression"
         has_fit = config.do_eval or getattr(config, "few_shot", False)
@@ -159,9 +159,9 @@ class ClassificationFiles(TaskFiles):
         )
 
     def with_labels_of(self, path: str) -> Self:
-        """Returns the files with the labels of a training set, if not known.
+        """Returns the files with a training set's labels, if still unknown.
 
-        They are also read to evaluate a model that does not name its labels.
+        Evaluation reads them, too, if the model does not name its labels.
         """
         if self.labels is not None or self.problem_type == "regression":
             return self

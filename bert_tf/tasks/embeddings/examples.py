@@ -20,7 +20,7 @@ from bert_tf.tasks.task_files import TaskFiles
 
 # The columns of texts to embed; the first that a file has is read.
 TEXT_COLUMNS = ("text", "sentence")
-# Those of files to train on: pairs with a score, and an anchor's texts.
+# The columns of training files: a pair with a score, or an anchor's texts.
 SCORE = "score"
 _SCORED = ("text_a", "text_b", SCORE)
 _GROUP = ("anchor", "positive", "negative")
@@ -42,18 +42,18 @@ class EmbeddingsFiles(TaskFiles):
     def read_inputs(
         self, path: str, keep_empty: bool = False
     ) -> Iterator[InputExample]:
-        """Returns the texts of a file; lines or columns of `TEXT_COLUMNS`.
+        """Returns the texts of a file: its lines, or one of `TEXT_COLUMNS`.
 
         Raises:
           UserError: If the file is not a valid table or lacks a column, or a
-            text is empty, unless that is allowed, or not a string.
+            text is not a string or, unless `keep_empty`, is empty.
         """
         columns = [Columns(x) for x in TEXT_COLUMNS]
         return classification_examples.read_texts(path, columns, keep_empty, "")
 
 
 class Pair(dict):
-    """An example by column, with its line in its file."""
+    """An example as a dictionary of columns, with its line in the file."""
 
     line: int
 
@@ -62,14 +62,15 @@ class Pair(dict):
 class PairFiles(EmbeddingsFiles):
     """The files to train embeddings on; an example is a dictionary of columns.
 
-    They are anchor, positive and maybe negative, or text_a, text_b and score.
+    Columns are anchor, positive and maybe negative; or text_a, text_b, score.
     """
 
     def read(self, split: str) -> Sequence[Mapping[str, Any]]:
         """Reads groups of texts.
 
         Raises:
-          UserError: If the file is not a table of such columns, or as `parse`.
+          UserError: If the file is not a table with these columns, has fewer
+            than two positives, or a row is invalid (see `parse`).
         """
         path = self.files[split]
         table = tables.read_table(path)
@@ -98,7 +99,7 @@ class PairFiles(EmbeddingsFiles):
 def choose_columns(
     where: str, names: Iterable[str], forms: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the first of `forms` whose columns are all there."""
+    """Returns the first of `forms` with all its columns in `names`."""
     columns = next((x for x in forms if {*x} <= {*names}), None)
     if columns is None:
         raise UserError(
@@ -135,7 +136,7 @@ def parse_row(row: Any) -> dict[str, Any]:
     if isinstance(row, list | tuple):
         row = dict(zip(_GROUP, row, strict=False))
     names = row if isinstance(row, Mapping) else ()
-    # A score may come apart.
+    # The score may be passed separately as the label, so a pair may lack it.
     columns = choose_columns("A row", names, (*_FORMS, _SCORED[:2]))
     return parse("The row", row, columns)
 

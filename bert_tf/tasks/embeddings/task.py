@@ -34,7 +34,7 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.text.tokenizer import BertTokenizer
 
 EMBEDDING = "embedding"
-# Factor of cosines before the softmax, as sentence-transformers has it.
+# The factor of cosines before the softmax, as in sentence-transformers.
 _SCALE = 20.0
 TEXT_IDS = "text_ids"
 SCORES = "scores"
@@ -47,10 +47,10 @@ TextGroup = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingsTask(EmbeddingsFiles, task.Task):
-    """Turns each text into a vector, `BertForEmbeddings` does it.
+    """Converts each text to a vector, with `BertForEmbeddings`.
 
     Attributes:
-      pooling: How vectors of tokens become one; see `heads.pool_tokens`.
+      pooling: How token vectors are combined; see `heads.pool_tokens`.
       normalize: Whether each vector has length 1.
     """
 
@@ -134,12 +134,12 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairsTask(PairFiles, EmbeddingsTask):
-    """Learns embeddings from pairs of texts; its model is of `EmbeddingsTask`.
+    """Learns embeddings from pairs of texts, for models of `EmbeddingsTask`.
 
-    Anchors are trained to be closer to their positive than to the texts of all
-    other rows of a step (`in_batch_losses`), and pairs with a score to have it
-    as their cosine. On dev, each anchor searches the positives and negatives of
-    the whole file.
+    Anchors are trained to be closer to their positive than to the other texts
+    of all rows in a step (`in_batch_losses`). If pairs have a score, their
+    cosine is trained to equal it. On dev, each anchor searches the positives
+    and negatives of the whole file.
     """
 
     def _is_scored(self, kind: str) -> bool:
@@ -189,8 +189,8 @@ class PairsTask(PairFiles, EmbeddingsTask):
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B]: cross entropies, or squared errors of cosines.
 
-        They are MultipleNegativesRankingLoss and CosineSimilarityLoss of
-        sentence-transformers.
+        sentence-transformers calls them MultipleNegativesRankingLoss and
+        CosineSimilarityLoss.
         """
         if SCORES not in batch:
             return in_batch_losses(
@@ -206,7 +206,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         return pair_examples.parse_row(row)
 
     def add_label(self, example: TextGroup, label: Any) -> TextGroup:
-        """Returns the pair with its score; None leaves an anchor's as it is."""
+        """Returns the pair with its score; unchanged if the label is None."""
         if label is None:
             return example
         return pair_examples.with_score(example, label)
@@ -229,7 +229,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         examples: Sequence[TextGroup],
         predictions: Sequence[np.ndarray],
     ) -> dict[str, float]:
-        """Returns correlations of scores, or how anchors find positives."""
+        """Returns correlations of scores, or retrieval metrics of anchors."""
         units = _unit(np.stack(predictions))
         if SCORE not in examples[0]:
             groups = [pair_examples.texts_of(example) for example in examples]
@@ -247,13 +247,14 @@ def in_batch_losses(
 ) -> tf.Tensor:
     """Returns the cross entropy of each anchor's choice among all candidates.
 
-    Candidates of a row are its positive and the other rows' positives and
-    negatives, but for texts that may belong to it: with the number of its
-    anchor or its positive, or beside an anchor of its anchor's number.
+    A row's candidates are the positives and negatives of all rows. Other texts
+    that may fit the row are excluded: texts with the id of the row's anchor or
+    positive, and positives of rows with the same anchor. Rows (a, p) and (b, q)
+    both choose among p and q; rows (a, p) and (a, q) have one candidate each.
 
     Args:
       embeddings: <float32>[B, C, H]: anchor, positive and maybe negative.
-      text_ids: <int32>[B, C], a number for each text, or each class of texts.
+      text_ids: <int32>[B, C], a number for each text or each class of texts.
       is_row: <bool>[B], false for rows that are blank.
 
     Returns:
@@ -262,7 +263,7 @@ def in_batch_losses(
     units = tf.math.l2_normalize(embeddings, -1, epsilon=1e-24)
     number, choices = tf.shape(text_ids)[0], tf.shape(text_ids)[1] - 1
 
-    # All positives, then all negatives.
+    # All positives, then all negatives: candidate i is the positive of row i.
     candidates = tf.transpose(units[:, 1:], [1, 0, 2])
     candidates = tf.reshape(candidates, [choices * number, -1])
     logits = _SCALE * tf.matmul(units[:, 0], candidates, transpose_b=True)
@@ -285,8 +286,9 @@ def score_retrieval(
 ) -> dict[str, float]:
     """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
 
-    Each different anchor searches all different positives and negatives; its
-    positives are relevant, and a text that equals it is left out.
+    Each distinct anchor searches all distinct positives and negatives. Its
+    positives are relevant; any other text that equals the anchor is left out.
+    A single relevant text at rank 2 gives 0.63 and 0.5.
 
     Args:
       groups: Anchor, positive and maybe negative of each example.

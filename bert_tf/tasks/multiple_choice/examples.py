@@ -20,9 +20,9 @@ from bert_tf.tasks.task_files import OfficialFiles
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
-# Whole numbers, also as written by programs that read columns as floats.
+# Matches "2", and "2.0" from programs that read columns as floats.
 _INDEX = re.compile(r"[0-9]+(\.0+)?")
-# Stand for the secret labels of a test set.
+# Test sets have these in place of secret labels, so the label is unknown.
 _HIDDEN = ("", "-1")
 _ORDER_SALT = 5
 
@@ -51,7 +51,7 @@ class Columns:
     """The names of the columns with contexts, choices and labels.
 
     Attributes:
-      choices: The choices; a single column holds lists of choices.
+      choices: The choices; a single column contains lists of choices.
       context: The context, or None.
       start: The words that all choices of a row begin with, or None.
       label: The correct choice, by the name of its column or its index from
@@ -109,7 +109,7 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
             "label",
         ),
     ),
-    # Which of two statements is against common sense?
+    # Choose the statement that is against common sense.
     "comve_a": OfficialChoices(
         title="ComVE, sub-task A",
         columns=Columns(
@@ -117,7 +117,7 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
             right="Incorrect Statement",
         ),
     ),
-    # And why is it?
+    # Choose the reason why a statement is against common sense.
     "comve_b": OfficialChoices(
         title="ComVE, sub-task B",
         columns=Columns(
@@ -152,7 +152,7 @@ def read_examples(
       name_flags: Whether errors mention the flags that name the columns.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column, or if in
+      UserError: If the file is not a valid table or lacks a column. Also if in
         any row a text is empty or not a string, there are fewer than two
         choices, or the label is missing or not a choice.
     """
@@ -188,7 +188,7 @@ def read_inputs(
     "choices" instead.
 
     Raises:
-      UserError: As `read_examples`, but for labels.
+      UserError: As for `read_examples`, except for labels.
     """
     table = tables.read_table(
         path, columns_without_header=columns_without_header
@@ -314,8 +314,8 @@ def _read_label(
 def _reorder(
     examples: Sequence[MultipleChoiceExample], lines: Sequence[int]
 ) -> list[MultipleChoiceExample]:
-    """Shuffles the choices of each example by a draw for its line."""
-    # Imported here, as it imports TensorFlow.
+    """Shuffles the choices of each example; the example's line is the seed."""
+    # This imports TensorFlow, so only shuffled choices wait for it.
     from bert_tf import stateless_random
 
     most = max(len(example.choices) for example in examples)
@@ -380,7 +380,7 @@ class MultipleChoiceFiles(TaskFiles):
         return examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # The order of the choices may depend on the line.
+        # `read` may shuffle choices by line, so sort them for equal keys.
         return [
             SplitKey(x.context or tuple(sorted(x.choices))) for x in examples
         ]

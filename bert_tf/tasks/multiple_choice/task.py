@@ -85,9 +85,8 @@ def convert_examples_to_features(
     """Tokenizes, truncates and packs the context with each of its choices.
 
     Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
-    context [CLS] choice [SEP]. Pairs are truncated like pairs of texts.
-
-    All examples have a label, or none.
+    context [CLS] choice [SEP]. Pairs are truncated like pairs of texts. Either
+    all examples have a label or none has.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
@@ -169,10 +168,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         return {"head": self.head, "head_dropout_prob": self.head_dropout_prob}
 
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
-        """Returns <float32>[B], cross entropies over each example's choices.
-
-        The softmax excludes missing choices.
-        """
+        """Returns <float32>[B], cross entropies; missing choices are masked."""
         return tf.nn.sparse_softmax_cross_entropy_with_logits(
             batch[LABEL_IDS], _mask_missing(outputs, batch, tf.float32.min)
         )
@@ -210,16 +206,16 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     ) -> dict[str, tf.Tensor]:
         """Returns `index` <int32>[B] and `probabilities` <float>[B, C].
 
-        `is_there` <bool>[B, C] is False for missing choices, which have
-        probability 0; None if there are none.
+        `is_there` <bool>[B, C] is False for missing choices, which get
+        probability 0; None if no choice is missing.
         """
         logits = outputs[_LOGITS]
         if is_there is not None:
-            # Avoids NaN for a text without any choice.
+            # A text without choices keeps its logits: never mask all of a row.
             is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
             logits = tf.where(is_there, logits, logits.dtype.min)
         probs = tf.nn.softmax(logits)
-        # An empty batch of Examples has no choices, and argmax needs one.
+        # An empty batch of Examples has C = 0, but argmax needs one choice.
         missing = tf.cast(tf.shape(probs)[1] == 0, tf.int32)
         padded = tf.pad(probs, [[0, 0], [0, missing]])
         return {
@@ -232,7 +228,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     ) -> dict[str, Any]:
         """Returns the most probable choice and all choices' probabilities.
 
-        Indices and order are those of the file, before `read` shuffles them.
+        Indices and order are as in the file, before `read` shuffles choices.
         """
         values = prediction.probabilities.tolist()
         indices = self._indices(example)
@@ -303,7 +299,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         self, example: MultipleChoiceExample, label: Any
     ) -> MultipleChoiceExample:
         """Returns the example with the index of its correct choice."""
-        # Rows without names of columns have indices for names.
+        # Choices of a list are named by index, so the label may be an index.
         name = label_values.parse_label(label, example.names, "single_label")
         return dataclasses.replace(example, label=example.names.index(name))
 

@@ -24,8 +24,9 @@ from bert_tf.tasks.task_files import TaskFiles
 # Words are separated as in run_squad.py:232-235 of the original.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces. A longer "word" is a passage, as is any in a paragraph with this share
-# of such characters; others are names (in SQuAD the share is at most 5%).
+# spaces, so a "word" may be a passage. It is one if it is longer than
+# _LONGEST_NAME, or if such characters are at least _UNSPACED_SHARE of the
+# paragraph (in SQuAD at most 5%); otherwise it is a name.
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
@@ -34,7 +35,7 @@ _LONGEST_NAME = 20
 _UNSPACED_SHARE = 0.2
 # The columns of tables and the keys of rows.
 QUESTION, CONTEXT, ID = "question", "context", "id"
-# The ids of questions that are logged; --verbose_logging logs all.
+# The number of question ids that are logged; --verbose_logging logs all.
 MAX_IDS = 5
 
 
@@ -51,12 +52,12 @@ class SquadExample:
       orig_answer_text: The answer; "" if there is none, None outside training.
       start_position: The answer's first word; -1 if there is none, None
         outside training.
-      end_position: Its last word; -1 or None as above.
+      end_position: The answer's last word; -1 or None as above.
       is_impossible: True if the paragraph does not answer the question.
       answers: The reference answers for scoring; empty if there is no answer,
         None if the file does not have them.
-      answer_start: The answer's first character if it is in unspaced text, of
-        which a word may be all of the paragraph; None otherwise.
+      answer_start: The answer's first character in unspaced text, where one
+        word may be the whole paragraph; None in other texts.
     """
 
     qas_id: str
@@ -109,13 +110,11 @@ def read_dataset(
 
     Each article has "paragraphs", each paragraph has a "context" and "qas",
     and each question a unique "id" and a "question". Answers, if there are
-    any, have a "text".
-
-    Without `with_answers`, answers and "is_impossible" are dropped and not
-    checked.
+    any, have a "text". Without `with_answers`, answers and "is_impossible" are
+    dropped and not checked.
 
     Raises:
-      UserError: If the file is invalid; the message has the place in it.
+      UserError: If the file is invalid; the message names the place in it.
     """
     dataset = text_files.require_value(
         text_files.read_json(input_file), "data", list, input_file
@@ -151,7 +150,7 @@ def read_dataset(
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Logs a warning on a file, which is read by the check and to train."""
+    """Logs a warning once, although the check and the task read the file."""
     logging.warning("%s", message)
 
 
@@ -197,10 +196,9 @@ def build_examples(
 ) -> tuple[SquadExample, ...]:
     """Converts each question to an example.
 
-    In training, questions whose answer is not in the paragraph at the given
-    offset are left out, and at most `max_ids` of their ids are logged; None
-    logs all. Otherwise the answers' offsets are not
-    read, and if all lists of answers are empty and no question has
+    Training leaves out questions if the paragraph lacks the answer at its
+    offset, and logs at most `max_ids` of their ids; None logs all. Otherwise
+    offsets are not read. If all lists of answers are empty and no question has
     "is_impossible", the answers count as unknown.
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
@@ -329,7 +327,7 @@ def _read_answer(
 def _add_answer(
     example: SquadExample, answer: tuple[str, int] | None, context_length: int
 ) -> SquadExample | None:
-    """Returns the example with its answer, or None if it is not there."""
+    """Returns the example with its answer; None if the paragraph lacks it."""
     if answer is None:
         return dataclasses.replace(
             example,
@@ -340,13 +338,13 @@ def _add_answer(
         )
     text, offset = answer
     last = offset + len(text) - 1
-    # The word that holds a character, or else the last one before it.
+    # The word with the first or last character, or else the word before it.
     start = bisect.bisect(example.doc_token_starts, offset) - 1
     end = bisect.bisect(example.doc_token_starts, last) - 1
     if not text.strip() or start < 0 or last >= context_length:
         return None
-    # The words may hold more than the answer, as "(1895-1943)." for 1895.
-    # Other white space than the original's, such as U+00A0, is in the words.
+    # Search in the words, as they may have more, such as "(1895-1943)." for
+    # 1895. They may contain white space such as U+00A0, so normalize it.
     words = " ".join(example.doc_tokens[start : end + 1])
     if " ".join(text.split()) not in " ".join(words.split()):
         return None
@@ -363,7 +361,7 @@ def _add_answer(
 
 
 def _find_nearest(context: str, text: str, offset: int) -> int | None:
-    """Returns where a text occurs, nearest to an offset; None if nowhere."""
+    """Returns the text's occurrence nearest to an offset; None without any."""
     before = context.rfind(text, 0, offset + len(text))
     places = {before, context.find(text, offset)} - {-1}
     return min(places, key=lambda place: abs(place - offset), default=None)
@@ -378,7 +376,7 @@ def add_answer(example: SquadExample, label: Any) -> SquadExample:
         paragraph; the text is empty if there is no answer.
 
     Raises:
-      UserError: If the label has another form, or the answer is not there.
+      UserError: If the label is malformed, or the paragraph lacks the answer.
     """
     is_pair = isinstance(label, list | tuple) and len(label) == 2
     text, offset = label if is_pair else (None, None)
@@ -429,12 +427,12 @@ def read_questions(path: str) -> Iterator[SquadExample]:
 
 
 def has_rows(path: str) -> bool:
-    """Returns True if a JSON file holds a list or one object per line."""
+    """Returns True if a JSON file has a list or one object per line."""
     lines = (line.strip() for _, line in text_files.read_lines(path))
     first = next(filter(None, lines), "")
     try:
         value = json.loads(first)
-    except (ValueError, RecursionError):  # It may continue on the next line.
+    except (ValueError, RecursionError):  # JSON may span several lines.
         return first.startswith("[")
     return isinstance(value, list) or (
         isinstance(value, dict) and QUESTION in value
@@ -476,8 +474,8 @@ class SquadFiles(TaskFiles):
     def read(self, split: str) -> tuple[SquadExample, ...]:
         """Reads a SQuAD file.
 
-        Training questions whose answer is not in the paragraph are left out,
-        as in the original, and counted.
+        Training questions are left out, as in the original, and counted if the
+        paragraph lacks the answer.
 
         Raises:
           UserError: If the file is invalid or has nothing to train on, or a

@@ -25,11 +25,11 @@ from bert_tf.text.vocabulary import Vocabulary
 
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
-# Characters of no width belong to the token before them, but not to an answer
-# that ends there. U+200B separates the words of Thai.
+# Invisible characters belong to the token before them, so they are cut from the
+# end of an answer. U+200B, for instance, separates the words of Thai.
 _INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 TRAILING = f"([^{_INVISIBLE[1:]}){_INVISIBLE}+$"
-# The tokenizer is slow for single texts.
+# The tokenizer is slow for single texts, so many examples share a call.
 _EXAMPLES_AT_ONCE = 2048
 # [CLS], and [SEP] after the question and after the paragraph.
 _NUM_SPECIAL_TOKENS = 3
@@ -42,18 +42,18 @@ class InputFeatures:
     Attributes:
       example_index: The index of its example.
       input_ids: <int32>[T].
-      doc_offset: The first of the paragraph's tokens in `input_ids`.
-      word_indices: The word of each of these tokens, <int32>[tokens].
-      is_max_context: True if no other window has more context for the token,
+      doc_offset: The position of the paragraph's first token in `input_ids`.
+      word_indices: The word of each paragraph token, <int32>[tokens].
+      is_max_context: Whether this window has the most context for the token,
         <bool>[tokens].
       is_query_truncated: Whether the question was too long.
       start_position: The answer's first token in `input_ids`; 0, the position
-        of [CLS], if the window does not hold it; None outside training.
-      end_position: Its last token; 0 and None as above.
+        of [CLS], if the window lacks the answer; None outside training.
+      end_position: The answer's last token; 0 and None as above.
       is_impossible: `is_impossible` of the example.
-      offsets: Where each of the paragraph's tokens starts and ends in it, in
-        characters, <int32>[tokens, 2], without characters of no width behind
-        it; None in training.
+      offsets: The start and end of each paragraph token in the paragraph, in
+        characters, <int32>[tokens, 2], without trailing invisible characters;
+        None in training.
     """
 
     example_index: int
@@ -82,8 +82,8 @@ def convert_examples_to_features(
 ) -> Iterator[InputFeatures]:
     """Yields the windows of each example.
 
-    A paragraph that does not fit is cut into windows whose starts are
-    `doc_stride` tokens apart. A paragraph without tokens has no window.
+    A paragraph that does not fit is cut into windows that start `doc_stride`
+    tokens apart. A paragraph without tokens has no window.
 
     Source: run_squad.py:309-547 of the original.
 
@@ -120,7 +120,7 @@ def convert_examples_to_features(
         )
         words = document = None
         for index, example in chunk:
-            # Questions about the same paragraph share its words.
+            # Questions about one paragraph share `doc_tokens`: convert it once.
             if example.doc_tokens is not words:
                 words = example.doc_tokens
                 document = _Document(example, tokens)
@@ -236,7 +236,10 @@ class _Document:
         return np.concatenate([*rows, np.zeros([0, 2], np.int32)])
 
     def spans(self, max_length: int, doc_stride: int) -> list[tuple[int, int]]:
-        """Returns the windows: the first token and the number of tokens."""
+        """Returns the windows: the first token and the number of tokens.
+
+        10 tokens with `max_length` 4 and stride 3 give (0, 4), (3, 4), (6, 4).
+        """
         spans = []
         start = 0
         while start < len(self.ids):
@@ -250,9 +253,9 @@ class _Document:
     def find(self, example: SquadExample, answer: np.ndarray) -> range:
         """Returns the token range of the answer.
 
-        A word may hold more than the answer, as "(1895-1943)." for 1895. So
+        A word may hold more than the answer, as "(1895-1943)." for 1895, so
         the answer's own tokens are searched within its words. In unspaced text
-        they are those of its characters.
+        the range has the tokens that overlap the answer's characters.
         """
         if example.answer_start is not None:
             first = example.answer_start
@@ -289,14 +292,16 @@ def _find_max_context(
 ) -> np.ndarray:
     """Returns the window with the most context for each token: <int>[n].
 
-    The context of a token in a window is the smaller of its left and right
-    contexts; the first of equal windows wins.
+    A token's score in a window is the smaller of its left and right contexts,
+    plus 0.01 times the window's length; the first of equal windows wins. With
+    windows of tokens 0-3 and 2-5, token 2 has 1 in the first and 0 in the
+    second, and token 3 has 0 in the first and 1 in the second.
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
     """
     best = np.zeros([num_tokens], np.int64)
     best_scores = np.full([num_tokens], -1.0)
-    # Window by window, as windows times tokens would not fit in memory.
+    # Go window by window: windows times tokens would not fit in memory.
     for number, (start, length) in enumerate(spans):
         shown = slice(start, start + length)
         left = np.arange(length)
@@ -321,8 +326,8 @@ class SquadFeatures(PackedRows):
     """Packed windows; the first segment is [CLS] question [SEP].
 
     Attributes:
-      windows: The windows of examples to predict; none for training, which has
-        the answer's first and last token in each window as targets.
+      windows: The windows of examples to predict; empty for training, where
+        `targets` has the answer's first and last token in each window.
     """
 
     windows: Sequence[InputFeatures]
@@ -331,7 +336,7 @@ class SquadFeatures(PackedRows):
 def pack_windows(
     windows: Iterable[InputFeatures], pad_id: int, is_training: bool
 ) -> SquadFeatures:
-    """Packs windows to flat arrays; counts the examples with cut questions."""
+    """Packs windows into flat arrays; counts the truncated questions."""
     ids, first_lengths, positions, examples, kept = [], [], [], [], []
     truncated = set()
     for window in windows:

@@ -1,6 +1,6 @@
 """SQuAD's official metrics, and the best "no answer" threshold.
 
-They equal those of the official evaluators, evaluate-v1.1.py and
+The metrics equal the output of the official evaluators, evaluate-v1.1.py and
 evaluate-v2.0.py, bit for bit.
 """
 
@@ -100,9 +100,10 @@ def find_best_threshold(
 ) -> tuple[float, float]:
     """Finds the threshold with the best F1 on questions with known answers.
 
-    It tries every threshold that changes an answer. The official search
-    differs in two ways: it counts thresholds between questions of equal odds,
-    which no threshold separates, and returns 0 if it is best not to answer.
+    It tries every threshold that changes an answer; for the odds -2 and 1 these
+    are just below -2, -2 and 1. The official search differs in two ways: it
+    also counts thresholds between questions of equal odds, which no threshold
+    separates, and returns 0 if it is best not to answer.
 
     Returns:
       The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
@@ -121,7 +122,7 @@ def find_best_threshold(
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])
         if_not.append(_score(example, "")[1])
-    # A question with odds up to the threshold is answered.
+    # Questions with odds up to the threshold are answered: add up their gains.
     order = np.argsort(null_odds, kind="stable")
     odds = np.array(null_odds)[order]
     unanswered = _PERCENT * np.array(if_not)
@@ -139,7 +140,7 @@ def _score(example: SquadExample, answer: str) -> tuple[float, float]:
     """Returns exact match and F1 of one answer to a question of 2.0."""
     predicted = _tokens(answer)
     references = [_tokens(text) for text in example.answers]
-    # A reference without words is none, and no answer is then the right one.
+    # References without words do not count; if none is left, "" is correct.
     references = [tokens for tokens in references if tokens] or [[]]
     if not predicted:
         f1 = int([] in references)

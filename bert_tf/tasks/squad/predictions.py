@@ -1,4 +1,4 @@
-"""SQuAD answers: the n best spans per question, of one system or several."""
+"""SQuAD answers: the n best spans per question, of a system or an ensemble."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ from bert_tf.tasks.squad.features import InputFeatures
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The original's answer where SQuAD 1.1 has no candidate.
+# The original gives this answer if SQuAD 1.1 has no candidate.
 _PLACEHOLDER = "empty"
 _EXAMPLES_AT_ONCE = 1024
 # Replaces a probability of 0, which has no logarithm.
@@ -36,12 +36,12 @@ class NbestPrediction:
 
     Attributes:
       text: The answer; "" for "no answer".
-      probability: Its probability among the n best of its question.
-      start_logit: The logit of its start; None in an ensemble.
-      end_logit: The logit of its end; None in an ensemble.
-      start: Its offset in the paragraph, in characters; None for "" and in an
+      probability: The answer's probability among the n best of its question.
+      start_logit: The logit of the start; None in an ensemble.
+      end_logit: The logit of the end; None in an ensemble.
+      start: The offset in the paragraph, in characters; None for "" and in an
         ensemble.
-      end: Its exclusive end; None like `start`.
+      end: The exclusive end; None like `start`.
     """
 
     text: str
@@ -75,7 +75,7 @@ class SquadPrediction:
     def answer(self, null_score_diff_threshold: float = 0.0) -> str:
         """Returns the answer; "" if `null_odds` exceeds the threshold.
 
-        The original crashes if "no answer" is the only candidate.
+        If "no answer" is the only candidate it is ""; the original crashes.
         """
         if self.null_odds is None:
             return self.nbest[0].text
@@ -88,16 +88,16 @@ class SquadPrediction:
 def find_text(
     example: SquadExample, window: InputFeatures, start: int, end: int
 ) -> tuple[str, int, int]:
-    """Returns the text of a span and its place, by the tokenizer's offsets.
+    """Returns the text and place of a span, from the tokenizer's offsets.
 
     Args:
       example: The example.
       window: The window.
       start: The span's first token.
-      end: Its last token.
+      end: The span's last token.
 
     Returns:
-      `context[start:end]`, and these start and end in characters.
+      The text `context[start:end]`, and this start and end in characters.
     """
     start = int(window.offsets[start - window.doc_offset, 0])
     end = int(window.offsets[end - window.doc_offset, 1])
@@ -107,14 +107,14 @@ def find_text(
 class OriginalTexts:
     """Finds the text of a span as the original does, by aligning words.
 
-    Where a script is written without spaces, this may be a whole paragraph. So
-    spans that start or end in such a word have the text of `find_text`.
+    In a script without spaces a word may be a whole paragraph, so spans that
+    start or end in such a word have the text of `find_text` instead.
     """
 
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
         self._tokens = tokenizer.vocabulary.tokens
-        # The original normalizes span by span. The result is the same, as
-        # words are normalized independently, but all at once is faster.
+        # The original normalizes each span. Words are independent, so all of
+        # them are normalized at once, which is faster.
         unique = list(dict.fromkeys(words))
         normalized = tokenizer.split_words(unique).to_list()
         self._normalized = {
@@ -125,10 +125,7 @@ class OriginalTexts:
     def find(
         self, example: SquadExample, window: InputFeatures, start: int, end: int
     ) -> tuple[str, int, int]:
-        """Returns the text of a span and its place, like `find_text`.
-
-        Any white space between words becomes one space in the text.
-        """
+        """Returns a span's text, with single spaces, and its place."""
         first = int(window.word_indices[start - window.doc_offset])
         last = int(window.word_indices[end - window.doc_offset])
         if example.is_unspaced(first, last):
@@ -163,8 +160,8 @@ def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
     """Returns the predicted characters of the words, counted without spaces.
 
     The prediction "steve smith" in "Steve Smith's" becomes "Steve Smith". The
-    normalized words are aligned with the raw words, both without spaces. If
-    they differ in length or lack the prediction, the answer is all words.
+    normalized words are aligned with the raw words, both without spaces. If the
+    lengths differ or the words lack the prediction, the answer is all words.
 
     Source: get_final_text (run_squad.py:927-1020 of the original).
 
@@ -198,8 +195,8 @@ def predict_answers(
 
     Source: write_predictions (run_squad.py:741-924 of the original).
 
-    `logits` are those of starts and ends, <float>[T] each with T at least the
-    number of tokens, for each window.
+    `logits` has the logits of starts and of ends for each window, <float>[T]
+    each, with T at least the number of tokens.
 
     `n_best_size` is the number of starts and ends tried in each window, and of
     answers kept; `max_answer_length` is in tokens. Without `original_texts`,
@@ -224,7 +221,7 @@ def predict_answers(
             if version_2_with_negative:
                 null = _find_null(windows)
                 candidates.append(null)
-            # A stable sort, as in the original.
+            # The sort is stable, as in the original, so ties keep their order.
             candidates.sort(key=lambda one: one.score, reverse=True)
             nbest = _keep_best(candidates, null, example, find, n_best_size)
             yield _to_prediction(example.qas_id, nbest, null)
@@ -239,7 +236,7 @@ class _Window(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A span of a window; "no answer" has none, and start and end 0."""
+    """A span of a window; "no answer" has window None, start 0 and end 0."""
 
     window: InputFeatures | None
     start: int
@@ -257,10 +254,14 @@ def _find_candidates(
     n_best_size: int,
     max_answer_length: int,
 ) -> list[_Candidate]:
-    """Pairs the best starts of each window with its best ends."""
+    """Pairs the best starts of each window with its best ends.
+
+    With a `max_answer_length` of 3, start 5 is paired with ends 5, 6 and 7. A
+    start is skipped if another window has more context for it.
+    """
     candidates = []
     for window, *logits in windows:
-        # In float64, as Python adds floats.
+        # The original adds Python's floats, so compute in float64.
         start_logits, end_logits = (np.asarray(x, np.float64) for x in logits)
         offset = window.doc_offset
         stop = offset + len(window.word_indices)
@@ -307,7 +308,7 @@ def _keep_best(
     find: Callable[..., tuple[str, int, int]],
     n_best_size: int,
 ) -> list[NbestPrediction]:
-    """Returns the best answers with distinct texts; probabilities are 0 yet."""
+    """Returns the best answers of distinct texts, still with probability 0."""
     nbest: dict[str, NbestPrediction] = {}
     for one in candidates:
         if len(nbest) >= n_best_size:
@@ -414,9 +415,9 @@ def combine(
 ) -> list[SquadPrediction]:
     """Combines systems by the mean probability of each answer.
 
-    An answer that is not among a system's n best has probability 0 there. The
-    null odds are computed from the mean probabilities, so a single system
-    keeps its own. The paper does not say how its seven systems were combined.
+    An answer that a system's n best lack has probability 0 there. The null odds
+    are computed from the mean probabilities, so the odds of a single system do
+    not change. The paper does not specify how its seven systems were combined.
 
     Returns:
       The predictions in the order of the first file.
@@ -455,7 +456,7 @@ def _combine_question(
     for system in systems:
         for text, probability in system.items():
             total[text] = total.get(text, 0.0) + probability
-    # A stable sort: of equal answers, the one that a system named first.
+    # The sort is stable, so of equal answers the one read first comes first.
     nbest = tuple(
         NbestPrediction(text, total[text] / len(systems))
         for text in sorted(total, key=lambda text: total[text], reverse=True)

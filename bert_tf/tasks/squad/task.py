@@ -41,14 +41,13 @@ class SquadTask(SquadFiles, task.Task):
       n_best_size: The number of starts and ends tried in each window, and of
         answers kept.
       max_answer_length: The maximum number of tokens in an answer.
-      null_score_diff_threshold: "No answer" is given if its score exceeds that
-        of the best answer by more than this; None, as long as it is not
-        chosen, means the original's 0.
+      null_score_diff_threshold: "No answer" is predicted if its score exceeds
+        the best answer's by more than this. None means that no threshold is
+        chosen yet; the original's 0 then applies.
       mask_padding: Whether padding is masked in training and prediction, so
         that results do not depend on the length of a batch. The original does
-        not mask it: padding takes part in the softmax, and takes places among
-        the n best starts and ends. That is well-defined only if all batches
-        have the same length.
+        not mask it: padding takes part in the softmax and may be among the n
+        best starts and ends, so all batches must have the same length.
     """
 
     max_seq_length: int = 384
@@ -154,9 +153,8 @@ class SquadTask(SquadFiles, task.Task):
     ) -> list[SquadPrediction]:
         """Returns the n best answers of each example, over its windows.
 
-        With `files`, they have the texts of the original's prediction files.
-
-        `outputs` may be empty if no paragraph has words and so no windows.
+        With `files`, answers have the texts of the original's prediction files.
+        `outputs` may be empty: paragraphs without words have no windows.
         """
         logits = []
         for window, *pair in zip(
@@ -183,11 +181,11 @@ class SquadTask(SquadFiles, task.Task):
     def prediction_to_json(
         self, example: SquadExample, prediction: SquadPrediction
     ) -> dict[str, Any]:
-        """Returns the answer and its place, as JSON values.
+        """Returns the answer and its offsets, as JSON values.
 
-        `answer` is `context[start:end]`; without an answer it is "" and they
-        are null. `score` is the probability of the answer among the n best,
-        `no_answer_score` that of "no answer" (null for SQuAD 1.1).
+        `answer` is `context[start:end]`; without one it is "", and `start` and
+        `end` are null. `score` is the answer's probability among the n best,
+        `no_answer_score` the probability of "no answer" (null for SQuAD 1.1).
         """
         answer = prediction.answer(self._threshold)
         entries = {entry.text: entry for entry in prediction.nbest}
@@ -203,7 +201,7 @@ class SquadTask(SquadFiles, task.Task):
         if prediction.null_odds is not None:
             values["no_answer_score"] = entries[""].probability
         elif entry.start is None:
-            # Without candidates the original answers "empty" for SQuAD 1.1.
+            # Without candidates the original answers "empty": it gets score 0.
             values["score"] = 0.0
         return values
 
@@ -227,7 +225,7 @@ class SquadTask(SquadFiles, task.Task):
     ) -> "SquadTask":
         """Selects the `null_score_diff_threshold` with the best F1.
 
-        SQuAD 1.1 has none, and a threshold that is already set stays.
+        SQuAD 1.1 has none, and a threshold that is already set is kept.
         """
         is_chosen = self.null_score_diff_threshold is not None
         if is_chosen or not self.version_2_with_negative:
@@ -262,8 +260,8 @@ class SquadTask(SquadFiles, task.Task):
     ) -> None:
         """Writes predictions.json and the original's other files.
 
-        The original predicts a single file, so the first predicted split gets
-        its file names, and others a prefix.
+        The original predicts a single file, so only the first predicted split
+        has the original's file names; later splits prefix their names.
         """
         del examples  # The predictions have their questions' ids.
         if self.version_2_with_negative:
@@ -312,8 +310,8 @@ class SquadTask(SquadFiles, task.Task):
         return self.null_score_diff_threshold or 0.0
 
 
-# The settings that predictions depend on. Without `mask_padding`: prediction
-# always masks padding, as it chooses the lengths of batches itself.
+# The settings that task.json stores for predictions. It lacks `mask_padding`:
+# prediction always masks padding, because it chooses the lengths of batches.
 _SAVED = (
     "name",
     "max_seq_length",

@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.io import text_files
 
-# A word or a punctuation mark: about the tokens of the official conversion.
+# Matches a word or mark, so counts are close to the official conversion's.
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w+")
 
@@ -27,8 +27,8 @@ def convert_to_squad(
 ) -> dict[str, Any]:
     """Converts each document of a question to a paragraph with the question.
 
-    Logs how many documents are left out, as they have no answer or are not in
-    the folder.
+    Logs how many documents are left out because they have no answer or are not
+    in the folder.
 
     The paragraph is the unchanged beginning of the document, up to and
     including its `max_tokens`-th word or mark. The answer is the first
@@ -108,7 +108,7 @@ def _read_answers(answer: Any, where: str) -> list[list[str]]:
     texts = [
         text_files.require_value(answer, "Value", str, where),
         *text_files.require_value(answer, "Aliases", list, where),
-        # In lower case, without marks and articles.
+        # These lack case, marks and articles, so they are searched last.
         *text_files.require_value(answer, "NormalizedAliases", list, where),
     ]
     for text in texts:

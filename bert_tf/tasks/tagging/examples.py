@@ -1,8 +1,8 @@
 """Tagging examples: sentences with tags in CoNLL-2003's format, or raw text.
 
 Each line has a word and its other columns, an empty line ends a sentence, and
--DOCSTART- starts a document; or each row of a table is a sentence. Tags are of
-any scheme of `schemes` in files, always IOB2 here.
+-DOCSTART- starts a document; or each row of a table is a sentence. Files may
+have tags of any scheme in `schemes`; examples always have IOB2.
 """
 
 import collections
@@ -30,18 +30,19 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.tasks.task_files import existing_files
 
-# The document of a sentence that shares it with no other.
+# The number of a document that has a single sentence.
 ALONE = -1
-# The arguments of `read_examples` that a model keeps if they are set.
+# The arguments of `read_examples` that task.json stores if they are set.
 OPTIONS = ("sentence_column", "comment_prefix", "tag_names")
-# Of CoNLL-2003, OntoNotes and CoNLL-U.
+# Lines between the documents of CoNLL-2003, OntoNotes and CoNLL-U.
 _DOCUMENT_STARTS = (
     "-DOCSTART-",
     "#begin document",
     "#end document",
     "# newdoc",
 )
-# Comments that may have as many columns as a line with a word, "# O" say.
+# Matches comments as "# id 7". Columns cannot identify a comment, because "# O"
+# is the word "#" with its tag.
 _COMMENT = re.compile(r"#\s+(id|sent_id|text|newpar|source)\b")
 _SPACES = re.compile(" +")
 # The columns of tables; a table has one of them.
@@ -52,7 +53,7 @@ _TAGS = ("tags", "ner_tags", "labels")
 _SPANS = ("label", "labels")
 _RECORDS = (".jsonl", ".json", ".parquet")
 _TABLES = (".csv", *_RECORDS)
-# The lines that determine the format of a .txt file.
+# The number of lines that determine the format of a .txt file.
 _NUM_PEEKED_LINES = 100
 # The possible names of files in --data_dir, without ending.
 _STEMS = {**USUAL_STEMS, "dev": ("dev", "valid", "validation", "devel")}
@@ -67,7 +68,7 @@ class TaggingExample:
     Attributes:
       words: The words, as they are in the file.
       tags: Their tags in IOB2, or None.
-      document: The number of the document, whose sentences are consecutive;
+      document: The number of the document; its sentences are consecutive.
         `ALONE` for a document of one sentence.
       line: The line of the first word, from 1; 0 without a file.
       offsets: The start and end of each word in raw text, in characters; None
@@ -82,7 +83,7 @@ class TaggingExample:
 
 
 class _Row(NamedTuple):
-    """The columns of a line; none where a sentence or the header ends."""
+    """The columns of a line; none for an empty or -DOCSTART- line."""
 
     line: int
     fields: list[str]
@@ -99,13 +100,14 @@ def read_examples(
     comment_prefix: str | None = None,
     tag_names: Sequence[str] | None = None,
 ) -> tuple[TaggingExample, ...]:
-    """Reads a file with words and tags, and logs how many it converts to IOB2.
+    """Reads words and tags, and logs how many tags are converted to IOB2.
 
-    Columns are separated by tabs if the first line with a word has one, else
-    by spaces; those of a .csv file by commas. A .jsonl, .json or .parquet file
-    has a sentence per row: a list of words, "words" or "tokens", and one of
-    tags, "tags", "ner_tags" or "labels" (or as the columns are named); or a
-    "text" with a list of [start, end, label], "label" or "labels".
+    Columns are separated by commas in .csv files, elsewhere by tabs if the
+    first line with a word has one, else by spaces. A .jsonl, .json or .parquet
+    file has a sentence per row, in one of two forms. A row has a list "words"
+    or "tokens" and a list "tags", "ner_tags" or "labels" (or the named
+    columns). Or it has a "text" and a list of [start, end, label], "label" or
+    "labels".
 
     Args:
       path: The file; if it ends in ".gz", it is decompressed.
@@ -113,10 +115,10 @@ def read_examples(
         backwards, or its name in the first line, which is then a header.
       tag_column: The column of the tags, in the same form; None reads none.
       may_lack_tags: If True, a file may lack the column of the tags.
-      sentence_column: A column with the number or name of the sentence, which
-        changes where a sentence begins, or is empty but there.
-      comment_prefix: Lines before a sentence that begin with it are skipped.
-        None skips those that begin with "#" and have other columns, or begin
+      sentence_column: A column with the number or name of the sentence. A
+        sentence begins where it changes; an empty value continues a sentence.
+      comment_prefix: Lines with this prefix before a sentence are skipped. None
+        skips lines with "#" that have another number of columns, or that begin
         as "# id".
       tag_names: The names of tags that are numbers.
 
@@ -167,7 +169,7 @@ def _convert_tags(
     path: str,
     where: str,
 ) -> tuple[TaggingExample, ...]:
-    """Converts the tags to IOB2; numbers are those of `names`."""
+    """Converts the tags to IOB2; numbers are indices of `names`."""
     numbers = {str(number): name for number, name in enumerate(names or ())}
     tags = [[numbers.get(tag, tag) for tag in x.tags] for x in examples]
     in_iob, scheme, bad = schemes.to_iob(tags)
@@ -247,7 +249,7 @@ def _find(values: Mapping[str, Any], names, column: int | str | None) -> Any:
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a file; those of a .csv file with tabs for commas."""
+    """Yields the lines of a file; tabs replace the commas of a .csv file."""
     if tables.file_ending(path) != ".csv":
         yield from text_files.read_lines(path)
         return
@@ -263,7 +265,7 @@ def _has_documents(lines: Iterable[tuple[int, str]]) -> bool:
 def _read_rows(
     path: str, lines: Iterable[tuple[int, str]], comment_prefix: str | None
 ) -> Iterator[_Row]:
-    """Yields the rows of a file; comments are only those before a sentence."""
+    """Yields the rows of a file; skips comments only before a sentence."""
     prefix = "#" if comment_prefix is None else comment_prefix
 
     def is_row(line):
@@ -343,11 +345,11 @@ def _to_examples(
     word_column, tag_column, sentence_column = columns
     document, name, words = 0, None, ()
     sentence: list[_Row] = []
-    # The last row ends the last sentence.
+    # The additional empty row ends the last sentence, so it is yielded, too.
     for row in itertools.chain(rows, [_Row(0, [])]):
         begins = not row.fields
         if row.fields and sentence_column is not None:
-            # Some files name the sentence only at its first word.
+            # Files may name a sentence only at its first word: "" continues it.
             key = row.fields[sentence_column].strip() or name
             begins, name = key != name, key
         if sentence and begins:
@@ -424,9 +426,9 @@ def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
 def count_unknown_types(
     examples: Iterable[TaggingExample], labels: Sequence[str]
 ) -> collections.Counter[str]:
-    """Counts the entities whose type has no label, by type.
+    """Counts the entities of each type that has no label.
 
-    They cannot be predicted and count as missed.
+    Such entities cannot be predicted and count as missed.
     """
     known = set(labels)
     return collections.Counter(
@@ -447,18 +449,19 @@ def read_inputs(
 
     The ending of the file (before .gz) determines its format:
 
-    - .csv, .jsonl, .json, .parquet: a table with a column "text" of raw texts
-      or, but in .csv, `word_column`, "words" or "tokens" of lists of words; one
-      example per row. A .csv without "text" is columns if there is a
-      `sentence_column`.
+    - .csv, .jsonl, .json, .parquet: a table, one example per row. The column
+      "text" has raw texts; or, except in .csv, `word_column`, "words" or
+      "tokens" has lists of words. A .csv without "text" is read as columns if
+      there is a `sentence_column`.
     - .tsv: a table if its first line has a column "text", does not end with a
       tag, and "text" is not `word_column`; else columns.
-    - .txt: raw text, one example per line. It is columns if there is a
-      `sentence_column` or `comment_prefix`, if a line begins with -DOCSTART-,
-      or if all lines up to the first empty one but comments have the same
-      number of fields, at least two, and end with a tag. So a file of untagged
-      columns, or of tags without B- and I-, needs another ending.
-    - .conll and all others: columns, one example per sentence.
+    - .txt: raw text, one example per line. It is read as columns if there is a
+      `sentence_column` or `comment_prefix`, or a line begins with -DOCSTART-.
+      It is also read as columns if all lines of the first sentence, without
+      comments, have the same number of fields, at least two, and end with a
+      tag. So a file of untagged columns, or of tags as PER, needs another
+      ending.
+    - .conll and all further endings: columns, one example per sentence.
 
     Raises:
       UserError: If the file is invalid for its ending.
@@ -524,7 +527,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
                 f"Received: {value[:80]!r}."
             )
     if isinstance(value, str):
-        # Imported here, as it imports TensorFlow.
+        # This imports TensorFlow, so only raw texts wait for it.
         from bert_tf.text import words as words_lib
 
         words = words_lib.split_words(value)
@@ -563,7 +566,7 @@ def open_texts(path: str, word_column: int | str) -> tuple[tables.Table, str]:
 
 
 def _find_columns(names: Iterable[str]) -> list[str]:
-    """Returns "words" and "text" of these names, else "tokens"."""
+    """Returns "words" and "text" if they are in `names`, else "tokens"."""
     found = [x for x in (WORDS[0], TEXT) if x in names]
     return found or [x for x in WORDS if x in names]
 
@@ -585,7 +588,7 @@ def _has_columns(path: str) -> bool:
         begins.add(fields[-1][:2])
         if len(fields) < 2 or not schemes.is_tag(fields[-1]):
             return False
-    # "Send an E-mail" is a text, although E- ends an entity in BIOES.
+    # "Send an E-mail" is a text, so E- of BIOES alone does not prove columns.
     return len(widths) == 1 and not begins.isdisjoint(("O", "B-", "I-"))
 
 
@@ -594,7 +597,7 @@ class TaggingFiles(TaskFiles):
     """Files of words with a tag for each.
 
     Attributes:
-      labels: "O" and the tags B-type and I-type of each type; none until the
+      labels: "O" and the tags B-type and I-type of each type; empty until the
         training data are read.
       word_column: The column of the words: a number or a name, as for
         `read_examples`.
@@ -649,7 +652,7 @@ class TaggingFiles(TaskFiles):
         return examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # A document is context, so its first sentence stands for all.
+        # Context must not be split, so all sentences of a document get one key.
         first: dict[int, tuple[str, ...]] = {}
         for x in examples if self.context == "document" else ():
             first.setdefault(x.document, x.words)
@@ -671,7 +674,7 @@ class TaggingFiles(TaskFiles):
     def check_inputs(self, path: str) -> None:
         form = (self.word_column, self.sentence_column, self.comment_prefix)
         if has_texts(path, *form):
-            # Splitting the texts into words would import TensorFlow.
+            # Splitting texts would import TensorFlow, so check columns only.
             open_texts(path, self.word_column)
         else:
             super().check_inputs(path)

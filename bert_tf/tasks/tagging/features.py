@@ -1,7 +1,8 @@
 """Tagging features: windows of tokens with labels.
 
 Each word is tokenized independently, and its first token represents it
-(section 5.3 of the paper): this token has the label, the others have none.
+(section 5.3 of the paper): only this token has the label. In "Jim Henson was",
+the tokens jim, hen, ##son and was have the labels B-PER, I-PER, none and O.
 
 Shapes:
   W: number of words of all examples.
@@ -29,7 +30,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 LABEL_WEIGHTS = "label_weights"
 
-# The tokenizer is fast for many texts at once; this bounds memory.
+# Many words per call make the tokenizer fast; the limit bounds its memory.
 _WORDS_PER_CALL = 16384
 _NONE = -1
 
@@ -48,7 +49,7 @@ class TaggingFeatures(PackedRows):
         examples' words.
       num_words_without_token: The number of words that consist of characters
         that the tokenizer drops, as control characters. They are tagged O.
-      num_truncated_words: The number of words behind the last window. They are
+      num_truncated_words: The number of words after the last window. They are
         tagged O.
     """
 
@@ -86,10 +87,10 @@ def convert_examples_to_features(
     Windows cover a whole document, or each sentence separately, and begin with
     a whole word. A word in several windows is labeled and predicted in the
     window where it has the most context, by the rule of _check_is_max_context
-    (run_squad.py:383-417 of the original).
+    (run_squad.py:513-547 of the original).
 
     Args:
-      examples: The sentences; those of a document are consecutive.
+      examples: The sentences; sentences of one document are consecutive.
       tokenizer: The tokenizer.
       max_seq_length: The maximum number of tokens in a window, with [CLS] and
         [SEP].
@@ -97,8 +98,8 @@ def convert_examples_to_features(
         the examples' tags. Other tags have no label.
       context: The unit that a window may span.
       doc_stride: The maximum distance between the starts of windows, in
-        tokens, at most `max_seq_length` - 2; None for a single window, which
-        drops the words behind it.
+        tokens, at most `max_seq_length` - 2; None for a single window, so the
+        words after it are dropped.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token, or there are
@@ -112,7 +113,7 @@ def convert_examples_to_features(
     )
     word_rows = windows.rows.numpy()
     word_positions = windows.places.numpy() + 1
-    # Behind the windows there is an empty one for each text without tokens.
+    # `cut` appends an empty window for each text without tokens; drop these.
     is_window = windows.tokens.row_lengths() > 0
     window_tokens = tf.ragged.boolean_mask(windows.tokens, is_window)
     segments, _ = packing.find_segments([window_tokens])
@@ -158,7 +159,10 @@ def _tokenize(
 def _units(
     examples: Sequence[TaggingExample], context: Literal["document", "sentence"]
 ) -> tuple[np.ndarray, int]:
-    """Returns <int64>[W], the text of each word that windows may span."""
+    """Returns each word's unit, <int64>[W], and a bound of the number of units.
+
+    A unit is a document or sentence that windows may span.
+    """
     documents = np.array([example.document for example in examples], np.int64)
     is_next = np.zeros(len(examples), bool)
     if context == "document":

@@ -1,4 +1,4 @@
-"""Tagging schemes: IOB2, in which models learn tags, and others in files."""
+"""Tagging schemes: IOB2, which models learn, and other schemes of files."""
 
 import re
 from collections.abc import Iterable
@@ -9,18 +9,18 @@ from typing import Literal
 from bert_tf.errors import UserError
 
 OUTSIDE = "O"
-# Letters of BIOES, BILOU and BMES that begin an entity or continue it.
+# Converts the letters of BIOES, BILOU and BMES to B (begins) or I (continues).
 _IN_IOB = dict(zip("BSUIMEL", "BBBIIII", strict=True))
 _TAG = re.compile(r"([BSUIMEL])-(\S+)")
 _LETTER = re.compile("[BSUIMEL]")
-# Tags that are the names of types; b-per, PER-B and o are none.
+# Matches types without letters, as PER; b-per, PER-B and o are malformed tags.
 _NAME = re.compile(
     r"(?!(?i:[bsuimel][-_]|o$|.*[-_][bsuimel]$))[^\W\d_](?:[^\s=]*[^\s=-])?"
 )
 
 
 def is_tag(text: str) -> bool:
-    """Returns True if a text is O or, in any scheme but bare, a tag."""
+    """Returns True if a text is O or has a letter and a type, as B-PER."""
     return text == OUTSIDE or _TAG.fullmatch(text) is not None
 
 
@@ -29,8 +29,9 @@ def to_iob(
 ) -> tuple[Sequence[Sequence[str]], str | None, tuple[int, int] | None]:
     """Converts the tags of a file to O, B-type and I-type.
 
-    Tags without letters, as PER, are all I-: neighbors of one type are one
-    entity. Letters without a type get the type ENTITY.
+    S-PER B-LOC E-LOC of BIOES becomes B-PER B-LOC I-LOC. Tags without letters,
+    as PER, all become I-, so neighbors of one type are one entity. Letters
+    without a type get the type ENTITY.
 
     Returns:
       The tags; the name of the scheme unless it is IOB; and the sentence and
@@ -41,7 +42,8 @@ def to_iob(
         valid = {tag for tag in tags if pattern.fullmatch(tag)}
         if valid:
             break
-    if pattern is _NAME and len(valid) > 200:  # Words, of another column.
+    # Over 200 types are the words of another column, so all are invalid.
+    if pattern is _NAME and len(valid) > 200:
         valid = set()
     if valid != tags:
         bad = next(
@@ -64,7 +66,7 @@ def to_iob(
     scheme = next((x for x in names if letters <= set(x)), "mixed")
 
     def convert(tag, previous):
-        # In IOE nothing else tells that another entity begins.
+        # IOE has no B-, so any tag after E- begins another entity.
         begins = previous[0] in "ELSU" and tag != OUTSIDE
         return f"B{new[tag][1:]}" if begins else new[tag]
 
@@ -78,7 +80,8 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
     """Converts a sentence's tags to IOB2, with B- where an entity begins.
 
     As for conlleval, an entity begins with a B-, or with an I- that follows
-    neither a B- nor an I- of its type.
+    neither a B- nor an I- of its type. So I-PER I-PER O I-PER becomes
+    B-PER I-PER O B-PER.
     """
     converted = []
     for tag, previous in _with_previous(tags):
@@ -120,7 +123,11 @@ def _with_previous(tags: Iterable[str]):
 
 
 def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:
-    """Returns tags by [start, end, label], and the spans with other ends."""
+    """Returns tags from spans [start, end, label], and how many spans moved.
+
+    Words are tagged whole, so a span moves if it starts or ends inside a word:
+    with words at 0-4 and 5-9, [5, 8, "LOC"] gives O, B-LOC and moves.
+    """
     tags, num_moved = [OUTSIDE] * len(offsets), 0
     for span in spans:
         try:

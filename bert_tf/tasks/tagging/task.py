@@ -42,7 +42,7 @@ from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 _TAG_IDS = "tag_ids"
-# Replaces a label where logits are not finite.
+# Replaces a label id where logits are not finite, so that `predict` raises.
 _BROKEN = -1
 
 Prediction = tuple[str, ...]
@@ -79,9 +79,10 @@ class TaggingTask(TaggingFiles, task.Task):
     def rows_per_step(
         self, batch_size: int, num_examples: int, num_rows: int
     ) -> int:
-        """Returns the number of windows that hold `batch_size` sentences.
+        """Returns the number of windows that contain `batch_size` sentences.
 
-        So training takes as many steps with documents as with sentences.
+        So the context does not change the number of training steps: with 100
+        sentences in 25 windows, a batch size of 32 takes 8 windows.
         """
         return max(1, round(batch_size * num_rows / num_examples))
 
@@ -125,7 +126,7 @@ class TaggingTask(TaggingFiles, task.Task):
         """The distance between windows in tokens; None for one window."""
         if self.doc_stride is None:
             return max(self.max_seq_length // 2, 1)
-        # A model may read less than it was trained for.
+        # The model may read fewer tokens than in training: limit the stride.
         return min(self.doc_stride, self.max_seq_length - 2) or None
 
     def model_arguments(self) -> dict[str, Any]:
@@ -162,7 +163,7 @@ class TaggingTask(TaggingFiles, task.Task):
     def featurize_unlabeled(
         self, examples: Sequence[TaggingExample], tokenizer: BertTokenizer
     ) -> TaggingFeatures:
-        """Converts sentences to windows with weights for each word's token."""
+        """Converts sentences to windows with weight 1 for first tokens."""
         any_tag = self.labels[0]
         return self.featurize(
             [
@@ -192,7 +193,7 @@ class TaggingTask(TaggingFiles, task.Task):
           NotFiniteError: If the model computes numbers that are not finite.
         """
         del examples, tokenizer  # The features have all that is needed.
-        # Words without a token point at the last row, so there must be one.
+        # Words without a token read row 0, so append a row in case of none.
         ids = keras.utils.pad_sequences(
             [*outputs.get(_TAG_IDS, ()), [0]], padding="post"
         )
@@ -327,7 +328,7 @@ class TaggingTask(TaggingFiles, task.Task):
         return cls(**stored | TaggingFiles.stored(values))
 
 
-# The settings that predictions depend on, besides the labels.
+# Predictions depend on these settings, so task.json stores them.
 _SAVED = (
     "name",
     "max_seq_length",
