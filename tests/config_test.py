@@ -112,7 +112,7 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"left_to_right": 1}, "left_to_right=1"),
         ({"hidden_size": None}, "hidden_size=None"),
     )
-    def test_rejects(self, changes, message):
+    def test_wrong_values_are_refused(self, changes, message):
         with self.assertRaisesRegex(UserError, message):
             BertConfig.from_dict({**_VALUES, **changes}, "x.json")
 
@@ -126,7 +126,7 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
         ("[101]", "one JSON object. Received: list"),
         ("", r"x\.json is not valid JSON"),
     )
-    def test_rejects_text(self, text, message):
+    def test_text_that_is_no_object_is_refused(self, text, message):
         with self.assertRaisesRegex(UserError, message):
             BertConfig.from_json(text, "x.json")
 
@@ -185,7 +185,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
             "--init_optimizer_state needs --init_checkpoint",
         ),
     )
-    def test_rejects(self, name, changes, message):
+    def test_wrong_flags_are_refused(self, name, changes, message):
         given = {
             "LearnVocabularyConfig": _LEARN_VOCABULARY,
             "CreatePretrainingDataConfig": _CREATE_DATA,

@@ -61,7 +61,7 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotIn("run/", result.stdout)
 
     @parameterized.parameters((("--version",),), (("predict", "--version"),))
-    def test_version(self, words):
+    def test_version_flag_prints_the_version(self, words):
         result = self._run(*words)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout, f"bert_tf {bert_tf.__version__}\n")

@@ -33,7 +33,7 @@ class RealInputsTest(record_case.RecordCase):
         ("uncased_vocabulary_few_capitals", "the film was good"),
         ("vocabulary_empty_line", "the film was"),
     )
-    def test_vocabularies(self, case, words, name="BertModel", rows=None):
+    def test_ids_name_the_lines(self, case, words, name="BertModel", rows=None):
         path = str(self.folder / "model")
         os.mkdir(path)
         lines = (_CASES / case / "vocab.txt").read_text().split("\n")[:-1]

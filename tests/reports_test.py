@@ -213,7 +213,7 @@ class LinesTest(_Pictures, tf.test.TestCase):
         self.assertAllEqual(panels["B"].lines[0].get_xdata(), [2])
         self._curves(_PANELS, [])
 
-    def test_moving_average(self):
+    def test_moving_average_keeps_lines_and_smooths_noise(self):
         line = np.linspace(5, 1, 100)
         smooth = reports.moving_average(line, 10)
         self.assertAllClose(smooth[:95], line[:95])
@@ -224,7 +224,7 @@ class LinesTest(_Pictures, tf.test.TestCase):
 
 class ScatterTest(_Pictures, tf.test.TestCase):
     @parameterized.parameters(1, 5, 3000)
-    def test_scatters(self, count):
+    def test_scatters_show_points_for_any_count(self, count):
         rng = np.random.default_rng(count)
         references = rng.integers(0, 26, count) / 5
         picture = self.draw(

@@ -168,7 +168,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("names", "dataset", "one_hot")
     @pytest.mark.slow
-    def test_calibrate(self, form):
+    def test_calibrate_fits_temperature_to_validation_data(self, form):
         texts = ["cat", "dog", "the cat sat", "mats", "a dog on", "on the mat"]
         ids = np.array([1, 0, 0, 1, 0, 1])
         data = (texts, ["good" if x else "bad" for x in ids])
@@ -281,7 +281,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertLen(traces, 1)
 
     @pytest.mark.slow
-    def test_callbacks(self):
+    def test_callbacks_resume_to_the_same_weights(self):
         folder = self.create_tempdir().full_path
         checkpoint = os.path.join(folder, "best.weights.h5")
 
@@ -375,7 +375,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
                 ):
                     train()
 
-    def test_no_rows(self):
+    def test_no_rows_are_refused(self):
         model = self.new(compiled={"optimizer": "sgd"})
         with self.assertRaisesRegex(UserError, "at least one row.*: none"):
             model.fit([], [], verbose=0)
@@ -392,7 +392,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
 class ClassWeightsTest(fit_case.FitCase, tf.test.TestCase):
     config = tiny_model.NO_DROPOUT
 
-    def test_classification(self):
+    def test_class_weight_multiplies_losses_of_its_label(self):
         compiled = {"optimizer": keras.optimizers.SGD(0.0)}
         model = self.new(compiled=compiled, head_dropout_prob=0.0)
         y = np.array(fit_case.IDS)
@@ -405,7 +405,7 @@ class ClassWeightsTest(fit_case.FitCase, tf.test.TestCase):
         expected = np.mean(losses * np.where(y, 3, 1))
         self.assertAllClose(loss, [expected], rtol=1e-5)
 
-    def test_tagging(self):
+    def test_tagging_refuses_class_weight(self):
         model = self.new("tagging", labels=["O", "X"])
         with self.assertRaisesRegex(UserError, "give sample_weight"):
             model.fit(
@@ -427,7 +427,7 @@ class FitArgumentsTest(
         ({"batch_size": True}, "batch_size=True"),
         ({"steps_per_epoch": -1}, "steps_per_epoch=-1"),
     )
-    def test_refused(self, arguments, message):
+    def test_counts_not_whole_or_below_1_are_refused(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
             default_training.check_counts(**arguments)
 

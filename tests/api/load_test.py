@@ -149,7 +149,7 @@ class LoadModelTest(_ModelTest):
         self.assertEqual(ids, [tokenizer.vocabulary.mask_id])
 
     @parameterized.parameters("https://there/bert", "kaggle://keras/bert")
-    def test_malformed_names(self, name):
+    def test_malformed_names_are_refused(self, name):
         for load in (bert_tf.load_model, bert_tf.load_tokenizer):
             with self.assertRaisesRegex(UserError, "^Expected .*Received"):
                 load(name)
@@ -202,7 +202,7 @@ class OtherKindTest(_ModelTest):
                 del expected[name]
             self._assert_weights(model, expected, head)
 
-    def test_new_pooler(self):
+    def test_new_pooler_is_initialized_without_warning(self):
         stored = stored_models.build("question_answering")
         with self.assertNoLogs("absl", "WARNING"):
             model = checkpoint_loading.build_model(stored, new_parts=["pooler"])

@@ -143,7 +143,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             model.predict(_PAIRS)
         self.assertIn("predicting 2/2", stream.getvalue())
 
-    def test_no_rows(self):
+    def test_no_rows_give_an_empty_list(self):
         self.assertEqual(self._load(_TAGGING).predict([], verbose=0), [])
 
     def test_new_head_with_other_labels(self):
@@ -272,7 +272,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         (pd.DataFrame({"x": fit_case.TEXTS}), np.float32(fit_case.IDS)),
         (tf.constant(fit_case.TEXTS), tf.constant(fit_case.LABELS)),
     )
-    def test_single_labels(self, x, y):
+    def test_labels_of_any_container_become_ids(self, x, y):
         features, labels = self.new().preprocessor(x, y)
         self.assertAllEqual(labels, np.int32(fit_case.IDS))
         self.assertEqual(features["input_ids"].shape, (5, 8))
@@ -284,7 +284,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         (np.array([[1, 0, 0], [0, 0, 0], [1, 0, 1]]),),
         ([{0}, set(), {"a", 2}],),
     )
-    def test_several_labels(self, y):
+    def test_several_labels_per_row_become_multi_label(self, y):
         model = self.new(labels=["a", "b", "c"])
         _, labels = model.preprocessor(fit_case.TEXTS[:3], y)
         self.assertAllEqual(labels, [[1, 0, 0], [0, 0, 0], [1, 0, 1]])
@@ -343,7 +343,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "for kind='tagging'"):
             self.new("tagging", labels=["O", "X"], problem_type="multi_label")
 
-    def test_balanced_weights(self):
+    def test_balanced_class_weights_invert_label_counts(self):
         model = self.new()
         _, y = model.preprocessor(fit_case.TEXTS, fit_case.LABELS)
         weights = model.preprocessor.class_weight("balanced", y)
@@ -361,7 +361,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(UserError, message):
                 model.preprocessor.class_weight(name, labels)
 
-    def test_scores(self):
+    def test_regression_loss_is_mean_squared_error(self):
         model = self.new(num_labels=1)
         y = [0.5, 1, 2.0, 3, -1]
         scores = fit_case.scores(model, fit_case.TEXTS, y)
@@ -415,7 +415,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         _, none = model.preprocessor(fit_case.QUESTIONS, [("", 0), ("dogs", 2)])
         self.assertEqual(none["start_positions"][0], 0)
 
-    def test_choices(self):
+    def test_missing_choices_do_not_count_in_loss(self):
         model = self.new("multiple_choice")
         features, y = model.preprocessor(fit_case.CHOICES, [1, 2])
         self.assertEqual(features["input_ids"].shape, (2, 3, 8))
@@ -449,7 +449,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ),
         ("multiple_choice", fit_case.CHOICES, [0, 3], "Row 1.*from 0 to 2"),
     )
-    def test_wrong_labels(self, kind, x, y, message):
+    def test_wrong_labels_are_refused_without_change(self, kind, x, y, message):
         options = {"labels": ["O", "X"]} if kind == "tagging" else {}
         model = self.new(kind, **options)
         _ = model.preprocessor.task  # It adds values.
@@ -458,7 +458,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             model.fit(x, y)
         self.assertEqual(model.preprocessor.task_values, values)
 
-    def test_wrong_arguments(self):
+    def test_unknown_arguments_are_refused(self):
         for name, hint in (
             ("text_col", "did you mean text_column=?"),
             ("learning_rate", r"build_optimizer\("),
@@ -545,7 +545,7 @@ class TablesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "'bdy'.*did you mean 'body'"):
             self._read(x, text_column="bdy")
 
-    def test_other_tasks(self):
+    def test_columns_of_tagging_and_questions_are_found(self):
         words = {"tokens": fit_case.SENTENCES, "ner_tags": [[0, 1, 0, 1], [0]]}
         for table in (_Dataset(**words), pd.DataFrame(words)):
             rows, tags = self._read(table, kind="tagging")
@@ -587,7 +587,7 @@ class TablesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             model.predict(frame)
 
     @pytest.mark.slow
-    def test_refusals(self):
+    def test_unsupported_calls_are_refused_with_advice(self):
         model = self.new()
         with self.assertRaisesRegex(UserError, "export_tflite"):
             model.quantize("int8")
@@ -634,7 +634,7 @@ class PreprocessTest(tf.test.TestCase):
         short = self.tokenizer(_TEXTS, max_seq_length=4)["input_ids"]
         self.assertAllEqual(short[0], [2, 5, 6, 3])
 
-    def test_wrong_arguments(self):
+    def test_wrong_arguments_are_refused(self):
         with self.assertRaisesRegex(UserError, "knows no labels"):
             bert_tf.preprocess(self.tokenizer, _TEXTS, [0, 1])
         own = bert_tf.BertModel(tiny_model.ONE_LAYER)
@@ -681,7 +681,7 @@ class RowDatasetsTest(
         return super().new(kind, compiled, **options)
 
     @pytest.mark.slow
-    def test_questions(self):
+    def test_datasets_of_questions_score_as_lists(self):
         model = self.new("question_answering")
         data = _slices((fit_case.QUESTIONS, fit_case.ANSWERS))
         self._check(model, fit_case.QUESTIONS, fit_case.ANSWERS, data)
@@ -705,7 +705,7 @@ class RowDatasetsTest(
         self.assertLen(history["loss"], 2)
 
     @pytest.mark.slow
-    def test_words(self):
+    def test_datasets_of_words_score_as_lists(self):
         model = self.new("tagging", labels=["O", "X"])
         ragged = _slices(
             (tf.ragged.constant(fit_case.SENTENCES), tf.ragged.constant(_TAGS))
@@ -721,7 +721,7 @@ class RowDatasetsTest(
         )
 
     @pytest.mark.slow
-    def test_choices(self):
+    def test_datasets_of_choices_score_as_lists(self):
         model = self.new("multiple_choice")
         data = _slices((_COLUMNS, [1, 2]))
         self._check(model, fit_case.CHOICES, [1, 2], data)
@@ -783,7 +783,7 @@ class BatchesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ]
         self.assertGreater(max(changes), 0)
 
-    def test_predictions(self):
+    def test_predict_on_batch_equals_predict(self):
         model = self.new()
         expected = model.predict(_ROWS, verbose=0)
         self.assertEqual(model.predict_on_batch(_ROWS), expected)
@@ -857,7 +857,7 @@ class TextDatasetsTest(
         (tf.constant([[1.0, 0, 0], [0, 0, 0], [1, 0, 1]]),),
     )
     @pytest.mark.slow
-    def test_several_labels(self, y):
+    def test_datasets_of_several_labels_score_as_lists(self, y):
         texts = fit_case.TEXTS[:3]
         compiled = {"optimizer": "sgd", "metrics": ["accuracy"]}
         labels = ["a", "b", "c"]

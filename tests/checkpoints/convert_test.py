@@ -314,7 +314,7 @@ class FlagsTest(ConversionTestCase):
         ({"allow_missing": "(["}, "--allow_missing must be a regular"),
         ({"allow_activation_change": True}, "--to=keras_hub only"),
     )
-    def test_wrong_flags(self, flags, message):
+    def test_wrong_flags_are_refused(self, flags, message):
         paths = {"input": self.write(self.stored), "output": f"{self.folder}/x"}
         with self.assertRaisesRegex(UserError, message):
             conversion.run(
@@ -589,13 +589,13 @@ class BadInputTest(files_case.FolderCase):
             self.assertEqual(read.config.hidden_size, 16)
 
     @parameterized.parameters(*FORMATS)
-    def test_missing_config(self, source_format):
+    def test_missing_config_is_named_in_the_error(self, source_format):
         path = self._copy(source_format)
         os.remove(os.path.join(path, _CONFIG_FILES[source_format]))
         self._assert_refused(path, _CONFIG_FILES[source_format])
 
     @parameterized.parameters(*FORMATS)
-    def test_missing_vocabulary(self, source_format):
+    def test_missing_vocabulary_is_named_in_the_error(self, source_format):
         path = self._copy(source_format)
         for name in _VOCABULARY[source_format]:
             os.remove(os.path.join(path, name))
@@ -605,13 +605,13 @@ class BadInputTest(files_case.FolderCase):
         source=FORMATS,
         contents=(b"", b'{"vocab_size": 16, "hid', b"\xff\xfe\x00", b"[1, 2]"),
     )
-    def test_damaged_config(self, source, contents):
+    def test_damaged_config_is_named_in_the_error(self, source, contents):
         path = self._copy(source)
         files.write_bytes(os.path.join(path, _CONFIG_FILES[source]), contents)
         self._assert_refused(path, _CONFIG_FILES[source], source_format=source)
 
     @parameterized.parameters(*_WEIGHT_FILES)
-    def test_missing_weights(self, source, file):
+    def test_missing_weight_files_are_refused(self, source, file):
         path = self._copy(source)
         os.remove(os.path.join(path, file))
         names = f"{re.escape(file)}|{re.escape(file[:15])}|no checkpoint in"

@@ -333,7 +333,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
         ({"new_words_file": "no.txt"}, "--new_words_file.*no.txt"),
         ({"max_position_embeddings": 12}, "greater than that of the model, 12"),
     )
-    def test_refused(self, changes, message):
+    def test_unusable_inputs_are_refused(self, changes, message):
         self._assert_refused(message, **changes)
 
     @parameterized.parameters(
@@ -344,7 +344,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
             "--nouse_unused",
         ),
     )
-    def test_flags_refused(self, flags, message):
+    def test_wrong_flags_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             ExtendVocabularyConfig(input="a", output="b", **flags)
 

@@ -104,11 +104,11 @@ class LimitsTest(tf.test.TestCase):
         with self.assertRaisesRegex(error, message):
             huggingface_hub.get_session().get(f"{self.server.url}/a")
 
-    def test_size(self):
+    def test_endless_answer_stops_at_max_bytes(self):
         with mock.patch.object(download, "MAX_BYTES", 100_000):
             self._refused(UserError, "larger than 100000 bytes")
 
-    def test_pace(self):
+    def test_slow_answer_is_given_up(self):
         clock = mock.Mock(**{"monotonic.side_effect": itertools.count(0, 20)})
         with mock.patch.object(download, "time", clock):
             self._refused(TimeoutError, "less than 65536 bytes in 60 seconds")
@@ -191,10 +191,10 @@ class PushTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "me/films", "kaggle://me/films/keras/a", "hf://films", "hf://a/b@main"
     )
-    def test_another_name(self, name):
+    def test_malformed_repository_names_are_refused(self, name):
         self._refused("hf://owner/name.*Received", name=name)
 
-    def test_no_token(self):
+    def test_missing_token_is_refused_before_requests(self):
         with mock.patch.object(huggingface_hub, "get_token", return_value=None):
             self._refused("needs a token; set HF_TOKEN")
         self.assertEmpty(self.server.requests)
@@ -210,7 +210,7 @@ class PushTest(tf.test.TestCase, parameterized.TestCase):
         self._refused(message)
         self.assertEmpty(self.stored)
 
-    def test_other_files(self):
+    def test_other_files_are_refused_before_requests(self):
         folder = self.create_tempdir()
         for path in (folder.full_path, "bert-base-uncased"):
             self._refused("--model_dir must be a local folder", path)
@@ -292,13 +292,13 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         self._refused(self.name, "answered with status 418")
         self._assert_offline(path, self.name)
 
-    def test_no_access(self):
+    def test_gated_model_is_refused_with_advice(self):
         headers = {"X-Error-Code": "GatedRepo"}
         self._set_pages("", status=401, headers=headers)
         self._refused(self.name, "refuses access .*accept its terms.*HF_TOKEN")
         self._refused(self.name, "not in the cache", offline=True)
 
-    def test_not_there(self):
+    def test_absent_model_or_revision_is_refused(self):
         self._refused("hf://some/absent", "no such model .*status 404")
         self._refused("hf://some/absent", "not in the cache", offline=True)
         headers = {"X-Error-Code": "RevisionNotFound"}
@@ -350,7 +350,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         for _, _, files in os.walk(self.folder):
             self.assertEmpty([x for x in files if "elsewhere" in x])
 
-    def test_wrong_hash(self):
+    def test_wrong_hash_is_refused_and_not_cached(self):
         etag = self.weights.headers["ETag"]
         self.weights.contents = self.weights.contents[::-1]
         self._refused(self.name, f"SHA-256 {etag[1:-1]}. Received")
@@ -383,14 +383,14 @@ class KaggleTest(_HubsCase, parameterized.TestCase):
         self.assertEqual(names.origin(path), f"{name}/12")
         self._assert_offline(path, name)
 
-    def test_refused(self):
+    def test_forbidden_and_absent_models_are_explained(self):
         service = "/api/v1/models.ModelApiService/GetModelInstance"
         self.server.pages[service].status = 403
         self._refused(f"{self.name}/b", "status 403.*KAGGLE_API_TOKEN")
         del self.server.pages[service]
         self._refused(f"{self.name}/b", "no such model .status 404")
 
-    def test_interrupted(self):
+    def test_interrupted_model_is_not_cached(self):
         """A model of which a part was fetched is not in the cache."""
         self.server.pages["/store/model.weights.h5"].stops = [2000]
         self._refused(f"{self.name}/c", "IncompleteRead.*same command again")
@@ -433,7 +433,7 @@ class NeededFilesTest(tf.test.TestCase, parameterized.TestCase):
             ["1_Pooling/config.json", "model.safetensors", "modules.json"],
         ),
     )
-    def test_needed_files(self, present, expected):
+    def test_needed_files_hold_one_format(self, present, expected):
         self.assertEqual(hubs.needed_files(present), expected)
 
 

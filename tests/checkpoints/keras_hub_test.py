@@ -156,7 +156,7 @@ class BackboneTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
             expected["input_mask"],
         )
 
-    def test_no_pooler(self):
+    def test_models_without_pooler_are_refused(self):
         stored = make_stored("cls/predictions", parts=("bert",))
         with self.assertRaisesRegex(UserError, "masked_lm. has none; convert"):
             keras_hub.build_backbone(stored)
@@ -229,7 +229,7 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         (True, False, True),
         (True, True, False),
     )
-    def test_tokenizer_settings(self, lower_case, strip_accents, preserve):
+    def test_settings_are_read_back(self, lower_case, strip_accents, preserve):
         settings = {
             "lower_case": lower_case,
             "strip_accents": strip_accents,
@@ -249,7 +249,7 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
             | {"normalization": "original", "vocabulary_hash": mock.ANY},
         )
 
-    def test_classifier(self):
+    def test_classifier_gives_our_logits_in_keras_hub(self):
         stored = make_stored(
             "output",
             labels=["no", "yes", "who knows"],
@@ -326,7 +326,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         return received
 
-    def test_their_backbone(self):
+    def test_their_backbone_is_read_with_its_config(self):
         backbone = self.their_backbone()
         backbone.save_to_preset(self.directory)
         self.assertEqual(formats.detect(self.directory), "keras_hub")
@@ -352,7 +352,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIn("tanh form", received.report.notes[0])
         self.assertIn("no tokenizer", " ".join(received.report.notes))
 
-    def test_shards(self):
+    def test_shards_read_as_the_whole_backbone(self):
         backbone = self.their_backbone()
         backbone.save_to_preset(self.directory, max_shard_size=1e-6)
         self.assertIn("model_00003.weights.h5", os.listdir(self.directory))
@@ -367,7 +367,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         their_library.models.BertBackbone.from_preset(self.directory)
         self._assert_read_as(backbone)
 
-    def test_their_classifier(self):
+    def test_their_classifier_gives_the_same_logits(self):
         classifier = their_library.models.BertTextClassifier(
             self.their_backbone(),
             num_classes=4,
@@ -466,7 +466,7 @@ class BadInputTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIn("returns sigmoid of the", received.report.notes[-1])
         self.assertEqual(received.task["problem_type"], "multi_label")
 
-    def test_missing_shard(self):
+    def test_missing_shard_is_refused(self):
         backbone = self.their_backbone()
         os.remove(self.path("model.weights.h5"))
         backbone.save_to_preset(self.directory, max_shard_size=1e-6)
@@ -477,7 +477,7 @@ class BadInputTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         ({"split": False}, "'split' must be True. Received: False"),
         ({"suffix_indicator": "@"}, "'suffix_indicator' must be '##'"),
     )
-    def test_other_tokenizers(self, changes, message):
+    def test_other_tokenizers_are_refused(self, changes, message):
         self.edit("tokenizer.json", **changes)
         self._assert_refused(message)
 

@@ -89,7 +89,7 @@ class InitializationTest(files_case.FolderCase):
         )
         checkpoint_loading.read(self.model_dir, config)
 
-    def test_compares_vocabularies(self):
+    def test_other_vocabulary_is_refused_unless_allowed(self):
         stored = checkpoint_loading.read(self.model_dir)
         check = checkpoint_loading.check_vocabulary
         check(stored, stored.vocabulary.hash, "the records")

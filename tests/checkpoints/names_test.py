@@ -86,7 +86,7 @@ class NamesTest(files_case.FolderCase):
             names.resolve(name, **kwargs)
         self.assertEqual(self._models(), [])
 
-    def test_short_name(self):
+    def test_short_name_is_fetched_once(self):
         self.server.add(_FILE, _zip(self.files))
         with self.assertLogs(level="INFO") as logs:
             path = names.resolve("bert-base-uncased")
@@ -113,7 +113,7 @@ class NamesTest(files_case.FolderCase):
         self._refused("bert-base-uncased", "not in the cache", offline=True)
         self.assertLen(self.server.requests, 1)
 
-    def test_offline(self):
+    def test_offline_refuses_what_is_not_cached(self):
         self.server.add(_FILE, _zip(self.files))
         url = f"{self.server.url}{_FILE}"
         with mock.patch.dict(os.environ, {"BERT_TF_OFFLINE": "1"}):
@@ -169,7 +169,7 @@ class NamesTest(files_case.FolderCase):
         ("hf://a/b@c d", "Expected hf://owner/name"),
         ("kaggle://a/b/pytorch/c", "Expected kaggle://owner/model/keras"),
     )
-    def test_refused_names(self, name, message):
+    def test_malformed_or_unknown_names_are_refused(self, name, message):
         self._refused(name, message)
 
     @parameterized.parameters(
@@ -178,10 +178,10 @@ class NamesTest(files_case.FolderCase):
     def test_paths_are_left_alone(self, path):
         self.assertEqual(names.resolve(path), path)
 
-    def test_absent_release(self):
+    def test_absent_release_is_refused(self):
         self._refused("bert-base-uncased", "no such file .status 404")
 
-    def test_other_contents(self):
+    def test_damaged_or_other_archives_are_refused(self):
         for contents, message in (
             (_zip(self.files)[:-100], "not a whole archive"),
             (

@@ -62,7 +62,7 @@ class SentenceTransformersTest(tf.test.TestCase, parameterized.TestCase):
         self._check(bert_tf.load_model(self.path, "embeddings"), 0)
 
     @parameterized.parameters(*enumerate(_POOLINGS))
-    def test_poolings(self, number, pooling):
+    def test_poolings_equal_sentence_transformers(self, number, pooling):
         name, _ = pooling
         model = bert_tf.load_model(self._saved(name), "embeddings")
         self.assertEqual((model.pooling, model.normalize), (name, False))

@@ -89,7 +89,7 @@ class TfHubTest(files_case.FolderCase):
     @parameterized.parameters(
         "encoder", "masked_lm", "keras_layer_classifier", "multi_label"
     )
-    def test_outputs(self, name):
+    def test_outputs_equal_those_of_the_savedmodel(self, name):
         expected = dict(np.load(f"{self.model(name)}_expected.npz"))
         inputs = {
             ours: expected.pop(theirs).astype(np.int32)
@@ -168,7 +168,7 @@ class TfHubTest(files_case.FolderCase):
         self.change(path, change)
         self.assertEqual(formats.read(path).task["kind"], "classification")
 
-    def test_another_head(self):
+    def test_another_head_is_refused_unless_allowed(self):
         path = self.model("on_sequence_output")
         self.assert_refused(path, "layer_with_weights-1/kernel.*--allow_miss")
         pattern = re.compile("layer_with_weights-1")
@@ -176,7 +176,7 @@ class TfHubTest(files_case.FolderCase):
         self.assertEqual(stored.task, {"kind": "encoder"})
         self.assertLen(stored.report.unused, 2)
 
-    def test_other_architectures(self):
+    def test_other_architectures_are_refused(self):
         self.assert_refused(self.model("albert"), "without one encoder of BERT")
         tf.saved_model.save(tf.Module(), self.path("module"))
         self.assert_refused(self.path("module"), "encoder of BERT.*model direc")
@@ -186,7 +186,7 @@ class TfHubTest(files_case.FolderCase):
         self.change(path, lambda graph: graph.ClearField("object_graph_def"))
         self.assert_refused(path, "version for TensorFlow 2")
 
-    def test_incomplete(self):
+    def test_incomplete_models_are_refused(self):
         path = self.copy("encoder")
         os.remove(os.path.join(path, "variables", "variables.index"))
         self.assert_refused(path, "no .*variables.index; copy the model again")

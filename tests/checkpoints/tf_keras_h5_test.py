@@ -127,7 +127,7 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
         self._write(weights)
         self._assert_read("encoder")
 
-    def test_shards(self):
+    def test_shards_read_as_one_file_does(self):
         weights = self._copy("masked_lm")
         os.remove(os.path.join(self.path, _FILE))
         shards, places = ({}, {}), {}
@@ -178,7 +178,7 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
             r"has in another shape bert\.pooler\.dense\.bias"
         )
 
-    def test_two_models(self):
+    def test_two_models_in_one_file_are_refused(self):
         weights = self._copy("encoder")
         for name, value in list(weights.items()):
             weights[f"b/{name}"] = value + 1

@@ -388,7 +388,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(*contents)
 
     @parameterized.parameters(*enumerate(_CLASSES))
-    def test_tokenizers(self, index, name):
+    def test_tokenizers_split_as_transformers_does(self, index, name):
         """Each class has another tokenizer here."""
         theirs = self.their_ids[name]
         for key in ("ids", "lengths"):
@@ -426,7 +426,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         tokenizer = bert_tf.load_tokenizer(path, preserve_special_tokens=True)
         self.assertAllEqual(tokenizer.tokenize(lines)[-1], theirs["ids"][-3:])
 
-    def test_pytorch_files(self):
+    def test_pytorch_files_are_read_without_running_code(self):
         """Read by our Python, which finds PyTorch behind its own packages."""
         folders = {}
         for name in _CLASSES:

@@ -176,7 +176,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(stored, read, name)
 
     @parameterized.parameters(*every_head.NAMES, "windows")
-    def test_answers(self, name):
+    def test_answers_equal_those_of_the_model(self, name):
         self._compare(name)
 
 

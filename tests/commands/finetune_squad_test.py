@@ -86,7 +86,7 @@ class _Case(command_case.CommandCase):
 
 class FinetuneSquadTest(_Case):
     @pytest.mark.slow
-    def test_squad_1(self):
+    def test_squad_1_run_writes_scored_answers(self):
         log = self.run_script()
         # Windows of all paragraphs, some in several.
         self.assertRegex(log, r"train.json: 5 examples, \d\d rows")
@@ -155,7 +155,7 @@ class FinetuneSquadTest(_Case):
             self.assertFalse((output / "eval_results.txt").exists())
 
     @pytest.mark.slow
-    def test_squad_2(self):
+    def test_squad_2_run_chooses_the_best_threshold(self):
         dev = self.write("dev2.json", _dataset(_DEV))
         values = {
             "version_2_with_negative": True,
@@ -395,7 +395,7 @@ class EnsembleTest(_Case):
             "pretrained_model_dir": None,
         } | values
 
-    def test_squad_2(self):
+    def test_squad_2_ensemble_chooses_the_best_threshold(self):
         paths = self._write_nbest(
             one={
                 f"q{number}": {"cat": 1 - null, "": null}
@@ -414,7 +414,7 @@ class EnsembleTest(_Case):
         answers = self.read_json("predictions.json")
         self.assertEqual([answers["q0"], answers["q3"]], ["cat", ""])
 
-    def test_other_questions(self):
+    def test_nbest_of_other_questions_is_refused(self):
         paths = self._write_nbest(one={"q0": {"cat": 1.0}})
         with self.assertRaisesRegex(
             UserError, "about the questions of .*dev.json.*: 2 .* as 'q1'"

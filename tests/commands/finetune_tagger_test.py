@@ -113,7 +113,7 @@ class FinetuneTaggerTest(command_case.CommandCase):
         self.assertEqual(third["tags"], ["B-THING"])
 
     @pytest.mark.thorough
-    def test_feature_based(self):
+    def test_feature_based_run_leaves_bert_unchanged(self):
         arguments = {
             "approach": "feature_based",
             "layer_combination": "weighted_sum_all_layers",

@@ -212,7 +212,7 @@ class LikeTransformersTest(tf.test.TestCase, parameterized.TestCase):
         cls.num_examples = {x["kind"]: len(x["train"]) for x in requests}
 
     @parameterized.parameters(*_KINDS)
-    def test_losses(self, kind):
+    def test_losses_equal_those_of_transformers(self, kind):
         _, _, config, script = _KINDS[kind]
         folder = pathlib.Path(self.folder, kind)
         script.main(

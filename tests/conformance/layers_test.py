@@ -323,7 +323,7 @@ class LayersTest(tf.test.TestCase, parameterized.TestCase):
         }
         self._assert_same(of_earlier_version(inputs), expected)
 
-    def test_policies(self, entry):
+    def test_weights_are_float32_under_any_policy(self, entry):
         expected = entry.build()(**entry.inputs())
         for policy in _POLICIES:
             layer = entry.build(dtype=policy)

@@ -89,7 +89,7 @@ class ReadDocumentsTest(files_case.FilesCase):
         with self.assertRaisesRegex(UserError, "ram://gone.txt cannot be read"):
             list(corpus.read_documents(["ram://gone.txt"]))
 
-    def test_streams(self):
+    def test_documents_are_read_one_at_a_time(self):
         path = self.write(
             "a.txt", b"a\n\nb\n\nc\n" + b"d" * (2 << 20) + b"\xff"
         )
@@ -108,7 +108,7 @@ class ReadDocumentsTest(files_case.FilesCase):
         with self.assertRaisesRegex(UserError, "byte 6 of the decompressed"):
             list(corpus.read_documents([path]))
 
-    def test_empty_corpus(self):
+    def test_empty_corpus_is_refused(self):
         with self.assertRaisesRegex(UserError, r"empty: no line.*0\.txt, .*1"):
             self.read(b"", b"\n \n\r\n")
 

@@ -251,11 +251,11 @@ class BadInputTest(record_case.RecordCase):
             {"output_file": "a,b", "num_shards": 2, "generator": "streaming"},
         ),
     )
-    def test_wrong_paths(self, message, flags):
+    def test_wrong_paths_are_refused(self, message, flags):
         self._assert_refused(message, **flags)
 
     @parameterized.parameters("original", "streaming")
-    def test_empty_corpus(self, generator):
+    def test_empty_corpus_is_refused(self, generator):
         self.write("text.txt", "\n \n\t\n")
         self._assert_refused("is empty", generator=generator, num_processes=0)
 
@@ -369,7 +369,7 @@ class RecordCountsTest(tf.test.TestCase):
 
 
 class DataReportTest(tf.test.TestCase, parameterized.TestCase):
-    def test_shares(self):
+    def test_shares_follow_from_the_counts(self):
         report = pretraining_data.build_report(_make_config(), _make_result())
 
         expected = {

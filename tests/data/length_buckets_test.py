@@ -96,7 +96,7 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "at least 1. Received: 0"):
             length_buckets.training_batches(np.array([3]), 0, 0, 0, (32,))
 
-    def test_no_examples(self):
+    def test_no_examples_are_refused_in_training_only(self):
         none = np.zeros([0], np.int64)
         with self.assertRaisesRegex(UserError, "to train on. Received: none"):
             length_buckets.training_batches(none, 2, 0, 1, _EIGHTS)
@@ -104,7 +104,7 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class PredictionBatchesTest(tf.test.TestCase):
-    def test_longest_first(self):
+    def test_longest_batches_come_first(self):
         batches = length_buckets.prediction_batches(_lengths(101), 8, _EIGHTS)
         self.assertAllEqual(np.sort(_indices(batches)), np.arange(101))
         found = [batch.length for batch in batches]
@@ -117,7 +117,7 @@ class PredictionBatchesTest(tf.test.TestCase):
 
 
 class LengthsTest(tf.test.TestCase, parameterized.TestCase):
-    def test_multiples(self):
+    def test_multiples_of_eight_end_at_the_maximum(self):
         self.assertEqual(length_buckets.every_multiple(24), (8, 16, 24))
         self.assertEqual(length_buckets.every_multiple(20), (8, 16, 20))
         self.assertEqual(length_buckets.every_multiple(7), (7,))

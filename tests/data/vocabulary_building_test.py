@@ -193,7 +193,7 @@ class WordCountsTest(tf.test.TestCase, parameterized.TestCase):
             for _ in range(2):
                 self.assertEqual(list(counts.items()), sorted(expected.items()))
 
-    def test_full_disk(self):
+    def test_full_disk_advises_another_tmpdir(self):
         with contextlib.closing(WordCounts(0)) as counts:
             counts._table.execute("PRAGMA max_page_count = 2")
             with self.assertRaisesRegex(UserError, "full.*set TMPDIR"):

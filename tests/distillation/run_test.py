@@ -267,7 +267,7 @@ class DistillTest(files_case.FilesCase):
             {"max_seq_length": 13},
         ),
     )
-    def test_refuses_teachers(self, changes, stored, message, flags):
+    def test_wrong_teachers_are_refused(self, changes, stored, message, flags):
         path = self.path("wrong")
         if changes is None:
             tiny_model.write(path)
@@ -692,7 +692,7 @@ class StudentTest(files_case.FilesCase):
             "--unlabeled_file needs --do_train",
         ),
     )
-    def test_refuses_flags(self, flags, message):
+    def test_wrong_flags_are_refused(self, flags, message):
         if "pretrained_model_dir" not in flags and flags:
             flags = {"num_hidden_layers": 1} | flags
         with self.assertRaisesRegex(UserError, message) as caught:

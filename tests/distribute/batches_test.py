@@ -36,7 +36,7 @@ class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
         ((10, 1, 8), 5, 2),
         ((2, 4), 1, 1),
     )
-    def test_splits_evenly(self, sizes, at_once, times):
+    def test_rows_are_split_evenly(self, sizes, at_once, times):
         plan = StepPlan(*sizes)
         self.assertEqual(plan.micro_batch_size, at_once)
         self.assertEqual(plan.num_micro_batches, times)

@@ -413,7 +413,7 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
 
 @pytest.mark.slow
 class WorkersTest(tf.test.TestCase):
-    def test_two_workers(self):
+    def test_two_workers_share_rows_and_errors(self):
         # One start for all checks, as each takes ten seconds.
         path = os.path.join(self.create_tempdir().full_path, "a.tfrecord")
         record_files.write(path, range(workers_program.NUM_RECORDS))

@@ -71,7 +71,7 @@ class ServingDocumentationTest(tf.test.TestCase):
                     _form(json.load(response)), _form(json.loads(shown))
                 )
 
-    def test_programs(self):
+    def test_programs_on_the_page_answer_as_the_model(self):
         programs = _PYTHON.findall(self.text)
         self.assertLen(programs, 2)
         found = {}

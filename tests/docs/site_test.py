@@ -259,7 +259,7 @@ def _commands(page):
 
 class BlocksTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_PAGES_WITH_BLOCKS)
-    def test_blocks_parse(self, page):
+    def test_code_blocks_of_pages_parse(self, page):
         for block in docs_blocks.read(page):
             with self.subTest(f"{page}:{block.line}"):
                 self.assertIn(block.language, docs_blocks.LANGUAGES)

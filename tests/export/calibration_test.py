@@ -107,7 +107,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
             self.plain_logits(converted), logits / _TEMPERATURE, atol=1e-5
         )
 
-    def test_several_labels(self):
+    def test_several_labels_use_temperature_and_thresholds(self):
         thresholds = (0.1, 0.9, 0.5)
         path = self.write(
             problem_type="multi_label",

@@ -107,7 +107,7 @@ class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
                 else:
                     self.assertAllClose(answer[output], value, 0, 1e-6)
 
-    def test_status(self):
+    def test_status_is_available_over_both_protocols(self):
         over_grpc, over_rest = self.answers["status"]
         expected = {"state": "AVAILABLE", "error_code": 0, "error_message": ""}
         self.assertEqual(over_grpc, {"1": expected})

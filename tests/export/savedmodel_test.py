@@ -84,7 +84,7 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
             "encoder",
         ),
     )
-    def test_rejects(self, message, flags, task=None):
+    def test_export_is_refused_for(self, message, flags, task=None):
         self._assert_refused(message, self._write(task), **flags)
 
     def test_rejects_an_output_directory_that_is_a_file(self):

@@ -194,7 +194,7 @@ class FlagsTest(_Case, parameterized.TestCase):
             "one label of each text",
         ),
     )
-    def test_refuses(self, flags, message):
+    def test_wrong_flags_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message) as caught:
             self.files(**flags)
         self.assertNotIn("\n", str(caught.exception))

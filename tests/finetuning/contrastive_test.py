@@ -238,7 +238,7 @@ class BadInputTest(FewShotCase, parameterized.TestCase):
         ),
         (["cat,a", ",a", "dog,b"], "line 3 has an empty text"),
     )
-    def test_refuses(self, rows, message):
+    def test_unusable_training_rows_are_refused(self, rows, message):
         train = self.write("train.csv", *rows)
         with self.assertRaisesRegex(UserError, message):
             self.few_shot(train_file=train, do_eval=False)
@@ -331,7 +331,7 @@ class EmbeddingsTest(FewShotCase):
         again = self.read_json("eval_results.json")["dev"]
         self.assertAllClose(again["ndcg@10"], scores["ndcg@10"])
 
-    def test_learns_scores(self):
+    def test_training_on_scores_lowers_the_loss(self):
         words = ["the", "cat", "dog", "sat"]
         rows = [
             f"{one},{other},{float(one < other)}"

@@ -71,7 +71,7 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
             selection.evaluations.append(values)
         self.assertEqual(selection.best_step, best)
 
-    def test_patience(self):
+    def test_patience_counts_evaluations_without_progress(self):
         selection = _selection(early_stopping_patience=2)
         stops = []
         for step, score in enumerate([0.5, 0.6, 0.6, 0.4], start=1):

@@ -22,7 +22,7 @@ class GridSearchTest(
     finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
 ):
     @pytest.mark.thorough
-    def test_grid(self):
+    def test_grid_keeps_the_best_trial_after_interruption(self):
         config = self.config(
             learning_rate="0.003,1e-9",
             num_restarts=2,

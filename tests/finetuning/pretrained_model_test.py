@@ -96,7 +96,7 @@ class OriginalFlagsTest(files_case.FolderCase):
         with self.assertRaisesRegex(UserError, "with do_lower_case=False"):
             self._read(tiny_model.TOKENS, path, do_lower_case=True)
 
-    def test_another_vocabulary(self):
+    def test_another_vocabulary_needs_allow_changed_data(self):
         path = self._write_model(tiny_model.TOKENS)
         with self.assertRaisesRegex(
             UserError,
@@ -177,7 +177,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
             pretrained_models.has_head_for(stored, task), expected, stored.task
         )
 
-    def test_labels(self):
+    def test_head_fits_same_labels_in_any_order(self):
         stored = self.stored(_task())
         self.assert_head(True, stored, _task())
         self.assert_head(False, stored, _task((*"abcdefg", "x")))
@@ -239,7 +239,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
                 keep_head=True,
             )
 
-    def test_regression(self):
+    def test_regression_head_fits_regression_only(self):
         stored = self.stored(_regression())
         self.assert_head(True, stored, _regression())
         self.assert_head(False, stored, _task())

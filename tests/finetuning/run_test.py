@@ -344,7 +344,7 @@ class ModelSelectionTest(
 
         return mock.patch.object(CheckpointStore, "save", remember)
 
-    def test_early_stopping(self):
+    def test_early_stopping_ends_after_its_patience(self):
         config = self.config(early_stopping_patience=2, evaluate_every_steps=4)
         with self._scores([0.5, 0.6, 0.6, 0.4, 0.9]):
             finetuning_case.run(config)
@@ -399,7 +399,7 @@ class FlagsTest(
             "--new_pooler cannot be used with --head=bilstm",
         ),
     )
-    def test_refuses(self, values, message):
+    def test_wrong_flags_are_refused(self, values, message):
         with self.assertRaisesRegex(UserError, message):
             self.config(**values)
 

@@ -145,7 +145,7 @@ class DefineFlagsTest(tf.test.TestCase, parameterized.TestCase):
         ("--origin=there", "origin"),
         ("--limit=", "limit"),
     )
-    def test_rejects(self, flag, name):
+    def test_rejected_flag_is_named_in_error(self, flag, name):
         with self.assertRaisesRegex(flags.Error, name):
             _parse("--text=a", flag)
 

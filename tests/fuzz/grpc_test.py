@@ -120,17 +120,17 @@ class GrpcFuzzTest(fuzzed_servers.FuzzCase, tf.test.TestCase):
             self.assertLess(len(error.details()), 2000)
             return b""
 
-    def test_tensors(self):
+    def test_tensors_are_answered_or_refused(self):
         @fuzzing.run(self.examples, _PREDICT)
         def check(request):
             self.call(_METHODS[0], request.SerializeToString())
 
-    def test_examples(self):
+    def test_examples_are_answered_or_refused(self):
         @fuzzing.run(self.examples, st.sampled_from(_METHODS[1:3]), _classify())
         def check(method, request):
             self.call(method, request.SerializeToString())
 
-    def test_bytes(self):
+    def test_changed_bytes_are_answered_or_refused(self):
         @fuzzing.run(
             self.examples, fuzzing.RANDOM, st.sampled_from(_METHODS), _PREDICT
         )

@@ -30,14 +30,14 @@ _READERS = (
 
 
 class JsonFuzzTest(tf.test.TestCase):
-    def test_documents(self):
+    def test_documents_survive_every_reader(self):
         @fuzzing.run(40, st.dictionaries(st.text(), _DOCUMENT, max_size=4))
         def check(document):
             contents = json.dumps(document).encode()
             for read in _READERS:
                 self.assertEqual(read(contents), document)
 
-    def test_changed_documents(self):
+    def test_changed_documents_are_read_or_refused(self):
         @fuzzing.run(
             40,
             fuzzing.RANDOM,

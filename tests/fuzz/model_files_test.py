@@ -154,7 +154,7 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(_load(path, name), expected)
 
     @pytest.mark.thorough
-    def test_keras_files(self):
+    def test_changed_keras_files_load_or_are_refused(self):
         folder = self.enterContext(tempfile.TemporaryDirectory())
         model = bert_tf.load_model(_write(folder, "classification"))
         path = os.path.join(folder, "model.keras")
@@ -182,12 +182,12 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
             self.check(path, "keras", expected if is_harmless else None)
 
     @parameterized.parameters("classification", "huggingface")
-    def test_some(self, name):
+    def test_few_changes_load_or_are_refused(self, name):
         self.fuzz(name, 20)
 
     @parameterized.parameters(*_TASKS, *_OTHERS, *_GOLDENS)
     @pytest.mark.thorough
-    def test_all(self, name):
+    def test_many_changes_load_or_are_refused(self, name):
         self.fuzz(name, 150)
 
 

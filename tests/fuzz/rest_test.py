@@ -83,13 +83,13 @@ class RestFuzzTest(fuzzed_servers.FuzzCase, tf.test.TestCase):
             self.assertTrue(answer["error"])
             self.assertNotIn("Traceback", answer["error"])
 
-    def test_objects(self):
+    def test_objects_are_answered_or_refused(self):
         @fuzzing.run(self.examples, _METHOD, _LIKELY)
         def run(method, document):
             body = json.dumps(document).encode()
             self.check("POST", f"/v1/models/toy:{method}", body)
 
-    def test_bytes(self):
+    def test_changed_bytes_are_answered_or_refused(self):
         whole = json.dumps(
             {"signature_name": "echo", "instances": ["日本", {"b64": "AA=="}]},
             ensure_ascii=False,

@@ -150,7 +150,7 @@ class GlueSubmissionTest(tf.test.TestCase):
         self._run(batch_size=1, **flags)
         self.assertEqual(pathlib.Path(self.output).read_bytes(), first)
 
-    def test_missing_models(self):
+    def test_missing_models_are_refused_unless_allowed(self):
         flags = self._some("cola", "rte")
         with self.assertRaisesRegex(UserError, "MRPC, .*--allow_missing_tasks"):
             self._run(**flags | {"allow_missing_tasks": False})

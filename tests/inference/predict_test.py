@@ -452,7 +452,7 @@ class OutputRowsTest(files_case.FilesCase):
         ),
         (tiny_exports.tagging(), _TAGS, {}, "words,tags,offsets\n", None),
     )
-    def test_tables(self, task, answer, flags, header, line):
+    def test_answers_become_table_rows(self, task, answer, flags, header, line):
         line = line or "A b,B-x O,0-1 3-4\n"
         self.assertEqual(
             self._lines(".csv", task, answer, **flags), (header, line)
@@ -582,12 +582,12 @@ class EmbeddingsTest(files_case.FilesCase):
             predict_command.main(config)
         return output
 
-    def test_arrays(self):
+    def test_npy_holds_float32_embeddings(self):
         received = np.load(self._run("a.npy"))
         self.assertEqual(received.dtype, np.float32)
         self.assertAllClose(received, self.expected, rtol=0, atol=1e-6)
 
-    def test_parquet(self):
+    def test_parquet_keeps_chosen_columns_with_embeddings(self):
         lines = [f"{n},{x}" for n, x in enumerate(self.texts)]
         table = self.write("a.csv", "\n".join(["id,text", *lines]))
         path = self._run("a.parquet", input_file=table, keep_columns="id")

@@ -71,7 +71,7 @@ class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
         # A second byte order mark and other line ends are kept.
         ("a\x0b\ufeff\u2028b\rc\n".encode(), [(1, "a\x0b\ufeff\u2028b\rc")]),
     )
-    def test_lines(self, contents, expected):
+    def test_lines_are_read_plain_and_gzipped(self, contents, expected):
         for name, stored in (
             ("a.txt", contents),
             ("a.txt.gz", gzip.compress(contents)),
@@ -79,7 +79,7 @@ class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
             path = self._write(name, stored)
             self.assertEqual(list(text_files.read_lines(path)), expected)
 
-    def test_not_utf8(self):
+    def test_line_not_in_utf8_is_named(self):
         path = self._write("a.tsv", "één\nnaïef\n".encode("latin-1"))
         with self.assertRaisesRegex(UserError, "a.tsv, line 1 is not UTF-8"):
             list(text_files.read_lines(path))

@@ -55,7 +55,7 @@ class DownloadCase(tf.test.TestCase, parameterized.TestCase):
 
 
 class DownloadTest(DownloadCase):
-    def test_whole(self):
+    def test_whole_file_is_fetched_with_its_hash(self):
         sizes = []
         fetched = self._fetch(on_start=sizes.append)
         self._assert_whole()
@@ -131,7 +131,7 @@ class DownloadTest(DownloadCase):
         self.assertEqual(self.server.conditions, [None, condition])
 
     @parameterized.parameters((True, 3600), (False, 1200))
-    def test_always_truncated(self, has_ranges, size):
+    def test_three_truncated_answers_are_refused(self, has_ranges, size):
         self.page.has_ranges = has_ranges
         self.page.stops = [1200] * 9
         self._refused(
@@ -154,15 +154,15 @@ class DownloadTest(DownloadCase):
         (418, "answered with status 418"),
         (503, "cannot be fetched .status 503"),
     )
-    def test_status(self, status, message):
+    def test_error_status_is_explained(self, status, message):
         self.page.status = status
         self._refused(message)
 
-    def test_unreachable(self):
+    def test_unreachable_server_is_explained(self):
         self.url = "http://127.0.0.1:9/model.zip"
         self._refused("cannot be fetched .*refused.*check the connection")
 
-    def test_wrong_hash(self):
+    def test_hash_must_match_argument_and_headers(self):
         self._refused("SHA256 0{64}. Received: [1-9a-f]", sha256="0" * 64)
         right = hashlib.sha256(CONTENTS).hexdigest().upper()
         self.assertEqual(self._fetch(sha256=right)["sha256"], right.lower())
@@ -180,11 +180,11 @@ class DownloadTest(DownloadCase):
     @parameterized.parameters(
         "http://example.com/x.zip", "ftp://localhost/x.zip", "https:///x.zip"
     )
-    def test_unsafe_addresses(self, url):
+    def test_unsafe_addresses_are_refused(self, url):
         self.url = url
         self._refused("Expected an https:// address")
 
-    def test_redirects(self):
+    def test_redirects_are_followed_to_safe_addresses(self):
         headers = {"Location": self.url}
         self.server.pages["/b"] = model_server.Page(status=302, headers=headers)
         self.url = f"{self.server.url}/b"
@@ -334,7 +334,7 @@ class ArchivesTest(files_case.FolderCase):
         )
 
     @parameterized.parameters("zip", "tar.gz")
-    def test_unpacks(self, kind):
+    def test_archive_unpacks_to_its_files(self, kind):
         entries = {"m/a.txt": b"one", "m/sub/b.txt": b"three", "c": b""}
         self._write(kind, entries)
         archives.unpack(self.archive, self.target)
@@ -347,7 +347,7 @@ class ArchivesTest(files_case.FolderCase):
         kind=("zip", "tar.gz"),
         name=("../a", "/var/a", "m/../../a", "m//a", "C:/a", "m\\..\\a"),
     )
-    def test_paths_outside(self, kind, name):
+    def test_paths_outside_the_folder_are_refused(self, kind, name):
         self._write(kind, {name: b"one"})
         self._refused("path outside its folder.*Received: ")
 
@@ -387,23 +387,23 @@ class ArchivesTest(files_case.FolderCase):
             self.assertEqual(file.read(), "one")
 
     @parameterized.parameters("zip", "tar.gz")
-    def test_links(self, kind):
+    def test_links_in_archives_are_refused(self, kind):
         self._write(kind, {"m/link": None})
         self._refused("a link, a device.*'m/link'")
 
     @parameterized.parameters("zip", "tar.gz")
-    def test_damaged(self, kind):
+    def test_damaged_archives_are_refused(self, kind):
         self._write(kind, {"m/a.txt": os.urandom(3000)})
         with open(self.archive, "r+b") as file:
             file.truncate(1500)
         self._refused("not a whole archive")
 
-    def test_no_archive(self):
+    def test_file_that_is_no_archive_is_refused(self):
         files.write_text(self.archive, "<html>")
         self._refused("not a whole archive .*BadGzipFile")
 
     @parameterized.parameters("zip", "tar.gz")
-    def test_bomb(self, kind):
+    def test_bomb_stops_at_the_size_limit(self, kind):
         entries = {"a": b"x" * 600, "b": bytes(1 << 20)}
         self._write(kind, entries, zipfile.ZIP_DEFLATED)
         with (
@@ -417,7 +417,7 @@ class ArchivesTest(files_case.FolderCase):
     @parameterized.product(
         kind=("zip", "tar.gz"), names=(("a", "b", "c"), ("a/", "b/", "c/"))
     )
-    def test_many_members(self, kind, names):
+    def test_too_many_members_are_refused(self, kind, names):
         self._write(kind, dict.fromkeys(names, b""))
         with mock.patch.object(archives, "_MAX_MEMBERS", 3):
             other = self.create_tempdir().full_path
@@ -430,7 +430,7 @@ class ArchivesTest(files_case.FolderCase):
         kind=("zip", "tar.gz"),
         name=("n" * 300, "/".join("d" * 1200), "\u00df" * 120),
     )
-    def test_long_names(self, kind, name):
+    def test_too_long_names_are_refused(self, kind, name):
         self._write(kind, {name: b"one"})
         self._refused("too long, or in too many folders")
 
@@ -467,7 +467,7 @@ class ArchivesTest(files_case.FolderCase):
         self._refused("not a whole archive")
 
     @parameterized.parameters("0,9", "a,b")
-    def test_sparse_files(self, parts):
+    def test_sparse_files_are_refused(self, parts):
         info = tarfile.TarInfo("s")
         info.pax_headers = {
             "GNU.sparse.map": parts,

@@ -224,7 +224,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         expected = hashlib.sha256(contents).hexdigest()
         self.assertEqual(files.sha256(self.path), expected)
 
-    def test_require_file(self):
+    def test_require_file_refuses_all_but_files(self):
         files.write_bytes(self.path, b"x")
         self.assertEqual(files.require_file(self.path, "--a"), self.path)
         for path in (self.path + "x", os.path.dirname(self.path), ""):

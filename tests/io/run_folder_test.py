@@ -89,7 +89,7 @@ class RunFolderTest(files_case.FilesCase):
             self.assertFalse(run.resume(self.names))
             self.assertEqual(os.listdir(run.work_dir), ["recipe.json"])
 
-    def test_finished(self):
+    def test_finished_needs_same_recipe_and_sizes(self):
         self._begin(*self.names)
         sizes = {name: os.path.getsize(name) for name in self.names}
         for recipe, made, is_finished in (

@@ -40,7 +40,7 @@ class KindTest(parameterized.TestCase):
             [{}, {"text": "a", "x": "a"}, {"text": 1}, [["text", "a"]]],
         ),
     )
-    def test_fits(self, kind, fitting, others):
+    def test_kind_fits_only_its_values(self, kind, fitting, others):
         for value in fitting:
             self.assertTrue(kind.fits(value), value)
         for value in others:
@@ -102,7 +102,7 @@ class FileTest(parameterized.TestCase):
         ("a//b", False, False),
         (3, False, False),
     )
-    def test_names(self, name, is_base_name, is_inside):
+    def test_inner_paths_are_recognized(self, name, is_base_name, is_inside):
         self.assertEqual(stored_files.is_base_name(name), is_base_name)
         self.assertEqual(stored_files.is_inside(name), is_inside)
 
@@ -119,11 +119,11 @@ class ParseTest(parameterized.TestCase):
         (b'{"a": "\\ud800"}', "surrogates not allowed"),
         (b"9" * 5000, "digits"),
     )
-    def test_refuses(self, contents, message):
+    def test_unusual_json_is_refused(self, contents, message):
         with self.assertRaisesRegex(UserError, f"^x is not.*{message}"):
             stored_files.parse_json(contents, "x")
 
-    def test_parses(self):
+    def test_surrogate_pairs_become_one_character(self):
         self.assertEqual(
             stored_files.parse_json('{"a": ["é", "\\ud83d\\ude42"]}', "x"),
             {"a": ["é", "🙂"]},
@@ -211,7 +211,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         ({"output_dir": "a.csv/x"}, "=a.csv/x cannot .*/a.csv is not a dir"),
         ({"output_file": "a.csv/x"}, "_file=a.csv/x cannot .*csv is not a dir"),
     )
-    def test_refuses(self, flags, message):
+    def test_absent_or_wrong_paths_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             paths.check_inputs(_Flags(**flags))
 

@@ -54,7 +54,7 @@ class ReadTableTest(files_case.FolderCase):
             rows = self.read(name, stored)
             self.assertEqual([values for _, values in rows], expected)
 
-    def test_text_lines(self):
+    def test_text_lines_become_rows(self):
         rows = self.read("a.txt", 'one\ttab\r\n\r\n "two"\n\n\n')
         self.assertEqual(
             rows,
@@ -221,7 +221,7 @@ class ReadTableTest(files_case.FolderCase):
         (r"line 2 is not UTF-8", "a.csv", b"a,b\n\xe9,2\n"),
         (r"a.csv.gz is not a complete gzip file", "a.csv.gz", b"a,b\n1,2\n"),
     )  # fmt: skip
-    def test_bad_files(self, message, name, contents):
+    def test_bad_files_are_refused(self, message, name, contents):
         self.assert_refused(message, name, contents)
 
     def test_columns_that_nobody_reads_may_share_a_name(self):
@@ -235,7 +235,7 @@ class ReadTableTest(files_case.FolderCase):
             with self.assertRaisesRegex(UserError, f"'{name}' twice"):
                 table.require([name])
 
-    def test_parquet(self):
+    def test_parquet_keeps_columns_and_values(self):
         path = os.path.join(self.create_tempdir().full_path, "a.parquet")
         rows = [{"a": "x", "b": [1, 2]}, {"a": "y", "b": []}]
         parquet.write_table(pa.Table.from_pylist(rows), path)
@@ -265,7 +265,7 @@ class ReadTableTest(files_case.FolderCase):
         with self.assertRaisesRegex(UserError, "a.parquet is damaged"):
             tables.read_table(path)
 
-    def test_missing_column(self):
+    def test_missing_column_is_refused_with_advice(self):
         table = tables.read_table(self.write("a.csv", "text:label\na:b\n"))
         with self.assertRaisesRegex(
             UserError, "no column 'text'; its first line .*label'; rename one"

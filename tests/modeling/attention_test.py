@@ -41,7 +41,7 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
         tiny_layers.randomize(self.layer)
 
     @parameterized.product(left_to_right=(False, True), fuse=(False, True))
-    def test_matches_numpy(self, left_to_right, fuse):
+    def test_context_and_probs_match_numpy(self, left_to_right, fuse):
         self.layer.fuse = fuse
         attention_bias = attention.build_attention_bias(_MASK, left_to_right)
         seen = np.broadcast_to(_MASK[:, np.newaxis], (3, 5, 5)) == 1
@@ -52,7 +52,7 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(context, expected, atol=1e-5)
         self.assertAllClose(probs, weights, atol=1e-6)
 
-    def test_attention_bias(self):
+    def test_attention_bias_masks_padding_and_later_tokens(self):
         self.assertAllEqual(
             attention.build_attention_bias([[1, 1, 0]]), [[[[0, 0, -10000]]]]
         )

@@ -67,7 +67,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "two of the name bert/embed"):
             bert_model.named_variables(Twins())
 
-    def test_initial_values(self):
+    def test_initial_kernels_are_truncated_normal(self):
         config = BertConfig(
             vocab_size=3000, hidden_size=64, num_attention_heads=2
         )

@@ -43,7 +43,7 @@ class BiLSTMTest(tf.test.TestCase, parameterized.TestCase):
         super().setUp()
         self.inputs = tf.constant(tiny_layers.normal(3, 5, 4))
 
-    def test_equals_keras(self):
+    def test_outputs_and_gradients_equal_keras(self):
         layer = _layer()
         reference = _reference(layer)
         received, gradients = _gradients(
@@ -76,7 +76,7 @@ class BiLSTMTest(tf.test.TestCase, parameterized.TestCase):
         changed = np.where(_MASK[..., np.newaxis] == 1, self.inputs, 9.0)
         self.assertAllEqual(layer(changed.astype("f4"), _MASK), states)
 
-    def test_initial_weights(self):
+    def test_initial_recurrent_kernels_are_orthogonal(self):
         layer = bilstm.BiLSTM(_UNITS)
         layer.build((None, None, 4))
         forward, backward = layer.directions

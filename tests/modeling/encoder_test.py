@@ -102,7 +102,7 @@ class RematTest(tf.test.TestCase):
         self._compare("float32")
 
     @pytest.mark.thorough
-    def test_bfloat16(self):
+    def test_bfloat16_matches_bit_for_bit(self):
         self._compare("mixed_bfloat16")
 
     def _compare(self, dtype):

@@ -70,7 +70,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         activation=HIDDEN_ACTS, dtype=("float32", "bfloat16")
     )
-    def test_bias_activation(self, activation, dtype):
+    def test_bias_activation_agrees_when_compiled(self, activation, dtype):
         self._assert_jit_agrees(
             lambda x, bias, jit: fused.bias_activation(
                 x, bias, activation, jit=jit

@@ -80,7 +80,7 @@ class GoldenModelTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     @parameterized.product(fuse=(False, True), training=(False, True))
-    def test_gradients(self, fuse, training):
+    def test_gradients_equal_those_of_the_original(self, fuse, training):
         # With rates of 0, training makes no difference.
         model = _build(fuse)
         variables = bert_model.named_variables(model)

@@ -32,7 +32,7 @@ class GoldenTaskModelsTest(tf.test.TestCase, parameterized.TestCase):
 
     # Without dropout, in the encoder or the head, training is no different.
     @parameterized.product(fuse=(False, True), training=(False, True))
-    def test_classifier(self, fuse, training):
+    def test_classifier_equals_the_original(self, fuse, training):
         model = self._load(
             task_models.BertForClassification(
                 self.config, num_labels=3, head_dropout_prob=0.0, fuse=fuse
@@ -50,7 +50,7 @@ class GoldenTaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         self._assert_close(tf.reduce_mean(losses), expected["loss"])
 
     @parameterized.product(fuse=(False, True), training=(False, True))
-    def test_question_answering(self, fuse, training):
+    def test_question_answering_equals_the_original(self, fuse, training):
         model = self._load(
             task_models.BertForQuestionAnswering(self.config, fuse=fuse),
             "squad.ckpt",

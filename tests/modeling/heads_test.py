@@ -95,7 +95,7 @@ class LayerCombinationTest(tf.test.TestCase, parameterized.TestCase):
         ("last_hidden", _LAYERS[4]),
         ("concat_last_four_hidden", np.concatenate(_LAYERS[1:], axis=-1)),
     )
-    def test_without_weights(self, name, expected):
+    def test_chosen_layers_are_taken_without_weights(self, name, expected):
         layer = _build_combination(name)
         self.assertAllEqual(_combine(layer), expected)
         self.assertEqual(layer.width, expected.shape[-1])
@@ -105,7 +105,7 @@ class LayerCombinationTest(tf.test.TestCase, parameterized.TestCase):
         ("weighted_sum_last_four_hidden", _LAYERS[1:]),
         ("weighted_sum_all_layers", _LAYERS),
     )
-    def test_weighted_sums(self, name, summed):
+    def test_weighted_sums_begin_as_the_mean(self, name, summed):
         layer = _build_combination(name)
         self.assertEqual(layer.width, 8)
         self.assertAllClose(_combine(layer), np.mean(summed, axis=0))

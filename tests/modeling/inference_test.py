@@ -47,14 +47,14 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
         for node in nodes:
             self.assertNotIn("_gradient_op_type", node.attr, node.name)
 
-    def test_float32(self, name, changes):
+    def test_float32_outputs_match_with_merged_kernels(self, name, changes):
         named = self._assert_same(name, changes, "float32", 2e-5)
         merged = [x for x in named if x.endswith("/query_key_value/kernel")]
         self.assertLen(merged, _CONFIG.num_hidden_layers)
         self.assertEqual({x.dtype for x in named.values()}, {"float32"})
 
     @pytest.mark.slow
-    def test_bfloat16(self, name, changes):
+    def test_only_large_weights_become_bfloat16(self, name, changes):
         named = self._assert_same(name, changes, "bfloat16", 0.15)
         for weight, variable in named.items():
             is_large = weight.startswith(("bert/", "cls/predictions/tr"))

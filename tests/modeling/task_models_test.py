@@ -31,7 +31,7 @@ def _quiet_encoder():
 
 class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*tiny_layers.MODELS)
-    def test_initial_head(self, cls, arguments, scope):
+    def test_initial_head_is_truncated_normal(self, cls, arguments, scope):
         model = cls(tiny_layers.replace(hidden_size=512), **arguments)
         named = bert_model.named_variables(model)
         weights = named[f"{scope}output_weights"].numpy()
@@ -51,7 +51,7 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         ({"labels": ["a", "b"], "num_labels": 3}, "num_labels=3.*: a, b"),
         ({"labels": ["a", "b", "a"]}, "different names. Received: a, b, a"),
     )
-    def test_wrong_labels(self, arguments, message):
+    def test_wrong_labels_are_refused(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
             task_models.BertForClassification(tiny_layers.CONFIG, **arguments)
 
@@ -246,7 +246,7 @@ def _tagger(combination, **kwargs):
 
 class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*tiny_layers.MODELS)
-    def test_names(self, cls, arguments, scope):
+    def test_variable_names_ignore_the_model_name(self, cls, arguments, scope):
         for name in (None, "cls"):
             model = cls(
                 tiny_layers.CONFIG,
@@ -311,7 +311,7 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual({x.path for x in model.trainable_weights}, paths)
 
     @parameterized.parameters(*LAYER_COMBINATIONS)
-    def test_logits(self, combination):
+    def test_logits_read_the_combined_layers(self, combination):
         model = _tagger(combination)
         inputs = tiny_layers.inputs()
         outputs = model(inputs)

@@ -213,7 +213,7 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ({"adam_beta2": 0.0}, "adam_beta2 must be above 0"),
     )
-    def test_refuses_rates(self, flags, message):
+    def test_wrong_rates_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             tiny_pretraining.make_config(
                 self.folder, **{"dynamic_masking": True} | flags

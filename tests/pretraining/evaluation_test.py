@@ -122,7 +122,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
 
-    def test_without_padding(self):
+    def test_unpadded_evaluation_gives_the_same_results(self):
         model = bert_model.BertForPretraining(_CONFIG)
         dataset = self.data.evaluation_dataset()
         expected = evaluation.build_evaluation(model, dataset)(12)

@@ -108,7 +108,7 @@ class SampleTest(tf.test.TestCase):
         sample = plateau.sample([batch, other], 25)
         self.assertEqual(sample.distinct, 0.5)
 
-    def test_nothing_predicted(self):
+    def test_nothing_predicted_gives_no_warning(self):
         batch = self._batch(np.random.default_rng(1), 5, (1.0, 0.0, 0.0))
         batch["masked_lm_weights"][:] = 0
         sample = plateau.sample([batch], 25)

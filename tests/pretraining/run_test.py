@@ -281,7 +281,7 @@ class PretrainErrorsTest(pretrain_case.PretrainCase):
             "--eval_input_file",
         ),
     )
-    def test_refuses(self, flags, message):
+    def test_unusable_flags_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             self.pretrain(num_train_steps=1, **flags)
 

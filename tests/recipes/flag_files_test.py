@@ -281,7 +281,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
         ("large", (24, 1024, 16), 336_226_108),
         ("tiny", (2, 128, 2), 4_433_468),
     )
-    def test_named_sizes(self, name, size, parameters):
+    def test_named_sizes_have_known_parameters(self, name, size, parameters):
         config = _read(name)
         self.assertEqual(config, _read(_size_name(*size)))
         self.assertEqual(_count(config), parameters)

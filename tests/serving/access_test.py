@@ -175,7 +175,7 @@ class KeysTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(status, expected)
 
     @parameterized.parameters(False, True)
-    def test_grpc(self, exempt):
+    def test_grpc_needs_exactly_one_right_key(self, exempt):
         channel = self.enterContext(toy_models.connect(self.configs[exempt]))
         models = model_service_pb2_grpc.ModelServiceStub(channel)
         predict = toy_models.prediction_stub(channel).Predict
@@ -248,7 +248,7 @@ class KeyFileTest(tf.test.TestCase, parameterized.TestCase):
         ("two words of a key", "line 1"),
         ("caf\u00e9" * 10, "not a text file of keys"),
     )
-    def test_bad_file(self, text, message):
+    def test_bad_file_is_refused_without_printing_keys(self, text, message):
         self.write(text)
         with self.assertRaisesRegex(
             UserError, f"--api_key_file=.*{message}"
@@ -333,7 +333,7 @@ class CertificatesCase(toy_models.ToyCase, tf.test.TestCase):
 
 
 class TlsTest(CertificatesCase, parameterized.TestCase):
-    def test_both_ports(self):
+    def test_both_ports_answer_with_tls_only(self):
         config = self.serving(**self.own())
         port = config.rest_api_port
         self.assertEqual(self.get(port), (200, b'{"ready":true}'))
@@ -424,7 +424,7 @@ class BadFilesTest(CertificatesCase, parameterized.TestCase):
         self.assert_refused("has a password", **self.own(tls_key=locked))
 
     @parameterized.parameters("tls_cert", "tls_key", "tls_client_ca")
-    def test_pipes(self, flag):
+    def test_pipes_are_refused_as_files(self, flag):
         path = os.path.join(self.create_tempdir(), "pipe")
         os.mkfifo(path)
         flags = self.own(**{flag: path})

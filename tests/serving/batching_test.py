@@ -352,7 +352,7 @@ class OptionsFileTest(parameterized.TestCase):
             "must rise",
         ),
     )
-    def test_refuses_others(self, text, message):
+    def test_other_options_are_refused(self, text, message):
         with self.assertRaisesRegex(UserError, message):
             self.read(text)
 

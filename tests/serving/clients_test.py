@@ -97,7 +97,7 @@ class GoneTest(toy_models.ToyCase, tf.test.TestCase):
         connection.close()
         self.assert_ends("CANCELLED")
 
-    def test_rest_timeout(self):
+    def test_rest_timeout_ends_the_call(self):
         self.serve(rest_api_timeout_in_ms=1000)
         connection = self.send_by_rest()
         self.assertIn(b" 504 ", connection.recv(1000))
@@ -110,7 +110,7 @@ class GoneTest(toy_models.ToyCase, tf.test.TestCase):
         future.cancel()
         self.assert_ends("CANCELLED")
 
-    def test_grpc_deadline(self):
+    def test_grpc_deadline_ends_the_call(self):
         self.serve()
         self.predict(_request(1))  # Connects, which takes time.
         with self.assertRaises(grpc.RpcError) as raised:
@@ -389,7 +389,7 @@ class RequestsTest(
             self.assertStartsWith(answer, b"HTTP/1.1 " + status)
             self.assertIn(b"--" + flag, answer)
 
-    def test_ignores_trailers(self):
+    def test_trailers_of_chunks_are_ignored(self):
         with _connected(self.config) as connection:
             connection.sendall(_CHUNKS + b"Host: evil.example\r\n\r\n")
             self.assertIn(b"HTTP/1.1 404", _read_answer(connection))

@@ -74,7 +74,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             example.features.feature["x"].float_list.value.append(value)
         return {"example_list": {"examples": examples}}
 
-    def test_predict(self):
+    def test_predict_answers_in_typed_fields(self):
         weights = np.array([[1, 2.5], [-1, 0]], np.float32)
         request = self.request("", text=["ab", "日本語!"], weights=weights)
         response = self.call(self.stub.Predict, request)
@@ -102,7 +102,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         values = self.predict("echo", text=repeated)["text"].string_val
         self.assertEqual(values, [b"\xff"] * 3)
 
-    def test_ten_megabytes(self):
+    def test_ten_megabytes_are_echoed(self):
         texts = [b"long text " * (1 << 20), b"b"]
         values = self.predict("echo", text=texts)["text"].string_val
         self.assertEqual(values, texts)
@@ -117,7 +117,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         ("log", {"x": 1.0}, "INVALID_ARGUMENT", "must have the shape [?]"),
         ("echo", {"text": ["bad"]}, "INVALID_ARGUMENT", "bad text"),
     )
-    def test_wrong_requests(self, signature, inputs, code, message):
+    def test_wrong_requests_are_refused(self, signature, inputs, code, message):
         self.assert_predict_fails(code, message, signature, **inputs)
 
     def test_refuses_invalid_tensors(self):
@@ -151,7 +151,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             request = predict_pb2.PredictRequest(**request)
             self.assert_grpc_refuses(code, message, self.stub.Predict, request)
 
-    def test_classify(self):
+    def test_classify_gives_labels_and_scores(self):
         request = classification_pb2.ClassificationRequest(
             model_spec={"name": "toy", "signature_name": "classify"},
             input=self.examples(0.5, -2),
@@ -186,7 +186,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             [row.value for row in response.result.regressions], [15, 15]
         )
 
-    def test_multi_inference(self):
+    def test_multi_inference_refuses_wrong_second_tasks(self):
         request = inference_pb2.MultiInferenceRequest(
             tasks=[
                 {
@@ -218,7 +218,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
                 "INVALID_ARGUMENT", message, self.stub.MultiInference, request
             )
 
-    def test_metadata(self):
+    def test_metadata_describes_the_signatures(self):
         request = get_model_metadata_pb2.GetModelMetadataRequest(
             model_spec={"name": "toy"}, metadata_field=["signature_def"]
         )
@@ -241,7 +241,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
                 request,
             )
 
-    def test_status(self):
+    def test_status_of_known_model_is_available(self):
         request = get_model_status_pb2.GetModelStatusRequest(
             model_spec={"name": "toy"}
         )
@@ -269,7 +269,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             model_management_pb2.ReloadConfigRequest(),
         )
 
-    def test_reload_config(self):
+    def test_reload_config_changes_all_or_nothing(self):
         shutil.copytree(self.version, f"{self.folder}/second/8")
         request = model_management_pb2.ReloadConfigRequest()
         models = request.config.model_config_list.config
@@ -462,7 +462,7 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(errors.RequestError, message):
             self.run_records(_predict_log("a"), record)
 
-    def test_too_many(self):
+    def test_too_many_records_are_refused(self):
         with (
             mock.patch.object(calls, "_MAX_WARMUP_RECORDS", 2),
             self.assertRaisesRegex(errors.RequestError, "the maximum .2"),

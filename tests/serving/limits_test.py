@@ -88,7 +88,7 @@ class LimitsTest(
             _echo('"[[[[\\', "]{{{{{{", more=b', "x": [[[{"a": 1}]]]'),
         ),
     )
-    def test_rest(self, flag, too_large, largest):
+    def test_rest_refuses_more_than_the_limit(self, flag, too_large, largest):
         self.assert_refused(flag, too_large)
         self.assert_answered(largest)
 
@@ -113,13 +113,13 @@ class LimitsTest(
             _echo("a", more=b', "x": [' + b"[]," * 12_000 + b"1]"),
         ),
     )
-    def test_gzip(self, too_large, largest):
+    def test_gzip_is_limited_as_unpacked(self, too_large, largest):
         self.assert_refused(
             "max_unpacked_bytes", gzip.compress(too_large), _GZIP
         )
         self.assert_answered(gzip.compress(largest), _GZIP)
 
-    def test_examples(self):
+    def test_examples_above_limits_are_refused(self):
         examples = [{"x": 1.0}] * 101
         body = {"signature_name": "classify", "examples": examples}
         self.assert_refused("max_request_rows", body, method="classify")
@@ -140,7 +140,7 @@ class LimitsTest(
             *(self.stub.Classify, request),
         )
 
-    def test_tensor_protos(self):
+    def test_tensor_protos_above_limits_are_refused(self):
         def proto(dtype, *sizes, **values):
             tensor = tensor_pb2.TensorProto(dtype=dtype, **values)
             for size in sizes:
@@ -486,7 +486,7 @@ class LongRowsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertIn(f"--{flag}", error.details())
 
     @parameterized.parameters(*_ENGINES)
-    def test_tokens(self, engine):
+    def test_tokens_of_a_row_are_limited(self, engine):
         self.serve("toy", engine=engine, max_row_tokens=1000)
         for text, count in (
             ("cat ", 999),
@@ -509,7 +509,7 @@ class LongRowsTest(tf.test.TestCase, parameterized.TestCase):
         status, answer = toy_models.predict(self.port, body)
         self.assertEqual(status, 413, answer)
 
-    def test_choices(self):
+    def test_choices_of_a_row_are_limited(self):
         self.serve("choice", max_row_choices=3)
         texts, examples, ids = [], [], []
         for count in (3, 4):

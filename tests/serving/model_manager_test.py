@@ -227,7 +227,7 @@ class ModelManagerTest(parameterized.TestCase):
         (VersionPolicy(latest=None), {1, 3, 5}),
         (VersionPolicy(None, frozenset({1, 3, 4})), {1, 3}),
     )
-    def test_policies(self, policy, expected):
+    def test_policies_choose_versions_newest_first(self, policy, expected):
         for version in (1, 3, 5):
             self.write(version, str(version))
         self.start(policy)
@@ -237,7 +237,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertEqual(loaded, sorted(expected, reverse=True))
         self.assertEqual(self.served()[0], max(expected))
 
-    def test_labels(self):
+    def test_labels_serve_their_versions(self):
         for version in (1, 2, 3):
             self.write(version, f"v{version}")
         self.start(VersionPolicy(latest=2), {"canary": 3, "stable": 2})
@@ -375,7 +375,7 @@ class ModelConfigTest(parameterized.TestCase):
         ("", "model_config_list is required"),
         ("model_config_list { config { name: 'a' } }", "name and a base_path"),
     )
-    def test_refuses_others(self, text, message):
+    def test_other_files_are_refused(self, text, message):
         self.assert_refused(text, message)
 
     def assert_refused(self, text, message):
@@ -390,7 +390,7 @@ class ModelConfigTest(parameterized.TestCase):
         ("model_version_policy { specific {} }", "names no version"),
         ("logging_config {}", "logging_config"),
     )
-    def test_refuses_models(self, more, message):
+    def test_wrong_models_are_refused(self, more, message):
         self.assert_refused(
             "model_config_list { config { name: 'a' base_path: 'x' "
             f"{more} }} }}",

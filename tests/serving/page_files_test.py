@@ -83,7 +83,7 @@ class PageFilesTest(parameterized.TestCase):
         }
         self.assertEqual(named - {"models.json"}, set(_NAMES) - set(_PAGES))
 
-    def test_contrast(self):
+    def test_colours_contrast_in_light_and_dark(self):
         light, dark = _colours()
         self.assertEqual(set(light), set(dark))
         for colours in (light, dark):

@@ -162,8 +162,8 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         ("pair", {"text": "the cat", "text_pair": "dog on the mat ."}),
         ("next_sentence", {"text": "the dog", "text_pair": "cat sat ."}),
     )
-    def test_labels(self, fields):
-        name = self._testMethodName.removeprefix("test_labels_")
+    def test_labels_show_as_bars(self, fields):
+        name = self._testMethodName.removeprefix("test_labels_show_as_bars_")
         self._ask(name, **fields)
         answer = self._predict(name, **fields)
         status, classes = self._post(
@@ -179,7 +179,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(self.browser.find("#time").text, r"^in [\d.]+ ms")
         self._keep(name)
 
-    def test_several_labels(self):
+    def test_several_labels_make_the_headline(self):
         fields = {"text": "cat , dog"}
         self._ask("multi_label", **fields)
         answer = self._predict("multi_label", **fields)
@@ -191,7 +191,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(headline, ", ".join(chosen) or "No label holds")
         self._keep("multi_label")
 
-    def test_regression(self):
+    def test_regression_shows_the_score(self):
         fields = {"text": "the cat", "text_pair": "東 on ."}
         self._ask("regression", **fields)
         score = self._predict("regression", **fields)
@@ -236,7 +236,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
             self._keep("question_answering")
         self.assertGreater(found, 0)
 
-    def test_no_answer(self):
+    def test_empty_context_shows_no_answer(self):
         fields = {"question": "the cat", "context": ""}
         self.assertEqual(
             self._predict("question_answering", **fields)["start"], -1
@@ -246,7 +246,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(headline, "No answer in this context")
         self.assertEmpty(self.browser.all("mark"))
 
-    def test_multiple_choice(self):
+    def test_best_choice_is_the_headline(self):
         choices = ["sat on the mat", "東", "<b>dog</b>"]
         self._ask(
             "multiple_choice",
@@ -265,7 +265,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         (f"{_EMOJI}the cat sat , 東 mats dog on the mat .", 1, True),
         (f"{_EMOJI}on . on cat , the dog", 2, False),
     )
-    def test_tags(self, text, num_kinds, has_long_ones):
+    def test_kinds_of_entity_have_colours(self, text, num_kinds, has_long_ones):
         """Words of one thing are one, and each kind has a colour."""
         self._ask("tagging", text=text)
         answer = self._predict("tagging", text=text)
@@ -298,7 +298,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen({colour for _, colour in colours}, len(kinds))
         self._keep("tagging")
 
-    def test_masks(self):
+    def test_chosen_tokens_fill_the_masks(self):
         text = "the [MASK] sat on [MASK] ."
         self._ask("fill_mask", text=text)
         answer = self._predict("fill_mask", text=text)
@@ -334,7 +334,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         field = self.browser.find("#field-text")
         self.assertEqual(field.get_attribute("value"), "the cat [MASK]")
 
-    def test_embeddings(self):
+    def test_embeddings_show_length_and_similarity(self):
         vectors = []
         self._open("embeddings")
         self.browser.use_dark(True)
@@ -355,7 +355,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         )
         self._keep("embeddings")
 
-    def test_attention(self):
+    def test_attention_of_a_head_is_drawn(self):
         fields = {"text": "the cat sat", "text_pair": "on 東 ."}
         self._ask("pair", **fields)
         answer = self._predict("pair", "attention", **fields)
@@ -444,7 +444,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertStartsWith(examples[0]["text"], start)
 
-    def test_no_choices(self):
+    def test_no_choices_show_a_message(self):
         self._ask("multiple_choice", text="the cat", choices="\n")
         headline = self.browser.find("#answer .headline").text
         self.assertEqual(headline, "There is nothing to choose from")
@@ -619,7 +619,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(*widths)
         self._keep(f"{name}_narrow")
 
-    def test_no_server(self):
+    def test_absent_server_shows_a_problem(self):
         self._open("classification")
         self.browser.set_offline(True)
         try:

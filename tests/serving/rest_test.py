@@ -189,12 +189,12 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             [15.0, 15.0],
         ),
     )
-    def test_examples(self, method, body, expected):
+    def test_examples_are_classified_or_regressed(self, method, body, expected):
         body = body | {"signature_name": method}
         answer = self.post(body, (), f"{_MODEL}:{method}")
         self.assertEqual(answer, (200, {"results": expected}))
 
-    def test_status(self):
+    def test_status_lists_the_asked_versions(self):
         whole = {"error_code": "OK", "error_message": ""}
         versions = [
             {"version": number, "state": "AVAILABLE", "status": whole}
@@ -208,7 +208,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             answer = (200, {"model_version_status": expected})
             self.assertEqual(self.ask("GET", _MODEL + which), answer)
 
-    def test_metadata(self):
+    def test_metadata_holds_the_signatures(self):
         status, answer = self.ask("GET", f"{_MODEL}/versions/3/metadata")
         self.assertEqual(status, 200)
         spec = {"name": "toy", "signature_name": "", "version": "3"}
@@ -239,7 +239,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         ),
         ("POST", f"{_MODEL}/versions/4:predict", 404, ": Specific(toy, 4)"),
     )
-    def test_wrong_paths(self, method, path, expected, message):
+    def test_wrong_paths_are_refused(self, method, path, expected, message):
         body = None if method == "GET" else {"instances": [1.0, 5.0]}
         status, answer = self.ask(method, path, body)
         self.assertEqual(status, expected)
@@ -267,7 +267,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         (b'{"signature_name": "echo", "instances": ["bad"]}', "bad text"),
         (b'{"signature_name": "share", "instances": [1]}', "no shape"),
     )
-    def test_wrong_bodies(self, body, message):
+    def test_wrong_bodies_are_refused(self, body, message):
         self.assert_refused(body, message)
 
     @parameterized.parameters(
@@ -282,13 +282,13 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         ([{"b": "!"}], [[1, 2]], "not formatted correctly for base64 data"),
         (["\ud800"], [[1, 2]], "The surrogate pair in string is invalid"),
     )
-    def test_wrong_values(self, text, weights, message):
+    def test_wrong_values_are_refused(self, text, weights, message):
         body = {"inputs": {"text": text, "weights": weights}}
         self.assert_refused(body, message)
         self.assert_refused(body, "Input '")
 
     @parameterized.parameters((2147483648, True), (1.0, 1))
-    def test_wrong_integers(self, number, negate):
+    def test_wrong_integers_are_refused(self, number, negate):
         inputs = {"ids": [[number]], "negate": [negate]}
         body = {"signature_name": "total", "inputs": inputs}
         self.assert_refused(body, "is not of expected type: int32")
@@ -313,7 +313,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             "Data type: int64 but expected type: float",
         ),
     )
-    def test_wrong_examples(self, signature, examples, message):
+    def test_wrong_examples_are_refused(self, signature, examples, message):
         body = {"signature_name": signature}
         if examples is not None:
             body["examples"] = examples

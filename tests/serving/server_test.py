@@ -168,7 +168,7 @@ class VertexTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         super().setUp()
         self.enter_context(mock.patch.dict(os.environ))
 
-    def test_routes(self):
+    def test_routes_of_vertex_are_answered(self):
         os.environ |= {
             "AIP_STORAGE_URI": f"{self.folder}/toy",
             "AIP_HEALTH_ROUTE": "/v1/endpoints/7/deployedModels/8",
@@ -192,7 +192,7 @@ class VertexTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(answers[0][0], 200)
             self.assertEqual(answers[0], answers[1])
 
-    def test_flags(self):
+    def test_flags_override_vertex_variables(self):
         os.environ |= {"AIP_HTTP_PORT": "8080", "AIP_STORAGE_URI": "gs://a/b"}
         config = ServeConfig(model_name="films")
         self.assertEqual(config.model_base_path, "gs://a/b")
@@ -260,7 +260,7 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
         ),
     )
     @pytest.mark.slow
-    def test_signals(self, grace, state, numbers, status, message):
+    def test_signals_end_a_server(self, grace, state, numbers, status, message):
         with subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, str(grace), state],
             stdout=subprocess.PIPE,

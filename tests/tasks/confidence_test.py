@@ -35,7 +35,7 @@ class TemperatureTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(found, grid[np.argmin(losses)], rtol=2e-3)
         self.assertAllClose(found, factor, rtol=0.15)
 
-    def test_several_labels(self):
+    def test_several_labels_fit_one_temperature(self):
         rng = np.random.default_rng(1)
         logits = 2 * rng.normal(size=(500, 3))
         ids = np.float32(rng.random(logits.shape) < special.expit(logits))
@@ -133,7 +133,7 @@ class RejectionTest(tf.test.TestCase):
 
 
 class MeasuresTest(tf.test.TestCase):
-    def test_calibration_error(self):
+    def test_calibration_error_has_fifteen_bins(self):
         rng = np.random.default_rng(3)
         stated = np.append(rng.random(500), [0.0, 1.0, 1 / 15, 0.2])
         is_right = rng.random(len(stated)) < stated**2

@@ -82,7 +82,7 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         ([], 0.1, "Received: 0;"),
         ([("x", ""), ("y", "")], 1.0, "above 0 and below 1. Received: 1.0"),
     )
-    def test_refused(self, rows, fraction, message):
+    def test_impossible_splits_are_refused(self, rows, fraction, message):
         keys = [SplitKey(text, tuple(label)) for text, label in rows]
         with self.assertRaisesRegex(UserError, message) as caught:
             dev_split.choose(keys, fraction)

@@ -26,13 +26,13 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
         (metrics.MACRO_F1, (8 / 12 + 4 / 8) / 2),
         (metrics.MATTHEWS, (4 * 2 - 2 * 2) / (6 * 6 * 4 * 4) ** 0.5),
     )
-    def test_single_labels(self, name, expected):
+    def test_single_label_metrics_match_formulas(self, name, expected):
         self.assertAllClose(self.compute(name, _RIGHT, _GUESS), expected, 1e-12)
 
     def test_matthews_of_a_constant_is_zero(self):
         self.assertEqual(self.compute(metrics.MATTHEWS, _RIGHT, 0 * _GUESS), 0)
 
-    def test_correlations(self):
+    def test_correlations_and_errors_match_numpy(self):
         right = np.array([1.0, 2.5, 2.5, 5.0, 4.0], np.float32)
         guess = np.array([0.5, 9.0, 3.0, 70.0, 8.0], np.float32)
         centred_right = right - right.mean(dtype=np.float64)
@@ -77,7 +77,7 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
         (metrics.MACRO_F1, (2 / 3 + 4 / 5 + 0) / 3),
         (metrics.SUBSET_ACCURACY, 2 / 4),
     )
-    def test_multi_label(self, name, expected):
+    def test_multi_label_metrics_match_formulas(self, name, expected):
         right = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
         guess = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 1]])
         self.assertAllClose(self.compute(name, right, guess), expected, 1e-12)
@@ -134,7 +134,7 @@ maybe                0.00    0.00   0.00        0          4        0
             "intent 20      83.33   27.78   41.67       18          6        5",
         )
 
-    def test_label_scores(self):
+    def test_label_scores_form_a_table(self):
         references = np.array([[1, 0], [1, 1], [0, 0], [1, 0]])
         predictions = np.array([[1, 1], [0, 1], [0, 0], [1, 1]])
         self.assertEqual(
@@ -170,7 +170,7 @@ def _random_tags(rng, agree_with=None):
 
 
 class EntitiesTest(tf.test.TestCase, parameterized.TestCase):
-    def test_equals_seqeval(self):
+    def test_entity_scores_equal_seqeval(self):
         rng = np.random.default_rng(5)
         references = _random_tags(rng)
         predictions = _random_tags(rng, references)
@@ -191,7 +191,7 @@ class EntitiesTest(tf.test.TestCase, parameterized.TestCase):
             seqeval_metrics.accuracy_score(references, predictions),
         )
 
-    def test_no_entities(self):
+    def test_no_entities_score_zero(self):
         ((_, overall),) = metrics.score_entities([], [])
         self.assertEqual(overall.f1, 0.0)
         self.assertEqual(metrics.tag_accuracy([], []), 0.0)
@@ -199,7 +199,7 @@ class EntitiesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ([["O"], ["O"]], [["O"]]), ([["O"], ["O", "O"]], [["O"], ["O"]])
     )
-    def test_unequal_lengths(self, references, predictions):
+    def test_unequal_lengths_are_refused(self, references, predictions):
         with self.assertRaisesRegex(ValueError, "zip"):
             metrics.tag_accuracy(references, predictions)
 

@@ -27,7 +27,7 @@ class NormalizerTest(tf.test.TestCase, parameterized.TestCase):
         ("中Ａ각", "中ａ\u1100\u1161\u11a8".encode()),
         (b"\xe4\xb8A\xff\xf0\x9f\x98\x80\xc0\xaf\xf0\x9f\x98", "a😀".encode()),
     )
-    def test_normalizes(self, text, expected):
+    def test_text_is_normalized_with_offsets(self, text, expected):
         uncased = normalizer.Normalizer(lower_case=True, strip_accents=True)
         self.assertAllEqual(uncased.normalize([text]), [expected])
         normalized, sources = uncased.normalize_with_offsets([text])
@@ -85,7 +85,7 @@ class NormalizerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TablesTest(tf.test.TestCase, parameterized.TestCase):
-    def test_are_small(self):
+    def test_tables_are_complete_and_small(self):
         tables = sorted(path.name for path in _TABLES.iterdir())
         names = [
             normalizer.table_name(lower_case, strip_accents)

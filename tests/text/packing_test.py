@@ -37,7 +37,7 @@ def _pack_one(tokens_a, tokens_b, length):
 
 
 class PackTest(tf.test.TestCase, parameterized.TestCase):
-    def test_single_segments(self):
+    def test_single_segments_are_cut_and_padded(self):
         packed = packing.pack(
             _ragged([[10, 11, 12, 13], [14], []]), None, 5, _VOCABULARY
         )
@@ -80,7 +80,7 @@ class PackTest(tf.test.TestCase, parameterized.TestCase):
             [[3, 0, 1, 2, 1, 0, 1, 2, 1], [3, 0, 1, 0, 1, 1, 5, 5, 5]],
         )
 
-    def test_empty_batch(self):
+    def test_empty_batch_keeps_its_width(self):
         empty = tf.zeros([0], tf.int32)
         rows = tf.RaggedTensor.from_row_splits(empty, [0])
         packed = packing.pack(rows, rows, 6, _VOCABULARY)

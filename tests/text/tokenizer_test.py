@@ -327,7 +327,7 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(tokenizer.tokenize("각" * 66), 198)
         self.assertLen(tokenizer.tokenize("각" * 67), 1)
 
-    def test_shapes(self):
+    def test_shapes_follow_those_of_texts(self):
         tokenizer = BertTokenizer(_letters("ab"))
         a, b = (tokenizer.vocabulary.id(token) for token in "ab")
         self.assertAllEqual(tokenizer.tokenize("a b"), [a, b])
@@ -461,7 +461,7 @@ class SpecialTokensTest(tf.test.TestCase, parameterized.TestCase):
         tokens, _ = _tokens(tokenizer, text)
         self.assertEqual(tokens, ["[UNK]"] * 15)
 
-    def test_are_words(self):
+    def test_special_tokens_are_words(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
         words = tokenizer.split_words("Hello[MASK][UNK]x [PAD]")
         self.assertAllEqual(
@@ -538,7 +538,7 @@ class GraphTest(tf.test.TestCase):
         self.tokenizer = BertTokenizer(_VOCABULARY)
         self.expected = self.tokenizer.tokenize_with_offsets(_TEXTS)
 
-    def test_eager_values(self):
+    def test_eager_ids_are_as_expected(self):
         self.assertEqual(
             self.expected[0].to_list(),
             [[0, 8, 3, 4, 10, 1, 8], [], [19, 20, 22, 24], [8], [15, 16]],
@@ -630,7 +630,7 @@ class DeviceTokenizerTest(tf.test.TestCase, parameterized.TestCase):
             ]
         )
 
-    def test_every_character(self):
+    def test_every_character_gives_expected_token_count(self):
         chars = [
             chr(point)
             for point in range(sys.maxunicode + 1)
@@ -649,7 +649,7 @@ class DeviceTokenizerTest(tf.test.TestCase, parameterized.TestCase):
             [(texts[i], words(texts[i]), numbers[i]) for i in wrong[:20]]
         )
 
-    def test_offsets(self):
+    def test_offsets_count_bytes_of_the_text(self):
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             "The café\u00a0a É\0cat"
         )

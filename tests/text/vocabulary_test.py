@@ -90,7 +90,7 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         ("a\nb", r"lacks \[UNK\], \[CLS\], \[SEP\]"),
         ("", "is empty"),
     )
-    def test_rejects(self, contents, message):
+    def test_malformed_files_are_refused(self, contents, message):
         with self.assertRaisesRegex(UserError, rf"vocab\.txt.*{message}"):
             Vocabulary.from_file(self._file(contents))
 
@@ -243,7 +243,7 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaises(UserError):
             _learn(words, least - 1)
 
-    def test_is_deterministic(self):
+    def test_order_of_words_does_not_matter(self):
         words = _random_words()
         backwards = dict(reversed(words.items()))
         self.assertEqual(_learn(words, 700), _learn(backwards, 700))

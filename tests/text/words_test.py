@@ -58,7 +58,7 @@ class SplitWordsInGraphTest(tf.test.TestCase):
         for text, words in zip(texts, _split_all(texts), strict=True):
             self.assertEqual(words, words_lib.split_words(text), text)
 
-    def test_random_texts(self):
+    def test_random_texts_split_as_in_python(self):
         rng = random.Random(5)
         self._check(
             [
@@ -87,7 +87,7 @@ class SplitWordsInGraphTest(tf.test.TestCase):
             decoded = text.decode("utf-8", "ignore")
             self.assertEqual(words, words_lib.split_words(decoded), text)
 
-    def test_empty_texts(self):
+    def test_empty_texts_have_no_words(self):
         self.assertEqual(_split_all([]), [])
         self.assertEqual(_split_all(["", " \n", ""]), [[], [], []])
 

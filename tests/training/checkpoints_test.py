@@ -88,7 +88,7 @@ class CheckpointStoreTest(files_case.FolderCase):
         with self.assertRaisesRegex(UserError, "All 2 checkpoints"):
             self.store.restore_latest()
 
-    def test_empty_folder(self):
+    def test_empty_or_missing_folder_restores_nothing(self):
         self.assertIsNone(self.store.restore_latest())
         missing = CheckpointStore(os.path.join(self.folder, "missing"))
         self.assertIsNone(missing.restore_latest())

@@ -45,7 +45,7 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
         (100, 0.0),
         (170, 0.0),
     )
-    def test_values(self, step, expected):
+    def test_rate_warms_up_then_decays(self, step, expected):
         schedule = optimizers.WarmupLinearDecay(2.0, 100, 10)
         self.assertAllClose(schedule(tf.constant(step, tf.int64)), expected)
 
@@ -69,7 +69,7 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
         rate = optimizer.learning_rate_at(tf.constant(step, tf.int64))
         self.assertAllClose(rate, expected)
 
-    def test_round_trip(self):
+    def test_schedule_survives_serialization(self):
         schedule = optimizers.WarmupLinearDecay(0.3, 70, 5, 20, 14)
         schedules = keras.optimizers.schedules
         again = schedules.deserialize(schedules.serialize(schedule))
@@ -182,7 +182,7 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(others, {"bias", "beta", "gamma", "output_bias"})
 
-    def test_round_trip(self):
+    def test_optimizer_survives_serialization(self):
         optimizer = optimizers.build_optimizer(
             "lamb", 0.1, 40, 5, weight_decay_rate=0.2
         )
@@ -273,7 +273,7 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
         objective = losses.PretrainingObjective(**options)
         return objective.compute_sums(outputs, batch)
 
-    def test_matches_numpy(self):
+    def test_losses_and_accuracies_match_numpy(self):
         weights = self.batch["masked_lm_weights"]
         labels = self.batch["masked_lm_ids"]
         logits = self.outputs["masked_lm_logits"]

@@ -37,7 +37,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.write("model.safetensors.index.json", index)
         return index
 
-    def test_shards(self):
+    def test_shards_read_as_one_file_does(self):
         self._shard()
         self.assertTrue(huggingface.recognizes(self.path))
         sharded = self.read().weights
@@ -274,7 +274,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         ("multi_label_classification", "multi_label"),
         (None, None),
     )
-    def test_problem_type(self, theirs, ours):
+    def test_problem_type_survives_a_round_trip(self, theirs, ours):
         self.write_all("BertForSequenceClassification", problem_type=theirs)
         stored = self.read()
         self.assertEqual(stored.task.get("problem_type"), ours)
@@ -484,7 +484,7 @@ class SentenceFilesTest(
         ({"pooling_mode": ["mean", "cls"]}, "mean+cls"),
         ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
     )
-    def test_pooling_survives(self, pooling, expected):
+    def test_pooling_becomes_task_settings(self, pooling, expected):
         self._write(pooling, "Normalize", max_seq_length=5)
         stored = self.read()
         settings = {"pooling": expected, "normalize": True, "max_seq_length": 5}
@@ -517,7 +517,7 @@ class SentenceFilesTest(
         self.write("tokenizer_config.json", tokenizer)
         self.assertEqual(self.read().task["pooling"], "mean+do_lower_case")
 
-    def test_damaged_files(self):
+    def test_damaged_sentence_files_are_refused(self):
         self._write({"pooling_mode": "mean"})
         self.remove("1_Pooling/config.json")
         self.assert_refused("There is no .*1_Pooling/config.json")

@@ -100,7 +100,7 @@ class TokenizerTest(
         (False, True, False, True),
         (True, True, True, True),
     )
-    def test_settings(self, lower_case, accents, ours_lower, ours_accents):
+    def test_case_is_kept(self, lower_case, accents, ours_lower, ours_accents):
         self.write_all()
         self.write(
             "tokenizer_config.json",
@@ -282,7 +282,7 @@ class AddedTokensTest(
         tokenizer = BertTokenizer(vocabulary, **settings)
         return [x.decode() for x in tokenizer.split_words(_TEXT).numpy()]
 
-    def test_are_words(self):
+    def test_added_tokens_are_words(self):
         self.assertEqual(
             self.words(self.make()),
             ["the", "<e1>", "the", "<", "e1", ">", "xa", "\n", "b"],

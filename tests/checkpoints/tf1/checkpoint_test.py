@@ -48,7 +48,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(received[name], value)
 
     @parameterized.parameters("", ".index", ".data-00000-of-00001")
-    def test_round_trip(self, suffix):
+    def test_written_tensors_are_read_by_any_suffix(self, suffix):
         prefix = self._write()
         self._assert_equal(tf1_checkpoint.read(prefix + suffix), _TENSORS)
         self.assertCountEqual(
@@ -94,7 +94,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
     # === Checkpoints that cannot be read ===
 
     @parameterized.parameters(".index", ".data-00000-of-00001")
-    def test_damaged(self, suffix):
+    def test_damaged_files_are_refused(self, suffix):
         path = self._write() + suffix
         contents = bytearray(files.read_bytes(path))
         contents[20] ^= 0x40
@@ -285,7 +285,7 @@ class Tf1ModelTest(files_case.FolderCase):
         self._write({n: x for n, x in tensors.items() if x is not None})
         self._assert_refused(f"does not belong to its weights: .*{message}")
 
-    def test_truncated(self):
+    def test_truncated_data_file_is_refused(self):
         self._write()
         path = self.path("bert_model.ckpt.data-00000-of-00001")
         os.truncate(path, os.path.getsize(path) - 1)
@@ -340,7 +340,7 @@ class GoldenRoundTripTest(files_case.FolderCase):
             )
 
     @parameterized.parameters(*_CHECKPOINTS)
-    def test_round_trips(self, name, kind, num_tensors):
+    def test_goldens_survive_every_conversion(self, name, kind, num_tensors):
         prefix = os.path.join(self.source, name)
         self.assertEqual(formats.detect(prefix), "tf1")
         stored = formats.read(prefix)

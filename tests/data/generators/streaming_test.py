@@ -202,7 +202,7 @@ class ResultTest(StreamingGeneratorTestCase):
 
 
 class RestartTest(StreamingGeneratorTestCase):
-    def test_tokenization_resumes(self):
+    def test_tokenization_resumes_to_the_same_files(self):
         append = TokenStoreWriter.append
         appended = []
 

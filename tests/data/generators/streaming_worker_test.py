@@ -43,7 +43,7 @@ class PermutedTest(tf.test.TestCase, parameterized.TestCase):
             gaps = np.abs(np.diff(image)).mean() / size
             self.assertNear(gaps, 1 / 3, 0.03)
 
-    def test_reaches_far(self):
+    def test_last_indices_spread_over_the_whole_range(self):
         size = (1 << 40) + 12345
         indices = np.arange(size - 1000, size)
         image = streaming_worker.permuted(indices, size, 5)

@@ -77,7 +77,7 @@ class ManifestTest(files_case.FilesCase):
         self.assertEqual(found.vocab_file, f"{moved}/wiki.vocab.txt")
         self.assertLen(found.files, 1)
 
-    def test_relative_paths(self):
+    def test_relative_paths_find_the_manifest(self):
         self._write("wiki", ["wiki-00000-of-00001"])
         previous = os.getcwd()
         os.chdir(self.folder)

@@ -195,7 +195,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
             num_answers |= {one["answer"] for one in expected}
         self.assertGreater(len(num_answers), 20)
 
-    def test_long_texts(self):
+    def test_equal_long_tokens_count_as_distinct(self):
         # Tokens of more bytes than are compared: equal ones count as distinct.
         head = _head()
         context = f"cat {'x' * 2000} dog {'x' * 2000} cat"

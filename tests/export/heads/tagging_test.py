@@ -149,7 +149,7 @@ class TaggingTextsTest(tf.test.TestCase):
         cls.head = _build(cls.path)
         cls.serve = staticmethod(_serve(cls.head, cls.model))
 
-    def test_empty_batch(self):
+    def test_empty_batch_gives_empty_answers(self):
         answers = self.serve([])
         self.assertEqual({x.shape for x in answers.values()}, {(0, 0)})
 

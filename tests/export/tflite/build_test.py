@@ -196,7 +196,7 @@ class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @pytest.mark.slow
-    def test_choices(self):
+    def test_choices_as_strings_answer_as_the_model(self):
         built = _make("multiple_choice")
         build = builds.prepare(tiny_builds.config("multiple_choice"))
         model = LiteModel(built.content, text_operators=True)
@@ -297,7 +297,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(("fill_mask", "none"), *_STATIC)
     @pytest.mark.slow
-    def test_static_shapes(self, name, quantization):
+    def test_static_exports_have_fixed_input_sizes(self, name, quantization):
         built = tiny_builds.make(
             name, quantization=quantization, batch_size=1, max_seq_length=8
         )

@@ -42,7 +42,7 @@ class MediaPipeTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(*client_files.NEW_CASES)
-    def test_classifies(self, case):
+    def test_scores_equal_those_of_the_model(self, case):
         client_files.check(self, case, self.answers[case])
 
 
@@ -63,7 +63,7 @@ class TaskLibraryTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(*client_files.OLD_CASES)
-    def test_classifies(self, case):
+    def test_scores_equal_those_of_the_model(self, case):
         client_files.check(self, case, self.answers[case])
 
 
@@ -112,7 +112,7 @@ class MetadataTest(tf.test.TestCase):
 
 @pytest.mark.environment
 class EmbedderTest(tf.test.TestCase):
-    def test_embeds(self):
+    def test_embeddings_are_normalized_token_means(self):
         path = os.path.join(client_files.folder(), "embeddings.tflite")
         model_dir = client_files.models()[ASCII_LOWER]
         client_models.export(
@@ -229,7 +229,7 @@ class QuestionAnswererTest(tf.test.TestCase, parameterized.TestCase):
             [ours["answer"] for ours in predicted],
         )
 
-    def test_reads_int8(self):
+    def test_int8_answers_mostly_equal_float_answers(self):
         same = [
             (ours[0]["start"], ours[0]["end"])
             == (theirs[0]["start"], theirs[0]["end"])

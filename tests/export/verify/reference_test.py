@@ -68,7 +68,7 @@ class DoubtTest(files_case.FolderCase):
             found = reference.decide(reference.head.answer_ids, Rows({}))
         return found.doubtful
 
-    def test_close_labels(self):
+    def test_close_logits_make_the_label_doubtful(self):
         near, apart = [[1.0, 1.001, 0.0], [1.0, 1.05, 0.0]]
         doubtful = self._decide("classification", logits=[near, apart])
         self.assertAllEqual(doubtful["label"], [True, False])
@@ -130,7 +130,7 @@ class FaultTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*every_head.NAMES)
     @pytest.mark.slow
-    def test_correct_exports(self, name):
+    def test_correct_exports_have_no_faults(self, name):
         self.assertEqual(self._faults(name), "")
 
     @parameterized.parameters(

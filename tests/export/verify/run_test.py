@@ -312,7 +312,7 @@ class CompareTest(tf.test.TestCase):
         found = _find(Expected({"logits": logits}), {"logits": actual})
         self.assertLen(found.faults, 1)
 
-    def test_rejects_nan(self):
+    def test_nan_counts_as_a_fault(self):
         changed = _PROBABILITIES.copy()
         changed[2, 0] = np.nan
         found = _compare(probabilities=changed)

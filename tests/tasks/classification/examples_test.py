@@ -57,7 +57,7 @@ class ReadExamplesTest(files_case.FilesCase):
             self.labels("a.jsonl", contents), ["1", "1", "true", "0.5", "b"]
         )
 
-    def test_multi_label(self):
+    def test_multi_label_cells_are_split(self):
         self.assertEqual(
             self.labels(
                 "a.tsv",
@@ -171,7 +171,7 @@ class ReadExamplesTest(files_case.FilesCase):
         first = '{"text": "x", "label": 1}\n'
         self.assert_refused(message, "a.jsonl", first + line)
 
-    def test_unknown_labels(self):
+    def test_unknown_labels_are_refused(self):
         known = [f"l{i:02}" for i in range(12)]
         contents = "text,label\nx,l03\nx,l12\n"
         self.assert_refused(
@@ -254,7 +254,7 @@ class ReadExamplesTest(files_case.FilesCase):
             may_lack_labels=True,
         )
 
-    def test_gather_labels(self):
+    def test_gathered_labels_are_sorted(self):
         def gather(*labels):
             return classification_examples.gather_labels(
                 [InputExample("", "x", None, label) for label in labels]
@@ -294,7 +294,7 @@ class GlueTest(files_case.FilesCase):
         return examples
 
     @parameterized.parameters(*LAYOUTS)
-    def test_official_layouts(self, name, split, file, header, texts, label):
+    def test_layouts_are_read(self, name, split, file, header, texts, label):
         task = glue_tasks.get_task(name)
         labels = task.labels or (0.0, 2.75, 5.0)
         width = len(header) if header else 4
@@ -371,7 +371,7 @@ class GlueTest(files_case.FilesCase):
         }.items():
             self.assertEqual(glue_tasks.get_task(name).labels, labels)
 
-    def test_official_metrics(self):
+    def test_tasks_have_their_official_metrics(self):
         expected = {
             "cola": {"matthews_correlation"},
             "mrpc": {"f1", "accuracy"},
@@ -468,7 +468,7 @@ class GlueTest(files_case.FilesCase):
         ("cola", None, True),
         ("custom", "stars", True),
     )
-    def test_similar_tasks(self, name, other, expected):
+    def test_similar_tasks_are_alike(self, name, other, expected):
         self.assertEqual(glue_tasks.are_alike(name, other), expected)
 
     def test_language_is_ignored_for_other_tasks(self):
@@ -539,7 +539,7 @@ class GlueTest(files_case.FilesCase):
     def test_names_of_tasks(self, name):
         self.assertEqual(glue_tasks.get_task(name).title, "SST-2")
 
-    def test_submissions(self):
+    def test_submissions_have_the_official_form(self):
         self.assertEqual(
             classification_examples.submission_text(
                 glue_tasks.get_task("rte"), ["entailment", "not_entailment"]
@@ -569,7 +569,7 @@ class GlueTest(files_case.FilesCase):
         ("wnli", "dev", "wnli/dev.tsv", 71, 0),
         ("wnli", "test", "wnli/test.tsv", 146, None),
     )  # fmt: skip
-    def test_real_files(self, name, split, file, num_examples, unlabeled):
+    def test_real_files_parse(self, name, split, file, num_examples, unlabeled):
         task = glue_tasks.get_task(name)
         read = classification_examples.read_official(task, data(file), split)
         self.assertLen(read, num_examples)

@@ -112,7 +112,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ("regression", None, [0.5, -2.0, 3.25], [0.5, -2.0, 3.25], np.float32),
     )
-    def test_labels(self, problem_type, labels, given, expected, dtype):
+    def test_labels_get_ids(self, problem_type, labels, given, expected, dtype):
         examples = [InputExample("", "a", None, label) for label in given]
         features = classification_task.convert_examples_to_features(
             examples, self.tokenizer, 9, labels, problem_type

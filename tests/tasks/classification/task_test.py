@@ -59,7 +59,7 @@ def _examples(*labels):
 
 
 class LossTest(tf.test.TestCase):
-    def test_single_label(self):
+    def test_single_label_loss_is_cross_entropy(self):
         losses = _single().losses(
             {"logits": tf.constant(_LOGITS)}, {"label_ids": tf.constant([0, 1])}
         )
@@ -67,7 +67,7 @@ class LossTest(tf.test.TestCase):
             losses, -special.log_softmax(_LOGITS, -1)[[0, 1], [0, 1]]
         )
 
-    def test_multi_label(self):
+    def test_multi_label_loss_is_mean_over_labels(self):
         label_ids = np.array([[1, 0, 1], [0, 0, 0]], np.float32)
         losses = _multi().losses(
             {"logits": tf.constant(_LOGITS)},
@@ -76,14 +76,14 @@ class LossTest(tf.test.TestCase):
         right = special.log_expit(np.where(label_ids, _LOGITS, -_LOGITS))
         self.assertAllClose(losses, -right.mean(-1))
 
-    def test_regression(self):
+    def test_regression_loss_is_squared_error(self):
         losses = _regression().losses(
             {"logits": tf.constant([[1.5], [-2.0]])},
             {"label_ids": tf.constant([1.0, 1.0])},
         )
         self.assertAllClose(losses, [0.25, 9.0])
 
-    def test_class_weights(self):
+    def test_class_weights_weight_rows_by_label(self):
         batch = {
             "input_ids": tf.zeros([3, 4], tf.int32),
             "label_ids": tf.constant([2, 0, 2]),
@@ -121,7 +121,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         scores = task.score(examples, self.predict(task, examples, logits))
         self.assertAllClose(scores, {"f1": 6 / 7, "accuracy": 5 / 6})
 
-    def test_single_label(self):
+    def test_single_label_predicts_softmax_and_scores(self):
         task = _single()
         examples = _examples("z", "y")
         predictions = self.predict(task, examples, _LOGITS)
@@ -148,7 +148,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
             },
         )
 
-    def test_multi_label(self):
+    def test_multi_label_predicts_by_sigmoid(self):
         task = _multi()
         examples = _examples(("x",), ("y", "z"))
         predictions = self.predict(task, examples, _LOGITS)
@@ -167,7 +167,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         scores = task.score(examples, predictions)
         self.assertAllClose(scores["micro_f1"], 4 / 7)
 
-    def test_rejection(self):
+    def test_answers_below_threshold_are_rejected(self):
         task = _single(reject_below=0.8, reject_label="none")
         examples = _examples("z", "none", "x", "none")
         logits = np.float32([[0, 0, 9], [0, 0, 9], [1, 0, 0], [0, 1, 1]])
@@ -190,7 +190,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
             scores["expected_calibration_error"], 1 - stated[[0, 2]].mean()
         )
 
-    def test_regression(self):
+    def test_regression_predicts_the_raw_score(self):
         task = _regression()
         examples = _examples(1.0, -1.0)
         predictions = self.predict(task, examples, np.float32([[2.5], [-1]]))
@@ -205,7 +205,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(task.more_is_better)
         self.assertTrue(_single().more_is_better)
 
-    def test_num_rows(self):
+    def test_num_rows_counts_windows_with_stride(self):
         pair = InputExample("", "a b c d e", "f g")
         self.assertEqual(_single().num_rows(pair), 1)
         self.assertEqual(_single(doc_stride=3).num_rows(pair), 3)
@@ -286,7 +286,7 @@ class ReportTest(tf.test.TestCase):
         scores = task.score(_examples("none", "none"), np.float32(values))
         self.assertEqual(scores, {"coverage": 0.5, "answer_precision": 0.0})
 
-    def test_confusion_matrix(self):
+    def test_confusion_matrix_counts_right_answers(self):
         values = np.eye(3)[[2, 2, 0, 1]]
         names = self.write(_single(), "dev", "xzxy", values)
         self.assertEqual(
@@ -317,7 +317,7 @@ class InputsTest(files_case.FilesCase):
         official = glue_tasks.get_task(name)
         return _single(name=name, official=official)
 
-    def test_custom_columns(self):
+    def test_custom_columns_are_read(self):
         task = _single(columns=Columns("b", "a", ("label",)))
         self.assertEqual(
             self.read(task, "a.csv", "a,b,label\nA,B,unknown\nC,D,\n"),
@@ -497,7 +497,7 @@ class OfficialTest(_TestCase):
             do_predict=True,
         )
 
-    def test_languages(self):
+    def test_language_flag_overrides_the_stored_one(self):
         self.write("xnli.dev.tsv", "")
         task = self.official("xnli", do_eval=True, language="sw")
         self.assertEqual(task.language, "sw")
@@ -564,7 +564,7 @@ class CustomTest(_CustomCase):
         task = self.build({}, **self.flags | flags)
         self.assertEqual(task.labels, ("10", "9", "x y"))
 
-    def test_multi_label(self):
+    def test_multi_label_reads_names_or_columns(self):
         flags = {
             "task_name": "custom",
             "problem_type": "multi_label",
@@ -602,12 +602,12 @@ class ClassWeightsTest(_CustomCase):
             **self.flags | flags, do_train=True, class_weights=text
         ).class_weights
 
-    def test_balanced(self):
+    def test_balanced_gives_labels_equal_total_weight(self):
         # 5 examples, 3 labels; all labels have the same total weight.
         weights = self.weights("balanced")
         self.assertAllClose(weights, [5 / 9, 5 / 3, 5 / 3])
 
-    def test_weights(self):
+    def test_given_weights_follow_label_order(self):
         self.assertEqual(self.weights("x y:2.5, 10:0.5"), (0.5, 1.0, 2.5))
 
     def test_labels_with_commas(self):
@@ -657,7 +657,7 @@ class ClassWeightsTest(_CustomCase):
         ("9:inf", "above 0"),
         ("9:nan", "above 0"),
     )
-    def test_rejects_weights(self, text, message):
+    def test_wrong_weights_are_refused(self, text, message):
         self.assert_refused(
             message, **self.flags, do_train=True, class_weights=text
         )

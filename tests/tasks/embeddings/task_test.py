@@ -53,7 +53,7 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         ("mean_sqrt_len", False),
         ("max+cls+mean", True),
     )
-    def test_pools_tokens(self, pooling, normalize):
+    def test_predictions_are_pooled_tokens(self, pooling, normalize):
         model = bert_tf.load_model(
             self.path, "embeddings", pooling=pooling, normalize=normalize
         )
@@ -159,7 +159,7 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         ("a.csv", "id,text\n1,cat\n2,dog\n"),
         ("a.jsonl", '{"sentence": "cat"}\n{"sentence": "dog"}\n'),
     )
-    def test_reads_files(self, name, contents):
+    def test_files_of_texts_are_read(self, name, contents):
         path = self.create_tempfile(name, contents).full_path
         found = [x.text_a for x in EmbeddingsFiles().read_inputs(path)]
         self.assertEqual(found, ["cat", "dog"])

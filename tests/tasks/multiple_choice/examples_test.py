@@ -40,7 +40,7 @@ class _FilesTestCase(files_case.FilesCase):
 
 
 class OfficialFilesTest(_FilesTestCase):
-    def test_swag(self):
+    def test_swag_rows_become_examples(self):
         path = self.write("val.csv", _SWAG_CSV)
         self.assertEqual(_SWAG.find_file(str(self.folder), "dev"), path)
         first, second = multiple_choice_examples.read_examples(
@@ -89,7 +89,7 @@ class OfficialFilesTest(_FilesTestCase):
             rows = list(csv.DictReader(file))
         return examples, rows
 
-    def test_comve_b(self):
+    def test_comve_b_choices_are_shuffled(self):
         examples, rows = self._comve("test", _COMVE_B)
         self.assertLen(examples, 1000)
         for example, row in zip(examples, rows, strict=True):
@@ -219,7 +219,7 @@ class InputsTest(_FilesTestCase):
             [(f"c{i}", f"i{i}") for i in range(20)],
         )
 
-    def test_mappings(self):
+    def test_mappings_become_examples(self):
         for row in (
             {"q": "Who?", "a": "he", "b": "she", "c": "it", "answer": 7},
             {"context": "Who?", "choices": ["he", "she", "it"]},

@@ -129,7 +129,7 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
             for example, index in zip(_EXAMPLES, indices, strict=True)
         ]
 
-    def test_score(self):
+    def test_score_is_the_accuracy(self):
         self.assertEqual(self.task.metric, "accuracy")
         score = self.task.score(_EXAMPLES, self._predictions(2, 1, 1))
         self.assertAllClose(score, {"accuracy": 2 / 3})
@@ -188,7 +188,7 @@ right \\ predicted  [0]  [1]  [2]
     @parameterized.parameters(
         (_COLUMNS,), (multiple_choice_examples.OFFICIAL["swag"].columns,)
     )
-    def test_task_json(self, columns):
+    def test_task_json_restores_the_task(self, columns):
         task = MultipleChoiceTask(
             name="mine", max_seq_length=80, columns=columns, head="bilstm"
         )
@@ -344,7 +344,7 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
             task.columns, Columns(("x", "y", "z"), "q", label="right")
         )
 
-    def test_default_columns(self):
+    def test_default_columns_are_context_and_choices(self):
         self.assertEqual(
             self._custom().columns,
             Columns(("choices",), "context", label="label"),

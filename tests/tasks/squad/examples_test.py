@@ -149,7 +149,7 @@ class SquadExamplesTest(files_case.FilesCase):
     @parameterized.parameters(
         ("squad_integer_id", "70412"), ("squad_several_answers", "a")
     )
-    def test_real_files(self, case, qas_id):
+    def test_published_files_give_their_answer(self, case, qas_id):
         path = f"{_CASES / case}/train.json"
         (example,) = squad_examples.read_squad_examples(path, True)
         self.assertEqual(example.qas_id, qas_id)
@@ -157,7 +157,7 @@ class SquadExamplesTest(files_case.FilesCase):
         self.assertEqual((example.start_position, example.end_position), (5, 5))
 
     @parameterized.parameters("dev.json", "dev.json.gz")
-    def test_reads_file(self, name):
+    def test_file_with_byte_order_mark_is_read(self, name):
         data = _dataset(_question("é"), {"id": "b", "question": "b?"})
         contents = json.dumps(
             {"version": "1.1", "data": data}, indent=1, ensure_ascii=False
@@ -252,7 +252,7 @@ class SquadInputsTest(files_case.FilesCase):
             '{"question": "Why?", "context": "B"}]',
         ),
     )
-    def test_tables(self, name, text):
+    def test_tables_of_questions_are_read(self, name, text):
         line = 2 if name == "q.jsonl" else 3
         self.assertEqual(
             self._read(name, text),
@@ -260,7 +260,7 @@ class SquadInputsTest(files_case.FilesCase):
         )
 
     @parameterized.parameters("q.json", "Q.JSON.gz")
-    def test_squad_file(self, name):
+    def test_squad_file_is_read_without_answers(self, name):
         questions = [
             {"id": "one", "question": "Who?", "answers": [{"text": "x"}]},
             # These are not read.
@@ -285,7 +285,7 @@ class SquadInputsTest(files_case.FilesCase):
         with self.assertRaisesRegex(UserError, message):
             self._read(name, text)
 
-    def test_python_values(self):
+    def test_pairs_and_mappings_become_questions(self):
         for row, id in (
             (("Who?", "An  bo"), ""),
             (["Who?", "An  bo"], ""),

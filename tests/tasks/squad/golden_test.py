@@ -88,7 +88,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "v1_uncased", "v2_cased", "v1_uncased_train", "v2_cased_train"
     )
-    def test_batches(self, name):
+    def test_batches_equal_the_originals(self, name):
         expected = squad_goldens.read_golden(name)
         config = expected["config"]
         split = "train" if config["is_training"] else "dev"
@@ -112,7 +112,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
                     batch[f"{key}s"], [one[key] for one in expected["features"]]
                 )
 
-    def test_loss(self):
+    def test_loss_without_mask_equals_the_original(self):
         # Padded, as the inputs of these logits are.
         inputs = np.load(golden("model/forward.npz"))
         expected = np.load(golden("model/squad.npz"))
@@ -138,7 +138,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
         ("v2_cased", "v2_cased", 0.0),
         ("v2_cased", "v2_cased.threshold-3.0", -3.0),
     )
-    def test_predictions(self, name, expected, threshold):
+    def test_predictions_equal_the_originals(self, name, expected, threshold):
         config = squad_goldens.read_golden(name)["config"]
         task, tokenizer = squad_goldens.build_task(
             config,

@@ -148,7 +148,7 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAlmostEqual(f1, official["final_f1"])
         self.assertEqual(threshold, official["final_f1_thresh"])
 
-    def test_errors(self):
+    def test_missing_predictions_or_answers_are_refused(self):
         dataset = _dataset(a=["red"], b=[])
         with self.assertRaisesRegex(UserError, "'b' has no prediction"):
             _evaluate(dataset, {"a": "red", "c": ""}, True)

@@ -127,7 +127,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(best.text, expected)
         self.assertEqual(context[best.start : best.end], expected)
 
-    def test_no_candidate(self):
+    def test_no_candidate_gives_null_or_placeholder(self):
         # The end is before the start in one; the other has no window.
         examples = _examples("ann of", " ")
         logits = [(_logits(7, _0=2, _5=4), _logits(7, _0=1, _4=4))]

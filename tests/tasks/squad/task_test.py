@@ -80,7 +80,7 @@ class SquadTaskTest(files_case.FilesCase):
         self.assertFalse(_task().is_labeled(examples))
 
     @parameterized.parameters(False, True)
-    def test_losses(self, mask_padding):
+    def test_losses_skip_padding_if_masked(self, mask_padding):
         rng = np.random.default_rng(1)
         outputs = {
             name: rng.normal(size=[2, 5]).astype(np.float32)
@@ -172,7 +172,7 @@ class SquadTaskTest(files_case.FilesCase):
             },
         )
 
-    def test_threshold(self):
+    def test_threshold_is_chosen_used_and_stored(self):
         """Tests that it is selected on dev, used, and stored with the model."""
         examples = self._read(
             (
@@ -259,7 +259,7 @@ class SquadEnsembleTest(files_case.FilesCase):
             for number, system in enumerate(systems)
         ]
 
-    def test_mean_probabilities(self):
+    def test_ensemble_ranks_by_mean_probability(self):
         paths = self._write(
             {"b": _entries(x=0.6, y=0.4), "a": _entries(z=1.0)},
             {"a": _entries(z=0.5, w=0.5), "b": _entries(y=0.8, x=0.2)},
@@ -274,7 +274,7 @@ class SquadEnsembleTest(files_case.FilesCase):
         self.assertAllClose(list(first.values()), [1.4 / 3, 1.2 / 3, 0.4 / 3])
         self.assertIsNone(predictions[0].null_odds)
 
-    def test_null_odds(self):
+    def test_null_odds_come_from_mean_probabilities(self):
         paths = self._write(
             {"a": _entries(x=0.7, none=0.3), "b": _entries(none=1.0)},
             {"a": _entries(none=0.8, y=0.1, x=0.1), "b": _entries(none=1.0)},

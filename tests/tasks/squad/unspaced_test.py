@@ -168,7 +168,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(labeled.answer_start, expected)
 
     @parameterized.parameters({}, {"files": {"dev": "squad.json"}})
-    def test_zero_width(self, **values):
+    def test_zero_width_spaces_do_not_count(self, **values):
         case = f"{_CASES}/squad_unspaced_zero_width"
         tokenizer = BertTokenizer.from_vocab_file(f"{case}/vocab.txt")
         task = dataclasses.replace(_TASK, max_answer_length=3, **values)

@@ -41,7 +41,7 @@ class ReadTest(files_case.FilesCase):
             self.write("data.txt", contents), *arguments, **kwargs
         )
 
-    def test_conll(self):
+    def test_conll_becomes_iob2_examples(self):
         with self.assertLogs(level="INFO") as logs:
             data = self._read(_CONLL)
         self.assertIn("tags are IOB1 and", logs.output[0])
@@ -73,7 +73,7 @@ class ReadTest(files_case.FilesCase):
         (_CONLL.replace(" ", "\t"),),
         (_CONLL.replace("-DOCSTART- -X- -X- O", "-DOCSTART-"),),
     )
-    def test_equivalent_files(self, contents):
+    def test_equivalent_files_give_equal_examples(self, contents):
         data = self._read(contents)
         for example, expected in zip(data, self._read(_CONLL), strict=True):
             self.assertEqual(example.words, expected.words)
@@ -94,7 +94,7 @@ class ReadTest(files_case.FilesCase):
     @parameterized.parameters(
         (0, 3), (-4, -1), ("word", "ner"), ("word", 3), (0, "ner")
     )
-    def test_chosen_columns(self, word_column, tag_column):
+    def test_columns_are_found_by_number_or_name(self, word_column, tag_column):
         lines = _CONLL
         if "word" == word_column or "ner" == tag_column:
             lines = "word pos chunk ner\n" + _CONLL
@@ -146,12 +146,12 @@ class OtherFormsTest(files_case.FilesCase):
             " ".join(x.tags) for x in data
         ]
 
-    def test_bioes(self):
+    def test_bioes_tags_become_iob2(self):
         words, tags = self._read("conll_bioes/train.conll")
         self.assertEqual(words, ["Mia van Dam in Ulm"])
         self.assertEqual(tags, ["B-PER I-PER I-PER O B-LOC"])
 
-    def test_comments(self):
+    def test_comments_between_sentences_are_skipped(self):
         path = "conll_comment_lines/train.tsv"
         self.assertEqual(
             self._read(path, None, 1, 2),
@@ -160,7 +160,7 @@ class OtherFormsTest(files_case.FilesCase):
         untagged = tagging_examples.read_inputs(str(_CASES / path), 1)
         self.assertEqual([x.words[0] for x in untagged], ["Mia", "Ulm"])
 
-    def test_sentence_column(self):
+    def test_sentence_column_ends_sentences(self):
         path = "conll_no_blank_lines/train.tsv"
         with self.assertLogs(level="WARNING") as logs:
             words, _ = self._read(path, None, "word", "tag")
@@ -204,7 +204,7 @@ class OtherFormsTest(files_case.FilesCase):
         ("I-a E-a E-a O I-a", "B-a I-a B-a O B-a", "IOE"),
         ("B I O B", "B-ENTITY I-ENTITY O B-ENTITY", "BI"),
     )
-    def test_schemes(self, tags, expected, scheme):
+    def test_other_schemes_become_iob2(self, tags, expected, scheme):
         lines = "".join(f"w {tag}\n" for tag in tags.split())
         path = self.write("a.conll", lines)
         with self.assertLogs(level="INFO") as logs:
@@ -218,7 +218,7 @@ class OtherFormsTest(files_case.FilesCase):
         ('{"words": ["Mia", "in", "Ulm"], "tags": ["S-P", "O", "S-L"]}',),
         ('{"text": "Mia in Ulm", "label": [[0, 3, "P"], [7, 10, "L"]]}',),
     )
-    def test_json(self, text):
+    def test_json_forms_give_equal_tags(self, text):
         words, tags = self._read(
             "a.jsonl", f"{text}\n", tag_names=("O", "B-P", "B-L")
         )
@@ -239,7 +239,7 @@ class OtherFormsTest(files_case.FilesCase):
         ('{"sentence": "a"}', "line 1: Expected a text, a list of non-empty"),
         ('{"text": "a", "label": [["a", 0, 1]]}', "line 1: .*start, end, lab"),
     )
-    def test_bad_json(self, text, message):
+    def test_bad_json_is_refused(self, text, message):
         with self.assertRaisesRegex(UserError, message):
             self._read("a.jsonl", text)
 
@@ -255,7 +255,7 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
         ("B-x I-y", "B-x B-y", "mixed"),
         ("I-x O B-x", "B-x O B-x", "mixed"),
     )
-    def test_schemes(self, tags, expected, scheme):
+    def test_schemes_are_detected_and_converted(self, tags, expected, scheme):
         tags = tags.split()
         self.assertEqual(schemes.to_iob2(tags), tuple(expected.split()))
         self.assertEqual(schemes.detect_scheme([tags]), scheme)
@@ -268,7 +268,7 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
         # A sentence's first tag does not continue the sentence before.
         self.assertEqual(detect([["B-x"], ["I-x"]]), "mixed")
 
-    def test_labels(self):
+    def test_labels_are_sorted_and_begin_with_O(self):
         examples = [
             TaggingExample(("a", "b"), ("B-y", "I-y")),
             TaggingExample(("c",), ("B-x-z",)),
@@ -295,7 +295,7 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
         ("dev", 1009, 15733, 836),
         ("test", 1287, 23394, 1079),
     )
-    def test_wnut17(self, part, sentences, words, entities):
+    def test_wnut17_has_known_counts(self, part, sentences, words, entities):
         data = tagging_examples.read_examples(
             # Tweets may begin with a tag such as #Monday.
             shared_data.data(f"wnut17/{part}.conll")
@@ -306,7 +306,7 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(starts, entities)
         self.assertLen(tagging_examples.collect_labels(data), 13)
 
-    def test_wikigold(self):
+    def test_wikigold_has_known_counts(self):
         data = tagging_examples.read_examples(
             shared_data.data("wikigold/wikigold.conll.txt")
         )
@@ -347,7 +347,7 @@ class ReadInputsTest(files_case.FilesCase):
         ("a.jsonl", '{"text":"Ann (of Oslo)."}\n{"text":""}\n{"text":"Bo"}\n'),
         ("a.json", '[{"text":"Ann (of Oslo)."},{"text":""},{"text":"Bo"}]'),
     )
-    def test_raw_text(self, name, text):
+    def test_raw_text_is_split_into_words(self, name, text):
         self._assert_texts(self._read(name, text))
 
     @parameterized.parameters(
@@ -364,7 +364,7 @@ class ReadInputsTest(files_case.FilesCase):
         ("a.tsv", "text\ttags\nAnn\tO\nsings\tO\n\nBo\tO\n", "text"),
         ("a.jsonl", '{"w":["Ann","sings"],"text":"-"}\n{"w":["Bo"]}\n', "w"),
     )
-    def test_columns(self, name, text, word_column):
+    def test_columns_of_words_are_read(self, name, text, word_column):
         examples = self._read(name, text, word_column)
         self.assertEqual(
             [x.words for x in examples], [("Ann", "sings"), ("Bo",)]

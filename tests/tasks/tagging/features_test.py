@@ -52,7 +52,7 @@ def _windows(features):
 
 
 class FeaturesTest(tf.test.TestCase):
-    def test_sentences(self):
+    def test_sentences_become_rows_of_tokens(self):
         features = _convert(
             _EXAMPLES, labels=_LABELS, context="sentence", doc_stride=1
         )

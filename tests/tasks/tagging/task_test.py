@@ -63,7 +63,7 @@ class TaggingTaskTest(files_case.FilesCase):
         ("document", 0, [7, 3], 7),
         ("document", 5, [5, 5, 3], 5),
     )
-    def test_windows(self, context, doc_stride, lengths, max_seq_length=8):
+    def test_text_is_cut(self, context, doc_stride, lengths, max_seq_length=8):
         task = _task(
             context=context,
             doc_stride=doc_stride,
@@ -173,7 +173,7 @@ class TaggingTaskTest(files_case.FilesCase):
         alone = _task(context="sentence")
         self.assertFalse(alone.must_share_chunk(*_EXAMPLES[:2]))
 
-    def test_report(self):
+    def test_report_writes_scores_and_predictions(self):
         folder = self.folder
         predictions = [("O", "B-x", "I-x"), ("B-x", "O"), ("I-x",)]
         task = _task()
@@ -274,11 +274,11 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
             "names a value twice",
         ),
     )
-    def test_rejects_flags(self, flags, message):
+    def test_wrong_flags_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             _config(**flags)
 
-    def test_learning_rate(self):
+    def test_learning_rate_depends_on_the_approach(self):
         for approach, given, rate in (
             ("fine_tuning", None, 5e-5),
             ("feature_based", None, 1e-3),
@@ -319,7 +319,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         ("train.conll", "dev.conll", "test.conll"),
         ("train.tsv", "devel.tsv", "test.tsv"),
     )
-    def test_folders(self, *names):
+    def test_files_of_folders_are_found(self, *names):
         folder = self._folder(*names)
         config = _config(
             data_dir=str(folder), dev_file=None, do_train=True, do_predict=True
