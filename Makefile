@@ -20,7 +20,7 @@ help:
 	@echo "make test       the test suite"
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make test-slow  tests that take long or make their own environments"
-	@echo "make lint       ruff: rules and formatting; titles of docstrings"
+	@echo "make lint       ruff: rules and formatting; the form of prose and names"
 	@echo "make claims     recomputes the numbers of the README and the results"
 	@echo "make layers     import rules between the folders"
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
@@ -54,7 +54,7 @@ test-slow: setup-test
 lint: setup-test
 	$(PYTHON_RUN) -m ruff check .
 	$(PYTHON_RUN) -m ruff format --check .
-	$(PYTHON_RUN) tools/check_titles.py bert_tf run export benchmarks tools tests
+	$(PYTHON_RUN) -m tools.check_prose
 
 # Numbers of the pages against benchmarks/results and tests/golden.
 claims: setup-test

@@ -8,10 +8,9 @@ import sys
 
 import pytest
 import tensorflow as tf
-from absl.testing import parameterized
 
 from tests.support import repository
-from tools import check_titles
+from tools import check_prose
 
 
 class SourceTest(tf.test.TestCase):
@@ -99,18 +98,89 @@ class PackedWeightsTest(tf.test.TestCase):
         )
 
 
-class TitlesTest(tf.test.TestCase, parameterized.TestCase):
-    def test_refuses_clauses_without_a_head(self):
-        folder = self.create_tempdir()
-        path = folder.create_file(
-            "module.py",
-            '"""What of it is there."""\n\n\n'
-            'def f():\n    """Writes what it reads."""\n\n\n'
-            'class C:\n    """Of a file."""\n',
-        )
+_BAD_PROGRAM = '''"""What of it is there."""
+
+# Those of all its parts.
+# A comment names its consequence, so it is read once.
+
+
+def test_labels():
+    """Writes what it reads."""
+
+
+def test_labels_are_sorted():
+    """Of {words}."""
+    return 1  # Perhaps.
+'''
+
+
+class ProseTest(tf.test.TestCase):
+    def _bad_prose(self, text):
+        path = self.create_tempfile("module.py", text).full_path
+        return list(check_prose.bad_prose(pathlib.Path(path)))
+
+    def test_finds_titles_comments_names_and_sentences(self):
+        words = " ".join(["word"] * 35)
         self.assertEqual(
-            list(check_titles.bad_titles(pathlib.Path(path.full_path))),
-            [(1, "What of it is there."), (8, "Of a file.")],
+            sorted(self._bad_prose(_BAD_PROGRAM.format(words=words))),
+            [
+                (1, "What of it is there."),
+                (
+                    3,
+                    "# Those of all its parts.\n"
+                    "A comment names its consequence, so it is read once.",
+                ),
+                (7, "test_labels"),
+                (11, f"Of {words}."),
+                (12, f"Of {words}"),
+            ],
+        )
+
+    def test_finds_comments_that_are_fragments(self):
+        for comment in (
+            "Those of its parts.",
+            "Not words, which are less.",
+            "Perhaps.",
+        ):
+            program = f"x = 1\n# {comment}\ny = 2\n"
+            self.assertEqual(
+                self._bad_prose(program), [(2, f"# {comment}")], comment
+            )
+        self.assertEmpty(self._bad_prose("# noqa: E501\n# https://x.y\n"))
+
+    def test_sentences_end_with_their_paragraph_and_code_is_none(self):
+        words = " ".join(["word"] * 20)
+        for text in (
+            f"{words}.\n{words}.",
+            f"{words}\n\n{words}",
+            f"- {words}\n- {words}",
+            f"{words}\n\n    {words} {words}",
+        ):
+            self.assertEmpty(list(check_prose.long_sentences(text)), text)
+        text = f"Title.\n\nSee e.g. {words}\n{words}"
+        self.assertEqual(
+            [line for line, _ in check_prose.long_sentences(text)], [3]
+        )
+
+    def test_pages_have_phrases_and_sentences_outside_of_code(self):
+        page = (
+            "One.\n\n```bash\n# that of\n```\n\nThe score and that of ours.\n"
+        )
+        self.assertEqual(list(check_prose.bad_page(page)), [(7, "that of")])
+
+    def test_a_module_has_one_name_where_none_else_takes_it(self):
+        texts = {
+            "a.py": "from bert_tf import errors\n",
+            "b.py": "from bert_tf import errors\n",
+            "c.py": "from bert_tf import errors as e\n",
+            "d.py": "from bert_tf import errors as e\nerrors = []\n",
+        }
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+        self.assertEqual(
+            [x for x, _ in check_prose.bad_aliases(sorted(folder.iterdir()))],
+            [f"{folder / 'c.py'}:1"],
         )
 
 
