@@ -15,7 +15,7 @@ from absl import flags
 
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
-from bert_tf.tasks.squad import predictions
+from bert_tf.tasks.squad import predictions as squad_predictions
 from bert_tf.text.tokenizer import BertTokenizer
 
 _SQUAD_FILE = flags.DEFINE_string(
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
         for paragraph in article["paragraphs"]
     )
     examples = [squad_examples.make_example("", "?", x) for x in contexts]
-    original = predictions.OriginalTexts(
+    original = squad_predictions.OriginalTexts(
         tokenizer, (word for one in examples for word in one.doc_tokens)
     )
     # One window for each paragraph.
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> None:
             after = [n for n in begins if start < n <= start + _LONGEST]
             end = rng.choice(after or [start + 1]) - 1
             aligned, *_ = original.find(example, window, start, end)
-            text, first, last = predictions.find_text(
+            text, first, last = squad_predictions.find_text(
                 example, window, start, end
             )
             num_spans += 1

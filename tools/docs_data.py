@@ -16,7 +16,7 @@ import numpy as np
 import bert_tf
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -72,10 +72,10 @@ def _write_models(folder: str, vocabulary: Vocabulary) -> None:
             num_hidden_layers=num_layers,
             **_CONFIG,
         )
-        model = bert.BertForPretraining(config)
+        model = bert_model.BertForPretraining(config)
         weights = {
             name: np.asarray(variable)
-            for name, variable in bert.named_variables(model).items()
+            for name, variable in bert_model.named_variables(model).items()
         }
         model_directory.write(
             os.path.join(folder, name),

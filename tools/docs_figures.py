@@ -22,8 +22,8 @@ from matplotlib.patches import FancyBboxPatch
 import bert_tf
 from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.config import BertConfig
-from bert_tf.data import create
-from bert_tf.modeling import bert
+from bert_tf.data import create as pretraining_data
+from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
 from tests.support import minilm
@@ -91,7 +91,7 @@ def count_parameters() -> dict[str, dict[str, int]]:
     counted = {}
     for phase, model in models.items():
         parts: dict[str, int] = {}
-        for name, variable in bert.named_variables(model).items():
+        for name, variable in bert_model.named_variables(model).items():
             part = "/".join(name.split("/")[:2])
             if not name.startswith(("bert/", "cls/")):
                 part = "output"
@@ -184,7 +184,7 @@ def embeddings() -> tuple[list[str], dict[str, np.ndarray]]:
     segments = inputs["segment_ids"][0, :length].numpy()
     tables = {
         name.rpartition("/")[2]: variable.numpy()
-        for name, variable in bert.named_variables(model).items()
+        for name, variable in bert_model.named_variables(model).items()
         if name.startswith("bert/embeddings/")
     }
     rows = {
@@ -243,7 +243,7 @@ def records() -> Iterator[tuple[list[tuple[str, str, str]], bool]]:
         text = os.path.join(folder, "text.txt")
         pathlib.Path(text).write_text(_TEXT, encoding="utf-8")
         output = os.path.join(folder, "records.tfrecord")
-        create.create(
+        pretraining_data.create(
             CreatePretrainingDataConfig(
                 input_file=text,
                 output_file=output,

@@ -27,10 +27,10 @@ from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks import confidence
 from bert_tf.tasks import registry
-from bert_tf.tasks.classification import labels
+from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.embeddings.task import SCORES
 from bert_tf.tasks.embeddings.task import TEXT_IDS
 from bert_tf.tasks.embeddings.task import PairsTask
@@ -223,7 +223,7 @@ def fit_few_shot(
       calibrates: Whether cross-validation fits the probabilities.
 
     Raises:
-      UserError: If an argument or the model does not fit, or `labels.check_few`
+      UserError: If an argument or the model does not fit, or `label_values.check_few`
         rejects the texts.
     """
     # The import takes a second, so programs that do not need it go without.
@@ -247,15 +247,15 @@ def fit_few_shot(
     texts = raw_rows.to_rows(x)
     names = raw_rows.to_labels(y, len(texts))
     examples = preprocessor.examples(texts, names)
-    labels.check_few(examples, task.labels, "the list")
+    label_values.check_few(examples, task.labels, "the list")
     inputs, label_ids = preprocessor(texts, names)
     with model.distribute_strategy.scope():
         pooled = task.pooling, task.normalize
         dtype = model.dtype_policy
         twin = build_twin(model.bert_config, *pooled, dtype=dtype)
     twin.preprocessor = type(preprocessor)(values, None, model.bert_config)
-    weights = bert.named_variables(model)
-    encoder = bert.named_variables(twin)
+    weights = bert_model.named_variables(model)
+    encoder = bert_model.named_variables(twin)
     for name, variable in encoder.items():
         variable.assign(weights[name])
     # Calibrate on embeddings that have not learned the labels yet.

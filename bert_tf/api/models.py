@@ -23,7 +23,7 @@ from bert_tf.api.raw_rows import is_text
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
 
@@ -665,8 +665,8 @@ def with_text(cls):
 
 
 for _cls in (
-    bert.BertModel,
-    bert.BertForPretraining,
+    bert_model.BertModel,
+    bert_model.BertForPretraining,
     task_models.BertForClassification,
     task_models.BertForEmbeddings,
     task_models.BertForMultipleChoice,

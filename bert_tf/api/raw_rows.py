@@ -19,7 +19,7 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 from bert_tf.features import MASKED_LM_POSITIONS
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.classification.examples import choose_columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.embeddings.examples import TEXT_COLUMNS
@@ -228,7 +228,7 @@ def check_features(x: Any) -> None:
     Keras would find the error only after it has compiled the model.
     """
     if hasattr(x, "shape") or isinstance(x, Mapping | int):
-        bert.check_inputs(x, MASKED_LM_POSITIONS.name)
+        bert_model.check_inputs(x, MASKED_LM_POSITIONS.name)
         shapes = {k: np.shape(x[k]) for k in MODEL_INPUTS if k in x}
         if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
             raise UserError(

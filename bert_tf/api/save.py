@@ -137,9 +137,9 @@ def export_tflite(
     """
     flags = {"output_file": os.fspath(file)} | flags
     with _saved(model, TfliteConfig, flags) as config:
-        from bert_tf.export.tflite import run
+        from bert_tf.export.tflite import run as tflite_export
 
-        run.run(config, _ORIGIN)
+        tflite_export.run(config, _ORIGIN)
 
 
 def _require_own(model: Any) -> None:

@@ -125,7 +125,7 @@ def main(config: DemoConfig) -> None:
     answers = ask_server(served)
 
     from bert_tf.pretraining import samples
-    from bert_tf.training import metrics
+    from bert_tf.training import metrics as training_metrics
 
     before, after = read_results(before), read_results(after)
     scores = files.read_json(f"{library}/eval_results.json")["dev"]
@@ -134,7 +134,9 @@ def main(config: DemoConfig) -> None:
     for name in (*REQUIRED, "masked_lm_loss"):
         first = f"{before[name]:.3f}" if name in before else ""
         show(f"  {name:<28}{first:>9}{after[name]:>10.3f}")
-    rows = metrics.read(f"{pretrained}/{metrics.METRICS_FILE}")
+    rows = training_metrics.read(
+        f"{pretrained}/{training_metrics.METRICS_FILE}"
+    )
     line = rows[0]["masked_lm_frequency_loss"]
     show(f"  {'loss of word frequencies':<28}{'':>9}{line:>10.3f}")
     show("\nThe likeliest words for a [MASK], before and after:\n")

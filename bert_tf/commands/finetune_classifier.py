@@ -143,14 +143,14 @@ def main(config: ClassifierConfig) -> None:
 
         contrastive.train_few_shot(config, build)
     else:
-        from bert_tf.finetuning import run
+        from bert_tf.finetuning import run as finetuning
 
-        run.run(config, build)
+        finetuning.run(config, build)
 
 
 def _check_few(task_files: Any) -> None:
     """Checks few-shot training data, and warns of labels that dev lacks."""
-    from bert_tf.tasks.classification import labels
+    from bert_tf.tasks.classification import labels as label_values
 
     if task_files.problem_type != "single_label":
         raise UserError(
@@ -160,9 +160,9 @@ def _check_few(task_files: Any) -> None:
     for split, data in task_files.data.items():
         texts = data.examples, task_files.labels, task_files.files[split]
         if split.startswith("train"):
-            labels.check_few(*texts)
+            label_values.check_few(*texts)
         elif split.startswith("dev"):
-            labels.warn_of_missing(*texts)
+            label_values.warn_of_missing(*texts)
 
 
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
@@ -179,7 +179,7 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
       UserError: If a file is missing or invalid, or the model does not fit
         the task.
     """
-    from bert_tf.tasks.classification import labels
+    from bert_tf.tasks.classification import labels as label_values
     from bert_tf.tasks.task_files import TRAIN
 
     if stored.get("kind", "classification") != "classification":
@@ -194,12 +194,14 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
             "--class_weights is for single-label problems. Received: "
             f"a task with --problem_type={task.problem_type}."
         )
-    if weights == labels.BALANCED:
+    if weights == label_values.BALANCED:
         task = task.load(TRAIN)
         train = task.data[TRAIN].examples
-        weights = labels.balanced_weights(train, task.labels, task.files[TRAIN])
+        weights = label_values.balanced_weights(
+            train, task.labels, task.files[TRAIN]
+        )
     else:
-        weights = labels.parse_weights(weights, task.labels)
+        weights = label_values.parse_weights(weights, task.labels)
     return dataclasses.replace(task, class_weights=weights)
 
 

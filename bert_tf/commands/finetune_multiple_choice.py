@@ -82,9 +82,9 @@ def main(config: MultipleChoiceConfig) -> None:
     task_files = None
     if stored is not None or not config.is_custom:
         task_files = find_files(config, stored or {}).load()
-    from bert_tf.finetuning import run
+    from bert_tf.finetuning import run as finetuning
 
-    run.run(config, functools.partial(build_task, task_files=task_files))
+    finetuning.run(config, functools.partial(build_task, task_files=task_files))
 
 
 def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
@@ -99,7 +99,9 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
       UserError: If a file is missing.
     """
     from bert_tf.tasks import dev_split
-    from bert_tf.tasks.multiple_choice import examples
+    from bert_tf.tasks.multiple_choice import (
+        examples as multiple_choice_examples,
+    )
     from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 
     if config.is_custom:
@@ -109,7 +111,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             for kind in config.requested_splits()
         }
     else:
-        official = examples.OFFICIAL[config.task_name]
+        official = multiple_choice_examples.OFFICIAL[config.task_name]
         columns = official.columns
         files = {
             kind: official.find_file(config.data_dir, kind)

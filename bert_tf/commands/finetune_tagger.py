@@ -188,9 +188,9 @@ def main(config: TaggerConfig) -> None:
     task_files = None
     if stored is not None:
         task_files = find_files(config, stored).load()
-    from bert_tf.finetuning import run
+    from bert_tf.finetuning import run as finetuning
 
-    run.run(config, functools.partial(build_task, task_files=task_files))
+    finetuning.run(config, functools.partial(build_task, task_files=task_files))
 
 
 def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
@@ -205,17 +205,20 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
       UserError: If a file is missing or invalid, or has no entity to learn.
     """
     from bert_tf.tasks import dev_split
-    from bert_tf.tasks.tagging import examples
+    from bert_tf.tasks.tagging import examples as tagging_examples
     from bert_tf.tasks.task_files import TRAIN
 
     paths = {
         kind: getattr(config, f"{kind}_file")
-        or (config.data_dir and examples.find_file(config.data_dir, kind))
+        or (
+            config.data_dir
+            and tagging_examples.find_file(config.data_dir, kind)
+        )
         for kind in config.requested_splits()
     }
     reading = _reading(config, stored)
     del reading["doc_stride"]
-    task = examples.TaggingFiles(
+    task = tagging_examples.TaggingFiles(
         name="tagging",
         files=paths,
         labels=tuple(stored.get("labels") or ()),
@@ -225,7 +228,7 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
     if not config.do_train:
         return task
     task = task.load(TRAIN)
-    labels = examples.collect_labels(task.data[TRAIN].examples)
+    labels = tagging_examples.collect_labels(task.data[TRAIN].examples)
     return dataclasses.replace(task, labels=tuple(labels))
 
 

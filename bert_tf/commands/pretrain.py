@@ -252,8 +252,8 @@ def main(config: PretrainConfig) -> None:
     options.require_length(config, bert_config, config.bert_config_file)
     if config.vocab_file:
         Vocabulary.from_file(config.vocab_file)  # Raises early if invalid.
-    from bert_tf.pretraining import run
-    from bert_tf.training import preemption
+    from bert_tf.pretraining import run as pretraining
+    from bert_tf.training import preemption as preemptions
 
-    with preemption.prepare(config) as (devices, requests):
-        run.run(config, devices, requests)
+    with preemptions.prepare(config) as (devices, requests):
+        pretraining.run(config, devices, requests)

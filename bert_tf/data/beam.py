@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.data import token_store
-from bert_tf.data.generators import streaming
+from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.streaming_worker import PartsPlan
@@ -76,11 +76,11 @@ def generate(
         elif not is_local:
             _copy_folder(shared, local)
         store = TokenStore.open(local, len(tokenizer.vocabulary))
-        plan = streaming.plan_parts(
+        plan = streaming_generator.plan_parts(
             config, tokenizer, work_dir, store, output_files
         )
         _write_files(config, plan, output_files)
-        return streaming.result(work_dir, store, output_files)
+        return streaming_generator.result(work_dir, store, output_files)
 
 
 def _copy_folder(source: str, target: str) -> None:
@@ -115,7 +115,9 @@ def _read_batches(
     """Yields the batches of lines of a numbered file."""
     file, path = element
     totals = {"batches": 0, "lines": 0, "documents": 0}
-    batches = streaming.read_batches(config, [path], may_be_empty=True)
+    batches = streaming_generator.read_batches(
+        config, [path], may_be_empty=True
+    )
     for lines, documents in batches:
         yield file, totals["batches"], lines, documents
         totals["batches"] += 1
@@ -145,7 +147,10 @@ def _tokenize_batch(
     if config.split_sentences is not False:
         split = streaming_worker.split_lines(lines)
     contents = io.BytesIO()
-    np.savez(contents, *streaming.tokenize(tokenizer, lines, documents, split))
+    np.savez(
+        contents,
+        *streaming_generator.tokenize(tokenizer, lines, documents, split),
+    )
     files.write_bytes(path, contents.getvalue())
 
 
@@ -190,7 +195,7 @@ def _join(
             writer.progress.lines += totals["lines"]
         if not num_documents:
             raise corpus.empty_corpus_error(input_files)
-        streaming.finish(writer, input_files)
+        streaming_generator.finish(writer, input_files)
     finally:
         writer.close()
 
@@ -237,10 +242,10 @@ def _concatenate(
     """Concatenates the parts of a file; all its parts exist."""
     path = output_files[number]
     # A runner may repeat an element after its parts were removed, so skip it.
-    if streaming.is_finished(plan.parts_folder, number, path):
+    if streaming_generator.is_finished(plan.parts_folder, number, path):
         return None
     per_file = plan.num_parts // len(output_files)
-    return streaming.concatenate_parts(plan, number, per_file, path)
+    return streaming_generator.concatenate_parts(plan, number, per_file, path)
 
 
 def _write_files(
@@ -250,7 +255,7 @@ def _write_files(
 ) -> None:
     """Writes the missing parts, then concatenates the parts of each file."""
     work_dir = plan.parts_folder
-    missing = streaming.missing_parts(plan, output_files)
+    missing = streaming_generator.missing_parts(plan, output_files)
     if parts := sorted(set().union(*missing.values())):
         step = functools.partial(_write_part, plan)
         if not beam_runner.on_one_machine(config, work_dir):

@@ -22,7 +22,7 @@ from bert_tf.config import fields_affecting
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
-from bert_tf.io import files as bert_files
+from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io.run_folder import RunFolder
 from bert_tf.text import learn_vocabulary as vocabulary_learning
@@ -140,9 +140,9 @@ def run(config: Flags) -> None:
         is too small for its characters.
     """
     config.require_beam()
-    bert_files.require_writable(config.output_file, "--output_file")
-    paths = bert_files.expand_globs(config.input_file)
-    bert_files.require_other(config.output_file, *paths)
+    files.require_writable(config.output_file, "--output_file")
+    paths = files.expand_globs(config.input_file)
+    files.require_other(config.output_file, *paths)
     if tf.io.gfile.exists(config.output_file):
         logging.info(
             "%s exists and is replaced once the new vocabulary is complete.",
@@ -352,7 +352,7 @@ def _count_on_beam(config: Flags, paths: list[str], text: CountedText) -> None:
         what = f"Counting the documents in {size}"
         beam_runner.run(config, work_dir, what, enumerate(paths), step)
         counts = [
-            bert_files.read_json(_counted_path(work_dir, file, "documents"))
+            files.read_json(_counted_path(work_dir, file, "documents"))
             for file in range(len(paths))
         ]
         if not (total := sum(counts)):
@@ -365,7 +365,7 @@ def _count_on_beam(config: Flags, paths: list[str], text: CountedText) -> None:
         text.num_heldout_documents = _quota(total, config)
         text.num_documents = total - text.num_heldout_documents
         for file, name in itertools.product(range(len(paths)), _SIDES):
-            stored = bert_files.read_bytes(_counted_path(work_dir, file, name))
+            stored = files.read_bytes(_counted_path(work_dir, file, name))
             pairs = [line.split(b" ") for line in stored.splitlines()]
             words, numbers = zip(*pairs, strict=True) if pairs else ((), ())
             getattr(text, name).add(words, [*map(int, numbers)])
@@ -389,7 +389,7 @@ def _count_documents(
         sample=config.sample,
     )
     path = _counted_path(work_dir, file, "documents")
-    bert_files.write_json(path, sum(1 for _ in documents))
+    files.write_json(path, sum(1 for _ in documents))
 
 
 def _count_words(
@@ -401,7 +401,7 @@ def _count_words(
         count_text(config, [path], text, num_earlier, in_worker=True)
         for name in _SIDES:
             words = getattr(text, name).items()
-            bert_files.write_text(
+            files.write_text(
                 _counted_path(work_dir, file, name),
                 "".join(f"{word} {count}\n" for word, count in words),
             )
@@ -486,7 +486,7 @@ def _write(
 ) -> None:
     """Writes the report, then the vocabulary, which marks completion."""
     try:
-        bert_files.write_json(report_path(output_file), report)
+        files.write_json(report_path(output_file), report)
         vocabulary.write(output_file)
     except (OSError, tf.errors.OpError) as error:
         raise UserError(f"{output_file} cannot be written: {error}") from error

@@ -31,7 +31,7 @@ from bert_tf.io import tables
 from bert_tf.io import text_files
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.multiple_choice import examples as multiple_choice
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 
 # Placeholder in flags for the folder of the experiments.
 OUT = "{out}"
@@ -299,18 +299,18 @@ def _read_texts(task: Task, path: str) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _choice_columns(task: Task) -> multiple_choice.Columns:
+def _choice_columns(task: Task) -> multiple_choice_examples.Columns:
     if task.official:
-        return multiple_choice.OFFICIAL[task.official].columns
+        return multiple_choice_examples.OFFICIAL[task.official].columns
     context, choices, label = map(task.columns.get, KINDS[task.kind]["columns"])
     choices = tuple(choices) if isinstance(choices, list) else (str(choices),)
-    return multiple_choice.Columns(choices, context, label=label)
+    return multiple_choice_examples.Columns(choices, context, label=label)
 
 
 def _read_choices(task: Task, path: str) -> Iterator[dict[str, Any]]:
-    official = multiple_choice.OFFICIAL.get(task.official)
+    official = multiple_choice_examples.OFFICIAL.get(task.official)
     header = official.columns_without_header if official else ()
-    for x in multiple_choice.read_examples(
+    for x in multiple_choice_examples.read_examples(
         path, _choice_columns(task), columns_without_header=header
     ):
         row = {} if x.context is None else {"context": x.context}

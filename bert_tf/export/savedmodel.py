@@ -41,7 +41,7 @@ from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import terminal
 from bert_tf.modeling import inference
-from bert_tf.tasks import registry as tasks
+from bert_tf.tasks import registry
 
 _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
@@ -205,7 +205,7 @@ def choose_head(name: str, stored: StoredModel) -> str:
     kind = stored.task["kind"]
     of_model = [key for key, head in HEADS.items() if kind in head.kinds]
     variant = stored.task.get("variant")
-    is_served = kind == "classification" and variant in tasks.TASKS
+    is_served = kind == "classification" and variant in registry.TASKS
     if variant is not None and not is_served:
         # The graph lacks a custom task's predictions, so only its encoder fits.
         of_model = [key for key in of_model if HEADS[key].model_kind]
@@ -272,8 +272,8 @@ def _trained_length(stored: StoredModel) -> int:
     the number of positions if it has no task.
     """
     longest = stored.config.max_position_embeddings
-    if stored.task["kind"] in tasks.TASKS:
-        return tasks.from_stored(stored).max_seq_length
+    if stored.task["kind"] in registry.TASKS:
+        return registry.from_stored(stored).max_seq_length
     return min(stored.task.get("max_seq_length", longest), longest)
 
 

@@ -34,7 +34,7 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.finetuning.experiment import ObjectiveSource
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -153,8 +153,8 @@ class FewLabels(ObjectiveSource):
         fits = task.calibrates or task.reject_precision
         if fits and not self._config.do_eval:
             self._logits = out_of_fold_logits(*self._texts(start, devices))
-        variables = bert.named_variables(model)
-        average(variables, bert.named_variables(start))
+        variables = bert_model.named_variables(model)
+        average(variables, bert_model.named_variables(start))
         head = fit_head(*self._texts(model, devices))
         for name, value in head.items():
             variables[name].assign(value)

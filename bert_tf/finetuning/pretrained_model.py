@@ -23,7 +23,7 @@ from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.io import terminal
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.task import Task
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -173,7 +173,7 @@ def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
 def draw_weights(bert_config: BertConfig, seed: int) -> Tensors:
     """Returns random initial weights of an encoder, by canonical name."""
     keras.utils.set_random_seed(seed)
-    variables = bert.named_variables(bert.BertModel(bert_config))
+    variables = bert_model.named_variables(bert_model.BertModel(bert_config))
     return Tensors.from_arrays({n: v.numpy() for n, v in variables.items()})
 
 
@@ -313,7 +313,7 @@ def _scale_head(model: keras.Model, initializer_range: float) -> None:
         "or drop the flag.",
     )
     factor = initializer_range / config_range
-    for name, variable in bert.named_variables(model).items():
+    for name, variable in bert_model.named_variables(model).items():
         if name.rpartition("/")[2] == _OUTPUT_WEIGHTS:
             variable.assign(variable * factor)
 

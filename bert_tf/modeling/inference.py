@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.modeling import bert as models
+from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import layers
 
 # The three kernels are concatenated in this order.
@@ -61,8 +61,8 @@ def copy_weights(
       shares_weights: Whether the copy reads the model's own weights where the
         dtype and the devices match, which takes no time and no memory.
     """
-    weights = models.named_variables(model)
-    for name, variable in models.named_variables(prepared).items():
+    weights = bert_model.named_variables(model)
+    for name, variable in bert_model.named_variables(prepared).items():
         if shares_weights and _are_alike(weights.get(name), variable):
             variable._value = weights[name]._value
             continue

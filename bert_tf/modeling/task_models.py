@@ -20,7 +20,7 @@ from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import check_pooling
 from bert_tf.errors import UserError
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import bilstm
 from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
@@ -32,7 +32,7 @@ _DROPOUT_PROB = 0.1
 LSTM_SIZE = 768
 
 
-class BertWithOutputHead(bert.BertWithHead):
+class BertWithOutputHead(bert_model.BertWithHead):
     """BERT with one linear head, maybe with BiLSTMs under it.
 
     The paper's "randomly initialized BiLSTM on top" (section 5.1) leaves its
@@ -126,7 +126,7 @@ class BertWithOutputHead(bert.BertWithHead):
 
     def read_tokens(self, sequence, inputs):
         """Returns the head's input for tokens, <float>[B, S, width]."""
-        _, input_mask, _ = bert.standardize(inputs)
+        _, input_mask, _ = bert_model.standardize(inputs)
         for layer in self.lstms:
             sequence = layer(sequence, input_mask)
         return sequence
@@ -142,7 +142,7 @@ class BertWithOutputHead(bert.BertWithHead):
             return outputs["pooled_output"]
         states = self.read_tokens(outputs["sequence_output"], inputs)
         first, second = tf.split(states, 2, axis=-1)
-        _, input_mask, _ = bert.standardize(inputs)
+        _, input_mask, _ = bert_model.standardize(inputs)
         last = heads.take_last_token(first, input_mask, self.for_inference)
         return tf.concat([last, second[:, 0]], axis=-1)
 
@@ -191,7 +191,7 @@ def _pool(model, encoded, inputs):
     """Returns the embeddings of rows, pooled by the model's attributes."""
     return heads.pool_tokens(
         encoded["sequence_output"],
-        bert.standardize(inputs)[1],
+        bert_model.standardize(inputs)[1],
         model.pooling,
         model.normalize,
         model.bert_config.left_to_right,
@@ -360,7 +360,7 @@ class BertForTagging(_LabelModel):
         is_feature_based = approach == "feature_based"
         if is_feature_based:
             kwargs.setdefault(
-                "return_encoder_outputs", bert.returns_more(kwargs)
+                "return_encoder_outputs", bert_model.returns_more(kwargs)
             )
             kwargs |= {"return_all_layers": True, "return_embeddings": True}
         super().__init__(config, num_labels, labels, head=head, **kwargs)
@@ -508,7 +508,7 @@ class BertForMultipleChoice(BertWithOutputHead):
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertForEmbeddings(bert.BertWithHead):
+class BertForEmbeddings(bert_model.BertWithHead):
     """BERT that turns a text into a vector; similar texts get similar vectors.
 
     The outputs of the last layer are pooled as by sentence-transformers

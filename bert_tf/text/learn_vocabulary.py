@@ -20,7 +20,7 @@ from tensorflow_text.tools.wordpiece_vocab import (
 
 from bert_tf.errors import UserError
 from bert_tf.io import progress
-from bert_tf.text import vocabulary
+from bert_tf.text import vocabulary as vocabulary_lib
 
 _MAX_CHARS_PER_TOKEN = 50
 # Iterations of the learner (its default).
@@ -165,7 +165,7 @@ def learn(
         tokens=[*reserved, *starts, *insides, *learned, *filling, *unused],
         threshold=threshold,
         counts={
-            "special": len(vocabulary.SPECIAL_TOKENS),
+            "special": len(vocabulary_lib.SPECIAL_TOKENS),
             "unused": num_unused + len(unused),
             "characters": len(starts),
             "continuation_characters": len(insides),
@@ -179,12 +179,12 @@ def reserved_tokens(num_unused: int) -> list[str]:
     """Returns the first lines of a vocabulary: special and unused tokens."""
     unused = [f"[unused{i}]" for i in range(num_unused)]
     return [
-        vocabulary.PAD,
+        vocabulary_lib.PAD,
         *unused[:_UNUSED_IN_FRONT],
-        vocabulary.UNK,
-        vocabulary.CLS,
-        vocabulary.SEP,
-        vocabulary.MASK,
+        vocabulary_lib.UNK,
+        vocabulary_lib.CLS,
+        vocabulary_lib.SEP,
+        vocabulary_lib.MASK,
         *unused[_UNUSED_IN_FRONT:],
     ]
 
@@ -226,7 +226,7 @@ def choose_alphabet(
 
 
 def _continuation(token: str) -> str:
-    return vocabulary.CONTINUATION + token
+    return vocabulary_lib.CONTINUATION + token
 
 
 def _spellable(
@@ -254,14 +254,14 @@ def _learn_tokens(words: list[tuple[str, int]], threshold: int) -> list[str]:
         vocab_size=None,
         slack_ratio=None,
         include_joiner_token=True,
-        joiner=vocabulary.CONTINUATION,
+        joiner=vocabulary_lib.CONTINUATION,
         reserved_tokens=[],
     )
     tokens = learner.learn_with_thresh(words, threshold, params)
     return [
         token
         for token in tokens
-        if len(token.removeprefix(vocabulary.CONTINUATION)) > 1
+        if len(token.removeprefix(vocabulary_lib.CONTINUATION)) > 1
     ]
 
 

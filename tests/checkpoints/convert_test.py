@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import convert as conversion
-from bert_tf.checkpoints import extend_vocabulary
+from bert_tf.checkpoints import extend_vocabulary as extension
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
@@ -26,7 +26,7 @@ from bert_tf.checkpoints.extend_vocabulary import NewTokens
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
 from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
-from bert_tf.data.generators import original
+from bert_tf.data.generators import original as original_generator
 from bert_tf.errors import UserError
 from bert_tf.export.heads.pretrained import FillMask as FillMaskHead
 from bert_tf.flags.groups import FORMATS
@@ -437,7 +437,9 @@ class VocabularyRowsTest(tf.test.TestCase, parameterized.TestCase):
         config = CreatePretrainingDataConfig(
             input_file="", output_file="", vocab_file=""
         )
-        generator = original._Masker(config, BertTokenizer(vocabulary))
+        generator = original_generator._Masker(
+            config, BertTokenizer(vocabulary)
+        )
         rng = random.Random(2)
         drawn = {generator._replacement(7, rng) for _ in range(5000)}
         self.assertEqual(drawn, set(vocabulary.token_ids))
@@ -445,7 +447,7 @@ class VocabularyRowsTest(tf.test.TestCase, parameterized.TestCase):
     def test_new_words_follow_the_table(self):
         stored = _stored()
         new = NewTokens("words", {"mats": (10, 11)})
-        extended = extend_vocabulary.extend(stored, new).model
+        extended = extension.extend(stored, new).model
         self.assertEqual(extended.vocabulary.id("mats"), _COUNT + 5)
         self.assertEqual(extended.vocabulary.id("cat"), _NEW_CAT)
         self.assertEqual(extended.config.vocab_size, _COUNT + 6)

@@ -15,7 +15,7 @@ from absl.testing import parameterized
 
 from bert_tf import modeling
 from bert_tf.modeling import attention
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import bilstm
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads
@@ -23,7 +23,7 @@ from bert_tf.modeling import layers
 from bert_tf.modeling import task_models
 from tests.support import tiny_layers
 
-_MODULES = (attention, bilstm, encoder, heads, layers, bert, task_models)
+_MODULES = (attention, bilstm, encoder, heads, layers, bert_model, task_models)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ _ENTRIES = (
         },
         4,
     ),
-    Entry(bert.Embeddings, _CONFIG, _embedding_inputs, 5),
+    Entry(bert_model.Embeddings, _CONFIG, _embedding_inputs, 5),
     Entry(attention.SelfAttention, _CONFIG, _attention_inputs, 6),
     Entry(attention.Attention, _CONFIG, _attention_inputs, 10),
     Entry(encoder.EncoderLayer, _CONFIG, _attention_inputs, 16),
@@ -148,9 +148,9 @@ _ENTRIES = (
         },
         6,
     ),
-    Entry(bert.BertModel, _CONFIG, _model_inputs, 39),
+    Entry(bert_model.BertModel, _CONFIG, _model_inputs, 39),
     Entry(
-        bert.BertForPretraining,
+        bert_model.BertForPretraining,
         _MODEL,
         _pretraining_inputs,
         30,
@@ -196,7 +196,7 @@ _ENTRIES = (
 _BASES = {
     layers.BasicLayer,
     layers.BertLayer,
-    bert.BertWithHead,
+    bert_model.BertWithHead,
     task_models.BertWithOutputHead,
 }
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")

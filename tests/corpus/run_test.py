@@ -22,7 +22,7 @@ from pyarrow import parquet
 from bert_tf.commands.extract_text import ExtractTextConfig
 from bert_tf.corpus import inputs
 from bert_tf.corpus import readers
-from bert_tf.corpus import report as corpus_report
+from bert_tf.corpus import report as reports
 from bert_tf.corpus import run
 from bert_tf.corpus import wikipedia
 from bert_tf.corpus.documents import Chunk
@@ -360,7 +360,7 @@ def _names(axes):
 
 class DrawTest(tf.test.TestCase):
     def test_bars_have_the_counts_of_the_report(self):
-        documents, characters, languages = corpus_report.draw(_REPORT).axes
+        documents, characters, languages = reports.draw(_REPORT).axes
         self.assertEqual(
             _names(documents), ["kept", "held out", "empty document"]
         )

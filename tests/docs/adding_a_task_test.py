@@ -20,7 +20,7 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.commands.predict import PredictConfig
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
-from bert_tf.export.tflite import run as tflite
+from bert_tf.export.tflite import run as tflite_export
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.inference import predict
@@ -163,7 +163,7 @@ class AddingATaskTest(files_case.FolderCase):
 
         for kind in ("ids", "text"):
             file = self.path(f"{kind}.tflite")
-            tflite.run(
+            tflite_export.run(
                 TfliteConfig(model_dir=path, output_file=file, input=kind)
             )
         lite = LiteModel(pathlib.Path(file).read_bytes(), text_operators=True)

@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from scipy import special
 
 import bert_tf
-from bert_tf.checkpoints import convert
+from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
 from bert_tf.inference.lite_model import LiteModel
@@ -97,7 +97,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
         path = self.write(temperature=_TEMPERATURE)
         logits = self.plain_logits(path)
         converted = str(self.folder / target)
-        convert.run(
+        conversion.run(
             ConvertCheckpointConfig(
                 input=path, output=converted, target_format=target
             )

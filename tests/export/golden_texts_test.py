@@ -11,7 +11,7 @@ from bert_tf.config import BertConfig
 from bert_tf.export.verify import reference
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.reference import Call
-from bert_tf.modeling import bert as models
+from bert_tf.modeling import bert as bert_model
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_exports
 from tests.support import tiny_model
@@ -33,7 +33,7 @@ def _export(folder, vocab_file):
         type_vocab_size=2,
     )
     model = os.path.join(folder, "model")
-    weights = tiny_model.random_weights(models.BertModel(config))
+    weights = tiny_model.random_weights(bert_model.BertModel(config))
     task = {"kind": "encoder", "max_seq_length": _LENGTH}
     tiny_model.write_weights(model, config, weights, task, vocabulary)
     return tiny_exports.export(model, os.path.join(folder, "out"), buckets="40")

@@ -24,7 +24,7 @@ from bert_tf.commands.finetune_multiple_choice import MultipleChoiceConfig
 from bert_tf.commands.finetune_squad import SquadConfig
 from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.errors import UserError
-from bert_tf.finetuning import experiment
+from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import run as finetuning
 from tests.support import tiny_model
 
@@ -78,7 +78,7 @@ class IdentityTest(parameterized.TestCase):
         config = TaggerConfig(output_dir="out", data_dir="data", do_eval=True)
         trial = types.SimpleNamespace(identity=now, sources={}, config=config)
         check = functools.partial(
-            experiment.Experiment.check_identity, trial, before, "out"
+            experiments.Experiment.check_identity, trial, before, "out"
         )
         if message is None:
             check()

@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.flags.groups import DeviceConfig
@@ -201,7 +201,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
         logits = [
             np.array(
                 pretrained_models.build_model(
-                    stored, one, devices.prepare(DeviceConfig())
+                    stored, one, device_setup.prepare(DeviceConfig())
                 )(inputs)["logits"]
             )
             for one in (task, other)
@@ -235,7 +235,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
             pretrained_models.build_model(
                 self.stored(_task(("a", "b"))),
                 _task(),
-                devices=None,
+                device_setup=None,
                 keep_head=True,
             )
 
@@ -274,7 +274,10 @@ class NewValuesTest(files_case.FolderCase):
         stored = pretrained_models.read(config)
         keras.utils.set_random_seed(seed)
         model = pretrained_models.build_model(
-            stored, task or _task(), devices.prepare(DeviceConfig()), config
+            stored,
+            task or _task(),
+            device_setup.prepare(DeviceConfig()),
+            config,
         )
         variables = bert_model.named_variables(model)
         return {n: v.numpy() for n, v in variables.items()}, stored.weights

@@ -14,7 +14,7 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import stored_files
-from bert_tf.text import vocabulary
+from bert_tf.text import vocabulary as vocabulary_lib
 from tests.support import files_case
 
 
@@ -208,7 +208,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(UserError, "larger than 1000 bytes"):
                 files.read_json(self.path)
             with self.assertRaisesRegex(UserError, "larger than 1000 bytes"):
-                vocabulary.Vocabulary.from_file(self.path)
+                vocabulary_lib.Vocabulary.from_file(self.path)
 
     @parameterized.parameters("[1]", "null", '"a"')
     def test_rejects_json_other_than_an_object(self, text):

@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.modeling import bert as models
+from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import inference
 from tests.support import tiny_layers
 
@@ -36,7 +36,7 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(
                 tf.cast(a, tf.float32), b, rtol=tolerance, atol=tolerance
             )
-        return models.named_variables(prepared)
+        return bert_model.named_variables(prepared)
 
     def _assert_no_gradient_of_its_own(self, graph):
         """Checks that SavedModels hold nothing that needs Python's code."""
@@ -66,20 +66,20 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
 
 class PartsTest(tf.test.TestCase, parameterized.TestCase):
     def test_form_does_not_depend_on_the_model(self):
-        model = models.BertModel(_CONFIG, fuse=True, dtype="mixed_bfloat16")
+        model = bert_model.BertModel(_CONFIG, fuse=True, dtype="mixed_bfloat16")
         prepared = inference.prepare(model, "float16")
         self.assertFalse(prepared.fuse)
         self.assertTrue(prepared.for_inference)
         self.assertEqual(prepared.compute_dtype, "float16")
-        named = models.named_variables(prepared)
+        named = bert_model.named_variables(prepared)
         name = "bert/encoder/layer_1/attention/self/query_key_value/kernel"
         self.assertEqual(named[name].dtype, "float16")
 
     def test_shared_weights_are_the_models_own(self):
         model = tiny_layers.wider_model("classification")
         prepared = inference.prepare(model, shares_weights=True)
-        own = models.named_variables(model)
-        for name, variable in models.named_variables(prepared).items():
+        own = bert_model.named_variables(model)
+        for name, variable in bert_model.named_variables(prepared).items():
             if name in own:
                 self.assertIs(variable.value, own[name].value, name)
         inputs = tiny_layers.wider_inputs("classification")
@@ -95,7 +95,7 @@ class PartsTest(tf.test.TestCase, parameterized.TestCase):
             prepared(tiny_layers.wider_inputs("classification"))
         for heads in ((), ("masked_lm", "tagger")):
             with self.assertRaisesRegex(UserError, "`heads` must be some of"):
-                models.BertForPretraining(_CONFIG, heads=heads)
+                bert_model.BertForPretraining(_CONFIG, heads=heads)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -447,7 +447,7 @@ class BuildTrainingTest(tf.test.TestCase):
         return pretraining.build_training(
             config,
             tiny_pretraining.CONFIG,
-            devices.prepare(config),
+            device_setup.prepare(config),
             preferred_micro_batch,
         )
 

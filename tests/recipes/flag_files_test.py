@@ -13,7 +13,7 @@ from absl.testing import parameterized
 from bert_tf.config import BertConfig
 from bert_tf.io import files
 from bert_tf.io import paths
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.recipes import releases
 from tests.support import made_once
 from tests.support import scripts
@@ -235,7 +235,7 @@ def _expected_parameters(layers, width):
 def _count(config):
     """Counts the variables of a model without giving them values."""
     with keras.StatelessScope(initialize_variables=False):
-        model = bert.BertForPretraining(config)
+        model = bert_model.BertForPretraining(config)
     return sum(int(np.prod(variable.shape)) for variable in model.weights)
 
 

@@ -116,7 +116,7 @@ def test_labels_are_sorted():
 
 class ProseTest(tf.test.TestCase):
     def _bad_prose(self, text):
-        path = self.create_tempfile("module.py", text).full_path
+        path = self.create_tempfile("module_test.py", text).full_path
         return list(check_prose.bad_prose(pathlib.Path(path)))
 
     def test_finds_titles_comments_names_and_sentences(self):

@@ -32,7 +32,7 @@ from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving import litert
 from bert_tf.serving import saved_model
-from bert_tf.serving import service
+from bert_tf.serving import service as services
 from tests.support import live_server
 from tests.support import tiny_exports
 from tests.support import toy_models
@@ -279,7 +279,7 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
         ((0, 1000, 2), np.int32, 1000),
     )
     def test_each_choice_counts(self, shape, dtype, count):
-        self.assertEqual(service.count_rows(np.empty(shape, dtype)), count)
+        self.assertEqual(services.count_rows(np.empty(shape, dtype)), count)
 
 
 class ExampleRowsTest(tf.test.TestCase):
@@ -295,7 +295,7 @@ class ExampleRowsTest(tf.test.TestCase):
 
         examples = np.array([example(2), example(500), b"\xff"], object)
         for rows, expected in ((examples, 500), (examples[:1], 2), ([], 1)):
-            longest, read = service.read_examples(
+            longest, read = services.read_examples(
                 np.array(rows, object), ServeLimits()
             )
             self.assertEqual(longest, expected)
@@ -308,7 +308,7 @@ class ExampleRowsTest(tf.test.TestCase):
         entry = b"\x0a\x01x\x12" + bytes([len(feature)]) + feature
         features = b"\x0a" + bytes([len(entry)]) + entry
         example = b"\x0a" + bytes([len(features)]) + features
-        longest, read = service.read_examples(
+        longest, read = services.read_examples(
             np.array([example], object), ServeLimits(), strict=True
         )
         spec = {"x": tf.io.VarLenFeature(tf.string)}
@@ -325,8 +325,8 @@ class ExampleRowsTest(tf.test.TestCase):
         with self.assertRaisesRegex(
             errors.TooLargeError, "--max_message_fields"
         ):
-            service.read_examples(examples, few, True)
-        service.read_examples(examples, ServeLimits(), True)
+            services.read_examples(examples, few, True)
+        services.read_examples(examples, ServeLimits(), True)
 
 
 class _LockForTwo:

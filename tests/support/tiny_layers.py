@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.modeling import bert
+from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
 
 CONFIG = BertConfig(
@@ -45,8 +45,8 @@ _FEATURES = {
     "lstm_size": 5,
 }
 WIDER_MODELS = {
-    "encoder": (bert.BertModel, {f"return_{x}": True for x in _OUTPUTS}),
-    "pretraining": (bert.BertForPretraining, {}),
+    "encoder": (bert_model.BertModel, {f"return_{x}": True for x in _OUTPUTS}),
+    "pretraining": (bert_model.BertForPretraining, {}),
     "left_to_right": (task_models.BertForClassification, _LABELS),
     "classification": (task_models.BertForClassification, _LABELS),
     "bilstm": (
@@ -74,7 +74,7 @@ def wider_model(name, changes=(), **arguments):
     cls, own = WIDER_MODELS[name]
     model = cls(config, **own | arguments)
     rng = np.random.default_rng(5)
-    for variable in bert.named_variables(model).values():
+    for variable in bert_model.named_variables(model).values():
         variable.assign(rng.normal(scale=0.3, size=variable.shape))
     return model
 

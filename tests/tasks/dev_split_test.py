@@ -15,7 +15,7 @@ from bert_tf.tasks import dev_split
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task_files import ClassificationFiles
 from bert_tf.tasks.embeddings.examples import PairFiles
-from bert_tf.tasks.multiple_choice import examples as multiple_choice
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.squad.examples import SquadFiles
 from bert_tf.tasks.tagging.examples import TaggingFiles
@@ -125,7 +125,9 @@ _PAIRS = "anchor,positive\n" + "".join(f"q{i // 2},a{i}\n" for i in range(32))
 _COLUMNS = Columns("text", labels=("label",))
 _CLASSIFIED = ClassificationFiles(columns=_COLUMNS)
 _CHOICES = MultipleChoiceFiles(
-    columns=multiple_choice.Columns(("text", "label"), "id", right="text")
+    columns=multiple_choice_examples.Columns(
+        ("text", "label"), "id", right="text"
+    )
 )
 _NUMBERS = ClassificationFiles(
     columns=Columns("text", labels=("id",)), problem_type="regression"

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import corpus
-from bert_tf.data.generators import streaming
+from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import serializer
@@ -123,7 +123,7 @@ def read_documents(
     total = corpus.count_bytes(input_files)
     documents: list[Document] = []
     with progress.bar(total, "tokenizing", "B") as bar:
-        for lines, numbers in streaming.read_batches(
+        for lines, numbers in streaming_generator.read_batches(
             config,
             input_files,
             as_original=not config.one_document_per_file,

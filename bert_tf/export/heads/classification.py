@@ -17,7 +17,7 @@ import tensorflow as tf
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
-from bert_tf.tasks import registry as tasks
+from bert_tf.tasks import registry
 from bert_tf.tasks.task import Task
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
@@ -56,7 +56,7 @@ class Classification(ServingHead):
     @classmethod
     def build(cls, source: Source) -> Self:
         """Returns the head of a stored classifier."""
-        task = tasks.from_stored(source.stored)
+        task = registry.from_stored(source.stored)
         pair, doc_stride = source.config.pair, source.config.doc_stride
         return cls(
             *source.parts(),

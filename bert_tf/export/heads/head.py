@@ -25,7 +25,7 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.tasks import registry as tasks
+from bert_tf.tasks import registry
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -127,7 +127,7 @@ class ServingHead:
         Raises:
           UserError: If the model or the flags do not fit the head.
         """
-        return cls(*source.parts(), tasks.from_stored(source.stored))
+        return cls(*source.parts(), registry.from_stored(source.stored))
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of the head: the values of `flags` by name."""

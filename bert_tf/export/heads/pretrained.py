@@ -24,7 +24,7 @@ from bert_tf.export.heads.head import Source
 from bert_tf.features import INPUT_MASK
 from bert_tf.inference import fill_mask
 from bert_tf.modeling import heads
-from bert_tf.tasks import registry as tasks
+from bert_tf.tasks import registry
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.text import packing
 from bert_tf.text.vocabulary import MASK
@@ -241,7 +241,7 @@ class Embeddings(ServingHead):
     @classmethod
     def build(cls, source: Source) -> Self:
         """Returns the head of any stored model."""
-        task = tasks.build_embeddings(source.stored)
+        task = registry.build_embeddings(source.stored)
         normalize = source.config.normalize
         return cls(
             *source.parts(),

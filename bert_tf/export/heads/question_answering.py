@@ -23,7 +23,7 @@ from bert_tf.export.heads import head
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.features import INPUT_MASK
-from bert_tf.tasks import registry as tasks
+from bert_tf.tasks import registry
 from bert_tf.tasks.squad import task as squad
 from bert_tf.tasks.squad.features import TRAILING
 from bert_tf.tasks.squad.task import SquadTask
@@ -84,7 +84,7 @@ class QuestionAnswering(head.ServingHead):
         """Returns the head of a stored model; flags override its settings."""
         flags = {name: getattr(source.config, name) for name in cls.flags}
         task = dataclasses.replace(
-            tasks.from_stored(source.stored),
+            registry.from_stored(source.stored),
             **{name: x for name, x in flags.items() if x is not None},
         )
         return cls(*source.parts(), task)

@@ -19,7 +19,7 @@ from bert_tf.errors import UserError
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
-from bert_tf.tasks import registry as tasks
+from bert_tf.tasks import registry
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text import packing
 from bert_tf.text import word_windows
@@ -67,7 +67,7 @@ class Tagging(ServingHead):
     def build(cls, source: Source) -> Self:
         """Returns the head of a stored tagger."""
         task = dataclasses.replace(
-            tasks.from_stored(source.stored),
+            registry.from_stored(source.stored),
             max_seq_length=source.max_seq_length,
         )
         stride = source.config.doc_stride

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.distribute import batches
+from bert_tf.distribute import batches as batches_lib
 from bert_tf.errors import UserError
 from bert_tf.tasks import metrics
 from bert_tf.tasks import packed_rows
@@ -184,7 +184,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         return GroupedRows(rows, groups, targets)
 
     def loss_weights(self, batch: TensorMap) -> tf.Tensor:
-        return batches.example_weights(batch)
+        return batches_lib.example_weights(batch)
 
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B]: cross entropies, or squared errors of cosines.
@@ -196,7 +196,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
             return in_batch_losses(
                 outputs[EMBEDDING],
                 batch[TEXT_IDS],
-                batches.example_weights(batch) > 0,
+                batches_lib.example_weights(batch) > 0,
             )
         units = tf.math.l2_normalize(outputs[EMBEDDING], -1, epsilon=1e-24)
         cosines = tf.reduce_sum(units[:, 0] * units[:, 1], -1)

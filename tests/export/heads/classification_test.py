@@ -16,7 +16,7 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.export.verify import reference
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.tasks import registry as tasks
+from bert_tf.tasks import registry
 from bert_tf.tasks.classification import glue_tasks
 from tests.support import tiny_exports
 from tests.support import tiny_model
@@ -85,7 +85,10 @@ class MultipleChoiceTest(tf.test.TestCase):
         cls.model = bert_tf.load_model(path)
         cls.tokenizer = bert_tf.load_tokenizer(path)
         cls.head = MultipleChoice(
-            cls.tokenizer, 12, (5, 8, 12), tasks.from_stored(formats.read(path))
+            cls.tokenizer,
+            12,
+            (5, 8, 12),
+            registry.from_stored(formats.read(path)),
         )
         examples = reference.to_examples(
             [{"text": text, "choices": choices} for text, choices in _ROWS]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.tasks import packed_rows
-from bert_tf.tasks.classification import task as classification_task
+from bert_tf.tasks.classification import task
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -30,7 +30,7 @@ class GoldenTest(tf.test.TestCase):
             golden(os.path.join("vocab", self.golden["vocab"])),
             self.golden["do_lower_case"],
         )
-        self.features = classification_task.convert_examples_to_features(
+        self.features = task.convert_examples_to_features(
             self.examples,
             self.tokenizer,
             self.golden["max_seq_length"],
@@ -93,7 +93,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             InputExample("1", "a b c b a", None, "y"),
             InputExample("2", "c", None, "x"),
         ]
-        features = classification_task.convert_examples_to_features(
+        features = task.convert_examples_to_features(
             examples, self.tokenizer, 5, ("x", "y"), doc_stride=1
         )
         self.assertLen(features, 4)
@@ -114,7 +114,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_labels_get_ids(self, problem_type, labels, given, expected, dtype):
         examples = [InputExample("", "a", None, label) for label in given]
-        features = classification_task.convert_examples_to_features(
+        features = task.convert_examples_to_features(
             examples, self.tokenizer, 9, labels, problem_type
         )
         self.assertLen(features, 3)
