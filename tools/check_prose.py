@@ -40,7 +40,7 @@ _PHRASES = re.compile(
 _LIST_ITEM = re.compile(r"\s*([-*|]|\d+\.|\*{0,2}[\w.,\[\]`' ]{1,40}:)\s")
 # "e.g. This" and "J. Devlin" end no sentence; a colon before a list does.
 _SENTENCE_END = re.compile(
-    r"(?<![ (.]\w)(?<!e\.g|i\.e)[.!?:][)\"'*`]*(?:\s+|$)"
+    r"(?<![ (.][A-Z])(?<!e\.g|i\.e)[.!?:][)\"'*`]*(?:\s+|$)"
 )
 
 Finding = tuple[int, str]

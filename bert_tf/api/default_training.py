@@ -223,8 +223,8 @@ def fit_few_shot(
       calibrates: Whether cross-validation fits the probabilities.
 
     Raises:
-      UserError: If an argument or the model does not fit, or `label_values.check_few`
-        rejects the texts.
+      UserError: If an argument or the model does not fit, or
+        `label_values.check_few` rejects the texts.
     """
     # The import takes a second, so programs that do not need it go without.
     from bert_tf.finetuning import contrastive

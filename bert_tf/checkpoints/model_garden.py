@@ -60,7 +60,7 @@ _ACTIVATIONS = {
     "gelu": 'tf_utils.get_activation("gelu")',
     "gelu_erf": '"gelu"',
 }
-# bert_encoder.py: BertEncoderV2.__init__.
+# The default of BertEncoderV2 in bert_encoder.py.
 _LAYER_NORM_EPS = 1e-12
 
 _VALUE = "VARIABLE_VALUE"

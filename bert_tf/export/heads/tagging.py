@@ -98,7 +98,7 @@ class Tagging(ServingHead):
             self.max_seq_length - 2,
             self.doc_stride,
         )
-        # After [CLS].
+        # [CLS] is token 0, so the words begin one later.
         positions = tf.where(windows.rows < 0, _NONE, windows.places + 1)
         state = {"words": words.texts.to_tensor("")}
         for name, values in (

@@ -54,12 +54,11 @@ TEXT_OPERATORS = frozenset(
         "RaggedTensorToTensor",
     }
 )
-# Operators that stay in float32: sums with the attention mask, as int8 could
-# represent either the mask or the other values; softmax, layer normalization
-# and residual sums, whose few large values would leave few of the 256 steps to
-# all others; products of two activations, which are slow in int8; and ONE_HOT,
-# whose zeros the converter writes as the byte 0, which at the scale of its
-# result means 0.5.
+# Operators that stay in float32. Sums with the attention mask: int8 holds either
+# the mask or the other values. Softmax, layer normalization and residual sums:
+# a few large values would leave few of the 256 steps to all others. Products of
+# two activations: they are slow in int8. ONE_HOT: the converter writes its
+# zeros as the byte 0, which means 0.5 at the scale of its result.
 _FLOAT_OPERATORS = (
     "ADD",
     "SUB",

@@ -353,9 +353,9 @@ class Reference:
     def decide(self, answer: Answerer, rows: Rows) -> Expected:
         """Returns the answer to rows, and which of its decisions are doubtful.
 
-        A decision, which is a string or an index, is doubtful if it changes
-        with small changes of the model's outputs; with it all numbers that
-        come one per row, such as the score of the chosen answer.
+        A decision is a string or an index. It is doubtful if small changes of
+        the model's outputs change it. Then all numbers that come one per row,
+        such as the score of the chosen answer, are doubtful, too.
 
         Args:
           answer: A method of the head.
