@@ -18,8 +18,7 @@ from starlette import requests
 from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import errors
 
-# Larger bodies are unpacked and parsed in a thread, so that other requests do
-# not wait.
+# Larger bodies are parsed in a thread, so that other requests do not wait.
 LARGE_BYTES = 1 << 17
 # Memory for all large bodies at once, in units of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16

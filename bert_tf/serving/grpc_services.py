@@ -29,8 +29,7 @@ from bert_tf.serving import model_config
 from bert_tf.serving import service as services
 from bert_tf.serving.service import Service
 
-# Answers may have any size, as in TensorFlow Serving, and no other process may
-# share the port.
+# Answers may have any size, and no other process may share the port.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),

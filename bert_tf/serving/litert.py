@@ -234,8 +234,7 @@ class LitertEngine(SavedModelEngine):
                 with open(path, "rb") as file:
                     content = file.read()
             definitions = saved_model.read_signature_defs(directory)
-            # One interpreter, whose threads share a row, has the lowest
-            # latency.
+            # One interpreter whose threads share a row is the fastest.
             model = LiteModel(content, self._num_threads)
         except OSError as error:
             raise errors.not_found(f"Cannot read {path}: {error}.") from error

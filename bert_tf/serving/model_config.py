@@ -250,10 +250,7 @@ def check_base_path(
 
 
 def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
-    """Returns paths, sizes and times of the files in a directory.
-
-    Files that are deleted meanwhile are skipped.
-    """
+    """Returns paths, sizes and times of a directory's files, if still there."""
     if paths.is_remote(directory):
         return frozenset(files.remote_files(directory))
     return frozenset(

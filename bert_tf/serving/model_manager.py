@@ -96,8 +96,7 @@ class ModelManager:
         self._warm_up = warm_up
         self._on_change = on_change
         self._models: dict[str, Model] = {}
-        # Guards `_models` and their versions; loading must not hold it, or else
-        # requests would wait.
+        # Guards `_models` and their versions; never held during slow loads.
         self._lock = threading.Lock()
         # Held by the thread that replaces `_models`.
         self._configuring = threading.Lock()

@@ -300,8 +300,7 @@ async def _while_connected(
     finally:
         working.cancel()
         gone.cancel()
-        # An error's traceback refers to this frame: without `del`, the cycle
-        # would keep the request's data.
+        # Break the cycle of an error and this frame; it would keep the data.
         del working, gone
 
 

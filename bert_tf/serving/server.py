@@ -50,8 +50,7 @@ def run(config: ServeConfig) -> None:
         stopped, config.rest_api_timeout_in_ms / 1000 + 2 * _GRACE_SECONDS
     )
     server = ModelServer(config)
-    # Excludes TensorFlow's modules from garbage collection, which interrupts
-    # requests.
+    # Otherwise garbage collection of TensorFlow's modules would delay requests.
     gc.collect()
     gc.freeze()
     server.start()
@@ -344,7 +343,7 @@ def _wait_for_signal(
 
 
 def _wait_for_end(reader: int, seconds: float | None) -> bool:
-    """Waits for a signal except SIGHUP; returns False after a time, if given."""
+    """Waits for any signal except SIGHUP; returns False after `seconds`."""
     while select.select([reader], [], [], seconds)[0]:
         if os.read(reader, 1)[0] != signal.SIGHUP:
             return True

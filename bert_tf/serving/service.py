@@ -169,9 +169,7 @@ class Service:
         )
 
     async def answer(self, request: Request, call: Call) -> Any:
-        """Computes a call and returns its response.
-
-        `request` reserves the memory of a large answer.
+        """Returns the response to a call; `request` reserves the memory for it.
 
         Raises:
           RequestError: If there are too many rows, a row or the outputs are too
