@@ -11,9 +11,9 @@ it got, the honest clients' number of answers, errors, median and 99th
 percentile, and the server's memory before, at most, and two seconds after.
 With --minutes all attacks run at once in random order, while new and broken
 versions appear, the configuration is reloaded, and old versions are removed.
-The script exits with 1 unless the server survives, no honest client gets an
-error, the 99th percentile stays below a second, and the memory grows by less
-than 1 GB from the idle server; the last line has the result.
+The last line has the result. The script exits with 1 if the server ends, an
+honest client gets an error, the 99th percentile reaches a second, or the memory
+exceeds the idle server's by 1 GB.
 
 The kernel enforces no memory limit here, because containers may not make
 control groups. The script reads the memory 20 times a second, and kills the
@@ -193,7 +193,7 @@ def _free_port():
         return server.getsockname()[1]
 
 
-# --- Honest clients, in a process of their own. ---
+# --- Honest clients, in a separate process. ---
 
 
 def _honest(rest_port, port, started, stop, results):
@@ -267,7 +267,7 @@ def _attack(server, names, seconds):
 
 
 class _Versions:
-    """Adds good and broken versions, removes old ones and reloads in a loop."""
+    """Adds good and broken versions, removes versions and reloads, in a loop."""
 
     def __init__(self, server):
         self._server = server

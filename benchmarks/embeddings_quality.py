@@ -1,4 +1,4 @@
-r"""Trains embeddings beside sentence-transformers, for as many steps.
+r"""Compares training of embeddings with sentence-transformers, in equal steps.
 
   python benchmarks/embeddings_quality.py --data_dir=../shared/data
   python benchmarks/embeddings_quality.py --report

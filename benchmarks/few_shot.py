@@ -1,4 +1,4 @@
-r"""Compares training on 8 or 16 texts of each label with setfit and others.
+r"""Compares four ways to learn from 8 or 16 texts of each label.
 
   python benchmarks/few_shot.py --data_dir=../shared/data
   python benchmarks/few_shot.py --report
@@ -7,10 +7,10 @@ One data set, seed and method runs at a time, in its own process. Scores of
 finished cells are kept in --results_dir, and these cells are not run again. All
 methods start from the same MiniLM and get the same texts:
 
-  linear       scikit-learn's logistic regression on the embeddings as they are
+  linear       scikit-learn's logistic regression on MiniLM's embeddings
   fine_tuning  run/finetune_classifier.py with --learning_rate=2e-4, 10 epochs
   few_shot     run/finetune_classifier.py --few_shot, else by default
-  setfit       setfit with num_iterations=5, in an environment of its own
+  setfit       setfit with num_iterations=5, in a separate environment
 
 Processor seconds are measured from the start of a process until the model is
 trained and, with the scripts, written. The last lines are the table: few_shot

@@ -222,7 +222,7 @@ def main(argv):
         try:
             result = _run(task, framework, seed)
         except subprocess.CalledProcessError as error:
-            # One failed run must not end the others, which take hours.
+            # One failed run must not end all others, which take hours.
             failures.append(f"{task} {framework} {seed}: {error}")
             print(failures[-1], flush=True)
             continue

@@ -1,4 +1,4 @@
-"""The clients of serving_load.py, in a process of their own.
+"""The clients of serving_load.py, in a separate process.
 
     python serving_load_clients.py SETTINGS
 

@@ -140,7 +140,7 @@ def build_mapping(normalize: Callable[[str], str]) -> dict[bytes, bytes]:
 
 
 def _build_pool(strings: set[bytes]) -> tuple[bytes, dict[bytes, int]]:
-    """Joins strings, short ones inside long ones: b"ab" has b"b" at 1."""
+    """Joins strings, short inside long: b"ab" and b"b" give b"ab", 0 and 1."""
     pool = b""
     offsets = {}
     for string in sorted(strings, key=lambda s: (-len(s), s)):

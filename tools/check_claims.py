@@ -10,8 +10,8 @@ A comment names the figures that the numbers of its line show, in their order:
 A comment alone on a line is for the rows of the next table. `gpu.table.*` means
 all figures with this prefix. A number must equal its figure, rounded to the
 number's digits. In the README, the start page and the summary of the results,
-every number needs a figure, or a mark: † if no output of its command is
-committed (the page then has the number below the summary, too), * if by hand.
+every number needs a figure or a mark. † means that no output of its command is
+committed; the number is also below that summary. * means measured by hand.
 """
 
 import gzip

@@ -59,7 +59,7 @@ _JOBS = flags.DEFINE_integer("jobs", 2, "Commands that run at the same time.")
 _TIMEOUT_SECONDS = 1200
 _MOST_SHOWN = 5
 # Values that differ between two runs of the same code, by file and JSON path:
-# times and sizes, and what contains them.
+# times, sizes, and values that contain times or sizes.
 _VOLATILE = re.compile(
     r"per_second|milliseconds|/Latency in ms|date_saved|"
     r"model_card.json/(sha256|bytes|verification/\d+/detail)|"
@@ -177,7 +177,7 @@ _SHARED = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A command whose results are compared.
+    """A command, with its name and stop; its results are compared.
 
     Attributes:
       stage: The group that it runs with.
@@ -211,7 +211,7 @@ def _read_checks() -> Iterator[Check]:
 
 
 class Comparison:
-    """The old version's fixtures, and the new version's results beside them.
+    """Makes the old version's results and compares the new version's to them.
 
     Args:
       work_dir: The folder of inputs, results and logs.

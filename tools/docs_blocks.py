@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from tools import docs_links
 
 EXECUTED = ("bash", "python")
-# Languages that pages may use; tests parse some, and others are only shown.
+# Languages that pages may use; tests parse some of them without execution.
 LANGUAGES = (
     *EXECUTED,
     *"javascript json kotlin mermaid starlark swift text yaml".split(),
 )
-# Pages outside docs/ whose code counts, too.
+# Pages outside docs/ with code to execute.
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "export/deploy/README.md")
 _BLOCK = re.compile(
     r"(?ms)^(?:<!-- not run: (?P<reason>[^>]*?) -->\n+)?"

@@ -47,7 +47,7 @@ _CONFIG = {
 
 
 def replace_names(text: str) -> str:
-    """Returns a block whose names of models are replaced by paths."""
+    """Replaces the names of models in a block by paths."""
     return text.replace(f"hf://sentence-transformers/{_MINILM}", _MINILM)
 
 

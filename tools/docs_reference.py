@@ -65,7 +65,7 @@ class UndocumentedError(Exception):
 def scripts() -> dict[str, str]:
     """Returns the module in `bert_tf.commands` of each script, by path.
 
-    The order is that of a user's work: {"run/demo.py": "demo", ...}.
+    The order follows a user's work: {"run/demo.py": "demo", ...}.
     """
     doors = {}
     for path in [*ROOT.glob("run/*.py"), *ROOT.glob("export/*.py")]:
@@ -257,7 +257,7 @@ def _rooms() -> list[str]:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     table = page.split("| packages | contents |")[1].split("\n\n")[0]
     names = re.findall(r"`(\w+)`", re.sub(r"(?m)\|[^|]*\|$", "", table))
-    # Commands have pages of their own, so they get none here.
+    # Commands have other pages, so they get none here.
     return sorted(set(names) - {"__main__", "commands"})
 
 

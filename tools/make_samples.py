@@ -125,7 +125,7 @@ def _split(items: list[str], is_dev: bool) -> list[str]:
 
 
 class _Names:
-    """Draws names; those of dev never appear in training."""
+    """Draws names; names in dev files never appear in training files."""
 
     def __init__(self, rng: random.Random, is_dev: bool) -> None:
         self._rng = rng
@@ -219,7 +219,7 @@ def quiz(count: int, is_dev: bool) -> Iterator[list[str]]:
 
 
 def write(folder: pathlib.Path = _FOLDER) -> None:
-    """Writes all files except those of topics."""
+    """Writes all files except the topics files."""
     for name in ("names", "questions", "quiz"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for split, is_dev in (("train", False), ("dev", True)):

@@ -22,7 +22,7 @@ from jax.extend import mlir
 
 
 def find_aliases(text: str) -> dict[int, int]:
-    """Returns a dict from outputs to the parameters whose memory they share."""
+    """Returns output -> parameter, for outputs in a parameter's memory."""
     pairs = re.findall(r"\{(\d+)\}: \((\d+), \{\}, \w+-alias\)", text)
     return {int(output): int(parameter) for output, parameter in pairs}
 

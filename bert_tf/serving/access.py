@@ -93,9 +93,9 @@ class AccessMiddleware:
 
     Adds `_HEADERS` to all responses.
 
-    In a browser, any web page can send requests to this machine. A page whose
-    host name resolves to this machine is refused by `Host`. Another page cannot
-    read the answer; `Origin` and `Sec-Fetch-Site` keep it from computing.
+    In a browser, any web page can send requests to this machine. If the page's
+    own host name resolves to this machine, `Host` shows the name. Otherwise,
+    `Origin` or `Sec-Fetch-Site` shows it, and the request must not compute.
 
     Args:
       hosts: The names in `Host` that are answered; None for any.
@@ -149,7 +149,7 @@ class AccessMiddleware:
         return responses.JSONResponse(
             {"error": _REFUSAL},
             401,
-            # With this header, browsers ask users of the page for the key.
+            # With this header, browsers show users of the page a prompt.
             {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
         )
 
@@ -360,7 +360,7 @@ def _context(config: ServeAccess) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         _require_regular(config.tls_cert, config.tls_key)
-        # Without `password`, OpenSSL would ask for one in the terminal.
+        # Without `password`, OpenSSL would wait for input in the terminal.
         context.load_cert_chain(
             config.tls_cert, config.tls_key, password=_refuse_password
         )

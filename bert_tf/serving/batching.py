@@ -30,7 +30,7 @@ from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
-# calls are no faster per token, and delay the requests that arrive meanwhile.
+# calls are no faster per token, and delay requests that arrive during a call.
 MAX_CALL_SIZE = 1 << 14
 # Only half of the threads run longer calls, so a short request soon gets one.
 PIECE_SIZE = MAX_CALL_SIZE // 4
@@ -389,8 +389,8 @@ class BatchScheduler:
         outcomes = self._run_merged(tasks) if len(tasks) > 1 else {}
         if outcomes:
             return outcomes
-        # Halve a failed batch: one bad request must neither fail the others nor
-        # make all of them run alone.
+        # Halve a failed batch, so that one bad request neither fails all other
+        # requests nor makes each of these run alone.
         if len(tasks) < _MIN_SPLIT or _identity(tasks[0]) in self._unmergeable:
             return {id(task): self._run_alone(task) for task in tasks}
         middle = len(tasks) // 2

@@ -1,7 +1,7 @@
 """Bodies of requests: their size, gzip, JSON structure and protos' fields.
 
-A few bytes may stand for a lot of work and memory, so all limits are checked
-before a body is parsed.
+A few bytes may cause a lot of work and memory, so all limits are checked before
+a body is parsed.
 """
 
 import contextlib
@@ -138,7 +138,7 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error
-    # Refuse further members: reading thousands of tiny ones would take seconds.
+    # Refuse more members: reading thousands of tiny members would take seconds.
     if len(contents) <= max_bytes and (not file.eof or file.unused_data):
         raise errors.invalid("The body is not a gzip file of one member.")
     return contents
@@ -219,7 +219,7 @@ def _kinds(kind: descriptor.Descriptor) -> dict:
 def count_fields(
     content: bytes, kind: descriptor.Descriptor, limits: ServeLimits
 ) -> int:
-    """Returns the number of fields of a serialized message, nested ones, too.
+    """Returns the number of fields of a serialized message, at all depths.
 
     A field of 2 bytes may become an object of more than 100 bytes.
 

@@ -450,7 +450,7 @@ def parsed_size(request: message.Message) -> int:
 
 
 def _sizes(proto: tensor_pb2.TensorProto) -> list[int]:
-    """Returns a tensor's sizes, 0 as 1; `_to_array` refuses further ones."""
+    """Returns a tensor's sizes, 0 as 1; `_to_array` refuses a higher rank."""
     return [dim.size or 1 for dim in proto.tensor_shape.dim[:_MAX_RANK]]
 
 
@@ -540,7 +540,7 @@ def _num_bytes(
 
 
 def _strings(name: str, values, size: int) -> np.ndarray:
-    """Returns `size` strings; the last one is repeated for missing ones."""
+    """Returns `size` strings; repeats the last value for missing strings."""
     values = list(values)
     if len(values) > size:
         raise _unreadable(name, f"{len(values)} strings for {size} places")

@@ -83,7 +83,7 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         # A client may send 16 MB of metadata before it confirms the settings.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
-        # Pings end connections whose clients read no answers, and so no pings.
+        # A client that reads no answers answers no pings, so pings end it.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,

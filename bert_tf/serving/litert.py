@@ -1,10 +1,10 @@
 """The LiteRT engine: runs the encoder in LiteRT, the rest in TensorFlow.
 
-The folder litert/ of a version holds the model as a .tflite file and a
-SavedModel without weights; one of its signatures turns strings into the model's
-inputs, another one turns the model's outputs into predictions. The signatures
-for clients are those of the version's own saved_model.pb, whose weights are
-never read.
+The folder litert/ of a version has the model as a .tflite file, and a
+SavedModel without weights. One signature of this SavedModel turns strings into
+the model's inputs, another signature turns the model's outputs into
+predictions. Clients see the signatures of the version's own saved_model.pb; its
+weights are never read.
 
 Shapes:
   R: rows of a call, on any number of axes.
@@ -36,8 +36,8 @@ from bert_tf.serving.servable import Stop
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
-# Names of the signatures of the SavedModel in litert/, and of those of their
-# tensors that are not inputs of the model.
+# Names of signatures of the SavedModel in litert/, and of their tensors; the
+# model's inputs have further names.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
 EXAMPLES = "examples"
@@ -54,7 +54,7 @@ _SIGNATURE_STEPS = {
 
 _POSITIONS = "masked_lm_positions"
 # Tokens per call, including padding. More are not faster, because they do not
-# fit in the CPU's caches. A longer row is a call of its own.
+# fit in the CPU's caches. A longer row is a call by itself.
 _TOKENS_PER_CALL = 128
 # Maximum padding of a row next to a longer one. The fixed cost of a call is
 # about the cost of this many tokens of BERT-base.

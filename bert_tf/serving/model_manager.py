@@ -158,7 +158,7 @@ class ModelManager:
                 self._check(model)
 
     def _take_over(self, model: Model, old: Model | None) -> None:
-        """Loads a new configuration's versions beside those of the old one.
+        """Loads a new configuration's versions, while old versions serve.
 
         Raises:
           UserError: If the model cannot be served.
@@ -168,7 +168,7 @@ class ModelManager:
         if is_same:
             model.versions = dict(old.versions)
         chosen = self._load_chosen(model)
-        # If none is chosen, old versions of the same path keep serving.
+        # If no version is chosen, old versions of this path keep serving.
         self._check_started(model, sorted(chosen) or model.available())
         if old and old.available() and not (chosen or is_same):
             raise UserError(
@@ -220,7 +220,7 @@ class ModelManager:
     def use(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> Iterator[Servable]:
-        """Yields a version, by default the newest; it stays loaded meanwhile.
+        """Yields a version, by default the newest, and keeps it loaded.
 
         Raises:
           RequestError: If it is not served.
@@ -344,7 +344,7 @@ class ModelManager:
                 logging.exception("Checking for new versions failed.")
 
     def _refresh(self, model: Model) -> None:
-        """Loads the selected versions, then retires the others."""
+        """Loads the selected versions, then retires all other versions."""
         chosen = self._load_chosen(model)
         # If all folders disappear, the last version keeps serving.
         others = set(model.available()) - chosen if chosen else ()
@@ -432,7 +432,7 @@ class ModelManager:
                 except BaseException:
                     servable.retire()
                     raise
-        except Exception as exception:  # noqa: BLE001  # Others keep serving.
+        except Exception as exception:  # noqa: BLE001  # Old versions serve.
             error = errors.from_exception(exception)
             logging.error(
                 "Version %d of model %s cannot be loaded and is skipped until "

@@ -1,7 +1,7 @@
-"""Large requests, computed in pieces that let other requests in between.
+"""Splits large requests into pieces, so that other requests run in between.
 
 A request is large if it has more rows or longer inputs than a call may have. A
-single row is one piece; a thread of its own computes long pieces.
+single row is one piece; a separate thread computes long pieces.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class PieceScheduler:
     turns, so that their pieces do not fill the queue.
 
     Args:
-      scheduler: Computes all calls except those of `lane`.
+      scheduler: Computes all calls except the pieces for `lane`.
       lane: Computes pieces that are longer than a call and cannot be split, on
         one thread. Only these can be stopped.
     """

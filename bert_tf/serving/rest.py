@@ -62,7 +62,7 @@ def application(
     """Returns the ASGI application.
 
     `AccessMiddleware` describes `hosts`, `keys` and `health_without_key`.
-    `aliases` maps further paths to the paths that they stand for.
+    `aliases` maps further paths to paths of this application.
     """
     api = _Api(service, timeout_seconds)
     return applications.Starlette(

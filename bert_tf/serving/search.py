@@ -39,12 +39,12 @@ _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
 # A text file with blank lines and no longer line is read by paragraphs.
 _WRAPPED = 100
-# Cached embeddings with a smaller cosine to new ones are of another model.
+# A smaller cosine of a cached and a new embedding shows another model.
 _SAME = 0.9999
 
 
 def read_texts(config: ServeConfig) -> list[dict[str, str]]:
-    """Returns the texts of --search_file with their places.
+    """Returns the texts of --search_file, each with its place in the file.
 
     Raises:
       UserError: If a file is no table of texts, or there is no text.

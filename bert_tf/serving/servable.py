@@ -110,7 +110,7 @@ class Signature:
         return max(1, _MAX_CALL_BYTES // max(1, num_bytes))
 
     def check_names(self, names: Collection[str]) -> None:
-        """Raises `RequestError` if `names` are not those of the inputs."""
+        """Raises `RequestError` if `names` are not the names of the inputs."""
         if set(names) != self.inputs.keys():
             raise errors.invalid(_other_names(set(names), set(self.inputs)))
 

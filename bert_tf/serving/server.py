@@ -144,7 +144,7 @@ class ModelServer:
             raise self._error
 
     def stop(self) -> None:
-        """Refuses new requests, answers the queued ones and ends."""
+        """Refuses new requests, answers queued requests and ends."""
         self._service.drain()
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
