@@ -267,7 +267,7 @@ def _attack(server, names, seconds):
 
 
 class _Versions:
-    """Adds good and broken versions, removes versions and reloads, in a loop."""
+    """Adds good and broken versions, removes some and reloads, in a loop."""
 
     def __init__(self, server):
         self._server = server

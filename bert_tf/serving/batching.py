@@ -32,10 +32,10 @@ from bert_tf.serving.servable import Stop
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
 # calls are no faster per token, and delay requests that arrive during a call.
 MAX_CALL_SIZE = 1 << 14
-# Only half of the threads run longer calls, so a short request soon gets one.
+# Only half of the threads run longer calls, so short requests get a thread.
 PIECE_SIZE = MAX_CALL_SIZE // 4
-# A task ranks as if it came a second later for this many characters above
-# PIECE_SIZE: shorter tasks run first, but a long one does not wait forever.
+# For every 10,000 characters above PIECE_SIZE, a task ranks as if it came a
+# second later: shorter tasks run first, but a long one does not wait forever.
 _SIZE_PER_SECOND = 10_000
 # A failed batch of fewer requests is not halved: its requests run alone.
 _MIN_SPLIT = 4
@@ -168,7 +168,7 @@ class BatchScheduler:
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
-        # Signatures that run alone: a merged call lacked a row for each row.
+        # Requests run alone if a merged call did not return a row for each row.
         self._unmergeable = set()
         self._num_long = 0  # Running calls above `PIECE_SIZE`.
         self._threads = [

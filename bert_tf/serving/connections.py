@@ -75,12 +75,13 @@ def grpc_options(limits: Limits) -> dict[str, int]:
     """Returns gRPC's options for the limits."""
     header_ms = int(limits.header * 1000)
     return {
-        # gRPC refuses some requests above the first and all above the second.
+        # Both are equal, or else gRPC would refuse only some requests between
+        # the first and the second.
         "grpc.max_metadata_size": limits.flags.max_header_bytes,
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # A client may send 16 MB of metadata before it confirms the settings.
+        # Without a confirmation by then, a client could send 16 MB of metadata.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
         # A client that reads no answers answers no pings, so pings end it.
@@ -301,7 +302,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         self.waiting.pop(self, None)
         self._limit(self.limits.body)
         if not self.url.startswith(b"/"):
-            # A URL's host is checked like a header, or else it could differ.
+            # Otherwise a host in the URL would escape the check of the header.
             host = self.url.partition(b"//")[2].partition(b"/")[0]
             self.headers.append((b"host", host))
         super().on_headers_complete()

@@ -127,7 +127,7 @@ def type_name(value: Any) -> str:
 def shown(value: Any) -> str:
     """Returns the beginning of a value's JSON."""
     text = ""
-    # Encode only the beginning: all may be large, or too deep for `json.dumps`.
+    # Encode only the beginning: a value may be large, or too deep for `dumps`.
     for piece in json.JSONEncoder().iterencode(value):
         text += piece
         if len(text) > errors.MAX_SHOWN:

@@ -323,7 +323,7 @@ def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
 
 
 def _piece_rows(options: BatchingOptions) -> int:
-    """Returns the rows of a piece, an allowed batch size if there are any."""
+    """Returns the number of rows of a piece, which is an allowed batch size."""
     rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
     sizes = options.allowed_batch_sizes
     if not sizes:

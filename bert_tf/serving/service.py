@@ -313,7 +313,7 @@ def count_rows(value: np.ndarray) -> int:
 def long_rows(
     inputs: Mapping[str, np.ndarray], num_bytes: int
 ) -> Iterator[bytes]:
-    """Yields the text of each row, or of its Examples, above `num_bytes`."""
+    """Yields the texts of rows above `num_bytes`; of Examples, the strings."""
     columns = [
         x.reshape(len(x), math.prod(x.shape[1:]))
         for x in map(np.atleast_1d, inputs.values())
@@ -343,8 +343,8 @@ def read_examples(
 ) -> tuple[int, np.ndarray]:
     """Returns the length of the longest list of strings, and the Examples.
 
-    The model pads shorter lists. Bytes that are no Example are refused, because
-    they would fail a batch for all its clients.
+    The model pads shorter lists. If `strict`, bytes that are no Example are
+    refused, because they would fail a batch for all its clients.
 
     Args:
       examples: The serialized Examples, <string>[B].
