@@ -31,7 +31,7 @@ class Settings:
       seeds: Number of seeds: 5 for test sets below 2,000 examples, and for
         SQuAD 1.1, whose runs differ most.
       max_seq_length: In tokens.
-      doc_stride: Tokens between the starts of a paragraph's windows.
+      doc_stride: Tokens between starts of windows; in transformers, overlap.
       with_negative: Whether questions may have no answer.
       approach: A tagger's approach, as in section 5.3 of the paper.
       lstm_units: In each direction.
@@ -69,9 +69,9 @@ class Data:
     """The examples of a task, as objects of JSON.
 
     Classification has `text`, `text_pair` (or None) and `label`. Choice has
-    `choices`, a list of texts and pairs, and `label`, the index of the correct
-    one. Tagging has `words` and `tags` in IOB2. SQuAD has `id`, `question`,
-    `context` and `answer`, {"start", "text"} or None.
+    `choices`, each with `text` and `text_pair`, and `label`, the index of the
+    correct choice. Tagging has `words` and `tags` in IOB2. SQuAD has `id`,
+    `question`, `context` and `answer`, {"start", "text"} or None.
 
     Attributes:
       train: Training examples.

@@ -317,7 +317,7 @@ def _run_framework(framework, results, failures):
         try:
             result = _measure(framework, path, folder, data)
         except RuntimeError as error:
-            # One failed path must not end the others.
+            # One failed path must not end all other paths.
             failures.append(f"{framework} {error}")
             print(failures[-1], flush=True)
             continue

@@ -5,7 +5,7 @@ r"""Times pretraining steps on a GPU: tokens/s and the share of its peak.
 
 The steps of each value of --xla take turns in one process, on one batch, with
 dropout, clipping and the update. The share counts only matrix products, three
-times as many as the forward pass has (`tools/scaling_table.py`). A sequence
+times the forward pass's number (`tools/scaling_table.py`). A sequence
 counts with its padding, as in published numbers. Without a GPU, the CPU is
 timed; its peak is unknown unless --peak gives it.
 """

@@ -4,7 +4,7 @@ r"""Finds planted duplicates in real text; measures the memory of the search.
   python benchmarks/near_duplicates.py --experiment=memory --documents=1000000
 
 `planted` takes the first words of real articles and adds copies with several
-kinds of changes. For each threshold, it prints the number of found copies. The
+kinds of changes. For each threshold, it prints the share of found copies. The
 similarity of copy and original is computed exactly, from 5-word sequences. A
 copy is missed if it stays at a similarity of at least the threshold. A dropped
 document is false if it is below the threshold, or no copy.

@@ -5,9 +5,9 @@ r"""Kills workers of a pretraining run at random and compares the results.
 Starts workers on this machine, kills a random worker every few minutes without
 warning (kill -9), waits until the other workers have ended, and starts all
 again. After the time a worker gets SIGTERM, and a last start trains a little
-further, to a normal end. Then the workers make the same run undisturbed,
-and both runs are compared: weights and optimizer of the last checkpoint, and
-the model, bit for bit, and the metrics line by line. The slope of a process's
+further, to a normal end. Then the workers make the same run undisturbed, and
+both runs are compared: weights and optimizer of the last checkpoint, and the
+model, bit for bit, and the metrics line by line. The slope of a process's
 memory is fitted to the second half of its life, if it lived for some minutes.
 The last line has the result; the exit status is 1 if a check failed.
 """

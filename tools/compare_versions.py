@@ -177,7 +177,7 @@ _SHARED = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A command, with its name and stop; its results are compared.
+    """A command to run with both versions, to compare its results.
 
     Attributes:
       stage: The group that it runs with.

@@ -430,7 +430,7 @@ def attention() -> tuple[list[str], np.ndarray]:
 
 
 def choose_heads(tokens: list[str], probs: np.ndarray):
-    """Yields titles and scores [layers, heads], which choose a head each."""
+    """Yields titles and scores [layers, heads]; the highest selects a head."""
     inner = slice(1, len(tokens) - 1)
     before = np.diagonal(probs, -1, 2, 3)[..., 1:-1].mean(-1)
     yield "the token before", before

@@ -21,7 +21,7 @@ _PROGRAM = _ROOT / "tests" / "support" / "installed_program.py"
 _EXTRAS = "[serve,tflite]"
 _VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 _UNRELEASED = "## [Unreleased]\n"
-# Files with the version, and the pattern in front of it.
+# Files with the version, and a pattern that matches it in each file.
 _PLACES = {
     "bert_tf/__init__.py": r'(?m)(^__version__ = ")[^"]+',
     "CITATION.cff": r"(?m)(^version: ).+$",

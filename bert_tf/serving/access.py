@@ -93,9 +93,10 @@ class AccessMiddleware:
 
     Adds `_HEADERS` to all responses.
 
-    In a browser, any web page can send requests to this machine. If the page's
-    own host name resolves to this machine, `Host` shows the name. Otherwise,
-    `Origin` or `Sec-Fetch-Site` shows it, and the request must not compute.
+    In a browser, any web page can send requests to this machine. If a page's
+    own host name resolves to this machine, `Host` has that name. For any other
+    page, `Origin` or `Sec-Fetch-Site` names a foreign page: then only GET and
+    HEAD are allowed, because the page cannot read the answers.
 
     Args:
       hosts: The names in `Host` that are answered; None for any.
