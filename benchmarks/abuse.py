@@ -17,7 +17,7 @@ exceeds the idle server's by 1 GB.
 
 The kernel enforces no memory limit here, because containers may not make
 control groups. The script reads the memory 20 times a second, and kills the
-server at twice the allowance.
+server if it grows by more than 2 GB.
 """
 
 import collections
